@@ -1,0 +1,22 @@
+"""See, and tune, the correction of the gap between the policy that samples tokens and the policy that is trained.
+
+from rlcorr import TokenBatch, correct, preset
+result = correct(TokenBatch.from_log_probs(old, rollout, mask), preset("decoupled_token_is"))
+"""
+
+from rlcorr.correction import correct
+from rlcorr.diagnostics import measure, metrics
+from rlcorr.presets import PRESETS, preset
+from rlcorr.types import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch
+
+__all__ = [
+    "PRESETS",
+    "CorrectionConfig",
+    "CorrectionResult",
+    "RejectionRule",
+    "TokenBatch",
+    "correct",
+    "measure",
+    "metrics",
+    "preset",
+]

@@ -1,0 +1,16 @@
+"""Mistakes a person can mend, told in one sentence. The command line prints them without a traceback."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A wrong name, value or file: the message says what was got and what is allowed."""
+
+
+def unknown(kind: str, got: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that does not exist: what was got, the nearest, and what exists."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(got, known, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(known) or 'none'}.")

@@ -1,0 +1,44 @@
+"""KL penalties between π_θ and a reference: their values, and the gradients they really have.
+
+With δ = log π_θ − log π_ref on sampled tokens. As a *value* k1, k2 and k3 all estimate KL(π_θ‖π_ref); as a
+*loss* they differ: on-policy E[∇k1] = 0, E[∇k2] = ∇KL(π_θ‖π_ref), E[∇k3] = ∇KL(π_ref‖π_θ). The "+" forms keep the
+value and take k2's gradient, straight through.
+"""
+
+from torch import Tensor
+
+from rlcorr.errors import unknown
+from rlcorr.ratios import SAFETY_BOUND, k2, k3
+
+ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+"""verl's names."""
+
+KL_ESTIMATORS = tuple(name + plus for plus in ("", "+") for name in ("k1", "abs", "k2", "k3", *ALIASES))
+
+
+def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
+    """Per-token penalty, same shape as `log_probs`. Raises `UsageError` for an unknown estimator.
+
+    k1: δ · abs: |δ| · k2: δ²/2 · k3: e^(−δ) − 1 + δ. Only the input of k3's exponential is clamped (to ±20), and with a
+    straight-through clamp, so the gradient never silently becomes zero.
+    """
+    if estimator not in KL_ESTIMATORS:
+        raise unknown("KL estimator", estimator, KL_ESTIMATORS)
+    delta = log_probs - ref_log_probs
+    value = _value(delta, estimator.removesuffix("+"))
+    if not estimator.endswith("+"):
+        return value
+    straight_through = k2(delta)
+    return straight_through - straight_through.detach() + value.detach()
+
+
+def _value(delta: Tensor, name: str) -> Tensor:
+    name = ALIASES.get(name, name)
+    if name == "k1":
+        return delta
+    if name == "abs":
+        return delta.abs()
+    if name == "k2":
+        return k2(delta)
+    clamped = delta.detach().clamp(-SAFETY_BOUND, SAFETY_BOUND)
+    return k3(-(clamped + (delta - delta.detach())))

@@ -1,0 +1,321 @@
+"""Recorded runs: write them whole or not at all, read what is there, say which file is damaged.
+
+    runs/<slug>/manifest.json                  what made the run, and a sha256 per file once it is finished
+               metrics.jsonl                   one JSON object per step, flushed as it is written
+               steps/step_000012.parquet       one row per sequence: texts, ids, log-probs
+               checkpoint/                     in runs that ship a model
+
+A run holds pairs of log-probs from before any correction, so every preset can be replayed on it.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from rlcorr.errors import UsageError, unknown
+from rlcorr.types import TokenBatch
+
+SCHEMA_VERSION = 1
+ROOT = Path(__file__).resolve().parent.parent / "runs"
+"""Committed runs; those made here lie in `runs/local`."""
+LOCAL = ROOT / "local"
+
+_TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values", "returns")
+_ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """Where a run comes from. `status` is running, complete or interrupted; `files` maps path → sha256."""
+
+    slug: str
+    story: str = ""
+    status: str = "running"
+    task: str = ""
+    model: str = ""
+    seed: int = 0
+    trainer_dtype: str = ""
+    engine: str = ""
+    engine_settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: str = ""
+    git_commit: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One recorded step: the pairs, and the texts they belong to."""
+
+    step: int
+    batch: TokenBatch
+    prompts: list[str]
+    responses: list[str]
+
+
+class DamagedFile(UsageError):
+    """A file of a run that cannot be read; the message names it."""
+
+
+# --- finding ---
+
+
+def list_runs() -> dict[str, Path]:
+    """slug → directory: committed runs first, then local ones, newest first. Only runs that hold steps."""
+    found = {}
+    for root, newest_first in ((ROOT, False), (LOCAL, True)):
+        directories = [p for p in root.glob("*/") if (p / "steps").is_dir()]
+        key = (lambda p: (p / "steps").stat().st_mtime) if newest_first else (lambda p: p.name)
+        for path in sorted(directories, key=key, reverse=newest_first):
+            found.setdefault(path.name, path)
+    return found
+
+
+def find_run(name: str) -> Path:
+    """The directory of a run, given its slug or its path. Raises `UsageError` naming what exists."""
+    known = list_runs()
+    if name in known:
+        return known[name]
+    if (Path(name) / "manifest.json").is_file():
+        return Path(name)
+    raise unknown("run", name, known)
+
+
+# --- reading ---
+
+
+def read_manifest(run: Path) -> RunManifest:
+    """Raises `DamagedFile` if it is missing, unreadable or of another schema version."""
+    path = run / "manifest.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = {f.name for f in fields(RunManifest)}
+        manifest = RunManifest(**{key: value for key, value in content.items() if key in known})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedFile(f"{path}: not a readable manifest ({error}).") from error
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
+    return manifest
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Every complete line of metrics.jsonl. A line that is still being written, or was cut off, is left out."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
+
+
+def list_steps(run: Path) -> list[int]:
+    """Recorded steps, ascending, readable or not."""
+    names = (re.fullmatch(r"step_(\d+)\.parquet", p.name) for p in (run / "steps").glob("*.parquet"))
+    return sorted(int(match[1]) for match in names if match)
+
+
+def step_path(run: Path, step: int) -> Path:
+    return run / "steps" / f"step_{step:06d}.parquet"
+
+
+def read_step(run: Path, step: int) -> StepRecord:
+    """One recorded step as a batch. Raises `DamagedFile` if the file is missing, cut off or lacks a column."""
+    path = step_path(run, step)
+    try:
+        table = pq.read_table(path)
+        batch = _batch(table)
+        prompts, responses = table["prompt"].to_pylist(), table["response"].to_pylist()
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise DamagedFile(f"{path}: cannot be read ({_first_line(error)}).") from error
+    return StepRecord(step, batch, prompts, responses)
+
+
+def _batch(table: pa.Table) -> TokenBatch:
+    response_ids, mask = _padded(table["response_ids"])
+    prompt_ids, prompt_mask = _padded(table["prompt_ids"], left=True)
+    present = [name for name in _TOKEN_COLUMNS if name in table.column_names]
+    columns: dict[str, Any] = {name: _padded(table[name])[0] for name in present}
+    columns |= {ours: torch.tensor(table[theirs].to_numpy().copy()) for theirs, ours in _ROW_COLUMNS.items()}
+    return TokenBatch(
+        response_mask=mask,
+        response_ids=response_ids,
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        rewards=torch.tensor(table["reward"].to_numpy().copy()),
+        **columns,
+    )
+
+
+def _padded(column: pa.ChunkedArray, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """A list column as (values (B, T) padded with 0, mask (B, T))."""
+    lists = column.combine_chunks()
+    lengths = torch.tensor(lists.value_lengths().to_numpy(zero_copy_only=False).copy(), dtype=torch.int64)
+    values = torch.tensor(lists.flatten().to_numpy(zero_copy_only=False).copy())
+    width = int(lengths.max()) if len(lengths) else 0
+    position = torch.arange(width)
+    mask = position >= width - lengths[:, None] if left else position < lengths[:, None]
+    padded = torch.zeros(mask.shape, dtype=values.dtype)
+    padded[mask] = values
+    return padded, mask
+
+
+# --- writing ---
+
+
+def start_run(run: Path, manifest: RunManifest) -> None:
+    """Make the directory and its first manifest. Raises `UsageError` if a run is there already."""
+    if (run / "manifest.json").exists():
+        raise UsageError(f"{run} already holds a run; choose another name or delete it.")
+    (run / "steps").mkdir(parents=True, exist_ok=True)
+    write_manifest(run, manifest)
+
+
+def write_manifest(run: Path, manifest: RunManifest) -> None:
+    _write_whole(run / "manifest.json", (json.dumps(asdict(manifest), indent=2) + "\n").encode())
+
+
+def finish_run(run: Path, manifest: RunManifest) -> None:
+    """Write the final manifest with the sha256 of every file of the run."""
+    paths = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "manifest.json" and p.suffix != ".tmp")
+    files = {p.relative_to(run).as_posix(): _sha256(p) for p in paths}
+    write_manifest(run, RunManifest(**{**asdict(manifest), "files": files}))
+
+
+def append_metrics(run: Path, row: dict[str, Any]) -> None:
+    """One JSON line, written with one call, so that a reader sees it whole or not at all."""
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def write_step(run: Path, record: StepRecord) -> None:
+    """The pairs of one step, bit-exact float32, as Parquet."""
+    batch = record.batch
+    rows = range(len(record.prompts))
+    columns: dict[str, Any] = {"step": pa.array([record.step] * len(rows), pa.int32())}
+    for theirs, ours in _ROW_COLUMNS.items():
+        columns[theirs] = pa.array(getattr(batch, ours).tolist(), pa.int32())
+    columns["reward"] = pa.array(_present(batch, "rewards").tolist(), pa.float32())
+    columns["prompt"] = pa.array(record.prompts, pa.string())
+    columns["response"] = pa.array(record.responses, pa.string())
+    columns["prompt_ids"] = _ragged(_present(batch, "prompt_ids"), _present(batch, "prompt_mask"), pa.int32())
+    columns["response_ids"] = _ragged(_present(batch, "response_ids"), batch.response_mask, pa.int32())
+    for name in _TOKEN_COLUMNS:
+        if name in batch.tensors():
+            columns[name] = _ragged(_present(batch, name).float(), batch.response_mask, pa.float32())
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, compression="zstd")
+    _write_whole(step_path(run, record.step), sink.getvalue().to_pybytes())
+
+
+def _present(batch: TokenBatch, name: str) -> Tensor:
+    tensor = batch.tensors().get(name)
+    if tensor is None:
+        raise UsageError(f"a recorded step needs {name}; the batch has {', '.join(batch.tensors())}.")
+    return tensor
+
+
+def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
+    """(B, T) and its mask as a column of lists without padding."""
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), mask.sum(-1).cpu().cumsum(0)]).to(torch.int32)
+    flat = values[mask].cpu().numpy()
+    return pa.ListArray.from_arrays(pa.array(offsets.numpy()), pa.array(flat, type=kind))
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+# --- verifying ---
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` found: one sentence per problem, and how much can be read all the same."""
+
+    status: str
+    problems: list[str]
+    readable_steps: int
+    recorded_steps: int
+    metric_rows: int
+
+
+def verify(run: Path) -> Report:
+    """Check hashes and read every file of a run. Never raises for a damaged run."""
+    problems: list[str] = []
+    status = "unknown"
+    try:
+        manifest = read_manifest(run)
+    except DamagedFile as error:
+        problems.append(str(error))
+    else:
+        status = manifest.status
+        problems += _wrong_hashes(run, manifest.files)
+        if status == "running":
+            problems.append(f"{run / 'manifest.json'}: the run is still going or was killed; nothing is hashed yet.")
+    steps = list_steps(run)
+    damaged = [problem for step in steps if (problem := _step_problem(run, step))]
+    rows = read_metrics(run)
+    return Report(
+        status=status,
+        problems=problems + damaged + _metric_problems(run, len(rows)),
+        readable_steps=len(steps) - len(damaged),
+        recorded_steps=len(steps),
+        metric_rows=len(rows),
+    )
+
+
+def _wrong_hashes(run: Path, files: dict[str, str]) -> list[str]:
+    problems = []
+    for name, expected in files.items():
+        path = run / name
+        if not path.is_file():
+            problems.append(f"{path}: missing.")
+        elif (got := _sha256(path)) != expected:
+            problems.append(f"{path}: sha256 is {got[:12]}…, the manifest says {expected[:12]}….")
+    return problems
+
+
+def _step_problem(run: Path, step: int) -> str | None:
+    try:
+        read_step(run, step)
+    except DamagedFile as error:
+        return str(error)
+    return None
+
+
+def _metric_problems(run: Path, readable: int) -> list[str]:
+    path = run / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else [""]
+    broken = len([line for line in lines if line]) - readable
+    return [f"{path}: {broken} line(s) cut off or damaged, {readable} readable."] if broken else []
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

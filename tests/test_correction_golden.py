@@ -1,0 +1,52 @@
+"""Weights and masks against verl's own, case by case; where verl is wrong, a test states both numbers."""
+
+import pytest
+import torch
+from reference import VERL, batch, config, tensor
+
+from rlcorr import correct, preset
+
+ALL_MASKED_IN = {"zero_length_2x0"}  # verl raises on it; ours is a normal value, tested in test_correction.py
+FRACTIONAL = {"fractional_mask"}  # a mask that is also a weight: our mask is bool
+NAN_PADDING = {"nan_in_padding_old"}  # tested below
+CASES = sorted(set(VERL["inputs"]) - ALL_MASKED_IN - FRACTIONAL - NAN_PADDING)
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}
+
+
+def assert_weights(got: torch.Tensor, expected: list, case: str) -> None:
+    dtype = batch(case).rollout_log_probs.dtype
+    want = tensor(expected, torch.float64)
+    tolerance = max(TOLERANCE[dtype], 2e-5)  # float64 vectors are stored with 12 digits, float32 with 8
+    torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", VERL["pipeline"])
+def test_preset(name: str, case: str) -> None:
+    golden = VERL["pipeline"][name][case]
+    result = correct(batch(case), preset(name))
+    if golden.get("error") == "ZeroDivisionError":  # verl divides by the ESS: every weight was 0
+        assert not result.weights.any()
+        return
+    assert result.keep_mask.int().tolist() == golden["mask"]
+    if golden["weights"] is not None:
+        assert_weights(result.weights, golden["weights"], case)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("options", VERL["is"])
+def test_weights(options: str, case: str) -> None:
+    golden = VERL["is"][options]["cases"][case]
+    result = correct(batch(case), config(VERL["is"][options]["config"]))
+    if golden.get("error") == "ZeroDivisionError":
+        assert not result.weights.any()
+        return
+    assert_weights(result.weights, golden["weights"], case)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("options", VERL["rs"])
+def test_rejection(options: str, case: str) -> None:
+    golden = VERL["rs"][options]["cases"][case]
+    result = correct(batch(case), config(VERL["rs"][options]["config"]))
+    assert result.keep_mask.int().tolist() == golden["mask"]
