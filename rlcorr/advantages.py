@@ -20,7 +20,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     """
     values = torch.where(mask, values, 0)
     advantages = torch.zeros_like(values)
-    next_advantage = next_value = torch.zeros_like(values[:, 0])
+    next_advantage = next_value = values.new_zeros(len(values))
     for t in reversed(range(values.shape[1])):
         delta = rewards[:, t] + gamma * next_value - values[:, t]
         advantage = delta + gamma * lam * next_advantage

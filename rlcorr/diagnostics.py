@@ -15,7 +15,7 @@ from rlcorr.correction import inside, log_weights, rule_statistic
 from rlcorr.errors import UsageError, unknown
 from rlcorr.masked import moments
 from rlcorr.ratios import k3, over_sequence, ratio
-from rlcorr.types import CorrectionConfig, CorrectionResult, Moments, TokenBatch
+from rlcorr.types import RULE_NAMES, CorrectionConfig, CorrectionResult, Moments, TokenBatch
 
 PREFIX = "rollout_corr/"
 
@@ -115,6 +115,7 @@ def measure(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfi
 
 def _offpolicy(old: Tensor, rollout: Tensor, d: Tensor, mask: Tensor) -> dict[str, Moments]:
     rows = mask.any(-1)
+    old, rollout = old.to(d.dtype), rollout.to(d.dtype)  # sums in bf16 would lose digits that d still has
     training_log_ppl, rollout_log_ppl = -over_sequence(old, mask, "mean"), -over_sequence(rollout, mask, "mean")
     difference = -over_sequence(d, mask, "mean")
     return {
@@ -138,7 +139,9 @@ def _weights(result: CorrectionResult, mask: Tensor, config: CorrectionConfig) -
         return {}
     log_w = log_weights(result.log_ratio, mask, config.rollout_is)
     high = log_w > math.log(config.rollout_is_threshold)
-    low = log_w < math.log(config.rollout_is_threshold_lower or 1 / config.rollout_is_threshold)
+    # An infinite upper bound has no reciprocal to take the logarithm of, so its logarithm is negated instead.
+    lower = config.rollout_is_threshold_lower
+    low = log_w < (-math.log(config.rollout_is_threshold) if lower is None else math.log(lower))
     return {"weight_high": moments(high, mask), "weight_low": moments(low, mask)}
 
 
@@ -170,6 +173,9 @@ def metrics(measured: dict[str, Moments]) -> dict[str, float]:
 def describe(key: str) -> str:
     """One sentence and the formula behind a metric key."""
     name = key.removeprefix(PREFIX)
+    rule = name.removeprefix("rollout_rs_").removesuffix("_masked_fraction")
+    if rule in RULE_NAMES:
+        return f"share of the tokens that {rule} alone rejects (Σ outside / Σ mask)"
     if name not in METRICS:
         raise unknown("metric", name, METRICS)
     return f"{METRICS[name].meaning} ({METRICS[name].formula})"

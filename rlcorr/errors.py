@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class UsageError(ValueError):
+class UsageError(Exception):
     """A wrong name, value or file: the message says what was got and what is allowed."""
 
 

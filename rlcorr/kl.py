@@ -5,6 +5,7 @@ With δ = log π_θ − log π_ref on sampled tokens. As a *value* k1, k2 and k3
 value and take k2's gradient, straight through.
 """
 
+import torch
 from torch import Tensor
 
 from rlcorr.errors import unknown
@@ -40,5 +41,6 @@ def _value(delta: Tensor, name: str) -> Tensor:
         return delta.abs()
     if name == "k2":
         return k2(delta)
-    clamped = delta.detach().clamp(-SAFETY_BOUND, SAFETY_BOUND)
-    return k3(-(clamped + (delta - delta.detach())))
+    constant = delta.detach()
+    straight_through = torch.where(constant.isinf(), 0, delta - constant)  # ∞ − ∞ is NaN
+    return k3(-(constant.clamp(-SAFETY_BOUND, SAFETY_BOUND) + straight_through))

@@ -9,6 +9,7 @@ A run holds pairs of log-probs from before any correction, so every preset can b
 """
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -25,8 +26,8 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.types import TokenBatch
 
 SCHEMA_VERSION = 1
-ROOT = Path(__file__).resolve().parent.parent / "runs"
-"""Committed runs; those made here lie in `runs/local`."""
+ROOT = Path(os.environ.get("RLCORR_RUNS", Path(__file__).resolve().parent.parent / "runs"))
+"""Committed runs; those made here lie in `runs/local`. RLCORR_RUNS names another folder."""
 LOCAL = ROOT / "local"
 
 _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values", "returns")
@@ -142,7 +143,7 @@ def read_step(run: Path, step: int) -> StepRecord:
         table = pq.read_table(path)
         batch = _batch(table)
         prompts, responses = table["prompt"].to_pylist(), table["response"].to_pylist()
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+    except (OSError, pa.ArrowException, KeyError, ValueError, UsageError) as error:
         raise DamagedFile(f"{path}: cannot be read ({_first_line(error)}).") from error
     return StepRecord(step, batch, prompts, responses)
 
@@ -179,12 +180,23 @@ def _padded(column: pa.ChunkedArray, *, left: bool = False) -> tuple[Tensor, Ten
 # --- writing ---
 
 
-def start_run(run: Path, manifest: RunManifest) -> None:
-    """Make the directory and its first manifest. Raises `UsageError` if a run is there already."""
+def new_directory(run: Path) -> None:
+    """Make the directory of a new run. Raises `UsageError` if a run is there already."""
     if (run / "manifest.json").exists():
         raise UsageError(f"{run} already holds a run; choose another name or delete it.")
-    (run / "steps").mkdir(parents=True, exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
+
+
+def start_run(run: Path, manifest: RunManifest) -> None:
+    """A new directory and its first manifest."""
+    new_directory(run)
     write_manifest(run, manifest)
+
+
+def free_name(prefix: str) -> str:
+    """`prefix_1`, or the next number that no local run has."""
+    taken = {path.name for path in LOCAL.glob(f"{prefix}_*")}
+    return next(name for n in itertools.count(1) if (name := f"{prefix}_{n}") not in taken)
 
 
 def write_manifest(run: Path, manifest: RunManifest) -> None:
@@ -221,6 +233,7 @@ def write_step(run: Path, record: StepRecord) -> None:
             columns[name] = _ragged(_present(batch, name).float(), batch.response_mask, pa.float32())
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink, compression="zstd")
+    (run / "steps").mkdir(exist_ok=True)
     _write_whole(step_path(run, record.step), sink.getvalue().to_pybytes())
 
 

@@ -53,14 +53,19 @@ class TokenBatch:
                 f"response_mask must be a bool tensor (B, T); got {self.response_mask.dtype} "
                 f"of shape {tuple(self.response_mask.shape)}."
             )
+        if "rollout_log_probs" not in self.tensors():
+            raise UsageError("rollout_log_probs is missing: without it there is nothing to correct.")
         for name, tensor in self.tensors().items():
             self._check(name, tensor)
 
     def _check(self, name: str, tensor: Tensor) -> None:
         expected = self.response_mask.shape
-        if name in ("prompt_ids", "prompt_mask", "rewards", "group_ids", "policy_versions"):
-            if tensor.shape[0] != expected[0]:
-                raise UsageError(f"{name} has {tensor.shape[0]} rows; response_mask has {expected[0]}.")
+        if name in ("prompt_ids", "prompt_mask"):
+            if tensor.dim() != 2 or tensor.shape[0] != expected[0]:
+                raise UsageError(f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]}, P).")
+        elif name in ("rewards", "group_ids", "policy_versions"):
+            if tensor.shape != expected[:1]:
+                raise UsageError(f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]},).")
         elif tensor.shape != expected:
             raise UsageError(f"{name} has shape {tuple(tensor.shape)}; response_mask has {tuple(expected)}.")
         if name.endswith("log_probs") and not tensor.is_floating_point():
@@ -170,7 +175,12 @@ class CorrectionConfig:
         _member("rollout_is_mode", self.rollout_is_mode, WeightMode)
         _member("loss_type", self.loss_type, LossType)
         _member("denominator", self.denominator, Denominator)
+        for name in ("rollout_is_batch_normalize", "bypass_mode"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} must be True or False; got {getattr(self, name)!r}.")
         _bounds("rollout_is_threshold", self.rollout_is_threshold_lower, self.rollout_is_threshold)
+        if not isinstance(self.rollout_rs, tuple) or not all(isinstance(r, RejectionRule) for r in self.rollout_rs):
+            raise UsageError(f"rollout_rs must be a tuple of RejectionRule; got {self.rollout_rs!r}.")
         names = [rule.name for rule in self.rollout_rs]
         if len(set(names)) < len(names):
             raise UsageError(f"each rejection rule may appear once; got {', '.join(names)}.")
@@ -221,7 +231,7 @@ def _member(name: str, got: str, allowed: Any) -> None:
 
 def _bounds(name: str, lower: float | None, upper: float) -> None:
     for side, bound in (("lower", lower), ("upper", upper)):
-        if bound is None:
+        if bound is None and side == "lower":
             continue
         if isinstance(bound, bool) or not isinstance(bound, int | float):
             raise UsageError(f"{name}: the {side} bound must be a number; got {bound!r}.")
@@ -266,7 +276,7 @@ def _explain_loss(config: CorrectionConfig) -> str:
     policies = {
         (False, "ppo_clip"): "PPO clips π_θ/π_old",
         (True, "ppo_clip"): "PPO clips π_θ/π_rollout directly and applies no weights (bypass)",
-        (True, "reinforce"): "The policy gradient uses π_θ/π_rollout as its weight, without clipping (bypass)",
+        (True, "reinforce"): "The policy gradient is taken without clipping, with π_θ in the place of π_old (bypass)",
     }[config.bypass_mode, config.loss_type]
     over = "all response tokens" if config.denominator == "fixed" else "the kept tokens only"
     return f"{policies}; the loss is averaged over {over}."

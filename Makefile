@@ -1,0 +1,70 @@
+# Every verb sets up what it needs. A bare `make` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup play app train test test-fast lessons nb bench fmt lock clean chromium
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Which vLLM: its CUDA build where an NVIDIA GPU answers, its CPU build on Linux, none elsewhere.
+ENGINE ?= $(shell if nvidia-smi -L >/dev/null 2>&1; then echo cuda; \
+	elif [ "$$(uname -s)" = Linux ]; then echo cpu; else echo engineless; fi)
+READY := .venv/ready-$(ENGINE)
+ARGS ?=
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with pinned packages (ENGINE=cpu, cuda or engineless; chosen by itself)
+
+play: $(READY) ## train in the background and open the playground on http://localhost:8501
+	@$(BIN)/python -m rlcorr play $(ARGS)
+
+app: $(READY) ## the playground alone, over the recorded runs
+	@$(BIN)/python -m rlcorr play --no-train $(ARGS)
+
+train: $(READY) ## one training run; options in ARGS="--task running_sum --preset decoupled_seq_is"
+	@$(BIN)/python -m rlcorr train $(ARGS)
+
+test: $(READY) chromium ## every test, the lessons under nbval included
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
+	$(BIN)/pytest
+	$(NBVAL)
+
+test-fast: $(READY) ## the tests that start no engine and no browser
+	$(BIN)/pytest -m "not slow"
+
+lessons: $(READY) ## rebuild the notebooks from lessons/*.py
+	$(BIN)/python lessons/_build.py
+
+nb: $(READY) ## run the notebooks and compare every printed number
+	$(NBVAL)
+
+bench: $(READY) chromium ## measure the figures of the README
+	$(BIN)/python tests/bench.py $(ARGS)
+
+fmt: $(READY) ## format and lint
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/pyright
+
+lock: ## rewrite requirements/*.txt from pyproject.toml (needs uv)
+	sh requirements/lock.sh
+
+clean: ## remove .venv and caches; recorded runs stay
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
+	$(BIN)/pytest lessons --nbval --nbval-current-env --nbval-cell-timeout=60
+
+# The pinned files name every package, so nothing is resolved: pip installs exactly what is written.
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+
+$(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed; $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12")'
+	@echo "setting up .venv for the $(ENGINE) engine: two to five minutes, once"
+	@$(PYTHON) -m venv .venv
+	@[ $(ENGINE) = cuda ] || $(INSTALL) -r requirements/torch.txt
+	@$(INSTALL) -r requirements/$(ENGINE).txt
+	@$(INSTALL) --no-build-isolation -e .
+	@rm -f .venv/ready-* && touch $@
+
+chromium:
+	@sh tests/install_chromium.sh $(BIN)

@@ -1,0 +1,12 @@
+"""`python -m rlcorr VERB`. Sets what OpenMP and PyTorch read at import, before anything imports them."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))  # vLLM would lower torch's threads, and not say so
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from rlcorr.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""`make play`: a trainer in the background, the app in front, and one Ctrl-C that ends both."""
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlcorr.errors import UsageError
+
+APP = Path(__file__).resolve().parent.parent / "app" / "main.py"
+PORTS_TO_TRY = 50
+GRACE = 20.0
+"""Seconds that a process gets to end by itself before it is killed."""
+
+
+def play(port: int, train: bool, train_args: Sequence[str]) -> int:
+    """Serve the app on the first free port from `port`; train until the app ends. Returns the app's exit code."""
+    free = first_free_port(port)
+    if free != port:
+        print(f"port {port} is busy; using {free}.")
+    processes: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, _as_keyboard_interrupt)
+    try:
+        processes.append(subprocess.Popen(_app_command(free), start_new_session=True))
+        print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training)", flush=True)
+        if train:
+            processes.append(subprocess.Popen(_train_command(train_args), start_new_session=True))
+        return processes[0].wait()
+    except KeyboardInterrupt:
+        print("\nstopping; the run stays readable.")
+        return 0
+    finally:
+        for process in reversed(processes):
+            _stop(process)
+
+
+def first_free_port(start: int) -> int:
+    """Raises `UsageError` if none of the next fifty is free."""
+    for port in range(start, min(start + PORTS_TO_TRY, 65536)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise UsageError(f"no free port from {start} to {start + PORTS_TO_TRY - 1}; name another with --port.")
+
+
+def _app_command(port: int) -> list[str]:
+    if importlib.util.find_spec("streamlit") is None:
+        raise UsageError("streamlit is not installed; run `make setup`.")
+    return [
+        *(sys.executable, "-m", "streamlit", "run", str(APP)),
+        *("--server.address", "127.0.0.1", "--server.port", str(port), "--server.headless", "true"),
+        *("--browser.gatherUsageStats", "false"),
+    ]
+
+
+def _train_command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "rlcorr", "train", *arguments]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGINT first, so that a trainer closes its run; SIGKILL for what does not listen."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _as_keyboard_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""The trainer: the only place that imports transformers or vllm."""

@@ -1,0 +1,121 @@
+"""What a person can set. Field docstrings become `--help`; wrong values are refused before anything starts."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rlcorr.errors import UsageError, unknown
+from rlcorr.kl import KL_ESTIMATORS
+from rlcorr.presets import preset
+from rlcorr.runs import ROOT
+from rlcorr.train.tasks import get_task
+from rlcorr.types import CorrectionConfig
+
+EngineName = Literal["auto", "vllm", "transformers"]
+Dtype = Literal["float32", "float16", "bfloat16"]
+KvCacheDtype = Literal["auto", "fp8", "fp8_e5m2"]
+
+WARM_START = ROOT / "warm_start" / "checkpoint"
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """The engine that samples. Its settings are where the mismatch comes from."""
+
+    engine: EngineName = "auto"
+    """vllm, transformers, or auto: vllm where it is installed."""
+    dtype: Dtype = "bfloat16"
+    """Number format of the engine's weights and activations; the trainer always computes in float32."""
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """Number format of the engine's KV cache (vllm); auto: the same as dtype."""
+    temperature: float = 1.0
+    """Sampling temperature; log-probs are those of the tempered distribution, in the engine and in the trainer."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("engine", EngineName), ("dtype", Dtype), ("kv_cache_dtype", KvCacheDtype)):
+            if getattr(self, name) not in get_args(allowed):
+                raise unknown(name, getattr(self, name), get_args(allowed))
+        _require(self.temperature > 0, "temperature", self.temperature, "> 0")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """PPO-clip with a value head, on one device."""
+
+    run: str = ""
+    """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
+    task: str = "addition"
+    """addition or running_sum."""
+    model: Path = WARM_START
+    """Directory of the model to start from, in Hugging Face format."""
+    preset: str = "decoupled_token_is"
+    """Correction, by preset name."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    steps: int = 300
+    """Updates of the engine's weights."""
+    stop_at_accuracy: float = 1.1
+    """Stop once the held-out greedy accuracy reaches this; above 1: never."""
+    prompts_per_step: int = 64
+    samples_per_prompt: int = 4
+    epochs: int = 2
+    """Passes over each batch."""
+    minibatches: int = 2
+    """Optimizer steps per pass."""
+    learning_rate: float = 3e-4
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    value_clip: float = 0.2
+    value_coef: float = 0.5
+    kl_coef: float = 0.001
+    """Weight of the KL term to the frozen starting model."""
+    kl_estimator: str = "k2"
+    """k1, abs, k2, k3, or one of them with + for k2's gradient. k2 is the one whose gradient is that of the KL."""
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    max_grad_norm: float = 1.0
+    eval_every: int = 10
+    """Steps between greedy evaluations on held-out prompts."""
+    eval_prompts: int = 256
+    record_every: int = 1
+    """Steps between recorded batches; metrics are written at every step."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        get_task(self.task)
+        preset(self.preset)
+        if not (self.model / "config.json").is_file():
+            raise UsageError(f"no model at {self.model}: it must hold config.json; the warm start is {WARM_START}.")
+        if self.kl_estimator not in KL_ESTIMATORS:
+            raise unknown("KL estimator", self.kl_estimator, KL_ESTIMATORS)
+        if Path(self.run).name != self.run or self.run in (".", ".."):
+            raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
+        positive = ("steps", "prompts_per_step", "samples_per_prompt", "epochs", "minibatches", "eval_every")
+        for name in (*positive, "eval_prompts", "record_every", "learning_rate", "max_grad_norm"):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "> 0")
+        for name in ("gamma", "gae_lambda"):
+            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
+        _require(
+            self.minibatches <= self.prompts_per_step * self.samples_per_prompt,
+            "minibatches",
+            self.minibatches,
+            "at most prompts_per_step · samples_per_prompt",
+        )
+
+    @property
+    def correction(self) -> CorrectionConfig:
+        return preset(self.preset)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the manifest."""
+        return dataclasses.asdict(self) | {"model": _portable(self.model)}
+
+
+def _portable(path: Path) -> str:
+    """Paths inside the runs folder are written relative to it, so that a manifest fits every machine."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+
+
+def _require(fine: bool, name: str, got: object, allowed: str) -> None:
+    if not fine:
+        raise UsageError(f"{name} must be {allowed}; got {got}.")

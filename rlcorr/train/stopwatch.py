@@ -1,0 +1,34 @@
+"""Where a step's time goes."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+WORK = ("generate", "score", "update")
+"""Generation, forward passes, and forward/backward/optimizer: everything else is overhead."""
+
+
+@dataclass
+class Stopwatch:
+    """Seconds per named part of one step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def report(self) -> dict[str, float]:
+        """`timing/<part>`, `timing/step` and `timing/overhead`, the share of the step that is not work."""
+        total = time.perf_counter() - self.started
+        work = sum(self.seconds.get(name, 0.0) for name in WORK)
+        parts = {f"timing/{name}": seconds for name, seconds in self.seconds.items()}
+        return parts | {"timing/step": total, "timing/overhead": 1 - work / total}

@@ -1,0 +1,55 @@
+"""Proof that the engine takes every tensor it is sent.
+
+A tensor that stays old inside the engine shows up as a mismatch that grows with every step and looks like
+rounding. So before the first step every tensor is perturbed, synced, and the engine's log-probs are held
+against the trainer's: only rounding may be left. Then the true weights go back.
+"""
+
+import torch
+
+from rlcorr.errors import UsageError
+from rlcorr.masked import masked_mean
+from rlcorr.ratios import k3, log_ratio
+from rlcorr.train.config import RolloutConfig
+from rlcorr.train.model import Policy
+from rlcorr.train.rollout import RolloutEngine, to_batch
+
+PERTURBATION = 0.3
+"""Relative size of the noise: one tensor left behind then gives a k3 far above every number format's."""
+
+ROUNDING_K3 = {"float32": 1e-7, "float16": 1e-4, "bfloat16": 1e-2, "fp8": 0.1, "fp8_e5m2": 0.3}
+"""The k3 that rounding alone may reach on perturbed weights, by the coarsest number format of the engine."""
+
+
+def rounding_bound(config: RolloutConfig) -> float:
+    return max(ROUNDING_K3[config.dtype], ROUNDING_K3.get(config.kv_cache_dtype, 0.0))
+
+
+@torch.no_grad()
+def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, prompts: list[list[int]]) -> float:
+    """k3 between engine and trainer on perturbed weights. Raises `UsageError` if it is more than rounding."""
+    original = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
+    generator = torch.Generator().manual_seed(0)
+    for tensor in {t.data_ptr(): t for t in policy.lm.state_dict().values()}.values():  # a tied tensor once
+        scale = PERTURBATION * tensor.abs().mean()
+        tensor.add_(scale * torch.randn(tensor.shape, generator=generator).to(tensor.device))
+    engine.sync(policy.engine_weights())
+    k3_mean = mismatch(engine, policy, config, prompts)
+    policy.lm.load_state_dict(original)
+    engine.sync(policy.engine_weights())
+    if not k3_mean <= rounding_bound(config):
+        raise UsageError(
+            f"the engine did not take the weights it was sent: k3 is {k3_mean:.1e} after a sync, and rounding explains "
+            f"at most {rounding_bound(config):.0e}. A tensor is left behind."
+        )
+    return k3_mean
+
+
+@torch.no_grad()
+def mismatch(engine: RolloutEngine, policy: Policy, config: RolloutConfig, prompts: list[list[int]]) -> float:
+    """Mean k3 between the engine's log-probs of its own samples and the trainer's."""
+    sampled = engine.generate(prompts, n=1, max_tokens=16, temperature=config.temperature)
+    batch = to_batch(prompts, sampled, next(policy.parameters()).device)
+    scores = policy(batch, config.temperature)
+    d = log_ratio(scores.log_probs, batch.rollout_log_probs, batch.response_mask)
+    return float(masked_mean(k3(d), batch.response_mask))
