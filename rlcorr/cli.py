@@ -1,17 +1,22 @@
-"""The verbs of `python -m rlcorr`. Each is a dataclass: its fields are the options, its docstring the help."""
+"""The verbs of `python -m rlcorr`."""
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from rlcorr import runs
-from rlcorr.errors import UsageError
+from rlcorr.doctor import doctor
+from rlcorr.errors import UsageError, unknown
+from rlcorr.play import play
+from rlcorr.train.config import PretrainConfig, TrainConfig
 
 EXIT_PROBLEMS = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# Each verb is a dataclass: its fields are the options, their docstrings the help.
 
 
 @dataclass(frozen=True)
@@ -29,74 +34,69 @@ class Doctor:
 
 @dataclass(frozen=True)
 class Play:
-    """Train in the background and serve the app, until Ctrl-C."""
+    """Train in the background and serve the app, until Ctrl-C. Takes the options of `train` as well."""
 
     port: int = 8501
     """First port to try."""
     train: bool = True
     """With --no-train, only the app."""
-    train_args: tuple[str, ...] = ()
-    """Options for the trainer, as for `python -m rlcorr train`."""
+
+
+VERBS = {"play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "verify": Verify, "doctor": Doctor}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb. A `UsageError` is one line on stderr and exit code 2; Ctrl-C is exit code 130."""
-    given = sys.argv[1:] if arguments is None else arguments
+    """Run a verb. A `UsageError` is one line on stderr and exit code 2."""
     try:
-        sys.exit(_run(given))
+        sys.exit(run_verb(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:
         print(f"rlcorr: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
 
 
-def _run(given: list[str]) -> int:
-    verb = tyro.cli(_verbs(given), args=given, prog="python -m rlcorr", description=__doc__)
-    if isinstance(verb, Verify):
-        return verify(verb)
-    if isinstance(verb, Doctor):
-        from rlcorr.doctor import doctor
-
-        return doctor()
-    if isinstance(verb, Play):
-        from rlcorr.play import play
-
-        return play(verb.port, verb.train, verb.train_args)
-    return _train(verb)
-
-
-def _verbs(given: list[str]) -> Any:
-    """The verbs as a union. Those that train are imported only when one is asked for: transformers takes seconds."""
-    from typing import Union
-
-    verbs: list[Any] = [
-        Annotated[Verify, tyro.conf.subcommand("verify")],
-        Annotated[Doctor, tyro.conf.subcommand("doctor")],
-        Annotated[Play, tyro.conf.subcommand("play")],
-    ]
-    if not given or given[0] not in ("verify", "doctor", "play"):
-        from rlcorr.train.config import TrainConfig
-        from rlcorr.train.pretrain import PretrainConfig
-
-        verbs.append(Annotated[TrainConfig, tyro.conf.subcommand("train")])
-        verbs.append(Annotated[PretrainConfig, tyro.conf.subcommand("pretrain")])
-    return Union[tuple(verbs)]  # noqa: UP007
+def run_verb(arguments: list[str]) -> int:
+    """The exit code of a verb and its options."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    name, options = arguments[0], arguments[1:]
+    if name not in VERBS:
+        raise unknown("verb", name, VERBS)
+    if name == "play":
+        return _play(options)
+    request = tyro.cli(VERBS[name], args=options, prog=f"python -m rlcorr {name}")
+    if isinstance(request, Verify):
+        return verify(request.run)
+    return doctor() if isinstance(request, Doctor) else _train(request)
 
 
-def _train(config: Any) -> int:
-    from rlcorr.train.config import TrainConfig
+def _usage() -> str:
+    lines = [f"  {name:<10} {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
+    return "\n".join(["python -m rlcorr VERB [OPTIONS]; each verb explains its options with --help", "", *lines])
+
+
+def _play(options: list[str]) -> int:
+    prog = "python -m rlcorr play"
+    request, for_training = tyro.cli(Play, args=options, prog=prog, return_unknown_args=True)
+    tyro.cli(TrainConfig, args=for_training, prog=prog)  # a wrong option is refused here, not in the background
+    return play(request.port, for_training if request.train else None)
+
+
+def _train(config: TrainConfig | PretrainConfig) -> int:
+    # Imported here because transformers takes seconds, which the other verbs need not wait.
     from rlcorr.train.ppo import train
     from rlcorr.train.pretrain import pretrain
 
-    path: Path = train(config) if isinstance(config, TrainConfig) else pretrain(config)
+    path = train(config) if isinstance(config, TrainConfig) else pretrain(config)
     print(f"recorded in {path}")
     return 0
 
 
-def verify(request: Verify) -> int:
+def verify(name: str) -> int:
     """Print what is wrong with a run and what can be read; exit code 1 if anything is wrong."""
-    path = runs.find_run(request.run)
+    path = runs.find_run(name)
     report = runs.verify(path)
     for problem in report.problems:
         print(problem)

@@ -62,9 +62,17 @@ METRICS: dict[str, Metric] = {
     "ratio_eff_sample_size": Metric(
         "ratio", effective_sample_size, "(Σr)²/(n Σr²)", "share of the tokens left if every ratio were used unbounded"
     ),
-    "chi2_token": Metric("ratio", lambda m: _square_mean(m) - 1, "mean(r²) − 1", "variance of the token ratios"),
+    "chi2_token": Metric(
+        "ratio",
+        lambda m: _square_mean(m) - 1,
+        "mean(r²) − 1",
+        "χ² divergence of the token ratios; an estimate below 0 is noise",
+    ),
     "chi2_seq": Metric(
-        "seq_ratio", lambda m: _square_mean(m) - 1, "mean((Π r)²) − 1", "variance of the sequence ratios"
+        "seq_ratio",
+        lambda m: _square_mean(m) - 1,
+        "mean((Π r)²) − 1",
+        "χ² divergence of the sequence ratios; an estimate below 0 is noise",
     ),
     "training_log_ppl": Metric(
         "training_log_ppl", mean, "mean over rows of −mean log π_old", "log-perplexity, trainer"

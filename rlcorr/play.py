@@ -17,8 +17,11 @@ GRACE = 20.0
 """Seconds that a process gets to end by itself before it is killed."""
 
 
-def play(port: int, train: bool, train_args: Sequence[str]) -> int:
-    """Serve the app on the first free port from `port`; train until the app ends. Returns the app's exit code."""
+def play(port: int, train_options: Sequence[str] | None) -> int:
+    """Serve the app on the first free port from `port`, and train with these options (None: only the app).
+
+    Returns the app's exit code. Ctrl-C or SIGTERM ends both.
+    """
     free = first_free_port(port)
     if free != port:
         print(f"port {port} is busy; using {free}.")
@@ -27,8 +30,8 @@ def play(port: int, train: bool, train_args: Sequence[str]) -> int:
     try:
         processes.append(subprocess.Popen(_app_command(free), start_new_session=True))
         print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training)", flush=True)
-        if train:
-            processes.append(subprocess.Popen(_train_command(train_args), start_new_session=True))
+        if train_options is not None:
+            processes.append(subprocess.Popen(_train_command(train_options), start_new_session=True))
         return processes[0].wait()
     except KeyboardInterrupt:
         print("\nstopping; the run stays readable.")
@@ -61,8 +64,8 @@ def _app_command(port: int) -> list[str]:
     ]
 
 
-def _train_command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "rlcorr", "train", *arguments]
+def _train_command(options: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "rlcorr", "train", *options]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

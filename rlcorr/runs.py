@@ -107,7 +107,18 @@ def read_manifest(run: Path) -> RunManifest:
         raise DamagedFile(f"{path}: not a readable manifest ({error}).") from error
     if manifest.schema_version != SCHEMA_VERSION:
         raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
+    if wrong := _wrong_types(manifest):
+        raise DamagedFile(f"{path}: not a readable manifest (wrong type: {', '.join(wrong)}).")
     return manifest
+
+
+def _wrong_types(manifest: RunManifest) -> list[str]:
+    """Fields that are not of the type of their default; JSON would let any type in."""
+    usual = RunManifest(slug="")
+    names = [f.name for f in fields(RunManifest)]
+    wrong = [name for name in names if type(getattr(manifest, name)) is not type(getattr(usual, name))]
+    hashed = "files" in wrong or all(isinstance(value, str) for value in manifest.files.values())
+    return wrong if hashed else [*wrong, "files"]
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -143,16 +154,20 @@ def read_step(run: Path, step: int) -> StepRecord:
         table = pq.read_table(path)
         batch = _batch(table)
         prompts, responses = table["prompt"].to_pylist(), table["response"].to_pylist()
-    except (OSError, pa.ArrowException, KeyError, ValueError, UsageError) as error:
+    except (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError) as error:
         raise DamagedFile(f"{path}: cannot be read ({_first_line(error)}).") from error
     return StepRecord(step, batch, prompts, responses)
 
 
 def _batch(table: pa.Table) -> TokenBatch:
-    response_ids, mask = _padded(table["response_ids"])
-    prompt_ids, prompt_mask = _padded(table["prompt_ids"], left=True)
-    present = [name for name in _TOKEN_COLUMNS if name in table.column_names]
-    columns: dict[str, Any] = {name: _padded(table[name])[0] for name in present}
+    response_ids, mask = _padded(table["response_ids"], pa.int32())
+    prompt_ids, prompt_mask = _padded(table["prompt_ids"], pa.int32(), left=True)
+    columns: dict[str, Any] = {}
+    for name in _TOKEN_COLUMNS:
+        if name in table.column_names:
+            columns[name], filled = _padded(table[name], pa.float32())
+            if not torch.equal(filled, mask):
+                raise UsageError(f"{name} and response_ids have lists of different lengths")
     columns |= {ours: torch.tensor(table[theirs].to_numpy().copy()) for theirs, ours in _ROW_COLUMNS.items()}
     return TokenBatch(
         response_mask=mask,
@@ -164,9 +179,11 @@ def _batch(table: pa.Table) -> TokenBatch:
     )
 
 
-def _padded(column: pa.ChunkedArray, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """A list column as (values (B, T) padded with 0, mask (B, T))."""
+def _padded(column: pa.ChunkedArray, kind: pa.DataType, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """A list column as (values (B, T) padded with 0, mask (B, T)). Raises `UsageError` for another type or a null."""
     lists = column.combine_chunks()
+    if lists.type != pa.list_(kind) or lists.null_count or lists.flatten().null_count:
+        raise UsageError(f"a column of {lists.type} where list<{kind}> without nulls belongs")
     lengths = torch.tensor(lists.value_lengths().to_numpy(zero_copy_only=False).copy(), dtype=torch.int64)
     values = torch.tensor(lists.flatten().to_numpy(zero_copy_only=False).copy())
     width = int(lengths.max()) if len(lengths) else 0
@@ -211,18 +228,25 @@ def finish_run(run: Path, manifest: RunManifest) -> None:
 
 
 def append_metrics(run: Path, row: dict[str, Any]) -> None:
-    """One JSON line, written with one call, so that a reader sees it whole or not at all."""
-    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    """One JSON line, written with one call, so that a reader sees it whole or not at all.
+
+    A line that a killed process left unfinished is ended first; otherwise the new one would be lost with it.
+    """
+    with (run / "metrics.jsonl").open("a+b") as file:
+        file.seek(max(file.tell() - 1, 0))
+        unfinished = file.read() not in (b"", b"\n")
+        file.write(b"\n" * unfinished + json.dumps(row).encode() + b"\n")
 
 
 def write_step(run: Path, record: StepRecord) -> None:
     """The pairs of one step, bit-exact float32, as Parquet."""
     batch = record.batch
+    if bool((batch.response_mask[:, 1:] & ~batch.response_mask[:, :-1]).any()):
+        raise UsageError("a recorded response starts at its first column and has no holes; this response_mask has.")
     rows = range(len(record.prompts))
     columns: dict[str, Any] = {"step": pa.array([record.step] * len(rows), pa.int32())}
     for theirs, ours in _ROW_COLUMNS.items():
-        columns[theirs] = pa.array(getattr(batch, ours).tolist(), pa.int32())
+        columns[theirs] = pa.array(_present(batch, ours).tolist(), pa.int32())
     columns["reward"] = pa.array(_present(batch, "rewards").tolist(), pa.float32())
     columns["prompt"] = pa.array(record.prompts, pa.string())
     columns["response"] = pa.array(record.responses, pa.string())

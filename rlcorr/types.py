@@ -253,7 +253,9 @@ def _explain_weights(config: CorrectionConfig) -> str:
     inside = f"[{lower:g}, {upper:g}]" if lower is not None else f"at most {upper:g}"
     fate = "is truncated to the bound" if config.rollout_is_mode == "truncate" else "becomes 0"
     normal = " Weights are divided by their mean over the kept tokens." if config.rollout_is_batch_normalize else ""
-    return f"Each token is weighted by {ratio}; a weight that is not {inside} {fate}.{normal}"
+    only_metrics = config.bypass_mode and config.loss_type == "ppo_clip"
+    verb = "gets, in the metrics only, the weight" if only_metrics else "is weighted by"
+    return f"Each token {verb} {ratio}; a weight that is not {inside} {fate}.{normal}"
 
 
 def _explain_rule(rule: RejectionRule) -> str:

@@ -111,6 +111,23 @@ class TrainConfig:
         return dataclasses.asdict(self) | {"model": _portable(self.model)}
 
 
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Supervised training of the warm start; the same seed and thread count give the same model."""
+
+    run: str = "warm_start"
+    """Name of the run; it is written to runs/local/<name>."""
+    max_steps: int = 5000
+    stop_at_accuracy: float = 0.35
+    """Stop once greedy decoding answers this share of held-out additions: half-taught leaves PPO something to do."""
+    eval_every: int = 100
+    addition_batch: int = 48
+    running_sum_batch: int = 16
+    learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    seed: int = 0
+
+
 def _portable(path: Path) -> str:
     """Paths inside the runs folder are written relative to it, so that a manifest fits every machine."""
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name

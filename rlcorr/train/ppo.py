@@ -221,11 +221,14 @@ def policy_loss(
     correction, advantages = config.correction, _of(batch.advantages)
     if correction.bypass_mode:
         result = correct(batch.replace(old_log_probs=scores.log_probs.detach()), correction)
+    # A rejected token may hold NaN or inf, and 0 · NaN is NaN in the gradient: neutral numbers take its place.
+    keep, weights = result.keep_mask, torch.where(result.keep_mask, result.weights, 0)
     if correction.loss_type == "reinforce":
-        return reinforce(scores.log_probs, advantages) * result.weights, result.keep_mask
+        return reinforce(scores.log_probs, advantages) * weights, keep
     old = batch.rollout_log_probs if correction.bypass_mode else _of(batch.old_log_probs)
+    old = torch.where(keep, old, scores.log_probs.detach())
     clipped = ppo_clip(scores.log_probs, old, advantages, low=config.clip_low, high=config.clip_high)
-    return (clipped if correction.bypass_mode else clipped * result.weights), result.keep_mask
+    return (clipped if correction.bypass_mode else clipped * weights), keep
 
 
 def reference_log_probs(reference: PreTrainedModel, batch: TokenBatch, temperature: float) -> Tensor:

@@ -14,8 +14,10 @@ from rlcorr.train.config import RolloutConfig
 from rlcorr.train.model import Policy
 from rlcorr.train.rollout import RolloutEngine, to_batch
 
-PERTURBATION = 0.3
-"""Relative size of the noise: one tensor left behind then gives a k3 far above every number format's."""
+MATRIX_NOISE = 0.5
+"""Standard deviation of the noise on a matrix, relative to its mean absolute entry."""
+VECTOR_NOISE = 0.3
+"""The same for biases and norms, absolute: many biases are zero. Any one tensor left behind then shows."""
 
 ROUNDING_K3 = {"float32": 1e-7, "float16": 1e-4, "bfloat16": 1e-2, "fp8": 0.1, "fp8_e5m2": 0.3}
 """The k3 that rounding alone may reach on perturbed weights, by the coarsest number format of the engine."""
@@ -31,7 +33,7 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, pro
     original = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
     generator = torch.Generator().manual_seed(0)
     for tensor in {t.data_ptr(): t for t in policy.lm.state_dict().values()}.values():  # a tied tensor once
-        scale = PERTURBATION * tensor.abs().mean()
+        scale = VECTOR_NOISE if tensor.dim() == 1 else MATRIX_NOISE * tensor.abs().mean()
         tensor.add_(scale * torch.randn(tensor.shape, generator=generator).to(tensor.device))
     engine.sync(policy.engine_weights())
     k3_mean = mismatch(engine, policy, config, prompts)

@@ -1,0 +1,26 @@
+import os
+
+# Before torch is imported. One thread: the models of the tests are too small to share out.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from pathlib import Path
+
+import pytest
+
+from rlcorr import runs
+
+
+@pytest.fixture
+def local_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs made by a test go to a folder of its own."""
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    return tmp_path / "local"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tiny import save_tiny_model
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny_model"))

@@ -1,0 +1,296 @@
+"""correct() against the scalar oracle, over shapes, paddings, dtypes and extremes; then verl's faults, both numbers."""
+
+import itertools
+import math
+
+import oracle
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from reference import VERL, batch, config, tensor
+from torch import Tensor
+
+from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
+from rlcorr.errors import UsageError
+from rlcorr.losses import ppo_clip, token_mean
+from rlcorr.types import RULE_NAMES
+
+# Two kinds of bounds per divergence: a tight one that rejects often, and one that only extremes pass.
+UPPER = {"k1": (1.3, 5.0), "k2": (0.01, 3.0), "k3": (0.01, 3.0), "binary_kl": (0.03, 2.0)}
+BOUNDS = {"one upper": (None, 2.0), "two": (0.6, 1.7), "no upper": (0.6, math.inf)}
+WEIGHTINGS = list(itertools.product(("token", "sequence", "geometric"), ("truncate", "mask"), BOUNDS))
+
+
+def rule(name: str, loose: int = 0) -> RejectionRule:
+    upper = UPPER[RULE_NAMES[name][1]][loose]
+    return RejectionRule.named(name, upper=upper, lower=0.7 if "k1" in name else None)
+
+
+def assert_rows(got: Tensor, expected: oracle.Rows) -> None:
+    want = torch.tensor(expected, dtype=torch.float64).reshape(got.shape)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def assert_as_expected(pairs: oracle.Pairs, settings: CorrectionConfig) -> CorrectionResult:
+    expected = oracle.correct(pairs, settings)
+    assume(not expected.doubtful)
+    result = correct(oracle.to_batch(pairs), settings)
+    assert_rows(result.log_ratio, expected.log_ratio)
+    assert_rows(result.weights, expected.weights)
+    assert result.keep_mask.tolist() == expected.keep
+    assert result.rejected_by.tolist() == expected.rejected_by
+    return result
+
+
+# --- properties ---
+
+
+@pytest.mark.parametrize(("level", "mode", "bounds"), WEIGHTINGS)
+def test_weights(level: str, mode: str, bounds: str) -> None:
+    lower, upper = BOUNDS[bounds]
+
+    @oracle.examples(20)
+    @given(oracle.pairs(), st.booleans())
+    def check(pairs: oracle.Pairs, normalize: bool) -> None:
+        assert_as_expected(
+            pairs,
+            CorrectionConfig(
+                rollout_is=level,  # pyright: ignore[reportArgumentType]
+                rollout_is_mode=mode,  # pyright: ignore[reportArgumentType]
+                rollout_is_threshold_lower=lower,
+                rollout_is_threshold=upper,
+                rollout_is_batch_normalize=normalize,
+            ),
+        )
+
+    check()
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_rule(name: str) -> None:
+    @oracle.examples(20)
+    @given(oracle.pairs(), st.integers(0, 1))
+    def check(pairs: oracle.Pairs, loose: int) -> None:
+        assert_as_expected(pairs, CorrectionConfig(rollout_rs=(rule(name, loose),)))
+
+    check()
+
+
+@oracle.examples(120)
+@given(
+    oracle.pairs(),
+    st.lists(st.sampled_from(sorted(RULE_NAMES)), max_size=4, unique=True),
+    st.sampled_from(["token", "sequence", "geometric"]),
+    st.booleans(),
+)
+def test_chain_with_weights(pairs: oracle.Pairs, names: list[str], level: str, normalize: bool) -> None:
+    settings = CorrectionConfig(
+        rollout_is=level,  # pyright: ignore[reportArgumentType]
+        rollout_is_batch_normalize=normalize,
+        rollout_rs=tuple(rule(name, loose) for name, loose in zip(names, (1, 0, 1, 0), strict=False)),
+    )
+    assert_as_expected(pairs, settings)
+
+
+@oracle.examples(60)
+@given(oracle.pairs())
+def test_masks_are_never_changed_and_only_shrink(pairs: oracle.Pairs) -> None:
+    given = oracle.to_batch(pairs)
+    before = given.response_mask.clone()
+    result = correct(given, CorrectionConfig(rollout_rs=(rule("token_k1"), rule("seq_mean_k3"))))
+    assert torch.equal(given.response_mask, before)
+    assert not (result.keep_mask & ~before).any()
+    assert torch.equal(result.keep_mask, before & (result.rejected_by == 0))
+
+
+@oracle.examples(60)
+@given(oracle.pairs(), st.sampled_from([None, "token", "sequence", "geometric"]))
+def test_weights_carry_no_gradient(pairs: oracle.Pairs, level: str | None) -> None:
+    given = oracle.to_batch(pairs)
+    assert given.old_log_probs is not None
+    given.old_log_probs.requires_grad_()
+    result = correct(given, CorrectionConfig(rollout_is=level))  # pyright: ignore[reportArgumentType]
+    assert not result.weights.requires_grad
+    assert not result.weights[~given.response_mask].any()
+
+
+def test_float64_stays_float64_and_half_becomes_float32() -> None:
+    """Thresholds such as 1.001 do not exist in bf16: its neighbours of 1 are 0.99609375 and 1.0078125."""
+    for dtype, expected in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32)):
+        zeros = torch.zeros(1, 2, dtype=dtype)
+        result = correct(TokenBatch.from_log_probs(zeros, zeros, torch.ones(1, 2)), preset("decoupled_token_is"))
+        assert result.log_ratio.dtype == expected
+        assert result.weights.dtype == expected
+
+
+# --- named cases ---
+
+
+def row(*log_ratios: float, mask: list[int] | None = None) -> TokenBatch:
+    """One sequence with these log-ratios: the engine gave every token log-prob −8, which keeps them exact."""
+    rollout = torch.full((1, len(log_ratios)), -8.0, dtype=torch.float64)
+    old = rollout + torch.tensor([log_ratios], dtype=torch.float64)
+    return TokenBatch.from_log_probs(old, rollout, torch.tensor([mask or [1] * len(log_ratios)]))
+
+
+@pytest.mark.parametrize(("log_ratio", "weight"), [(0.5, math.exp(0.5)), (-0.5, math.exp(-0.5)), (1.0, 2.0)])
+def test_one_token(log_ratio: float, weight: float) -> None:
+    for level in ("token", "sequence", "geometric"):
+        result = correct(row(log_ratio), CorrectionConfig(rollout_is=level))
+        assert result.weights.item() == pytest.approx(weight, rel=1e-12)
+
+
+def test_levels_differ_on_the_same_row() -> None:
+    """d = 0.25, 0.5, −0.25: the product is e^0.5, the geometric mean e^(1/6)."""
+    given = row(0.25, 0.5, -0.25)
+    by_level = {level: correct(given, CorrectionConfig(rollout_is=level)) for level in ("sequence", "geometric")}
+    assert by_level["sequence"].weights.tolist()[0] == pytest.approx([math.exp(0.5)] * 3)
+    assert by_level["geometric"].weights.tolist()[0] == pytest.approx([math.exp(1 / 6)] * 3)
+
+
+def test_infinite_log_ratios_stop_at_the_safety_clamp() -> None:
+    unbounded = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
+    result = correct(row(math.inf, -math.inf, 30.0, -30.0), unbounded)
+    big, small = math.exp(20), math.exp(-20)
+    assert result.weights.tolist()[0] == pytest.approx([big, small, big, small])
+
+
+def test_divergences_of_a_rule_stop_at_the_safety_clamp() -> None:
+    """k2 of one impossible token is 20²/2 = 200 instead of infinite, so two of them sum to 400."""
+    for name, upper, kept in (
+        ("token_k2", 201.0, True),
+        ("token_k2", 199.0, False),
+        ("seq_sum_k2", 401.0, True),
+        ("seq_sum_k2", 399.0, False),
+    ):
+        settings = CorrectionConfig(rollout_rs=(RejectionRule.named(name, upper=upper),))
+        assert correct(row(math.inf, -30.0), settings).keep_mask.tolist() == [[kept, kept]]
+
+
+def test_a_ratio_on_the_bound_is_inside() -> None:
+    """Compared as logarithms. exp(log 5) in float32 is 5.0000005, which a comparison of ratios would reject."""
+    d = torch.tensor([[math.log(5), math.log(0.5)]])
+    given = TokenBatch.from_log_probs(d, torch.zeros(1, 2), torch.ones(1, 2))
+    icepop = CorrectionConfig(
+        rollout_is="token", rollout_is_mode="mask", rollout_is_threshold_lower=0.5, rollout_is_threshold=5.0
+    )
+    assert correct(given, icepop).weights.all()
+    by_rule = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=5.0),))
+    assert correct(given, by_rule).keep_mask.all()
+
+
+def test_rejected_by_names_the_first_rule_that_objected() -> None:
+    """d = 0, 1, 0, 3. Rule 1 drops r > e^0.5 (tokens 1 and 3), rule 2 drops the row: its largest k2 is 4.5."""
+    rules = (RejectionRule.named("token_k1", lower=0.5, upper=1.6), RejectionRule.named("seq_max_k2", upper=4.0))
+    result = correct(row(0, 1, 0, 3, mask=[1, 1, 0, 1]), CorrectionConfig(rollout_rs=rules))
+    assert result.rejected_by.tolist() == [[2, 1, 0, 1]]
+    turned = correct(row(0, 1, 0, 3, mask=[1, 1, 0, 1]), CorrectionConfig(rollout_rs=rules[::-1]))
+    assert turned.rejected_by.tolist() == [[1, 1, 0, 1]]
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_nan_on_a_real_token_is_rejected(name: str) -> None:
+    result = correct(row(0.0, math.nan), CorrectionConfig(rollout_rs=(rule(name, loose=1),)))
+    assert result.keep_mask.tolist() == [[not name.startswith("seq"), False]]
+
+
+def test_pi_old_is_needed() -> None:
+    given = TokenBatch(response_mask=torch.ones(1, 1, dtype=torch.bool), rollout_log_probs=torch.zeros(1, 1))
+    with pytest.raises(UsageError, match="needs old_log_probs"):
+        correct(given, CorrectionConfig())
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 3)])
+@pytest.mark.parametrize("name", VERL["presets"])
+def test_nothing_to_correct_is_a_normal_state(name: str, shape: tuple[int, int]) -> None:
+    """verl raises ValueError on a batch without a real token; here everything is 0 and nothing is kept."""
+    assert VERL["pipeline"][name]["zero_length_2x0"]["error"] == "ValueError"
+    nan = torch.full(shape, math.nan)
+    result = correct(TokenBatch.from_log_probs(nan, nan, torch.zeros(shape)), preset(name))
+    for got in (result.log_ratio, result.weights, result.keep_mask, result.rejected_by):
+        assert got.shape == shape
+        assert not got.any()
+
+
+# --- verl's faults: its number and ours ---
+
+
+def test_k1_bounds_are_on_the_ratio_not_on_its_inverse() -> None:
+    """verl's "0.6_1.4" keeps r in [1/1.4, 1/0.6]: it keeps e^0.4 = 1.49 and drops e^−0.5 = 0.61. Ours the reverse."""
+    golden = VERL["rs"]["token_k1|0.6_1.4"]["cases"]["holes_mask"]["mask"]
+    ours = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.6, upper=1.4),))
+    result = correct(batch("holes_mask"), ours)
+    # ratios of the first row on the mask: 1.49, 0.74, -, -, 1.22, 0.55
+    assert golden[0] == [1, 1, 0, 0, 1, 0]
+    assert result.keep_mask[0].int().tolist() == [0, 1, 0, 0, 1, 0]
+    # r = 1.5 and r = 0.65, the pair of verl's PR 6377: verl keeps the first and drops the second
+    assert correct(row(math.log(1.5), math.log(0.65)), ours).keep_mask.tolist() == [[False, True]]
+    inverted = config({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.4"})
+    assert correct(row(math.log(1.5), math.log(0.65)), inverted).keep_mask.tolist() == [[True, False]]
+
+
+def test_nan_in_padding_does_not_reach_the_weights() -> None:
+    """verl multiplies exp(NaN) by the mask; ours selects first."""
+    golden = VERL["pipeline"]["decoupled_token_is"]["nan_in_padding_old"]["weights"]
+    assert golden[0][2] == "nan"
+    result = correct(batch("nan_in_padding_old"), preset("decoupled_token_is"))
+    assert result.weights[0, 2] == 0
+    on_mask = batch("nan_in_padding_old").response_mask
+    torch.testing.assert_close(result.weights[on_mask], tensor(golden)[on_mask])
+
+
+@pytest.mark.parametrize("name", VERL["presets"])
+def test_nan_in_padding_changes_no_mask(name: str) -> None:
+    result = correct(batch("nan_in_padding_old"), preset(name))
+    assert result.keep_mask.int().tolist() == VERL["pipeline"][name]["nan_in_padding_old"]["mask"]
+    assert result.weights.isfinite().all()
+
+
+def test_nan_rollout_log_prob_in_padding_gives_a_finite_gradient() -> None:
+    """With verl's NaN weight the gradient is NaN although the loss is finite."""
+    log_probs = torch.full((1, 2), -1.0, requires_grad=True)
+    old, rollout = torch.full((1, 2), -1.0), torch.tensor([[-1.0, math.nan]])
+    given = TokenBatch.from_log_probs(old, rollout, torch.tensor([[1, 0]]))
+    result = correct(given, preset("decoupled_token_is"))
+    loss = result.weights * ppo_clip(log_probs, old, torch.ones(1, 2), low=0.2, high=0.2)
+    token_mean(loss, result.keep_mask, given.response_mask, "kept").backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == [[-1.0, 0.0]]
+
+
+def test_icepop_that_zeroes_everything_is_no_error() -> None:
+    """Every ratio below 0.5: verl dies in its effective sample size, ours gives zeros."""
+    assert VERL["pipeline"]["decoupled_token_icepop"]["all_low"]["error"] == "ZeroDivisionError"
+    assert not correct(batch("all_low"), preset("decoupled_token_icepop")).weights.any()
+
+
+@pytest.mark.parametrize(
+    ("level", "rejection", "theirs"),
+    [
+        # Ratios e^0.4 e^−0.3 e^0.2 e^−0.6 | e^0.1 e^−0.2 e^0.3 have mean 1.0395; without e^−0.6 it is 1.1213.
+        ("token", RejectionRule.named("token_k1", lower=0.6, upper=2.0), 1.1213 / 1.0395),
+        # Products e^−0.3 | e^0.2 have mean 0.9811; the row that stays has 1.2214.
+        ("sequence", RejectionRule.named("seq_sum_k1", lower=0.8, upper=2.0), 1.2214 / 0.9811),
+    ],
+)
+def test_normalisation_comes_after_rejection(level: str, rejection: RejectionRule, theirs: float) -> None:
+    """verl divides by the mean over all tokens, so what is trained on is not of mean 1."""
+    golden = VERL["is"][f"{level}|2.0|bn=1"]["cases"]["holes_mask"]["weights"]
+    settings = CorrectionConfig(
+        rollout_is=level,  # pyright: ignore[reportArgumentType]
+        rollout_is_batch_normalize=True,
+        rollout_rs=(rejection,),
+    )
+    result = correct(batch("holes_mask"), settings)
+    kept = result.keep_mask.tolist()
+    assert oracle.kept_mean(golden, kept, level) == pytest.approx(theirs, rel=1e-4)
+    assert oracle.kept_mean(result.weights.tolist(), kept, level) == pytest.approx(1.0)
+
+
+def test_lower_bound_also_truncates() -> None:
+    """verl's truncation has only an upper side; a lower bound there means zeroing. Here the mode says which."""
+    lower = {"rollout_is": "token", "rollout_is_threshold_lower": 0.5, "rollout_is_threshold": 2.0}
+    given = row(math.log(0.25), math.log(4.0))
+    assert correct(given, CorrectionConfig(**lower)).weights.tolist() == [[0.5, 2.0]]
+    assert correct(given, CorrectionConfig(**lower, rollout_is_mode="mask")).weights.tolist() == [[0.0, 0.0]]

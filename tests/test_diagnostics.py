@@ -1,0 +1,301 @@
+"""Metrics against the scalar oracle, against verl's where the definitions agree, and both numbers where they do not."""
+
+import itertools
+import math
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from reference import VERL, batch, config, tensor
+
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, measure, metrics, preset
+from rlcorr.diagnostics import METRICS, PREFIX, describe, merge
+from rlcorr.errors import UsageError
+
+RULES = (
+    RejectionRule.named("token_k1", lower=0.6, upper=1.7),
+    RejectionRule.named("seq_mean_k3", upper=0.5),
+    RejectionRule.named("seq_max_k2", upper=3.0),
+)
+CONFIGS = {
+    "nothing": CorrectionConfig(),
+    "token": CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5, rollout_rs=RULES[:1]),
+    "sequence": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=5.0, rollout_rs=RULES),
+    "geometric": CorrectionConfig(rollout_is="geometric", rollout_is_threshold_lower=0.9, rollout_rs=RULES[1:]),
+    "icepop": CorrectionConfig(
+        rollout_is="token", rollout_is_mode="mask", rollout_is_threshold_lower=0.9, rollout_is_threshold=1.2
+    ),
+    "normalised": CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True, rollout_rs=RULES[:2]),
+}
+
+
+def report(given: TokenBatch, settings: CorrectionConfig) -> dict[str, float]:
+    """The report with the prefix taken off."""
+    found = metrics(measure(given, correct(given, settings), settings))
+    assert all(key.startswith(PREFIX) for key in found)
+    return {key.removeprefix(PREFIX): value for key, value in found.items()}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_metric(name: str) -> None:
+    settings = CONFIGS[name]
+
+    @oracle.examples(40)
+    @given(oracle.pairs(wild=False))
+    def check(pairs: oracle.Pairs) -> None:
+        assume(not oracle.correct(pairs, settings).doubtful)
+        got, expected = report(oracle.to_batch(pairs), settings), oracle.metrics(pairs, settings)
+        assert sorted(got) == sorted(expected)
+        # chi² is a mean minus 1; std is a difference of two means of squares.
+        assert got == pytest.approx(expected, rel=2e-5, abs=2e-6)
+        assert 0 <= got["rollout_is_eff_sample_size"] <= 1 + 1e-12
+
+    check()
+
+
+def test_the_oracle_knows_every_metric() -> None:
+    """So that test_every_metric cannot miss one that is added later."""
+    pairs = oracle.Pairs([[-1.0]], [[-1.0]], [[True]], 1, "float32")
+    assert set(METRICS) <= set(oracle.metrics(pairs, CONFIGS["token"]))
+
+
+@pytest.mark.parametrize("name", ["nothing", "token", "sequence", "geometric", "icepop"])
+def test_microbatches_merge_to_the_whole(name: str) -> None:
+    """Batch normalisation is left out: a micro-batch does not know the mean of the others."""
+    settings = CONFIGS[name]
+
+    @oracle.examples(30)
+    @given(oracle.pairs(wild=False), st.integers(0, 8), st.integers(0, 8))
+    def check(pairs: oracle.Pairs, first: int, second: int) -> None:
+        whole = oracle.to_batch(pairs)
+        edges = [0, *sorted(min(x, len(whole.response_mask)) for x in (first, second)), len(whole.response_mask)]
+        parts = [whole.rows(torch.arange(a, b)) for a, b in itertools.pairwise(edges)]
+        measured = [measure(part, correct(part, settings), settings) for part in parts]
+        together = {key.removeprefix(PREFIX): value for key, value in metrics(merge(measured)).items()}
+        assert together == pytest.approx(report(whole, settings), rel=1e-9, abs=1e-9)
+
+    check()
+
+
+def test_merging_is_not_averaging() -> None:
+    """One row of 1 token with d = 1, one of 3 tokens with d = 0: mean |d| is 0.25, not 0.5, and the maximum is 1."""
+    whole = TokenBatch.from_log_probs(
+        torch.tensor([[-1.0, 0.0, 0.0], [-2.0, -2.0, -2.0]]),
+        torch.tensor([[-2.0, 0.0, 0.0], [-2.0, -2.0, -2.0]]),
+        torch.tensor([[1, 0, 0], [1, 1, 1]]),
+    )
+    settings = CorrectionConfig()
+    parts = [whole.rows(torch.tensor([b])) for b in (0, 1)]
+    got = metrics(merge(measure(part, correct(part, settings), settings) for part in parts))
+    assert got[PREFIX + "abs_log_ratio"] == 0.25
+    assert got[PREFIX + "abs_log_ratio_max"] == 1.0
+    assert got[PREFIX + "tokens"] == 4
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
+@pytest.mark.parametrize("name", [*CONFIGS])
+def test_without_tokens_everything_is_finite(name: str, shape: tuple[int, int]) -> None:
+    """verl raises AssertionError here."""
+    nan = torch.full(shape, math.nan)
+    got = report(TokenBatch.from_log_probs(nan, nan, torch.zeros(shape)), CONFIGS[name])
+    assert {key: value for key, value in got.items() if value != 0} == {}
+
+
+def test_all_rejected_is_finite() -> None:
+    """The weights of rejected tokens are still there to be looked at: only kept_fraction says that none counts."""
+    settings = CorrectionConfig(rollout_is="token", rollout_rs=(RejectionRule.named("token_k1", lower=9.0, upper=9.5),))
+    got = report(batch("holes_mask"), settings)
+    assert all(math.isfinite(value) for value in got.values())
+    assert got["kept_fraction"] == 0
+    assert got["rollout_rs_masked_fraction"] == got["rollout_rs_seq_masked_fraction"] == 1
+    assert got["rollout_rs_token_k1_masked_fraction"] == 1
+
+
+def test_an_infinite_threshold_is_never_exceeded() -> None:
+    got = report(batch("holes_mask"), CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf))
+    assert got["rollout_is_ratio_fraction_high"] == got["rollout_is_ratio_fraction_low"] == 0
+    assert got["rollout_is_max"] == pytest.approx(math.exp(0.4), rel=1e-5)
+
+
+def test_perplexity_of_bf16_is_computed_in_float32() -> None:
+    """300 log-probs of −1.0078125, −1 in turn: their bf16 sum would stick at multiples of 2."""
+    old = torch.tensor([[-1.0078125, -1.0] * 150], dtype=torch.bfloat16)
+    got = report(TokenBatch.from_log_probs(old, old, torch.ones(1, 300)), CorrectionConfig())
+    assert got["training_log_ppl"] == pytest.approx(1.00390625, rel=1e-6)
+    assert got["rollout_ppl"] == pytest.approx(math.exp(1.00390625), rel=1e-6)
+
+
+def test_pi_old_is_needed() -> None:
+    given = batch("identical")
+    result = correct(given, CorrectionConfig())
+    with pytest.raises(UsageError, match="need old_log_probs"):
+        measure(given.replace(old_log_probs=None), result, CorrectionConfig())
+
+
+# --- describe ---
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_key_of_a_report_is_described(name: str) -> None:
+    for key in metrics(measure(batch("identical"), correct(batch("identical"), preset(name)), preset(name))):
+        assert describe(key) == describe(key.removeprefix(PREFIX))
+        assert describe(key).endswith(")")
+
+
+@pytest.mark.parametrize("key", METRICS)
+def test_a_description_has_the_meaning_and_the_formula(key: str) -> None:
+    assert METRICS[key].meaning in describe(key)
+    assert METRICS[key].formula in describe(key)
+
+
+def test_unknown_metric_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"unknown metric 'k3_lk'\. Did you mean 'k3_kl'"):
+        describe("rollout_corr/k3_lk")
+
+
+# --- verl's numbers, where the definitions agree ---
+
+OFFPOLICY = sorted(VERL["offpolicy_metrics"]["identical"])
+# Not comparable: a batch without tokens (verl raises), rows without tokens (verl counts them), a mask of fractions
+# (ours is bool), sums in bf16 (ours in float32) and −inf (verl's k3_kl is infinite): the last three are tested below.
+EMPTY_ROWS = {case for case, given in VERL["inputs"].items() if any(not any(map(float, row)) for row in given["mask"])}
+CASES = sorted(
+    set(VERL["inputs"]) - EMPTY_ROWS - {"zero_length_2x0", "fractional_mask", "bf16_6x10", "old_neginf_valid"}
+)
+SEQUENCE_WEIGHT = ["rollout_is_mean", "rollout_is_std", "rollout_is_eff_sample_size"]
+# At sequence level verl's max, min and fractions are of other things than the weights: tested below.
+TOKEN_WEIGHT = [
+    *SEQUENCE_WEIGHT,
+    "rollout_is_max",
+    "rollout_is_min",
+    "rollout_is_ratio_fraction_high",
+    "rollout_is_ratio_fraction_low",
+]
+
+
+def assert_same(got: dict[str, float], golden: dict[str, Any], keys: list[str]) -> None:
+    want = {key: float(golden[key]) for key in keys}
+    for key in keys:
+        # verl takes the standard deviation as a difference in float32, and k3 loses digits to cancellation there.
+        tolerance = 2e-4 if key.endswith("std") else 5e-6
+        assert got[key] == pytest.approx(want[key], rel=5e-5, abs=tolerance, nan_ok=True), key
+
+
+def test_cases_are_many() -> None:
+    assert len(CASES) >= 14
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_offpolicy_like_verl(case: str) -> None:
+    # verl does not clamp d in k3_kl: tested below.
+    keys = [key for key in OFFPOLICY if (key, case) != ("k3_kl", "huge_minus30")]
+    assert_same(report(batch(case), CorrectionConfig()), VERL["offpolicy_metrics"][case], keys)
+
+
+def weight_cases() -> list[tuple[str, str]]:
+    """Without batch normalisation: verl's metrics are of the weights before it, ours of those that are used."""
+    options = [o for o in VERL["is"] if o.endswith("bn=0")]
+    return [(o, c) for o in options for c in CASES if "metrics" in VERL["is"][o]["cases"][c]]
+
+
+@pytest.mark.parametrize(("options", "case"), weight_cases())
+def test_weight_metrics_like_verl(options: str, case: str) -> None:
+    golden = VERL["is"][options]
+    keys = TOKEN_WEIGHT if options.startswith("token") else SEQUENCE_WEIGHT
+    assert_same(report(batch(case), config(golden["config"])), golden["cases"][case]["metrics"], keys)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("options", VERL["rs"])
+def test_rejected_fractions_like_verl(options: str, case: str) -> None:
+    golden, settings = VERL["rs"][options]["cases"][case]["metrics"], config(VERL["rs"][options]["config"])
+    each = [f"rollout_rs_{rule.name}_masked_fraction" for rule in settings.rollout_rs]
+    combined = ["rollout_rs_masked_fraction", "rollout_rs_seq_masked_fraction"]
+    assert_same(report(batch(case), settings), golden, [*each, *combined])
+
+
+# --- verl's faults: its number and ours ---
+
+
+def test_rows_without_tokens_do_not_count() -> None:
+    """One row with −9 against −10, and three of padding. verl averages over four rows: ppl (e⁹ + 3)/4 = 2026.5."""
+    golden = VERL["offpolicy_metrics"]["three_padding_rows"]
+    got = report(batch("three_padding_rows"), CorrectionConfig())
+    both = {
+        "training_ppl": (2026.521, math.exp(9)),
+        "training_log_ppl": (2.25, 9.0),
+        "rollout_ppl": (5507.366, math.exp(10)),
+        "rollout_log_ppl": (2.5, 10.0),
+        "log_ppl_diff": (-0.25, -1.0),
+        "log_ppl_abs_diff": (0.25, 1.0),
+        "log_ppl_diff_max": (0, -1.0),
+        "log_ppl_diff_min": (-1, -1.0),
+        "ppl_ratio": (0.84196985, math.exp(-1)),  # (e⁻¹ + 3)/4
+        "chi2_seq": (100.6072, math.exp(6) - 1),  # (e⁶ + 3)/4 − 1
+        "kl": (-1, -1.0),  # over tokens, so padding rows never mattered
+    }
+    assert {key: golden[key] for key in both} == {key: theirs for key, (theirs, _) in both.items()}
+    assert {key: got[key] for key in both} == pytest.approx({key: ours for key, (_, ours) in both.items()}, rel=1e-5)
+
+
+def test_rejected_sequences_are_a_share_of_those_with_tokens() -> None:
+    golden = VERL["pipeline"]["decoupled_geo_rs"]["three_padding_rows"]["metrics"]
+    assert golden["rollout_rs_seq_masked_fraction"] == 0.25
+    assert report(batch("three_padding_rows"), preset("decoupled_geo_rs"))["rollout_rs_seq_masked_fraction"] == 1
+
+
+def test_no_weight_left_is_an_effective_sample_size_of_zero() -> None:
+    golden = VERL["pipeline"]["decoupled_token_icepop"]["all_low"]
+    assert (golden["error"], golden["message"]) == ("ZeroDivisionError", "float division by zero")
+    got = report(batch("all_low"), preset("decoupled_token_icepop"))
+    assert got["rollout_is_eff_sample_size"] == 0
+    assert got["rollout_is_mean"] == got["rollout_is_std"] == got["rollout_is_max"] == 0
+
+
+def test_max_and_min_are_of_the_weights_that_are_used() -> None:
+    """verl reports e^ΣS before the bounds at sequence level, clamped above only: here e³ = 20.09 for a weight of 2,
+    and 0 for the −inf row, whose weight is e^−20."""
+    theirs = VERL["is"]["sequence|2.0|bn=0"]["cases"]
+    assert theirs["three_padding_rows"]["metrics"]["rollout_is_max"] == 20.085537
+    assert theirs["old_neginf_valid"]["metrics"]["rollout_is_min"] == 0
+    settings = CorrectionConfig(rollout_is="sequence")
+    assert report(batch("three_padding_rows"), settings)["rollout_is_max"] == 2
+    got = report(batch("old_neginf_valid"), settings)["rollout_is_min"]
+    assert got == pytest.approx(math.exp(-20), rel=1e-5)
+
+
+def test_k3_is_finite_for_an_impossible_token() -> None:
+    """d = −inf on one of six tokens: verl's k3_kl is infinite, ours counts e^−20 − 1 + 20 = 19 for it."""
+    assert VERL["offpolicy_metrics"]["old_neginf_valid"]["k3_kl"] == "inf"
+    others = [oracle.k3(x) for x in (0.1, 0.2, -0.1, 0.1, 0.3)]
+    got = report(batch("old_neginf_valid"), CorrectionConfig())["k3_kl"]
+    assert got == pytest.approx((sum(others) + math.exp(-20) + 19) / 6, rel=1e-5)
+    # The same clamp on d = −30, one of eight tokens: verl counts e^−30 − 1 + 30 = 29, ours 19, ten eighths less.
+    theirs = VERL["offpolicy_metrics"]["huge_minus30"]["k3_kl"]
+    got = report(batch("huge_minus30"), CorrectionConfig())["k3_kl"]
+    assert theirs == 3.631914
+    assert got == pytest.approx(3.631914 - 10 / 8, rel=1e-5)
+
+
+def test_metrics_are_of_normalised_weights() -> None:
+    """verl reports the mean before it divides by it; after the division the mean over the kept tokens is 1."""
+    golden = VERL["is"]["token|2.0|bn=1"]["cases"]["holes_mask"]["metrics"]
+    assert golden["rollout_is_mean"] == pytest.approx(1.0395, rel=1e-4)
+    settings = CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True)
+    assert report(batch("holes_mask"), settings)["rollout_is_mean"] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_bf16_metrics_are_computed_in_float32() -> None:
+    """verl sums bf16 log-probs in bf16. The exact values of the same inputs are the oracle's."""
+    given = VERL["inputs"]["bf16_6x10"]
+    old, rollout = (tensor(given[key], torch.float64).tolist() for key in ("old_log_prob", "rollout_log_prob"))
+    mask = tensor(given["mask"]).bool().tolist()
+    exact = oracle.metrics(oracle.Pairs(old, rollout, mask, 10, "bfloat16"), CorrectionConfig())
+    got = report(batch("bf16_6x10"), CorrectionConfig())
+    theirs = VERL["offpolicy_metrics"]["bf16_6x10"]
+    for key in ("training_log_ppl", "rollout_log_ppl", "kl"):
+        assert got[key] == pytest.approx(exact[key], rel=1e-5, abs=1e-7)
+    assert abs(theirs["kl"] - exact["kl"]) > 1e-5

@@ -1,0 +1,112 @@
+"""The real vLLM engine on real weights: the warm start that ships with the project."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from processes import rlcorr
+from torch import Tensor
+
+from rlcorr import runs
+from rlcorr.errors import UsageError
+from rlcorr.train.config import WARM_START, RolloutConfig
+from rlcorr.train.model import Policy, load_lm
+from rlcorr.train.rollout import RolloutEngine, Samples, start_engine
+from rlcorr.train.sync_proof import mismatch, prove_sync
+from rlcorr.train.tasks import examples, get_task
+from rlcorr.train.tokenizer import decode, encode, load_tokenizer
+
+pytestmark = pytest.mark.slow
+
+FLOAT32 = RolloutConfig(engine="vllm", dtype="float32")
+"""k3 between engine and trainer in float32: only summation order is left. A stale tensor gives 1e-4 and more."""
+FLOAT32_K3 = 1e-7
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> RolloutEngine:
+    return start_engine(FLOAT32, WARM_START, torch.device("cpu"), 0, tmp_path_factory.mktemp("vllm") / "engine.log")
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return Policy(load_lm(WARM_START, torch.device("cpu")))
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokenizer = load_tokenizer(WARM_START)
+    held_out = itertools.islice(examples(get_task("running_sum"), 0, held_out=True), 32)
+    return [encode(tokenizer, example.prompt) for example in held_out]
+
+
+def test_engine_and_trainer_agree(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
+    assert mismatch(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
+
+
+def test_responses_are_text(engine: RolloutEngine, prompts: list[list[int]]) -> None:
+    tokenizer = load_tokenizer(WARM_START)
+    sampled = engine.generate(prompts, n=2, max_tokens=80, temperature=0.0)
+    texts = [decode(tokenizer, row) for row in sampled.response_ids]
+    assert len(texts) == 2 * len(prompts)
+    assert texts[0] == texts[1]  # greedy, same prompt: the samples of a prompt lie side by side
+    assert all(set(text) <= set("0123456789,") for text in texts)
+    assert [len(row) for row in sampled.log_probs] == [len(row) for row in sampled.response_ids]
+
+
+def test_a_sync_is_proved_on_every_tensor(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
+    assert prove_sync(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
+    assert mismatch(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
+
+
+class WithoutHead:
+    """The sync that everybody writes first: a tied checkpoint has no lm_head.weight, so none is sent."""
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self.description = engine.description
+
+    def generate(self, prompts: list[list[int]], *, n: int, max_tokens: int, temperature: float) -> Samples:
+        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, temperature=temperature)
+
+    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        self._engine.sync([(name, tensor) for name, tensor in weights if name != "lm_head.weight"])
+
+
+def test_the_stale_head_is_found(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
+    with pytest.raises(UsageError, match="A tensor is left behind"):
+        prove_sync(WithoutHead(engine), policy, FLOAT32, prompts)
+    engine.sync(policy.engine_weights())
+
+
+def k3_of(run: Path) -> list[float]:
+    return [row["rollout_corr/k3_kl"] for row in runs.read_metrics(run)]
+
+
+def test_float32_stays_exact_for_fifty_steps(tmp_path: Path) -> None:
+    """A stale tensor anywhere makes k3 grow with every step."""
+    arguments = ("--steps", "50", "--rollout.engine", "vllm", "--rollout.dtype", "float32", "--run", "r")
+    done = rlcorr("train", "--model", str(WARM_START), *arguments, runs_folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    k3 = k3_of(tmp_path / "local" / "r")
+    assert len(k3) == 50
+    assert max(k3) <= FLOAT32_K3
+    rows = runs.read_metrics(tmp_path / "local" / "r")
+    assert rows[-1]["kl_ref"] > 1e-3  # the weights moved away from where they began
+    assert runs.verify(tmp_path / "local" / "r").problems == []
+
+
+def test_bfloat16_mismatch_is_rounding_and_does_not_drift(tmp_path: Path) -> None:
+    arguments = ("--steps", "30", "--rollout.engine", "vllm", "--run", "r")
+    done = rlcorr("train", "--model", str(WARM_START), *arguments, runs_folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = tmp_path / "local" / "r"
+    k3 = k3_of(run)
+    assert all(1e-6 < value < 1e-3 for value in k3)
+    assert sum(k3[-10:]) < 5 * sum(k3[:10])
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["engine_settings"]["name"] == "vllm"
+    assert manifest["engine_settings"]["logprobs_mode"] == "processed_logprobs"
