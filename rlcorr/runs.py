@@ -30,7 +30,7 @@ ROOT = Path(os.environ.get("RLCORR_RUNS", Path(__file__).resolve().parent.parent
 """Committed runs; those made here lie in `runs/local`. RLCORR_RUNS names another folder."""
 LOCAL = ROOT / "local"
 
-_TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values", "returns")
+_TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 
 

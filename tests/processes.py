@@ -17,11 +17,11 @@ def environment(runs_folder: Path) -> dict[str, str]:
     return {**os.environ, "RLCORR_RUNS": str(runs_folder), "PYTHONUNBUFFERED": "1"}
 
 
-def rlcorr(*arguments: str, runs_folder: Path) -> subprocess.CompletedProcess[str]:
+def rlcorr(*arguments: str, runs_folder: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Run a verb to its end."""
     command = [sys.executable, "-m", "rlcorr", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment(runs_folder), timeout=300, check=False
+        command, capture_output=True, text=True, env=environment(runs_folder), timeout=timeout, check=False
     )
 
 

@@ -152,7 +152,7 @@ def test_the_schema_is_the_documented_one(run: Path) -> None:
     floats, ids = pa.list_(pa.float32()), pa.list_(pa.int32())
     whole = {"step": pa.int32(), "group_id": pa.int32(), "policy_version": pa.int32(), "reward": pa.float32()}
     texts = {"prompt": pa.string(), "response": pa.string(), "prompt_ids": ids, "response_ids": ids}
-    names = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values", "returns")
+    names = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
     expected = whole | texts | dict.fromkeys(names, floats)
     assert set(schema.names) == set(expected)
     assert {name: schema.field(name).type for name in schema.names} == expected

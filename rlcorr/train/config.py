@@ -56,13 +56,13 @@ class TrainConfig:
     """Updates of the engine's weights."""
     stop_at_accuracy: float = 1.1
     """Stop once the held-out greedy accuracy reaches this; above 1: never."""
-    prompts_per_step: int = 64
-    samples_per_prompt: int = 4
+    prompts_per_step: int = 128
+    samples_per_prompt: int = 2
     epochs: int = 2
     """Passes over each batch."""
     minibatches: int = 2
     """Optimizer steps per pass."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 2e-4
     clip_low: float = 0.2
     clip_high: float = 0.2
     value_clip: float = 0.2

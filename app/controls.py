@@ -1,0 +1,181 @@
+"""The pickers and thresholds, and the configuration they describe."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import data
+import state
+import streamlit as st
+import words
+from live_slider import live_slider
+from state import Bound
+from streamlit.delta_generator import DeltaGenerator
+
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, runs
+from rlcorr.errors import unknown
+
+
+def pick(known: dict[str, Path]) -> state.Selection:
+    """The run and step pickers, and the state of the run beside them."""
+    left, right, beside = st.columns([2, 1, 2], vertical_alignment="bottom")
+    options = [state.NEWEST, *known]
+    _check_url("run", options, lambda got: f"{unknown('run', got, known)} Showing the newest.")
+    wanted = left.selectbox("Run", options, key="run", bind="query-params", on_change=state.changed, args=("run",))
+    slug = data.newest(known) if wanted == state.NEWEST else wanted
+    steps = runs.list_steps(known[slug])
+    step = _pick_step(right, known[slug], steps)
+    chosen = state.Selection(slug, known[slug], tuple(steps), step)
+    with beside:
+        watch(world(known, chosen.run), chosen)
+    return chosen
+
+
+def _pick_step(place: DeltaGenerator, run: Path, steps: list[int]) -> int | None:
+    options = [state.LATEST, *map(str, reversed(steps))]
+    recorded = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
+    _check_url("step", options, lambda got: f"This run has no step {got!r} ({recorded}). Showing the latest.")
+    chosen = place.selectbox("Step", options, key="step", bind="query-params", on_change=state.changed, args=("step",))
+    if chosen != state.LATEST:
+        return int(chosen)
+    number, problems = data.latest(run, steps)
+    for problem in problems:
+        found = f"Showing step {number}, the newest that can be read." if number is not None else "No step can be read."
+        st.warning(words.plain(f"{problem} {found}"))
+    return number
+
+
+def _check_url(key: str, options: list[str], sentence) -> None:
+    """Note a value in the URL that does not exist, before its widget quietly falls back to the default."""
+    got = st.query_params.get(key)
+    if got is not None and got not in options:
+        state.notice(key, sentence(got))
+
+
+@st.fragment(run_every=2.0)
+def watch(seen: tuple, chosen: state.Selection | None) -> None:
+    """Reload the page when a run or a step has appeared; otherwise cost a few stats every two seconds."""
+    known = runs.list_runs()
+    if world(known, chosen.run if chosen else None) != seen:
+        st.rerun()
+    if chosen is not None:
+        life = data.life(chosen.run)
+        shown = f"step {chosen.step} of {len(chosen.steps)} recorded" if chosen.step is not None else "no step to show"
+        status = f"{words.STATUS.get(life.status, life.status)} · last change {words.ago(life.age)}"
+        st.caption(words.plain(f"{chosen.slug} · {shown} · {status}"))
+
+
+def world(known: dict[str, Path], run: Path | None) -> tuple:
+    """What a page depends on: which runs exist and have steps, and the pulse of the one that is shown."""
+    return tuple((slug, data.has_steps(path)) for slug, path in known.items()), run and data.pulse(run)
+
+
+def announce_new_runs(known: dict[str, Path], shown: str) -> None:
+    """Offer runs that appeared since the page was opened to somebody who is looking at another one."""
+    seen = st.session_state.setdefault("seen_runs", set(known))
+    seen.add(shown)
+    for slug in [slug for slug, path in known.items() if slug not in seen and data.has_steps(path)]:
+        text, button = st.columns([4, 1], vertical_alignment="center")
+        text.info(words.plain(f"A new run has appeared: {slug}."))
+        button.button("Show it", key=f"show_{slug}", on_click=_show, args=(slug,))
+
+
+def _show(slug: str) -> None:
+    st.session_state["run"] = slug
+    st.session_state["step"] = state.LATEST
+
+
+# --- the bench ---
+
+
+def preset_name() -> str:
+    names = list(PRESETS)
+    _check_url("preset", names, lambda got: f"{unknown('preset', got, names)} Showing {state.DEFAULT_PRESET}.")
+    if "preset" not in st.session_state and "preset" not in st.query_params and "last_preset" in st.session_state:
+        st.session_state["preset"] = st.session_state["last_preset"]  # the widget was away with its page
+    index = names.index(state.DEFAULT_PRESET)
+    name = st.selectbox("Preset", names, index=index, key="preset", bind="query-params", on_change=_preset_changed)
+    st.session_state["last_preset"] = name
+    return name
+
+
+def _preset_changed() -> None:
+    state.changed("preset")
+    state.reset_bounds()
+
+
+def thresholds(config: CorrectionConfig) -> CorrectionConfig:
+    """Controls for every bound that the configuration has, the first one live; the configuration with their values."""
+    bounds = bounds_of(config)
+    state.sync_bounds(bounds)
+    for number, b in enumerate(bounds):
+        _live(b) if number == 0 else _native(b)
+    if bounds and state.is_changed():
+        st.button("Reset to the preset's numbers", key="reset", on_click=state.reset_bounds)
+    return with_bounds(config, {b.key: state.bound(b) for b in bounds})
+
+
+def _live(b: Bound) -> None:
+    low, high = b.low - b.offset, b.high - b.offset
+    at = live_slider(
+        b.label, state.bound(b), low=low, high=high, offset=b.offset, token=state.token(), key=f"live_{b.key}"
+    )
+    state.set_bound(b, at.value, done=at.done)
+
+
+def _native(b: Bound) -> None:
+    # A fresh key per token: that is how the box takes a new value from the preset or the URL.
+    key, start = f"{b.key}_{state.token()}", state.bound(b)
+    step = max(abs(b.value - b.offset) / 10, 1e-6)
+    state.set_bound(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
+
+
+def bounds_of(config: CorrectionConfig) -> list[Bound]:
+    """The bounds that this configuration has; the one to drag comes first."""
+    found = []
+    if config.rollout_is is not None:
+        reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0}[config.rollout_is]
+        found.append(_upper("is", "Upper bound of the weight", config.rollout_is_threshold, reach))
+        if config.rollout_is_threshold_lower is not None:
+            found.append(_lower("is", "Lower bound of the weight", config.rollout_is_threshold_lower, reach))
+    for rule in config.rollout_rs:
+        found += _bounds_of_rule(rule)
+    return found
+
+
+def _bounds_of_rule(rule: RejectionRule) -> list[Bound]:
+    if rule.divergence != "k1":
+        high = 20.0 if rule.divergence == "binary_kl" else 100.0
+        return [
+            Bound(f"{rule.name}_upper", f"{rule.name}: upper bound", rule.upper, 1e-7, high, 0.0, "Largest value kept.")
+        ]
+    reach = {None: 99.0, "max": 99.0, "sum": 9999.0, "mean": 1.0}[rule.reduce]
+    upper = _upper(rule.name, f"{rule.name}: upper bound", rule.upper, reach)
+    if rule.lower is None:
+        return [upper]
+    return [upper, _lower(rule.name, f"{rule.name}: lower bound", rule.lower, reach)]
+
+
+def _upper(key: str, label: str, value: float, reach: float) -> Bound:
+    return Bound(f"{key}_upper", label, value, 1 + reach * 1e-6, 1 + reach, 1.0, "Largest ratio allowed.")
+
+
+def _lower(key: str, label: str, value: float, reach: float) -> Bound:
+    return Bound(f"{key}_lower", label, value, 1 / (1 + reach), 1.0, 1.0, "Smallest ratio allowed.")
+
+
+def with_bounds(config: CorrectionConfig, values: dict[str, float]) -> CorrectionConfig:
+    """The configuration with these numbers in place of its own."""
+    rules = tuple(
+        replace(
+            rule,
+            upper=values.get(f"{rule.name}_upper", rule.upper),
+            lower=values.get(f"{rule.name}_lower", rule.lower),
+        )
+        for rule in config.rollout_rs
+    )
+    return replace(
+        config,
+        rollout_rs=rules,
+        rollout_is_threshold=values.get("is_upper", config.rollout_is_threshold),
+        rollout_is_threshold_lower=values.get("is_lower", config.rollout_is_threshold_lower),
+    )

@@ -1,0 +1,149 @@
+"""Reading runs for the pages, cached by what the file system says. Callers must not change what they get."""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics, runs
+from rlcorr.diagnostics import PREFIX
+from rlcorr.ratios import over_sequence, ratio
+
+STALLED_AFTER = 60.0
+"""Seconds without a changed file after which a run that calls itself running has stopped."""
+
+Stamp = tuple[int, int]
+"""(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """Whether a run is alive: a key of words.STATUS, and the age of its newest file in seconds."""
+
+    status: str
+    age: float
+
+
+@dataclass(frozen=True)
+class Response:
+    """One sampled response, and the geometric mean of its token ratios."""
+
+    prompt: str
+    text: str
+    reward: float
+    mean_ratio: float
+
+
+def stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:  # not written yet, or being replaced at this moment
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def pulse(run: Path) -> tuple[Stamp, ...]:
+    """Three stats that change with every step: cheap enough to compare every two seconds."""
+    return tuple(stamp(run / name) for name in ("manifest.json", "metrics.jsonl", "steps"))
+
+
+def has_steps(run: Path) -> bool:
+    return next((run / "steps").glob("*.parquet"), None) is not None
+
+
+def newest(known: dict[str, Path]) -> str:
+    """The newest local run that has a step; else the first recorded run."""
+    local = [slug for slug, path in known.items() if path.parent == runs.LOCAL and has_steps(path)]
+    return local[0] if local else next(iter(known))
+
+
+def life(run: Path) -> Life:
+    """The manifest's status, unless it says running and nothing has changed for a minute."""
+    age = time.time() - max(mtime for mtime, _ in pulse(run)) / 1e9
+    try:
+        status = manifest(run).status
+    except runs.DamagedFile:
+        status = "unknown"
+    return Life("stopped" if status == "running" and age > STALLED_AFTER else status, age)
+
+
+def manifest(run: Path) -> runs.RunManifest:
+    """Raises `DamagedFile`."""
+    return _manifest(run, stamp(run / "manifest.json"))
+
+
+def metric_rows(run: Path) -> list[dict]:
+    """The rows of metrics that name a step."""
+    rows = _metric_rows(run, stamp(run / "metrics.jsonl"))
+    return [row for row in rows if isinstance(row["step"], int)]
+
+
+def series(rows: list[dict], key: str) -> list[float | None]:
+    """One metric over the rows; None where a row has no finite number for it."""
+    values = (row.get(key) for row in rows)
+    return [v if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
+
+
+def step(run: Path, number: int) -> runs.StepRecord:
+    """Raises `DamagedFile`."""
+    return _step(run, number, stamp(runs.step_path(run, number)))
+
+
+def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
+    """The newest step that can be read, and a sentence about each newer one that cannot."""
+    problems = []
+    for number in reversed(steps):
+        try:
+            step(run, number)
+        except runs.DamagedFile as error:
+            problems.append(str(error))
+        else:
+            return number, problems
+    return None, problems
+
+
+def verified(run: Path) -> runs.Report:
+    """The check of every file of the run, repeated only if one of them changed."""
+    files = sorted(p for p in run.rglob("*") if p.is_file())
+    return _verified(run, tuple((p.name, *stamp(p)) for p in files))
+
+
+def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
+    """The correction, and its metrics without verl's prefix."""
+    result = correct(batch, config)
+    report = metrics(measure(batch, result, config))
+    return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
+
+
+def furthest(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
+    """The responses whose mean log-ratio is largest in size."""
+    d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
+    rewards = record.batch.tensors()["rewards"].tolist()
+    means = ratio(d).tolist()
+    rows = d.abs().argsort(descending=True, stable=True)[:count].tolist()
+    return [Response(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]
+
+
+# cache_resource hands out the object itself: copying a step costs more than correcting it.
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _manifest(run: Path, version: Stamp) -> runs.RunManifest:
+    return runs.read_manifest(run)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _metric_rows(run: Path, version: Stamp) -> list[dict]:
+    return runs.read_metrics(run)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _step(run: Path, number: int, version: Stamp) -> runs.StepRecord:
+    return runs.read_step(run, number)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _verified(run: Path, versions: tuple) -> runs.Report:
+    return runs.verify(run)

@@ -1,0 +1,103 @@
+"""Every sentence the app says, and the one way to show text that the app did not write."""
+
+import html
+import re
+
+EXPLAIN = (
+    "A language model in training writes answers with a fast engine (vLLM) and learns from them with a slower, more "
+    "exact program (the trainer). Both hold the same weights, yet they give the same token slightly different "
+    "probabilities, so the model learns from text that it would not have written quite like that. The correction "
+    "compares the two probabilities of every token, their ratio, and then counts a token more, counts it less, or "
+    "leaves it out."
+)
+
+LOOK = {
+    "Run": "Look for a mismatch that climbs over the steps, and for tokens far from the diagonal.",
+    "Correction bench": "Look for the bounds that touch few tokens and keep the effective sample size (ESS) high.",
+}
+"""One sentence per page title."""
+
+COLOURS = "Warm: ratio above 1. Cool: ratio below 1. Green: on the line, or kept. Grey: rejected. Blank: padding."
+
+CURVES = {
+    "reward": ("Reward", "Mean reward of the sampled responses, per step."),
+    "mismatch": (
+        "Mismatch",
+        "Distance of the two policies, logarithmic: k3 estimates their KL divergence; |Δ| is the mean difference "
+        "of the two log-probs.",
+    ),
+    "ess": ("Effective sample size", "Share of the tokens that still carry information once they are weighted."),
+    "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
+}
+
+DENSITY = (
+    "Each cell counts tokens by the probability that the engine (across) and the trainer (up) gave them. On the "
+    "diagonal the two agree."
+)
+RATIO_DENSITY = (
+    "The same tokens with the difference magnified: the ratio of the two probabilities (up) against the engine's "
+    "probability (across). The outermost rows hold everything beyond."
+)
+WEIGHTS = (
+    "Bars: final weights of the kept tokens. Grey line: the same tokens before the bounds. Counts are logarithmic; "
+    "the outermost bars hold everything beyond."
+)
+STATISTIC = "What the rule compares with its bounds (dashed). Grey bars lie outside and are rejected."
+MASK = "Rows are sequences, columns are tokens. Where several tokens share a cell, the most severe outcome shows."
+RESPONSES = "The responses whose mean ratio is furthest from 1."
+
+NO_RUNS = "No runs yet in {root}. Record one with `make train` or `python -m rlcorr train`; it appears here by itself."
+NO_STEPS = "This run has no step yet. The first one appears here by itself."
+
+STATUS = {
+    "running": "running",
+    "complete": "complete",
+    "interrupted": "interrupted before its last step",
+    "stopped": "stopped without finishing: its manifest says running, but no file has changed for over a minute",
+    "unknown": "status unknown: its manifest cannot be read",
+}
+
+
+def plain(text: object) -> str:
+    """Text for a Markdown element, with everything that Markdown could act on escaped."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-.!|$:<>~&@])", r"\\\1", str(text))
+
+
+def number(value: float | None) -> str:
+    """At most four significant digits; a dash where there is nothing to show."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """A share with enough digits to tell 99.99 % from 100 %."""
+    if share is None:
+        return "–"
+    text = f"{100 * share:.2f}"
+    if share < 1 and text == "100.00":
+        return ">99.99 %"
+    return "<0.01 %" if share > 0 and text == "0.00" else f"{text} %"
+
+
+def ago(seconds: float) -> str:
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds / 86400:.0f} days ago"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """An HTML table in which every cell is literal text."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+TABLE_STYLE = """<style>
+.rl-table { overflow-x: auto }
+.rl-table table { border-collapse: collapse; width: 100%; font-size: 0.875rem }
+.rl-table th { text-align: left; font-weight: 600; padding: 4px 12px 4px 0; border-bottom: 1px solid #8b8f9766 }
+.rl-table td { vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid #8b8f9733;
+  white-space: pre-wrap; overflow-wrap: anywhere }
+</style>"""

@@ -1,0 +1,102 @@
+"""`make bench`: the measured figures of the README, each from processes started as a person starts them.
+
+    make bench                       everything, about fifteen minutes on two cores
+    make bench ARGS="addition play"  only these
+
+addition  PPO from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy, overhead of a step
+float32   fifty steps with a float32 engine: the largest k3 between engine and trainer
+play      a warm start of `make play`: seconds to the page, and to the first live step
+app       moving a threshold on 100 k tokens in headless Chromium: milliseconds to the repainted picture
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import bench_app
+from app_runs import browser
+from processes import ROOT, rlcorr, running, url_in, wait_for
+
+from rlcorr import runs
+
+WARM_START = ROOT / "runs" / "warm_start" / "checkpoint"
+TARGET = 0.9
+
+
+def trained(folder: Path, run: str, *options: str) -> list[dict]:
+    done = rlcorr("train", "--model", str(WARM_START), "--run", run, *options, runs_folder=folder, timeout=900)
+    if done.returncode:
+        sys.exit(done.stderr[-2000:])
+    return runs.read_metrics(folder / "local" / run)
+
+
+def addition() -> None:
+    print("| seed | greedy accuracy | steps | minutes | k3, smallest to largest | overhead of a step |")
+    print("|---|---|---|---|---|---|")
+    for seed in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            options = ("--seed", str(seed), "--stop-at-accuracy", str(TARGET), "--steps", "1000")
+            rows = trained(Path(folder), "r", *options)
+            minutes = (time.perf_counter() - start) / 60
+        k3 = [row["rollout_corr/k3_kl"] for row in rows]
+        overhead = statistics.median(row["timing/overhead"] for row in rows)
+        print(
+            f"| {seed} | {rows[-1]['accuracy']:.0%} | {len(rows)} | {minutes:.1f} | {min(k3):.0e} to {max(k3):.0e} | "
+            f"{overhead:.1%} |",
+            flush=True,
+        )
+
+
+def float32() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = trained(Path(folder), "r", "--steps", "50", "--rollout.dtype", "float32")
+    print(f"float32 engine, {len(rows)} steps: largest k3 {max(row['rollout_corr/k3_kl'] for row in rows):.1e}")
+
+
+def play() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, log = Path(scratch), Path(scratch) / "log"
+        (folder / "runs").mkdir()
+        for committed in (ROOT / "runs").glob("*/manifest.json"):
+            (folder / "runs" / committed.parent.name).symlink_to(committed.parent)
+        steps = folder / "runs" / "local" / "live"
+        start = time.perf_counter()
+        with running("play", "--port", "8600", "--run", "live", runs_folder=folder / "runs", log=log):
+            wait_for("the address", lambda: url_in(log) is not None, log)
+            with browser() as page:
+                page.set_default_timeout(120_000)
+                while not _opens(page, str(url_in(log))):
+                    time.sleep(0.1)
+                page.wait_for_selector(".main-svg")
+                print(f"warm make play: page with its pictures after {time.perf_counter() - start:.1f} s", flush=True)
+            wait_for("a live step", lambda: bool(runs.list_steps(steps)), log)
+            print(f"warm make play: first live step after {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def _opens(page, url: str) -> bool:
+    from playwright.sync_api import Error
+
+    try:
+        page.goto(url)
+    except Error:  # the server is not listening yet
+        return False
+    return True
+
+
+PARTS = {"addition": addition, "float32": float32, "play": play, "app": bench_app.main}
+
+
+def main(names: list[str]) -> None:
+    unknown = set(names) - set(PARTS)
+    if unknown:
+        sys.exit(f"unknown part {', '.join(sorted(unknown))}. Known: {', '.join(PARTS)}.")
+    for name in names or PARTS:
+        print(f"\n{name}", flush=True)
+        PARTS[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,236 @@
+"""The app's script: every view and preset, names that do not exist, damaged runs. The browser has its own tests."""
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from app_runs import PROJECT, add_step, make_record, make_run
+from streamlit.testing.v1 import AppTest
+
+from rlcorr import PRESETS, correct, measure, metrics, preset, runs
+
+MAIN = str(PROJECT / "app" / "main.py")
+BENCH = "views/bench.py"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(PROJECT / "app")
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    return tmp_path
+
+
+def open_app(view: str | None = None, **query: str) -> AppTest:
+    at = AppTest.from_file(MAIN, default_timeout=30)
+    for key, value in query.items():
+        at.query_params[key] = value
+    if view is not None:
+        at.switch_page(view)
+    at.run()
+    assert not at.exception
+    return at
+
+
+def said(at: AppTest) -> str:
+    """Everything the page says, without the escapes that keep Markdown out."""
+    parts = [*at.warning, *at.error, *at.info, *at.caption, *at.markdown]
+    return "\n".join(part.value for part in parts).replace("\\", "")
+
+
+def shown(at: AppTest) -> dict[str, str]:
+    return {m.label: m.value for m in at.metric}
+
+
+def test_the_first_page_shows_a_recorded_run(root: Path) -> None:
+    make_run(root, "alpha", steps=2, story="Eleven sums.")
+    text = said(open_app())
+    assert "alpha · step 1 of 2 recorded · complete" in text
+    assert "Eleven sums." in text
+    assert "Every file agrees with its hash. Readable: 2 of 2 steps, 2 rows of metrics." in text
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_bench_agrees_with_the_library(root: Path, name: str) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch, config = runs.read_step(run, 0).batch, preset(name)
+    report = metrics(measure(batch, correct(batch, config), config))
+    at = open_app(BENCH, preset=name)
+    numbers = shown(at)
+    assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %"
+    assert numbers["Mean weight"] == f"{report['rollout_corr/rollout_is_mean']:.4g}"
+    assert numbers["k3"] == f"{report['rollout_corr/k3_kl']:.4g}"
+    assert config.explain() in said(at)
+    assert PRESETS[name].hurts in said(at)
+
+
+def test_numbers_counted_with_numpy(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask.numpy()
+    d = (batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]
+    w = np.minimum(np.exp(d), 1.1)
+    numbers = shown(open_app(BENCH, preset="decoupled_token_is", is_upper="1.1"))
+    assert numbers["ESS"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
+    assert numbers["Mean weight"] == f"{w.mean():.4g}"
+    assert numbers["Clipped mass"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
+    assert numbers["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
+
+
+def test_bounds_of_a_rule_come_from_the_url(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask.numpy()
+    d = np.where(mask, batch.old_log_probs.numpy() - batch.rollout_log_probs.numpy(), 0)
+    geometric = np.exp(d.sum(1) / mask.sum(1))
+    kept = (geometric >= 0.98) & (geometric <= 1.03)
+    query = {"seq_mean_k1_lower": "0.98", "seq_mean_k1_upper": "1.03"}
+    numbers = shown(open_app(BENCH, preset="decoupled_geo_rs", **query))
+    assert numbers["Kept tokens"] == f"{100 * mask[kept].sum() / mask.sum():.2f} %"
+    assert numbers["Sequences touched"] == f"{100 * (~kept).mean():.2f} %"
+
+
+def test_dragging_changes_the_numbers_and_another_preset_forgets_it(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH)
+    before = shown(at)["Mean weight"]
+    at.session_state["live_is_upper"] = {"at": {"value": 1.01, "token": at.session_state["token"], "done": False}}
+    at.run()
+    assert shown(at)["Mean weight"] != before
+    assert "a weight that is not at most 1.01" in said(at)
+    at.selectbox(key="preset").set_value("decoupled_seq_is").run()
+    assert "a weight that is not at most 2" in said(at)
+
+
+def test_reset_returns_to_the_presets_numbers(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_token_icepop", is_lower="0.9", is_upper="3")
+    assert "[0.9, 3]" in said(at)
+    at.button(key="reset").click().run()
+    assert "[0.5, 5]" in said(at)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing the newest."),
+        ({"step": "99"}, "This run has no step '99' (2 recorded, 0 to 1). Showing the latest."),
+        ({"preset": "icepop"}, "unknown preset 'icepop'."),
+        ({"is_upper": "banana"}, "is_upper='banana' is not a number; using 2."),
+        ({"is_upper": "nan"}, "is_upper=nan is out of range; using 2. Allowed: 1.0001 to 100."),
+        ({"is_upper": "0.2"}, "is_upper=0.2 is out of range; using 2."),
+    ],
+)
+def test_wrong_values_in_the_url_are_named(root: Path, query: dict[str, str], expected: str) -> None:
+    make_run(root, "alpha", steps=2)
+    make_run(root, "beta", steps=1)
+    assert expected in said(open_app(BENCH, **query))
+
+
+def test_the_newest_local_run_is_shown_by_itself(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    run = make_run(root / "local", "mine", steps=0, status="running")
+    assert "alpha · step 0 of 1 recorded" in said(open_app())
+    add_step(run, make_record(0))
+    assert "mine · step 0 of 1 recorded · running" in said(open_app())
+
+
+def test_a_run_that_went_quiet_has_stopped(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1, status="running")
+    long_ago = time.time() - 300
+    for path in (run / "manifest.json", run / "metrics.jsonl", run / "steps"):
+        os.utime(path, (long_ago, long_ago))
+    assert "stopped without finishing" in said(open_app())
+
+
+def test_no_runs(root: Path) -> None:
+    text = said(open_app())
+    assert f"No runs yet in {root}" in text
+    assert "python -m rlcorr train" in text
+
+
+@pytest.mark.parametrize("view", [None, BENCH])
+def test_a_run_without_steps(root: Path, view: str | None) -> None:
+    make_run(root, "alpha", steps=0, status="running")
+    assert "no step yet" in said(open_app(view))
+
+
+@pytest.mark.parametrize("view", [None, BENCH])
+def test_a_truncated_step_is_named_and_the_one_before_it_shown(root: Path, view: str | None) -> None:
+    run = make_run(root, "alpha", steps=3)
+    broken = runs.step_path(run, 2)
+    broken.write_bytes(broken.read_bytes()[:200])
+    text = said(open_app(view))
+    assert f"{broken}: cannot be read" in text
+    assert "Showing step 1, the newest that can be read." in text
+    chosen = said(open_app(view, step="2"))
+    assert f"{broken}: cannot be read" in chosen
+    assert "Other recorded steps: 0, 1." in chosen
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"story": "no slug"}', '{"slug": "alpha", "schema_version": 9}', ""])
+@pytest.mark.parametrize("view", [None, BENCH])
+def test_a_broken_manifest_is_named_and_the_steps_still_show(root: Path, view: str | None, content: str) -> None:
+    run = make_run(root, "alpha", steps=2)
+    (run / "manifest.json").write_text(content)
+    at = open_app(view)
+    assert "status unknown" in said(at)
+    if view is None:
+        assert f"{run / 'manifest.json'}:" in said(at)
+        assert "Still readable: 2 rows of metrics, 2 step files." in said(at)
+    else:
+        assert shown(at)
+
+
+def test_a_wrong_hash_is_named(root: Path) -> None:
+    run = make_run(root, "alpha", steps=2)
+    content = json.loads((run / "manifest.json").read_text())
+    content["files"]["steps/step_000000.parquet"] = "0" * 64
+    (run / "manifest.json").write_text(json.dumps(content))
+    text = said(open_app())
+    assert f"{runs.step_path(run, 0)}: sha256 is" in text
+    assert "Readable: 2 of 2 steps" in text
+
+
+def test_metrics_cut_off_in_the_middle_of_a_line(root: Path) -> None:
+    run = make_run(root, "alpha", steps=2)
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-40] + b'\n{"step": "x", "reward": []}\n{"step": 7, "reward": NaN}\n')
+    assert "1 line(s) cut off or damaged" in said(open_app())
+
+
+def test_a_directory_that_is_not_a_run(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    (root / "beta" / "steps").mkdir(parents=True)
+    (root / "beta" / "steps" / "step_000003.parquet").write_bytes(b"")
+    text = said(open_app(run="beta"))
+    assert "manifest.json: not a readable manifest" in text
+    assert "No step can be read." in text
+
+
+def test_text_of_a_run_is_never_markup(root: Path) -> None:
+    texts = ["<script>alert(1)</script> [link](javascript:alert(1)) $x^2$ `code`"]
+    make_run(root, "alpha", steps=1, texts=texts, story="**loud** :red[x] $x$ [y](javascript:z)")
+    at = open_app()
+    page = "".join(str(e.proto) for e in at.get("html"))
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert r"\*\*loud\*\* \:red\[x\] \$x\$ \[y\]\(javascript\:z\)" in "".join(m.value for m in at.markdown)
+
+
+def test_a_slider_position_stays_within_what_a_configuration_accepts(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    import controls
+
+    for p in PRESETS.values():
+        for bound in controls.bounds_of(p.config):
+            assert bound.low <= bound.value <= bound.high
+            for value in (bound.low, bound.high):
+                controls.with_bounds(p.config, {bound.key: value})
+            assert math.isfinite(bound.low - bound.offset)

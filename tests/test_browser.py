@@ -1,0 +1,185 @@
+"""The app in a real Chromium: what only a browser can show."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from app_runs import CHROMIUM, add_step, browser, make_record, make_run, serve, settled
+from playwright.sync_api import Page, expect
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium at /usr/bin/chromium"),
+]
+HOSTILE = "<script>document.title='owned'</script> [link](javascript:alert(1)) $x^2$ `code`"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    make_run(folder, "alpha", steps=2, sequences=32, width=24, texts=[HOSTILE])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(root: Path) -> Iterator[str]:
+    with serve(root) as address:
+        yield address
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    with browser(viewport={"width": 1440, "height": 900}) as opened:
+        opened.set_default_timeout(30_000)
+        yield opened
+
+
+def visit(page: Page, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+
+
+def metric(page: Page, label: str):
+    return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+
+
+def grab(page: Page, share: float) -> None:
+    """Press the mouse on the live slider at this share of its width, and hold it."""
+    box = page.get_by_role("slider").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+    page.mouse.down()
+
+
+def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    weights = page.locator(".st-key-weights .rl-picture")
+    drawn = weights.locator(".barlayer").first.inner_html()
+    before = metric(page, "Mean weight").inner_text()
+    grab(page, 0.5)
+    box = page.get_by_role("slider").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 10, steps=5)
+    expect(metric(page, "Mean weight")).not_to_have_text(before)
+    page.wait_for_function("old => document.querySelector('.st-key-weights .barlayer').innerHTML !== old", arg=drawn)
+    assert "is_upper" not in page.url  # nothing is written before the slider is let go
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"is_upper=1\.\d+"))
+
+
+def test_a_picture_keeps_its_element_while_dragging(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    page.evaluate("window.kept = document.querySelector('.st-key-weights .main-svg')")
+    before = metric(page, "Mean weight").inner_text()
+    grab(page, 0.2)
+    expect(metric(page, "Mean weight")).not_to_have_text(before)
+    page.mouse.up()
+    assert page.evaluate("window.kept.isConnected")
+
+
+def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?preset=decoupled_geo_rs")
+    slider = page.get_by_label("seq_mean_k1: upper bound")
+    expect(slider).to_have_attribute("aria-valuetext", "1.001")
+    slider.focus()
+    slider.press("PageUp")
+    expect(slider).not_to_have_attribute("aria-valuetext", "1.001")
+    page.wait_for_url(re.compile(r"seq_mean_k1_upper=1\.00\d+"))
+
+
+def test_a_link_restores_the_bench_and_another_preset_clears_it(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
+    expect(page.get_by_label("Upper bound of the weight")).to_have_attribute("aria-valuetext", "3")
+    expect(page.get_by_text("not [0.8, 3]")).to_be_visible()
+    expect(page.get_by_text("alpha · step 0 of 2")).to_be_visible()
+    page.get_by_role("button", name="Reset to the preset's numbers").click()
+    expect(page.get_by_text("not [0.5, 5]")).to_be_visible()
+    page.wait_for_url(lambda address: "is_upper" not in address and "is_lower" not in address)
+    expect(page.get_by_label("Upper bound of the weight")).to_have_attribute("aria-valuetext", "5")
+
+
+def test_the_back_button_takes_a_threshold_back(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?preset=decoupled_seq_is")
+    slider = page.get_by_label("Upper bound of the weight")
+    slider.focus()
+    slider.press("PageUp")
+    page.wait_for_url(re.compile("is_upper="))
+    expect(page.get_by_text("not at most 2 is truncated")).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_text("not at most 2 is truncated")).to_be_visible()
+    expect(slider).to_have_attribute("aria-valuetext", "2")
+
+
+def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=7")
+    expect(page.get_by_text("not at most 7")).to_be_visible()
+    page.get_by_role("link", name="Run", exact=True).click()
+    expect(page.get_by_text("Responses", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Correction bench").click()
+    expect(page.get_by_text("not at most 7")).to_be_visible()
+    page.wait_for_url(re.compile("is_upper=7"))
+
+
+def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
+    hosts: set[str | None] = set()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+    for path in ("", "bench"):
+        visit(page, f"{url}/{path}")
+    assert hosts <= {"127.0.0.1", None}  # None: data: and blob: addresses
+
+
+def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
+    visit(page, url)
+    expect(page.get_by_role("cell", name=HOSTILE, exact=True).first).to_be_visible()
+    assert page.title() == "rlcorr"
+    assert page.locator("a[href^='javascript']").count() == 0
+    assert page.locator(".rl-table .katex, .rl-table code").count() == 0
+
+
+@pytest.mark.parametrize("path", ["", "bench?preset=decoupled_k3_rs_token_tis"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_only_downwards(url: str, path: str, scheme: str) -> None:
+    with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
+        visit(phone, f"{url}/{path}")
+        main = phone.get_by_test_id("stMain")
+        assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
+        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_run_grows_while_one_watches(page: Page, tmp_path: Path) -> None:
+    make_run(tmp_path, "alpha", steps=1)
+    with serve(tmp_path) as address:
+        visit(page, address)
+        expect(page.get_by_text("alpha · step 0 of 1 recorded · complete")).to_be_visible()
+        run = make_run(tmp_path / "local", "mine", steps=1, status="running")
+        expect(page.get_by_text("mine · step 0 of 1 recorded · running")).to_be_visible()
+        add_step(run, make_record(1))
+        expect(page.get_by_text("mine · step 1 of 2 recorded · running")).to_be_visible()
+        points = page.locator(".st-key-curve_reward .points path")
+        expect(points).to_have_count(2)
+
+
+def test_somebody_who_picked_a_run_is_offered_the_new_one(page: Page, tmp_path: Path) -> None:
+    make_run(tmp_path, "alpha", steps=1)
+    with serve(tmp_path) as address:
+        visit(page, f"{address}/?run=alpha")
+        make_run(tmp_path / "local", "mine", steps=1, status="running")
+        expect(page.get_by_text("A new run has appeared: mine.")).to_be_visible()
+        expect(page.get_by_text("alpha · step 0 of 1 recorded")).to_be_visible()
+        page.get_by_role("button", name="Show it").click()
+        expect(page.get_by_text("mine · step 0 of 1 recorded · running")).to_be_visible()
+        page.wait_for_url(re.compile("run=mine"))
+
+
+def test_a_damaged_run_shows_no_traceback(page: Page, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "alpha", steps=2)
+    (run / "manifest.json").write_text("{")
+    (run / "steps" / "step_000001.parquet").write_bytes(b"PAR1")
+    with serve(tmp_path) as address:
+        visit(page, address)
+        expect(page.get_by_text("Showing step 0, the newest that can be read.")).to_be_visible()
+        expect(page.get_by_text("not a readable manifest")).to_be_visible()
+        assert page.get_by_test_id("stException").count() == 0
