@@ -25,7 +25,7 @@ train: $(READY) ## one training run; options in ARGS="--task running_sum --prese
 	@$(BIN)/python -m rlcorr train $(ARGS)
 
 test: $(READY) chromium ## every test, the lessons under nbval included
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
 	$(BIN)/pytest
 	$(NBVAL)
 
@@ -42,7 +42,7 @@ bench: $(READY) chromium ## measure the figures of the README
 	$(BIN)/python tests/bench.py $(ARGS)
 
 fmt: $(READY) ## format and lint
-	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/pyright
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/basedpyright
 
 lock: ## rewrite requirements/*.txt from pyproject.toml (needs uv)
 	sh requirements/lock.sh

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rlcorr.errors import UsageError
 
-APP = Path(__file__).resolve().parent.parent / "app" / "main.py"
+ROOT = Path(__file__).resolve().parent.parent
+"""Streamlit reads .streamlit/config.toml, the theme, from the folder it is started in."""
 PORTS_TO_TRY = 50
 GRACE = 20.0
 """Seconds that a process gets to end by itself before it is killed."""
@@ -28,7 +29,7 @@ def play(port: int, train_options: Sequence[str] | None) -> int:
     processes: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, _as_keyboard_interrupt)
     try:
-        processes.append(subprocess.Popen(_app_command(free), start_new_session=True))
+        processes.append(subprocess.Popen(_app_command(free), start_new_session=True, cwd=ROOT))
         print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training)", flush=True)
         if train_options is not None:
             processes.append(subprocess.Popen(_train_command(train_options), start_new_session=True))
@@ -58,7 +59,7 @@ def _app_command(port: int) -> list[str]:
     if importlib.util.find_spec("streamlit") is None:
         raise UsageError("streamlit is not installed; run `make setup`.")
     return [
-        *(sys.executable, "-m", "streamlit", "run", str(APP)),
+        *(sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "main.py")),
         *("--server.address", "127.0.0.1", "--server.port", str(port), "--server.headless", "true"),
         *("--browser.gatherUsageStats", "false"),
     ]

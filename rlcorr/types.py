@@ -250,12 +250,13 @@ def _explain_weights(config: CorrectionConfig) -> str:
         "geometric": "the geometric mean of its sequence's ratios",
     }[config.rollout_is]
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
-    inside = f"[{lower:g}, {upper:g}]" if lower is not None else f"at most {upper:g}"
-    fate = "is truncated to the bound" if config.rollout_is_mode == "truncate" else "becomes 0"
+    outside = f"above {upper:g}" if lower is None else f"outside [{lower:g}, {upper:g}]"
+    fate = f"becomes {upper:g}" if lower is None else "becomes the nearer bound"
+    fate = fate if config.rollout_is_mode == "truncate" else "becomes 0"
     normal = " Weights are divided by their mean over the kept tokens." if config.rollout_is_batch_normalize else ""
     only_metrics = config.bypass_mode and config.loss_type == "ppo_clip"
     verb = "gets, in the metrics only, the weight" if only_metrics else "is weighted by"
-    return f"Each token {verb} {ratio}; a weight that is not {inside} {fate}.{normal}"
+    return f"Each token {verb} {ratio}; a weight {outside} {fate}.{normal}"
 
 
 def _explain_rule(rule: RejectionRule) -> str:

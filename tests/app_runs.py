@@ -1,6 +1,7 @@
 """What the tests of the app stand on: synthetic runs, and the app over them in the system's Chromium."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics
 from rlcorr.runs import RunManifest, StepRecord, append_metrics, finish_run, start_run, write_step
 
 PROJECT = Path(__file__).resolve().parent.parent
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu"]
 
 
@@ -113,7 +114,7 @@ def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
 def browser(**context: Any) -> Iterator[Page]:
     """A fresh page; options are those of Playwright's new_context."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", *QUIET])
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *QUIET])
         try:
             yield chromium.new_context(**context).new_page()
         finally:

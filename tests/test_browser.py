@@ -6,13 +6,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from app_runs import CHROMIUM, add_step, browser, make_record, make_run, serve, settled
+from app_runs import add_step, browser, make_record, make_run, serve, settled
 from playwright.sync_api import Page, expect
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium at /usr/bin/chromium"),
-]
+pytestmark = pytest.mark.slow
 HOSTILE = "<script>document.title='owned'</script> [link](javascript:alert(1)) $x^2$ `code`"
 
 

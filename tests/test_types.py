@@ -170,13 +170,13 @@ def test_a_config_cannot_be_changed_afterwards() -> None:
     ("name", "phrases"),
     [
         ("disabled", ["No importance weights", "PPO clips π_θ/π_old", "over all response tokens"]),
-        ("decoupled_token_is", ["its own ratio", "at most 2 is truncated to the bound"]),
-        ("decoupled_token_icepop", ["its own ratio", "[0.5, 5] becomes 0"]),
+        ("decoupled_token_is", ["its own ratio", "above 2 becomes 2"]),
+        ("decoupled_token_icepop", ["its own ratio", "outside [0.5, 5] becomes 0"]),
         ("decoupled_seq_is_rs", ["product of its sequence's ratios", "seq_sum_k1", "0.5 ≤ product of", "≤ 2."]),
         ("decoupled_geo_rs", ["No importance weights", "0.999 ≤ geometric mean of the sequence's ratios ≤ 1.001"]),
-        ("decoupled_k3_rs_seq_tis", ["at most 2", "seq_mean_k3 keeps a sequence while mean", "k3 ≤ 0.01"]),
+        ("decoupled_k3_rs_seq_tis", ["above 2", "seq_mean_k3 keeps a sequence while mean", "k3 ≤ 0.01"]),
         ("bypass_ppo_clip", ["π_θ/π_rollout directly", "(bypass)"]),
-        ("bypass_pg_is", ["without clipping", "(bypass)", "at most 2"]),
+        ("bypass_pg_is", ["without clipping", "(bypass)", "above 2"]),
     ],
 )
 def test_explain_says_what_a_preset_does(name: str, phrases: list[str]) -> None:
@@ -193,7 +193,7 @@ def test_explain_tells_everything_that_was_changed() -> None:
         denominator="kept",
     ).explain()
     assert "geometric mean of its sequence's ratios" in told
-    assert "at most 3.5" in told
+    assert "above 3.5" in told
     assert "divided by their mean over the kept tokens" in told
     assert "largest ratio of the sequence ≤ 7.25" in told
     assert "token_binary_kl keeps a token while binary_kl ≤ 0.125" in told

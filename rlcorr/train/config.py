@@ -52,17 +52,17 @@ class TrainConfig:
     preset: str = "decoupled_token_is"
     """Correction, by preset name."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    steps: int = 300
+    steps: int = 400
     """Updates of the engine's weights."""
     stop_at_accuracy: float = 1.1
     """Stop once the held-out greedy accuracy reaches this; above 1: never."""
-    prompts_per_step: int = 128
-    samples_per_prompt: int = 2
+    prompts_per_step: int = 256
+    samples_per_prompt: int = 1
     epochs: int = 2
     """Passes over each batch."""
     minibatches: int = 2
     """Optimizer steps per pass."""
-    learning_rate: float = 2e-4
+    learning_rate: float = 3e-4
     clip_low: float = 0.2
     clip_high: float = 0.2
     value_clip: float = 0.2
@@ -76,7 +76,7 @@ class TrainConfig:
     max_grad_norm: float = 1.0
     eval_every: int = 10
     """Steps between greedy evaluations on held-out prompts."""
-    eval_prompts: int = 256
+    eval_prompts: int = 512
     record_every: int = 1
     """Steps between recorded batches; metrics are written at every step."""
     seed: int = 0
