@@ -72,7 +72,7 @@ class TrainConfig:
     kl_estimator: str = "k2"
     """k1, abs, k2, k3, or one of them with + for k2's gradient. k2 is the one whose gradient is that of the KL."""
     gamma: float = 1.0
-    gae_lambda: float = 0.95
+    gae_lambda: float = 1.0
     max_grad_norm: float = 1.0
     eval_every: int = 10
     """Steps between greedy evaluations on held-out prompts."""
