@@ -31,6 +31,7 @@ ROOT = Path(os.environ.get("RLCORR_RUNS", Path(__file__).resolve().parent.parent
 LOCAL = ROOT / "local"
 
 _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
+_NOT_PART = (".tmp", ".log")  # what an engine had to say is worth keeping, but it is not the run
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 
 
@@ -222,7 +223,7 @@ def write_manifest(run: Path, manifest: RunManifest) -> None:
 
 def finish_run(run: Path, manifest: RunManifest) -> None:
     """Write the final manifest with the sha256 of every file of the run."""
-    paths = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "manifest.json" and p.suffix != ".tmp")
+    paths = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "manifest.json" and p.suffix not in _NOT_PART)
     files = {p.relative_to(run).as_posix(): _sha256(p) for p in paths}
     write_manifest(run, RunManifest(**{**asdict(manifest), "files": files}))
 
