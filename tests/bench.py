@@ -7,6 +7,7 @@ addition  PPO from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % g
 float32   fifty steps with a float32 engine: the largest k3 between engine and trainer
 play      a warm start of `make play`: seconds to the page, and to the first live step
 app       moving a threshold on 100 k tokens in headless Chromium: milliseconds to the repainted picture
+picture   the picture of the README
 """
 
 import statistics
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 
 import bench_app
-from app_runs import browser
+from app_runs import browser, serve, settled
 from processes import ROOT, rlcorr, running, url_in, wait_for
 
 from rlcorr import runs
@@ -38,7 +39,7 @@ def addition() -> None:
     for seed in range(3):
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            options = ("--seed", str(seed), "--stop-at-accuracy", str(TARGET), "--steps", "1000")
+            options = ("--seed", str(seed), "--stop-at-accuracy", str(TARGET))
             rows = trained(Path(folder), "r", *options)
             minutes = (time.perf_counter() - start) / 60
         k3 = [row["rollout_corr/k3_kl"] for row in rows]
@@ -86,7 +87,17 @@ def _opens(page, url: str) -> bool:
     return True
 
 
-PARTS = {"addition": addition, "float32": float32, "play": play, "app": bench_app.main}
+def picture() -> None:
+    with serve(ROOT / "runs") as url, browser(viewport={"width": 1440, "height": 860}) as page:
+        page.goto(f"{url}/bench?run=kv_fp8_e5m2&preset=decoupled_token_is&is_upper=1.2")
+        page.wait_for_selector(".st-key-mask .main-svg")
+        settled(page)
+        page.wait_for_timeout(1000)  # fonts
+        page.screenshot(path=ROOT / "app" / "screenshot.png")
+    print("wrote app/screenshot.png")
+
+
+PARTS = {"addition": addition, "float32": float32, "play": play, "app": bench_app.main, "picture": picture}
 
 
 def main(names: list[str]) -> None:

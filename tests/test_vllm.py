@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rlcorr.train.sync_proof import mismatch, prove_sync
 from rlcorr.train.tasks import examples, get_task
 from rlcorr.train.tokenizer import decode, encode, load_tokenizer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
 
 FLOAT32 = RolloutConfig(engine="vllm", dtype="float32")
 """k3 between engine and trainer in float32: only summation order is left. A stale tensor gives 1e-4 and more."""

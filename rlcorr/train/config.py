@@ -63,10 +63,12 @@ class TrainConfig:
     minibatches: int = 2
     """Optimizer steps per pass."""
     learning_rate: float = 3e-4
+    final_learning_rate: float = 3e-5
+    """What the learning rate falls to, linearly, at the last step."""
     clip_low: float = 0.2
     clip_high: float = 0.2
     value_clip: float = 0.2
-    value_coef: float = 0.5
+    value_coef: float = 0.1
     kl_coef: float = 0.001
     """Weight of the KL term to the frozen starting model."""
     kl_estimator: str = "k2"
@@ -91,7 +93,14 @@ class TrainConfig:
         if Path(self.run).name != self.run or self.run in (".", ".."):
             raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
         positive = ("steps", "prompts_per_step", "samples_per_prompt", "epochs", "minibatches", "eval_every")
-        for name in (*positive, "eval_prompts", "record_every", "learning_rate", "max_grad_norm"):
+        for name in (
+            *positive,
+            "eval_prompts",
+            "record_every",
+            "learning_rate",
+            "final_learning_rate",
+            "max_grad_norm",
+        ):
             _require(getattr(self, name) > 0, name, getattr(self, name), "> 0")
         for name in ("gamma", "gae_lambda"):
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")

@@ -55,7 +55,10 @@ def train(config: TrainConfig) -> Path:
     config = replace(config, run=config.run or runs.free_name(config.task))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     path = runs.LOCAL / config.run
-    print(f"{config.run}: {resolve_engine(config.rollout)} on {device.type}. {config.correction.explain()}", flush=True)
+    engine = resolve_engine(config.rollout)
+    if engine == "transformers" and config.rollout.engine == "auto":
+        print("no vLLM on this platform: the transformers engine samples, more slowly.")
+    print(f"{config.run}: {engine} on {device.type}. {config.correction.explain()}", flush=True)
     runs.new_directory(path)
     session = prepare(config, device, path)
     begin = time.perf_counter()
@@ -112,6 +115,7 @@ def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
         result = correct(batch, config.correction)
         report = metrics(measure(batch, result, config.correction))
     with watch.part("update"):
+        set_learning_rate(session, step)
         report |= update(session, batch, result)
     with watch.part("sync"):
         session.engine.sync(session.policy.engine_weights())
@@ -156,6 +160,14 @@ def score(session: Session, batch: TokenBatch) -> TokenBatch:
         advantages=advantages,
         returns=returns,
     )
+
+
+def set_learning_rate(session: Session, step: int) -> None:
+    """Linear from the first step's value to the last one's."""
+    config = session.config
+    done = (step - 1) / max(config.steps - 1, 1)
+    for group in session.optimizer.param_groups:
+        group["lr"] = config.learning_rate + done * (config.final_learning_rate - config.learning_rate)
 
 
 def update(session: Session, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:

