@@ -4,8 +4,8 @@ from safetensors.torch import load_file
 
 from rlcorr import runs
 from rlcorr.train.config import PretrainConfig
+from rlcorr.train.engine import vllm_installed
 from rlcorr.train.pretrain import pretrain
-from rlcorr.train.rollout import vllm_installed
 
 
 def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:

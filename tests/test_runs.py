@@ -46,7 +46,6 @@ def record(step: int, lengths: tuple[int, ...] = (3, 0, 6, 1)) -> StepRecord:
         ref_log_probs=numbers(),
         advantages=numbers(),
         values=numbers(),
-        returns=numbers(),
         response_ids=torch.where(mask, torch.arange(rows * width).reshape(rows, width), 0).int(),
         prompt_ids=torch.where(prompt_mask, prompts, 0).int(),
         prompt_mask=prompt_mask,
@@ -119,7 +118,7 @@ def test_bf16_log_probs_are_recorded_as_float32(tmp_path: Path) -> None:
 
 def test_optional_columns_may_be_missing(tmp_path: Path) -> None:
     step = record(1)
-    bare = step.batch.replace(old_log_probs=None, ref_log_probs=None, advantages=None, values=None, returns=None)
+    bare = step.batch.replace(old_log_probs=None, ref_log_probs=None, advantages=None, values=None)
     runs.start_run(tmp_path, RunManifest(slug="x"))
     runs.write_step(tmp_path, replace(step, batch=bare))
     assert_equal(runs.read_step(tmp_path, 1), replace(step, batch=bare))

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config import RolloutConfig
+from rlcorr.train.engine import resolve_engine, start_engine
 from rlcorr.train.model import Policy, load_lm
-from rlcorr.train.rollout import Samples, TransformersEngine, resolve_engine, start_engine, to_batch
+from rlcorr.train.rollout import Samples, TransformersEngine, to_batch
 from rlcorr.train.sync_proof import mismatch, prove_sync
 
 FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")

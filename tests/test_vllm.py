@@ -14,8 +14,9 @@ from torch import Tensor
 from rlcorr import runs
 from rlcorr.errors import UsageError
 from rlcorr.train.config import WARM_START, RolloutConfig
+from rlcorr.train.engine import start_engine
 from rlcorr.train.model import Policy, load_lm
-from rlcorr.train.rollout import RolloutEngine, Samples, start_engine
+from rlcorr.train.rollout import RolloutEngine, Samples
 from rlcorr.train.sync_proof import mismatch, prove_sync
 from rlcorr.train.tasks import examples, get_task
 from rlcorr.train.tokenizer import decode, encode, load_tokenizer

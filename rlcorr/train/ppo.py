@@ -23,9 +23,10 @@ from rlcorr.losses import clipped_value, ppo_clip, reinforce, token_mean
 from rlcorr.masked import masked_mean
 from rlcorr.train.collect import Collected, collect, greedy_accuracy
 from rlcorr.train.config import TrainConfig
+from rlcorr.train.engine import resolve_engine, start_engine
 from rlcorr.train.model import Policy, Scores, load_lm
 from rlcorr.train.recorder import Recorder, manifest_of
-from rlcorr.train.rollout import RolloutEngine, resolve_engine, start_engine
+from rlcorr.train.rollout import RolloutEngine
 from rlcorr.train.stopwatch import Stopwatch
 from rlcorr.train.sync_proof import prove_sync
 from rlcorr.train.tasks import Example, Task, examples, get_task

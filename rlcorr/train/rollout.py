@@ -1,19 +1,15 @@
 """What a rollout engine is, and the one that every platform has: transformers."""
 
 import copy
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from rlcorr.errors import UsageError
 from rlcorr.train.config import RolloutConfig
-from rlcorr.train.model import load_lm
 from rlcorr.types import TokenBatch
 
 
@@ -40,31 +36,6 @@ class RolloutEngine(Protocol):
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         """Replace every weight."""
         ...
-
-
-def vllm_installed() -> bool:
-    return importlib.util.find_spec("vllm") is not None
-
-
-def resolve_engine(config: RolloutConfig) -> str:
-    """`auto` becomes vllm where it is installed. Raises `UsageError` where the engine cannot do what is asked."""
-    name = config.engine
-    if name == "auto":
-        name = "vllm" if vllm_installed() else "transformers"
-    if name == "vllm" and not vllm_installed():
-        raise UsageError("engine vllm is not installed here; use --rollout.engine transformers.")
-    if name == "transformers" and config.kv_cache_dtype != "auto":
-        raise UsageError(f"kv_cache_dtype {config.kv_cache_dtype!r} needs the vllm engine; got transformers.")
-    return name
-
-
-def start_engine(config: RolloutConfig, model: Path, device: torch.device, seed: int, log: Path) -> RolloutEngine:
-    """The engine that the configuration asks for, with the weights of `model`."""
-    if resolve_engine(config) == "vllm":
-        from rlcorr.train.vllm_rollout import VllmEngine  # slow to import, and not there on every platform
-
-        return VllmEngine(config, model, seed, log)
-    return TransformersEngine(config, load_lm(model, device), seed)
 
 
 class TransformersEngine:

@@ -1,0 +1,37 @@
+"""Which engine samples, and how it starts."""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+from rlcorr.errors import UsageError
+from rlcorr.train.config import RolloutConfig
+from rlcorr.train.model import load_lm
+from rlcorr.train.rollout import RolloutEngine, TransformersEngine
+
+
+def vllm_installed() -> bool:
+    return importlib.util.find_spec("vllm") is not None
+
+
+def resolve_engine(config: RolloutConfig) -> str:
+    """`auto` becomes vllm where it is installed. Raises `UsageError` where the engine cannot do what is asked."""
+    name = config.engine
+    if name == "auto":
+        name = "vllm" if vllm_installed() else "transformers"
+    if name == "vllm" and not vllm_installed():
+        raise UsageError("engine vllm is not installed here; use --rollout.engine transformers.")
+    if name == "transformers" and config.kv_cache_dtype != "auto":
+        raise UsageError(f"kv_cache_dtype {config.kv_cache_dtype!r} needs the vllm engine; got transformers.")
+    return name
+
+
+def start_engine(config: RolloutConfig, model: Path, device: torch.device, seed: int, log: Path) -> RolloutEngine:
+    """The engine that the configuration asks for, with the weights of `model`."""
+    if resolve_engine(config) == "vllm":
+        # Imported here: it takes seconds, and is not there on every platform.
+        from rlcorr.train.vllm_rollout import VllmEngine
+
+        return VllmEngine(config, model, seed, log)
+    return TransformersEngine(config, load_lm(model, device), seed)
