@@ -38,6 +38,7 @@ def play(port: int, train_options: Sequence[str] | None) -> int:
         print("\nstopping; the run stays readable.")
         return 0
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a trainer behind
         for process in reversed(processes):
             _stop(process)
 
