@@ -59,7 +59,7 @@ def watch(seen: tuple, chosen: state.Selection | None) -> None:
         st.rerun()
     if chosen is not None:
         life = data.life(chosen.run)
-        shown = f"step {chosen.step} of {len(chosen.steps)} recorded" if chosen.step is not None else "no step to show"
+        shown = f"step {chosen.step}, {len(chosen.steps)} recorded" if chosen.step is not None else "no step to show"
         status = f"{words.STATUS.get(life.status, life.status)} · last change {words.ago(life.age)}"
         st.caption(words.plain(f"{chosen.slug} · {shown} · {status}"))
 

@@ -71,7 +71,7 @@ def play() -> None:
                 page.set_default_timeout(120_000)
                 while not _opens(page, str(url_in(log))):
                     time.sleep(0.1)
-                page.wait_for_selector(".main-svg")
+                page.wait_for_selector(".rl-picture .main-svg")
                 print(f"warm make play: page with its pictures after {time.perf_counter() - start:.1f} s", flush=True)
             wait_for("a live step", lambda: bool(runs.list_steps(steps)), log)
             print(f"warm make play: first live step after {time.perf_counter() - start:.1f} s", flush=True)

@@ -1,0 +1,89 @@
+"""Build the notebooks: `python lessons/_build.py [00_start_here …]`, by default every lesson.
+
+A lesson is written in NN_slug.py (jupytext percent format). Here it is executed and stored, with its outputs, in
+NN_slug.ipynb. Whatever would differ between two builds is left out or constant: ids, times, versions.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+LESSONS = Path(__file__).resolve().parent
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "TZ": "UTC",
+    "NO_COLOR": "1",
+    "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+"""As in `make nb`, which executes the notebooks again and compares."""
+
+HIDDEN = {"jupyter": {"source_hidden": True}}
+"""What a front end reads; people write the tag hide-input."""
+
+
+def sources() -> list[Path]:
+    return sorted(LESSONS.glob("[0-9][0-9]_*.py"))
+
+
+def parse(source: Path) -> NotebookNode:
+    """The notebook of a lesson, not yet executed."""
+    notebook = jupytext.read(source)
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"c{number:03d}"
+        if "hide-input" in cell.metadata.get("tags", []):
+            cell.metadata.update(HIDDEN)
+    return notebook
+
+
+def build(source: Path) -> str:
+    """The text of the executed notebook. Raises `CellExecutionError`, with the traceback, if a cell fails."""
+    notebook = parse(source)
+    client = NotebookClient(
+        notebook,
+        timeout=60,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(LESSONS)}},
+        record_timing=False,
+        coalesce_streams=True,
+        extra_arguments=["--log-level=ERROR"],  # a warning about TCP is no news on one machine
+    )
+    client.execute(env=os.environ | ENVIRONMENT)
+    notebook.metadata = nbformat.from_dict(METADATA)  # the kernel has added its version
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            _clean(output)
+    nbformat.validate(notebook)
+    return nbformat.writes(notebook) + "\n"
+
+
+def _clean(output: NotebookNode) -> None:
+    """An error keeps its name and its sentence; the traceback holds paths of this machine."""
+    if output.output_type == "error":
+        output.traceback = [f"{output.ename}: {output.evalue}"]
+
+
+def main(names: list[str]) -> None:
+    known = {source.stem: source for source in sources()}
+    for name in names or known:
+        if name not in known:
+            sys.exit(f"no lesson {name!r}; there are: {', '.join(known)}.")
+        target = known[name].with_suffix(".ipynb")
+        target.write_text(build(known[name]), encoding="utf-8")
+        print(f"{target.name}: {target.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
