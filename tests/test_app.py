@@ -49,7 +49,7 @@ def shown(at: AppTest) -> dict[str, str]:
 def test_the_first_page_shows_a_recorded_run(root: Path) -> None:
     make_run(root, "alpha", steps=2, story="Eleven sums.")
     text = said(open_app())
-    assert "alpha · step 1 of 2 recorded · complete" in text
+    assert "alpha · step 1, 2 recorded · complete" in text
     assert "Eleven sums." in text
     assert "Every file agrees with its hash. Readable: 2 of 2 steps, 2 rows of metrics." in text
 
@@ -136,9 +136,9 @@ def test_wrong_values_in_the_url_are_named(root: Path, query: dict[str, str], ex
 def test_the_newest_local_run_is_shown_by_itself(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     run = make_run(root / "local", "mine", steps=0, status="running")
-    assert "alpha · step 0 of 1 recorded" in said(open_app())
+    assert "alpha · step 0, 1 recorded" in said(open_app())
     add_step(run, make_record(0))
-    assert "mine · step 0 of 1 recorded · running" in said(open_app())
+    assert "mine · step 0, 1 recorded · running" in said(open_app())
 
 
 def test_a_run_that_went_quiet_has_stopped(root: Path) -> None:

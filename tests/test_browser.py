@@ -150,11 +150,11 @@ def test_a_run_grows_while_one_watches(page: Page, tmp_path: Path) -> None:
     make_run(tmp_path, "alpha", steps=1)
     with serve(tmp_path) as address:
         visit(page, address)
-        expect(page.get_by_text("alpha · step 0 of 1 recorded · complete")).to_be_visible()
+        expect(page.get_by_text("alpha · step 0, 1 recorded · complete")).to_be_visible()
         run = make_run(tmp_path / "local", "mine", steps=1, status="running")
-        expect(page.get_by_text("mine · step 0 of 1 recorded · running")).to_be_visible()
+        expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
         add_step(run, make_record(1))
-        expect(page.get_by_text("mine · step 1 of 2 recorded · running")).to_be_visible()
+        expect(page.get_by_text("mine · step 1, 2 recorded · running")).to_be_visible()
         points = page.locator(".st-key-curve_reward .points path")
         expect(points).to_have_count(2)
 
@@ -165,9 +165,9 @@ def test_somebody_who_picked_a_run_is_offered_the_new_one(page: Page, tmp_path: 
         visit(page, f"{address}/?run=alpha")
         make_run(tmp_path / "local", "mine", steps=1, status="running")
         expect(page.get_by_text("A new run has appeared: mine.")).to_be_visible()
-        expect(page.get_by_text("alpha · step 0 of 1 recorded")).to_be_visible()
+        expect(page.get_by_text("alpha · step 0, 1 recorded")).to_be_visible()
         page.get_by_role("button", name="Show it").click()
-        expect(page.get_by_text("mine · step 0 of 1 recorded · running")).to_be_visible()
+        expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
         page.wait_for_url(re.compile("run=mine"))
 
 
