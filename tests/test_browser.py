@@ -90,10 +90,10 @@ def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: 
 def test_a_link_restores_the_bench_and_another_preset_clears_it(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
     expect(page.get_by_label("Upper bound of the weight")).to_have_attribute("aria-valuetext", "3")
-    expect(page.get_by_text("not [0.8, 3]")).to_be_visible()
-    expect(page.get_by_text("alpha · step 0 of 2")).to_be_visible()
+    expect(page.get_by_text("outside [0.8, 3]")).to_be_visible()
+    expect(page.get_by_text("alpha · step 0, 2 recorded")).to_be_visible()
     page.get_by_role("button", name="Reset to the preset's numbers").click()
-    expect(page.get_by_text("not [0.5, 5]")).to_be_visible()
+    expect(page.get_by_text("outside [0.5, 5]")).to_be_visible()
     page.wait_for_url(lambda address: "is_upper" not in address and "is_lower" not in address)
     expect(page.get_by_label("Upper bound of the weight")).to_have_attribute("aria-valuetext", "5")
 
@@ -104,19 +104,19 @@ def test_the_back_button_takes_a_threshold_back(page: Page, url: str) -> None:
     slider.focus()
     slider.press("PageUp")
     page.wait_for_url(re.compile("is_upper="))
-    expect(page.get_by_text("not at most 2 is truncated")).to_have_count(0)
+    expect(page.get_by_text("a weight above 2 becomes 2")).to_have_count(0)
     page.go_back()
-    expect(page.get_by_text("not at most 2 is truncated")).to_be_visible()
+    expect(page.get_by_text("a weight above 2 becomes 2")).to_be_visible()
     expect(slider).to_have_attribute("aria-valuetext", "2")
 
 
 def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=7")
-    expect(page.get_by_text("not at most 7")).to_be_visible()
+    expect(page.get_by_text("a weight above 7")).to_be_visible()
     page.get_by_role("link", name="Run", exact=True).click()
     expect(page.get_by_text("Responses", exact=True)).to_be_visible()
     page.get_by_role("link", name="Correction bench").click()
-    expect(page.get_by_text("not at most 7")).to_be_visible()
+    expect(page.get_by_text("a weight above 7")).to_be_visible()
     page.wait_for_url(re.compile("is_upper=7"))
 
 
