@@ -1,5 +1,6 @@
 """Which policies enter which ratio, what a step writes, and what happens to bad settings."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -16,6 +17,7 @@ from rlcorr.losses import token_mean
 from rlcorr.train.config import RolloutConfig, TrainConfig
 from rlcorr.train.model import Scores
 from rlcorr.train.ppo import policy_loss, train
+from rlcorr.train.rollout import TransformersEngine
 from rlcorr.train.tasks import TASKS
 from rlcorr.types import TokenBatch
 
@@ -113,6 +115,20 @@ def test_recorded_pairs_agree_in_float32(tiny_model: Path, local_runs: Path, mon
         d = record.batch.tensors()["old_log_probs"][mask].double() - record.batch.rollout_log_probs[mask].double()
         assert float((d.exp() - 1 - d).mean()) < 1e-7
     assert runs.read_metrics(path)[-1]["kl_ref"] > 0  # the weights did move
+
+
+def test_a_sync_that_fails_later_stops_a_float32_run(
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_is_good = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
+    monkeypatch.setitem(TASKS, "addition", long_is_good)
+    true_sync, calls = TransformersEngine.sync, itertools.count()
+    # The proof at the start syncs twice and the first step once; after that the engine keeps what it has.
+    monkeypatch.setattr(TransformersEngine, "sync", lambda *given: next(calls) < 3 and true_sync(*given))
+    with pytest.raises(UsageError, match="did not take the weights of the last step"):
+        train(tiny_config(tiny_model, steps=5, learning_rate=1e-2))
+    report = runs.verify(local_runs / "tiny")
+    assert (report.status, report.readable_steps, report.problems) == ("interrupted", 2, [])
 
 
 def test_the_same_seed_gives_the_same_run(tiny_model: Path, local_runs: Path) -> None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from rlcorr import runs
 from rlcorr.advantages import gae, token_rewards, whiten
 from rlcorr.correction import correct
-from rlcorr.diagnostics import measure, metrics
+from rlcorr.diagnostics import PREFIX, measure, metrics
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
 from rlcorr.losses import clipped_value, ppo_clip, reinforce, token_mean
@@ -28,7 +28,7 @@ from rlcorr.train.model import Policy, Scores, load_lm
 from rlcorr.train.recorder import Recorder, manifest_of
 from rlcorr.train.rollout import RolloutEngine
 from rlcorr.train.stopwatch import Stopwatch
-from rlcorr.train.sync_proof import prove_sync
+from rlcorr.train.sync_proof import prove_step, prove_sync
 from rlcorr.train.tasks import Example, Task, examples, get_task
 from rlcorr.train.tokenizer import encode, load_tokenizer
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -115,6 +115,7 @@ def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
     with watch.part("correct"):
         result = correct(batch, config.correction)
         report = metrics(measure(batch, result, config.correction))
+        prove_step(report[f"{PREFIX}k3_kl"], config.rollout)
     with watch.part("update"):
         set_learning_rate(session, step)
         report |= update(session, batch, result)
@@ -263,8 +264,8 @@ def _headline(row: dict[str, Any], accuracy: float) -> dict[str, str]:
     return {
         "reward": f"{row['reward']:.2f}",
         "accuracy": f"{accuracy:.2f}",
-        "k3": f"{row['rollout_corr/k3_kl']:.1e}",
-        "kept": f"{row['rollout_corr/kept_fraction']:.0%}",
+        "k3": f"{row[PREFIX + 'k3_kl']:.1e}",
+        "kept": f"{row[PREFIX + 'kept_fraction']:.0%}",
     }
 
 

@@ -55,6 +55,17 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, pro
     return k3_mean
 
 
+def prove_step(k3_mean: float, config: RolloutConfig) -> None:
+    """A float32 engine proves every sync by the pairs of its step: k3 above 1e-7 is a stale tensor. Coarser formats
+    cannot, which is why `prove_sync` perturbs. Raises `UsageError`."""
+    exact = config.dtype == "float32" and config.kv_cache_dtype == "auto"
+    if exact and not k3_mean <= ROUNDING_K3["float32"]:
+        raise UsageError(
+            f"k3 between a float32 engine and the trainer is {k3_mean:.1e}, and rounding explains at most "
+            f"{ROUNDING_K3['float32']:.0e}: the engine did not take the weights of the last step."
+        )
+
+
 @torch.no_grad()
 def mismatch(engine: RolloutEngine, policy: Policy, config: RolloutConfig, prompts: list[list[int]]) -> float:
     """Mean k3 between the engine's log-probs of its own samples and the trainer's."""
