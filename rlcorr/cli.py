@@ -1,5 +1,6 @@
 """The verbs of `python -m rlcorr`."""
 
+import signal
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -46,7 +47,8 @@ VERBS = {"play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "verify
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb. A `UsageError` is one line on stderr and exit code 2."""
+    """Run a verb. A `UsageError` is one line on stderr and exit code 2; Ctrl-C ends a verb tidily with 130."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts a verb with & leaves it ignored
     try:
         sys.exit(run_verb(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:

@@ -27,7 +27,7 @@ def play(port: int, train_options: Sequence[str] | None) -> int:
     if free != port:
         print(f"port {port} is busy; using {free}.")
     processes: list[subprocess.Popen[bytes]] = []
-    signal.signal(signal.SIGTERM, _as_keyboard_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         processes.append(subprocess.Popen(_app_command(free), start_new_session=True, cwd=ROOT))
         print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training)", flush=True)
@@ -80,7 +80,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _as_keyboard_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

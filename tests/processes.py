@@ -27,18 +27,28 @@ def rlcorr(*arguments: str, runs_folder: Path, timeout: float = 300) -> subproce
 
 @contextmanager
 def running(*arguments: str, runs_folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A verb in the background, with its output in a file; killed with its children at the end of the block."""
+    """A verb in the background, with its output in a file; at the end of the block it is asked to stop, then killed.
+
+    Started as a script starts `make play &`: with SIGINT ignored.
+    """
     command = [sys.executable, "-m", "rlcorr", *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment(runs_folder), start_new_session=True
+            ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(runs_folder),
+            start_new_session=True,
         )
         try:
             yield process
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def wait_for(what: str, happened: Callable[[], bool], log: Path, seconds: float = 120) -> None:

@@ -1,12 +1,12 @@
 """The trained model: a causal language model in float32 with a value head, and its scores of a batch."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from rlcorr.train.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from rlcorr.types import TokenBatch
@@ -65,7 +65,8 @@ def output_head(lm: PreTrainedModel) -> nn.Linear:
 
 def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
     """The model in float32, from a directory in Hugging Face format."""
-    logging.getLogger("transformers").setLevel(logging.ERROR)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
     return lm.to(device)  # pyright: ignore[reportArgumentType]
 
