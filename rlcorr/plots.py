@@ -32,8 +32,7 @@ FATES = ("padding", "kept", "below bound", "above bound", "rejected")
 Lines = Mapping[str, Sequence[float | None]]
 Part = dict[str, Any]
 Parts = Sequence[Part]
-Statistic = tuple[list[Part], Part, Parts, Parts]
-"""Traces, x axis, shapes and notes."""
+Statistic = tuple[list[Part], Part, Parts, Parts]  # traces, x axis, shapes, notes
 
 
 # --- a run over its steps ---
@@ -338,11 +337,12 @@ def _bounds(lower: float | None, upper: float, span: float) -> tuple[list[Part],
 def _bound(x: float, bound: float, drawn: tuple[float, float], colour: str) -> tuple[list[Part], list[Part]]:
     """A line at the bound, or an arrow at the edge if the bound lies beyond everything drawn."""
     low, high = drawn
-    if x > high:
-        return [], [{"x": high, "text": f"bound {bound:g} →", "xanchor": "right", "y": 1}]
-    if x < low:
-        return [], [{"x": low, "text": f"← bound {bound:g}", "xanchor": "left", "y": 1}]
-    note = {"x": x, "text": f" {bound:g} ", "xanchor": "left" if x < (low + high) / 2 else "right", "y": 1}
+    if not low <= x <= high:
+        arrow, at, side = (f"bound {bound:g} →", high, "right") if x > high else (f"← bound {bound:g}", low, "left")
+        return [], [{"x": at, "text": arrow, "xanchor": side, "y": 1}]
+    room = (high - low) / 8  # two bounds close to 1 are written outwards, where there is room
+    anchor = "left" if (x < high - room if x >= 0 else x < low + room) else "right"
+    note = {"x": x, "text": f" {bound:g} ", "xanchor": anchor, "y": 1}
     return [_line(x=x, colour=colour, dash="dash", width=2)], [note]
 
 
