@@ -51,6 +51,16 @@ def _check_url(key: str, options: list[str], sentence) -> None:
         state.notice(key, sentence(got))
 
 
+def chosen_record(chosen: state.Selection, step: int) -> runs.StepRecord | None:
+    """The chosen step; if it is damaged, a sentence on the page that says so, and None."""
+    try:
+        return data.step(chosen.run, step)
+    except runs.DamagedFile as error:
+        others = ", ".join(str(s) for s in chosen.steps if s != step) or "none"
+        st.error(words.plain(f"{error} Other recorded steps: {others}."))
+        return None
+
+
 @st.fragment(run_every=2.0)
 def watch(seen: tuple, chosen: state.Selection | None) -> None:
     """Reload the page when a run or a step has appeared; otherwise cost a few stats every two seconds."""

@@ -9,7 +9,6 @@ from views.picture import picture
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, plots
 from rlcorr.diagnostics import describe
-from rlcorr.runs import DamagedFile
 
 
 @st.fragment
@@ -76,13 +75,9 @@ def show(chosen: state.Selection) -> None:
     if chosen.step is None:
         st.info(words.NO_STEPS)
         return
-    try:
-        record = data.step(chosen.run, chosen.step)
-    except DamagedFile as error:
-        others = ", ".join(str(s) for s in chosen.steps if s != chosen.step) or "none"
-        st.error(words.plain(f"{error} Other recorded steps: {others}."))
-        return
-    bench(record.batch)
+    record = controls.chosen_record(chosen, chosen.step)
+    if record is not None:
+        bench(record.batch)
 
 
 show(state.selection())

@@ -1,5 +1,6 @@
 """The run view: a recorded or growing run over its steps, and one step in detail."""
 
+import controls
 import data
 import state
 import streamlit as st
@@ -58,11 +59,8 @@ def _curves(chosen: state.Selection) -> None:
 
 
 def _step(chosen: state.Selection, step: int) -> None:
-    try:
-        record = data.step(chosen.run, step)
-    except DamagedFile as error:
-        others = ", ".join(str(s) for s in chosen.steps if s != step) or "none"
-        st.error(words.plain(f"{error} Other recorded steps: {others}."))
+    record = controls.chosen_record(chosen, step)
+    if record is None:
         return
     left, right = st.columns(2)
     with left:
