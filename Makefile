@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app train test test-fast lessons nb bench fmt lock clean chromium
+.PHONY: help setup play app train test test-fast peers mutate lessons nb bench fmt lock clean chromium
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -31,6 +31,13 @@ test: $(READY) chromium ## every test, the lessons under nbval included
 
 test-fast: $(READY) ## the tests that start no engine and no browser
 	$(BIN)/pytest -m "not slow"
+
+peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"
+	@sh tests/install_peers.sh $(BIN)
+	@$(BIN)/python tests/peers.py $(ARGS)
+
+mutate: $(READY) ## change the library one expression at a time: do the tests notice? ARGS="masked --sample 40"
+	@$(BIN)/python tests/mutate.py $(ARGS)
 
 lessons: $(READY) ## rebuild the notebooks from lessons/*.py
 	$(BIN)/python lessons/_build.py

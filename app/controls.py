@@ -1,5 +1,6 @@
 """The pickers and thresholds, and the configuration they describe."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,7 +145,8 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
     found = []
     if config.rollout_is is not None:
         reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0}[config.rollout_is]
-        found.append(_upper("is", "Upper bound of the weight", config.rollout_is_threshold, reach))
+        if math.isfinite(config.rollout_is_threshold):
+            found.append(_upper("is", "Upper bound of the weight", config.rollout_is_threshold, reach))
         if config.rollout_is_threshold_lower is not None:
             found.append(_lower("is", "Lower bound of the weight", config.rollout_is_threshold_lower, reach))
     for rule in config.rollout_rs:
@@ -153,16 +155,22 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
 
 
 def _bounds_of_rule(rule: RejectionRule) -> list[Bound]:
-    if rule.divergence != "k1":
-        high = 20.0 if rule.divergence == "binary_kl" else 100.0
-        return [
-            Bound(f"{rule.name}_upper", f"{rule.name}: upper bound", rule.upper, 1e-7, high, 0.0, "Largest value kept.")
-        ]
-    reach = {None: 99.0, "max": 99.0, "sum": 9999.0, "mean": 1.0}[rule.reduce]
-    upper = _upper(rule.name, f"{rule.name}: upper bound", rule.upper, reach)
-    if rule.lower is None:
-        return [upper]
-    return [upper, _lower(rule.name, f"{rule.name}: lower bound", rule.lower, reach)]
+    sides = {"upper": rule.upper if math.isfinite(rule.upper) else None, "lower": rule.lower}
+    return [_bound_of_rule(rule, side, value) for side, value in sides.items() if value is not None]
+
+
+def _bound_of_rule(rule: RejectionRule, side: str, value: float) -> Bound:
+    label = f"{rule.name}: {side} bound"
+    if rule.divergence == "k1":
+        reach = {None: 99.0, "max": 99.0, "min": 99999.0, "sum": 9999.0, "mean": 1.0}[rule.reduce]
+        return (_upper if side == "upper" else _lower)(rule.name, label, value, max(reach, abs(value), 1 / value))
+    if rule.divergence == "mult_error":
+        return _upper(rule.name, label, value, 99.0)
+    high = {"binary_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0}.get(rule.divergence, 100.0)
+    key, help = f"{rule.name}_{side}", f"{'Largest' if side == 'upper' else 'Smallest'} value kept."
+    if side == "lower":
+        return Bound(key, label, value, -high, -1e-7, 0.0, help)
+    return Bound(key, label, value, 1e-7, high, 0.0, help)
 
 
 def _upper(key: str, label: str, value: float, reach: float) -> Bound:

@@ -8,8 +8,8 @@ from pathlib import Path
 import streamlit as st
 
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics, runs
-from rlcorr.diagnostics import PREFIX
 from rlcorr.ratios import over_sequence, ratio
+from rlcorr.report import PREFIX
 
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""

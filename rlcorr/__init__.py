@@ -4,10 +4,12 @@ from rlcorr import TokenBatch, correct, preset
 result = correct(TokenBatch.from_log_probs(old, rollout, mask), preset("decoupled_token_is"))
 """
 
+from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.correction import correct
-from rlcorr.diagnostics import measure, metrics
+from rlcorr.diagnostics import measure
 from rlcorr.presets import PRESETS, preset
-from rlcorr.types import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch
+from rlcorr.report import metrics
+from rlcorr.types import CorrectionResult, TokenBatch
 
 __all__ = [
     "PRESETS",

@@ -6,36 +6,69 @@ happens after rejection.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from rlcorr.config import AppliesTo, CorrectionConfig, Divergence, RejectionRule, WeightLevel
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
-from rlcorr.ratios import k1, k2, k3, log_ratio, over_sequence, ratio
-from rlcorr.types import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, WeightLevel
+from rlcorr.ratios import k2, k3, log_ratio, over_sequence, ratio
+from rlcorr.types import CorrectionResult, TokenBatch
 
 PROBABILITY_FLOOR = 1e-6
-"""binary_kl clips probabilities to [1e-6, 1 − 1e-6], so it is at most about 13.8."""
+"""The coins of binary_kl and signed_kl have probabilities in [1e-6, 1 − 1e-6], so they are at most about 13.8."""
 
 
 def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
-    """Weights and kept tokens for this batch. Raises `UsageError` if π_old is missing."""
+    """Weights and kept tokens for this batch. Raises `UsageError` if π_old, or advantages a rule asks for, are missing.
+
+    Nothing carries a gradient.
+    """
+    needed(batch, config)
+    parts = [correct_block(batch.rows(rows), config) for rows in batch.blocks()]
+    return normalise(joined(parts), config)
+
+
+def correct_block(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
+    """Everything but batch normalisation, which needs all rows."""
+    d, weights, by = decide(batch, config)
+    return CorrectionResult(d, weights, batch.response_mask & (by == 0), by.to(torch.int8))
+
+
+def decide(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-ratio, weights before normalisation, and the number of the rule that rejects (0: none), as float32.
+
+    A float, and no mask yet: the compiler that fuses this is ten times slower at writing bools.
+    """
+    d = log_ratio(needed(batch, config), batch.rollout_log_probs, batch.response_mask).detach()
+    return d, importance_weights(d, batch.response_mask, config), reject(batch, d, config.rollout_rs)
+
+
+def joined(parts: list[CorrectionResult]) -> CorrectionResult:
+    """The results of several groups of rows as one."""
+    if len(parts) == 1:
+        return parts[0]
+    names = ("log_ratio", "weights", "keep_mask", "rejected_by")
+    return CorrectionResult(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def needed(batch: TokenBatch, config: CorrectionConfig) -> Tensor:
+    """π_old's log-probs, once everything is there that the configuration needs."""
     if batch.old_log_probs is None:
         raise UsageError("the correction needs old_log_probs; the batch has only rollout_log_probs.")
-    mask = batch.response_mask
-    d = log_ratio(batch.old_log_probs, batch.rollout_log_probs, mask)
-    keep, rejected_by = reject(batch, d, config.rollout_rs)
-    return CorrectionResult(
-        log_ratio=d, weights=importance_weights(d, mask, keep, config), keep_mask=keep, rejected_by=rejected_by
-    )
+    if config.needs_advantages and batch.advantages is None:
+        names = ", ".join(rule.name for rule in config.rollout_rs if rule.applies_to != "all")
+        raise UsageError(f"{names} asks for the sign of the advantage; the batch has no advantages.")
+    return batch.old_log_probs
 
 
 def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
-    """Logarithm of the unbounded weights (B, T): token log r_t, sequence Σ log r_t, geometric mean of log r_t."""
+    """Logarithm of the unbounded weights: (B, T) token log r_t, (B, 1) sequence Σ log r_t or geometric mean log r_t."""
     if level == "token":
         return d
-    return over_sequence(d, mask, "sum" if level == "sequence" else "mean")[:, None].expand_as(d)
+    return over_sequence(d, mask, "sum" if level == "sequence" else "mean")[:, None]
 
 
 def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:
@@ -46,32 +79,36 @@ def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:
     return torch.where(between(log_w, lower, upper), ratio(log_w), 0)
 
 
-def importance_weights(d: Tensor, mask: Tensor, keep: Tensor, config: CorrectionConfig) -> Tensor:
-    """Final weights (B, T), without gradient: 1 on real tokens if none are asked for, 0 on padding."""
+def importance_weights(d: Tensor, mask: Tensor, config: CorrectionConfig) -> Tensor:
+    """Bounded weights (B, T): 1 on real tokens if none are asked for, 0 on padding."""
     if config.rollout_is is None:
         return mask.to(d.dtype)
-    bounded = torch.where(mask, bound_weights(log_weights(d.detach(), mask, config.rollout_is), config), 0)
-    return _normalise(bounded, keep, config.rollout_is) if config.rollout_is_batch_normalize else bounded
+    return torch.where(mask, bound_weights(log_weights(d, mask, config.rollout_is), config), 0)
 
 
-def _normalise(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
-    """Divide by the mean weight of what is kept: over tokens, or one vote per kept sequence."""
+def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionResult:
+    """Divide the weights by their mean over what is kept, unless that mean is 0 (self-normalised sampling)."""
+    if config.rollout_is is None or not config.rollout_is_batch_normalize:
+        return result
+    mean = kept_mean(result.weights, result.keep_mask, config.rollout_is)
+    factor = torch.where(mean > 1e-8, mean, 1.0)
+    return replace(result, weights=result.weights / factor, norm_factor=factor)
+
+
+def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
+    """The mean weight of what is kept: over tokens, or one vote per kept sequence."""
     if level == "token":
-        mean = masked_mean(weights, keep)
-    else:
-        mean = masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
-    return torch.where(mean > 1e-8, weights / mean, weights)
+        return masked_mean(weights, keep)
+    return masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
 
 
-def reject(batch: TokenBatch, d: Tensor, rules: tuple[RejectionRule, ...]) -> tuple[Tensor, Tensor]:
-    """Apply every rule to the original mask → (keep_mask, rejected_by). A NaN statistic is rejected."""
-    keep = batch.response_mask
-    rejected_by = torch.zeros_like(keep, dtype=torch.int8)
+def reject(batch: TokenBatch, d: Tensor, rules: tuple[RejectionRule, ...]) -> Tensor:
+    """The number of the first rule that objects to a real token, else 0. A NaN statistic is rejected."""
+    by = torch.zeros_like(d, dtype=torch.float32)
     for number, rule in enumerate(rules, start=1):
-        passed = inside(rule, rule_statistic(rule, batch, d))
-        rejected_by = torch.where(keep & ~passed, number, rejected_by)
-        keep = keep & passed
-    return keep, rejected_by.to(torch.int8)
+        objects = ~passes(rule, rule_statistic(rule, batch, d), batch, d)
+        by = torch.where((by == 0) & objects & batch.response_mask, float(number), by)
+    return by
 
 
 def rule_statistic(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> Tensor:
@@ -79,36 +116,87 @@ def rule_statistic(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> Tensor:
 
     For k1 this is log r, not −log r, so that bounds on it are bounds on the ratio.
     """
-    if rule.divergence == "k1":
-        per_token = -k1(d)
-    elif rule.divergence == "binary_kl":
-        per_token = binary_kl(batch)
-    else:
-        # Clamped per token before it is summed, so one token cannot make the sum infinite.
-        per_token = {"k2": k2, "k3": k3}[rule.divergence](d.clamp(-20, 20))
+    per_token = _divergence(rule.divergence, batch, d)
     if rule.reduce is None:
         return per_token
     return over_sequence(per_token, batch.response_mask, rule.reduce)[:, None]
 
 
+def _divergence(name: Divergence, batch: TokenBatch, d: Tensor) -> Tensor:
+    if name == "k1":
+        return d
+    if name in ("binary_kl", "prob_diff", "signed_kl"):
+        old, rollout = batch.old_log_probs, batch.rollout_log_probs
+        assert old is not None
+        return {"binary_kl": binary_kl, "prob_diff": prob_diff, "signed_kl": signed_kl}[name](old.detach(), rollout)
+    c = d.clamp(-20, 20)  # per token, before it is summed: one token cannot make the sum infinite
+    if name == "tv":
+        return torch.expm1(c).abs()
+    return {"k2": k2, "k3": k3, "mult_error": lambda x: x.abs().exp()}[name](c)
+
+
+def log_bounds(rule: RejectionRule) -> tuple[float, float]:
+    """Bounds on the rule's statistic; for k1 they are logarithms of the configured ones.
+
+    Logarithms are compared because exp would move a ratio that lies exactly on a bound.
+    """
+    lower = -math.inf if rule.lower is None else rule.lower
+    if rule.divergence != "k1":
+        return lower, rule.upper
+    return (lower if rule.lower is None else math.log(lower)), math.log(rule.upper)
+
+
 def inside(rule: RejectionRule, statistic: Tensor) -> Tensor:
-    """Whether the rule keeps; NaN is outside."""
-    if rule.divergence == "k1":
-        return between(statistic, rule.lower, rule.upper)
-    return statistic <= rule.upper
+    """Whether the statistic lies inside the rule's bounds; NaN does not."""
+    lower, upper = log_bounds(rule)
+    return (statistic >= lower) & (statistic <= upper)
+
+
+def passes(rule: RejectionRule, statistic: Tensor, batch: TokenBatch, d: Tensor) -> Tensor:
+    """Which tokens the rule lets through: those inside, and those that it does not concern."""
+    if rule.applies_to == "all":
+        return inside(rule, statistic)
+    assert batch.advantages is not None
+    return inside(rule, statistic) | ~_concerned(rule.applies_to, batch.advantages, d)
+
+
+def _concerned(applies_to: AppliesTo, advantages: Tensor, d: Tensor) -> Tensor:
+    """Written as what is not concerned, so that a NaN is."""
+    if applies_to == "negative":
+        return ~(advantages >= 0)
+    return ~(d * advantages <= 0)
 
 
 def between(log_r: Tensor, lower: float | None, upper: float) -> Tensor:
-    """lower ≤ r ≤ upper, compared as logarithms: exp would move a ratio that lies exactly on a bound."""
+    """lower ≤ r ≤ upper, compared as logarithms."""
     floor = -math.inf if lower is None else math.log(lower)
     return (log_r >= floor) & (log_r <= math.log(upper))
 
 
-def binary_kl(batch: TokenBatch) -> Tensor:
-    """max(KL(P‖Q), KL(Q‖P)) of the two coins "this token or another", P from π_old, Q from π_rollout (KPop)."""
-    assert batch.old_log_probs is not None
-    floor, ceiling = PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR
-    p = batch.old_log_probs.float().exp().clamp(floor, ceiling)
-    q = batch.rollout_log_probs.float().exp().clamp(floor, ceiling)
-    token, rest = p.log() - q.log(), (1 - p).log() - (1 - q).log()
+def prob_diff(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """p − q, at least float32."""
+    return _raised(log_p).exp() - _raised(log_q).exp()
+
+
+def binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """max(KL(P‖Q), KL(Q‖P)) of the coins "this token or another" (KPop)."""
+    p, q, token, rest = _coins(log_p, log_q)
     return torch.maximum(p * token + (1 - p) * rest, -(q * token + (1 - q) * rest))
+
+
+def signed_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(Q‖P) of the same coins, negative where p < q (DPPO, arXiv:2602.04879)."""
+    p, q, token, rest = _coins(log_p, log_q)
+    return -(q * token + (1 - q) * rest) * torch.sign(p - q)
+
+
+def _coins(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """p, q, log p/q and log (1−p)/(1−q); 1 − p comes from expm1, which keeps its digits where p is near 1."""
+    low, high = math.log(PROBABILITY_FLOOR), math.log1p(-PROBABILITY_FLOOR)
+    log_p, log_q = _raised(log_p).clamp(low, high), _raised(log_q).clamp(low, high)
+    rest = (-torch.expm1(log_p)).log() - (-torch.expm1(log_q)).log()
+    return log_p.exp(), log_q.exp(), log_p - log_q, rest
+
+
+def _raised(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,197 +1,298 @@
-"""Metrics of a correction. `measure` gathers moments on the device; `metrics` turns merged moments into numbers.
+"""What a correction did, measured: `measure` gathers moments on the device, `report.metrics` turns them into numbers.
 
-Keys are verl's, under `rollout_corr/`. Per-sequence means count only sequences that have tokens.
+Two stages: one pass over the tokens gives moments per sequence, and everything else is computed from those. Of ratios
+and weights r − 1 is measured too: the spread of a small mismatch would drown in the rounding of 1 + r².
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from rlcorr.correction import inside, log_weights, rule_statistic
-from rlcorr.errors import UsageError, unknown
-from rlcorr.masked import moments
-from rlcorr.ratios import k3, over_sequence, ratio
-from rlcorr.types import RULE_NAMES, CorrectionConfig, CorrectionResult, Moments, TokenBatch
+from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.correction import (
+    bound_weights,
+    decide,
+    inside,
+    log_bounds,
+    log_weights,
+    needed,
+    normalise,
+    passes,
+    rule_statistic,
+)
+from rlcorr.masked import moments, row_moments, shares, tally
+from rlcorr.ratios import excess, k3, ratio
+from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
 
-PREFIX = "rollout_corr/"
-
-
-def mean(m: Moments) -> float:
-    return float(m.total / m.count) if m.count else 0.0
-
-
-def std(m: Moments) -> float:
-    """Population standard deviation."""
-    return math.sqrt(max(float(m.squares / m.count) - mean(m) ** 2, 0.0)) if m.count else 0.0
-
-
-def largest(m: Moments) -> float:
-    return float(m.high) if m.count else 0.0
+Named = dict[str, Moments]
 
 
-def smallest(m: Moments) -> float:
-    return float(m.low) if m.count else 0.0
+def measure(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Measured:
+    """Every moment that the metrics read, in float64. Nothing leaves the device. Needs old_log_probs."""
+    needed(batch, config)
+    parts = [token_moments(batch.rows(rows), result.rows(rows), config) for rows in batch.blocks()]
+    return Measured.of(from_sequences(_joined(parts), config, result.norm_factor))
 
 
-def effective_sample_size(m: Moments) -> float:
-    """(Σw)² / (n Σw²) ∈ [0, 1]; 0 where every weight is 0 (Kish, 1965)."""
-    return float(m.total**2 / (m.count * m.squares)) if m.squares else 0.0
+def measure_probabilities(batch: TokenBatch) -> Measured:
+    """Moments of the two probabilities themselves, for verl's `training/rollout_probs_diff_*`; in float64."""
+    old, rollout, mask = (
+        needed(batch, CorrectionConfig()).double(),
+        batch.rollout_log_probs.double(),
+        batch.response_mask,
+    )
+    p, q = old.exp(), rollout.exp()
+    each = {"probs_diff": (p - q).abs(), "p": p, "q": q, "p_plus_q": p + q}
+    return Measured.of({name: moments(x, mask).pooled() for name, x in each.items()})
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One number of the report: which moments it reads, how, and what it means."""
+def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, Measured]:
+    """`correct` and `measure` in one pass over the batch, fused by torch.compile.
 
-    of: str
-    read: Callable[[Moments], float]
-    formula: str
-    meaning: str
-
-
-METRICS: dict[str, Metric] = {
-    "tokens": Metric("tokens", lambda m: float(m.count), "Σ mask", "response tokens measured"),
-    "kept_fraction": Metric("kept", mean, "Σ keep / Σ mask", "share of the response tokens that no rule rejected"),
-    "kl": Metric("k1", mean, "mean(−d)", "estimate of KL(π_rollout‖π_old); may be negative"),
-    "k3_kl": Metric("k3", mean, "mean(eᵈ − 1 − d)", "the same divergence with less noise, never negative"),
-    "abs_log_ratio": Metric("abs", mean, "mean |d|", "how far the two log-probs are apart on a typical token"),
-    "abs_log_ratio_max": Metric("abs", largest, "max |d|", "the worst token"),
-    "ratio_eff_sample_size": Metric(
-        "ratio", effective_sample_size, "(Σr)²/(n Σr²)", "share of the tokens left if every ratio were used unbounded"
-    ),
-    "chi2_token": Metric(
-        "ratio",
-        lambda m: _square_mean(m) - 1,
-        "mean(r²) − 1",
-        "χ² divergence of the token ratios; an estimate below 0 is noise",
-    ),
-    "chi2_seq": Metric(
-        "seq_ratio",
-        lambda m: _square_mean(m) - 1,
-        "mean((Π r)²) − 1",
-        "χ² divergence of the sequence ratios; an estimate below 0 is noise",
-    ),
-    "training_log_ppl": Metric(
-        "training_log_ppl", mean, "mean over rows of −mean log π_old", "log-perplexity, trainer"
-    ),
-    "rollout_log_ppl": Metric(
-        "rollout_log_ppl", mean, "mean over rows of −mean log π_rollout", "log-perplexity, engine"
-    ),
-    "training_ppl": Metric("training_ppl", mean, "mean over rows of exp(−mean log π_old)", "perplexity, trainer"),
-    "rollout_ppl": Metric("rollout_ppl", mean, "mean over rows of exp(−mean log π_rollout)", "perplexity, engine"),
-    "log_ppl_diff": Metric("log_ppl_diff", mean, "mean over rows of −mean d", "log-perplexity, trainer minus engine"),
-    "log_ppl_abs_diff": Metric("log_ppl_abs_diff", mean, "mean over rows of |mean d|", "its size"),
-    "log_ppl_diff_max": Metric("log_ppl_diff", largest, "max over rows of −mean d", "the row the trainer likes least"),
-    "log_ppl_diff_min": Metric("log_ppl_diff", smallest, "min over rows of −mean d", "the row the trainer likes most"),
-    "ppl_ratio": Metric("ppl_ratio", mean, "mean over rows of exp(−mean d)", "perplexity, trainer over engine"),
-    "rollout_is_mean": Metric("weight", mean, "mean w", "average weight; far from 1 means bias or a wrong scale"),
-    "rollout_is_std": Metric("weight", std, "std w", "spread of the weights"),
-    "rollout_is_max": Metric("weight", largest, "max w", "largest weight, after the bounds"),
-    "rollout_is_min": Metric("weight", smallest, "min w", "smallest weight, after the bounds"),
-    "rollout_is_eff_sample_size": Metric(
-        "weight", effective_sample_size, "(Σw)²/(n Σw²)", "share of the tokens that still carry information"
-    ),
-    "rollout_is_ratio_fraction_high": Metric("weight_high", mean, "share of raw w > upper", "mass cut off above"),
-    "rollout_is_ratio_fraction_low": Metric(
-        "weight_low", mean, "share of raw w < lower (1/upper if there is none)", "mass far below 1"
-    ),
-    "rollout_rs_masked_fraction": Metric("rejected", mean, "1 − Σ keep / Σ mask", "share of the tokens rejected"),
-    "rollout_rs_seq_masked_fraction": Metric(
-        "seq_rejected", mean, "rows with a rejected token / rows", "share of the sequences that lost a token"
-    ),
-}
+    The numbers are those of the two functions, to rounding. The first call for a configuration compiles (seconds;
+    it needs a C++ compiler, or Triton on a GPU), so this is for large batches under settings that stay.
+    """
+    needed(batch, config)
+    d, weights, by, rows = _fused()(batch, config)
+    result = CorrectionResult(d, weights, batch.response_mask & (by == 0), by)
+    result = normalise(result, config)
+    return result, Measured.of(from_sequences(rows, config, result.norm_factor))
 
 
-def measure(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Moments]:
-    """Every moment that the metrics read. Nothing is moved off the device. Needs old_log_probs."""
-    if batch.old_log_probs is None:
-        raise UsageError("the metrics need old_log_probs; the batch has only rollout_log_probs.")
-    mask = batch.response_mask
-    measured = _offpolicy(batch.old_log_probs, batch.rollout_log_probs, result.log_ratio, mask)
-    measured |= {
-        "tokens": moments(mask, mask),
-        "kept": moments(result.keep_mask, mask),
-        "rejected": moments(mask & ~result.keep_mask, mask),
-        "seq_rejected": moments((mask & ~result.keep_mask).any(-1), mask.any(-1)),
-        "weight": moments(result.weights, mask),
-    }
-    return measured | _weights(result, mask, config) | _rules(batch, result, config)
+def _one_pass(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor, Tensor, Named]:
+    d, weights, by = decide(batch, config)
+    result = CorrectionResult(d, weights, batch.response_mask & (by == 0), by)
+    return d, weights, by.to(torch.int8), token_moments(batch, result, config)
 
 
-def _offpolicy(old: Tensor, rollout: Tensor, d: Tensor, mask: Tensor) -> dict[str, Moments]:
-    rows = mask.any(-1)
-    old, rollout = old.to(d.dtype), rollout.to(d.dtype)  # sums in bf16 would lose digits that d still has
-    training_log_ppl, rollout_log_ppl = -over_sequence(old, mask, "mean"), -over_sequence(rollout, mask, "mean")
-    difference = -over_sequence(d, mask, "mean")
-    return {
-        "k1": moments(-d, mask),
-        "k3": moments(k3(d), mask),
-        "abs": moments(d.abs(), mask),
+@functools.cache
+def _fused() -> Callable[..., tuple[Tensor, Tensor, Tensor, Named]]:
+    # Without these limits the compiler puts all the reductions into one loop over the tokens.
+    limits = (
+        "realize_reads_threshold",
+        "realize_opcount_threshold",
+        "cpp.max_horizontal_fusion_size",
+        "max_fusion_size",
+    )
+    return torch.compile(_one_pass, options=dict.fromkeys(limits, 100_000))
+
+
+# --- first stage: tokens → moments per sequence, each of shape (B,) ---
+
+
+def token_moments(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Named:
+    """The pass over (B, T); `result` before or after normalisation. Comparisons with bounds happen here, in the dtype
+    in which the correction made them."""
+    mask, keep, d = batch.response_mask, result.keep_mask, result.log_ratio
+    weights = result.weights if result.norm_factor is None else result.weights * result.norm_factor
+    found = {
+        "training_log_prob": moments(needed(batch, config).to(d.dtype), mask, "sum"),
+        "rollout_log_prob": moments(batch.rollout_log_probs.to(d.dtype), mask, "sum"),
+        "d": moments(d, mask),
+        "abs_d": moments(d.abs(), mask),
+        "k3": moments(k3(d), mask, "sum"),
         "ratio": moments(ratio(d), mask),
-        "seq_ratio": moments(ratio(over_sequence(d, mask, "sum")), rows),
-        "training_log_ppl": moments(training_log_ppl, rows),
-        "rollout_log_ppl": moments(rollout_log_ppl, rows),
-        "training_ppl": moments(training_log_ppl.exp(), rows),
-        "rollout_ppl": moments(rollout_log_ppl.exp(), rows),
-        "log_ppl_diff": moments(difference, rows),
-        "log_ppl_abs_diff": moments(difference.abs(), rows),
-        "ppl_ratio": moments(difference.exp(), rows),
+        "ratio_excess": moments(excess(d), mask, "sum squares"),
+    }
+    if config.rollout_is == "token":
+        found |= _of_weights(weights, d, mask, config)
+    elif config.rollout_is is not None:
+        log_w = log_weights(d, mask, config.rollout_is)
+        found |= _of_weights(bound_weights(log_w, config), log_w, _some(mask), config)
+        found["log_weight"] = moments(log_w, _some(mask), "sum")
+    for rule in config.rollout_rs:
+        found |= {f"rule:{rule.name}:{key}": value for key, value in _of_rule(rule, batch, d).items()}
+    if not _whole_sequences(config):
+        found |= {"kept": shares(keep, mask), "trained": moments(weights, keep, "sum squares")}
+    return found
+
+
+def _of_weights(weights: Tensor, log_raw: Tensor, real: Tensor, config: CorrectionConfig) -> Named:
+    """Weights of tokens, or (B, 1) of sequences; without a lower bound verl counts what is below 1/upper."""
+    high, lower = math.log(config.rollout_is_threshold), config.rollout_is_threshold_lower
+    return {
+        "weight": moments(weights, real),
+        "weight_excess": moments(weights - 1, real, "sum squares"),
+        "weight_low": shares(log_raw < (-high if lower is None else math.log(lower)), real),
+        "weight_high": shares(log_raw > high, real),
     }
 
 
-def _weights(result: CorrectionResult, mask: Tensor, config: CorrectionConfig) -> dict[str, Moments]:
-    if config.rollout_is is None:
-        return {}
-    log_w = log_weights(result.log_ratio, mask, config.rollout_is)
-    high = log_w > math.log(config.rollout_is_threshold)
-    # An infinite upper bound has no reciprocal to take the logarithm of, so its logarithm is negated instead.
-    lower = config.rollout_is_threshold_lower
-    low = log_w < (-math.log(config.rollout_is_threshold) if lower is None else math.log(lower))
-    return {"weight_high": moments(high, mask), "weight_low": moments(low, mask)}
-
-
-def _rules(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Moments]:
-    """Per rule, what it alone would reject, over tokens."""
+def _of_rule(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> Named:
+    statistic = rule_statistic(rule, batch, d)
     mask = batch.response_mask
-    measured = {}
+    real = mask if rule.level == "token" else _some(mask)
+    low, high = log_bounds(rule)
+    found = {
+        "statistic": moments(statistic, real),
+        "clamped": moments(statistic.clamp(low, high), real, "sum squares"),
+        "low": shares(statistic < low, real),
+        "high": shares(statistic > high, real),
+    }
+    if rule.level == "sequence" and rule.applies_to == "all":
+        return found | {"outside": shares(~inside(rule, statistic), real)}
+    return found | {"rejected": shares(~passes(rule, statistic, batch, d), mask)}
+
+
+def _some(mask: Tensor) -> Tensor:
+    """(B, T) → (B, 1): whether the row has a token."""
+    return tally(mask)[:, None] > 0
+
+
+def _whole_sequences(config: CorrectionConfig) -> bool:
+    """Whether rows are kept or rejected as a whole, so that their tokens need not be looked at."""
+    return all(rule.level == "sequence" and rule.applies_to == "all" for rule in config.rollout_rs)
+
+
+# --- second stage: moments per sequence → moments of the batch ---
+
+
+def from_sequences(rows: Named, config: CorrectionConfig, norm_factor: Tensor | None) -> Named:
+    """Pool the tokens, and add what is counted per sequence. Sequences without tokens count nowhere."""
+    rows = {key: value.double() for key, value in rows.items()}
+    count = rows["d"].count
+    some = count > 0
+    kept, trained = _kept(rows, config)
+    rejected = replace(kept, total=count - kept.total)
+    training, rollout = -_mean(rows["training_log_prob"]), -_mean(rows["rollout_log_prob"])
+    gap = -_mean(rows["d"])
+    base = ("training_log_prob", "rollout_log_prob", "d", "abs_d", "k3", "ratio", "ratio_excess")
+    found = {key: rows[key].pooled() for key in base} | {
+        "kept": kept.pooled(),
+        "trained": trained.pooled(),
+        "rejected": rejected.pooled(),
+        "seq_rejected": shares(rejected.total > 0, some),
+        "seq_training_log_ppl": moments(training, some),
+        "seq_rollout_log_ppl": moments(rollout, some),
+        "seq_training_ppl": moments(training.exp(), some),
+        "seq_rollout_ppl": moments(rollout.exp(), some),
+        "seq_log_ppl_diff": moments(gap, some),
+        "seq_log_ppl_abs_diff": moments(gap.abs(), some),
+        "seq_ppl_ratio": moments(gap.exp(), some),
+        "seq_excess": moments(excess(rows["d"].total), some),
+    }
+    if config.rollout_is is not None:
+        found |= _weights_per_sequence(rows, config)
+    if norm_factor is not None:
+        factor = norm_factor.double()
+        found["norm_factor"] = moments(factor[None], torch.ones_like(factor, dtype=torch.bool)[None])
+        found["trained"] = replace(
+            found["trained"],
+            total=found["trained"].total / factor,
+            squares=found["trained"].squares / factor.square(),
+        )
+    vetoes = [rows[key].total for key in ("rule:seq_min_k1:outside", "rule:seq_max_k1:outside") if key in rows]
+    if vetoes:
+        found["veto"] = shares(torch.stack(vetoes).amax(0) > 0, some)
     for rule in config.rollout_rs:
-        outside = ~inside(rule, rule_statistic(rule, batch, result.log_ratio))
-        measured[f"rule:{rule.name}"] = moments(outside.expand_as(mask), mask)
-    return measured
+        prefix = f"rule:{rule.name}:"
+        of_rule = {key.removeprefix(prefix): value for key, value in rows.items() if key.startswith(prefix)}
+        found |= {prefix + key: value for key, value in _rule_per_sequence(rule, of_rule, count).items()}
+    return found
 
 
-def merge(parts: Iterable[dict[str, Moments]]) -> dict[str, Moments]:
-    """The moments of the union of several micro-batches, exactly."""
-    return reduce(lambda a, b: {key: a[key].merge(b[key]) for key in a}, parts)
+def _kept(rows: Named, config: CorrectionConfig) -> tuple[Moments, Moments]:
+    """Per sequence, the kept tokens and the weights on them, both before normalisation."""
+    if "kept" in rows:
+        return rows["kept"], rows["trained"]
+    count = rows["d"].count
+    whole = torch.where(count > 0, 1.0, 0.0).double()
+    for rule in config.rollout_rs:
+        whole = whole * (1 - rows[f"rule:{rule.name}:outside"].total)
+    kept = replace(rows["d"], total=whole * count, squares=whole * count)
+    if config.rollout_is is None:
+        return kept, replace(kept, count=kept.total)
+    each = count if config.rollout_is != "token" else 1.0  # a sequence weight stands for all tokens of its row
+    weight = rows["weight"]
+    return kept, replace(kept, count=kept.total, total=_times(whole, weight.total * each),
+                         squares=_times(whole, weight.squares * each))  # fmt: skip
 
 
-def metrics(measured: dict[str, Moments]) -> dict[str, float]:
-    """The report: every metric whose moments were measured. This is where the device is waited for."""
-    on_cpu = {name: _to_cpu(m) for name, m in measured.items()}
-    report = {PREFIX + key: metric.read(on_cpu[metric.of]) for key, metric in METRICS.items() if metric.of in on_cpu}
-    for name, m in on_cpu.items():
-        if name.startswith("rule:"):
-            report[f"{PREFIX}rollout_rs_{name.removeprefix('rule:')}_masked_fraction"] = mean(m)
-    return report
+def _weights_per_sequence(rows: Named, config: CorrectionConfig) -> Named:
+    count, weight, excess_ = rows["d"].count, rows["weight"], rows["weight_excess"]
+    some = count > 0
+    below, above = rows["weight_low"], rows["weight_high"]
+    found = {
+        "seq_weight": moments(_mean(weight), some),
+        "seq_weight_deviation": moments((_mean(weight) - 1).abs(), some),
+    }
+    if config.rollout_is == "token":
+        high, lower = config.rollout_is_threshold, config.rollout_is_threshold_lower
+        raw = _mean(rows["ratio"])
+        return found | {
+            "weight": weight.pooled(),
+            "weight_excess": excess_.pooled(),
+            "raw_weight": rows["ratio"].pooled(),
+            "raw_weight_excess": rows["ratio_excess"].pooled(),
+            "weight_low": below.pooled(),
+            "weight_high": above.pooled(),
+            "seq_raw_low": shares(raw < (1 / high if lower is None else lower), some),
+            "seq_raw_high": shares(raw > high, some),
+            "outside": _outside(below.pooled(), above.pooled(), config),
+        }
+    log_raw = _mean(rows["log_weight"])
+    return found | {
+        "weight": row_moments(_mean(weight), count),
+        "weight_excess": row_moments(_mean(excess_), count),
+        "raw_weight": row_moments(ratio(log_raw), count),
+        "raw_weight_excess": row_moments(excess(log_raw), count),
+        "weight_low": below.pooled(),
+        "weight_high": above.pooled(),
+        "seq_raw_low": below.pooled(),
+        "seq_raw_high": above.pooled(),
+        "outside": _outside(row_moments(below.total, count), row_moments(above.total, count), config),
+    }
 
 
-def describe(key: str) -> str:
-    """One sentence and the formula behind a metric key."""
-    name = key.removeprefix(PREFIX)
-    rule = name.removeprefix("rollout_rs_").removesuffix("_masked_fraction")
-    if rule in RULE_NAMES:
-        return f"share of the tokens that {rule} alone rejects (Σ outside / Σ mask)"
-    if name not in METRICS:
-        raise unknown("metric", name, METRICS)
-    return f"{METRICS[name].meaning} ({METRICS[name].formula})"
+def _outside(low: Moments, high: Moments, config: CorrectionConfig) -> Moments:
+    """Where a configured bound changes the weight: without a lower bound, only above."""
+    total = high.total if config.rollout_is_threshold_lower is None else low.total + high.total
+    return replace(high, total=total, squares=total)
 
 
-def _square_mean(m: Moments) -> float:
-    return float(m.squares / m.count) if m.count else 1.0
+def _rule_per_sequence(rule: RejectionRule, of_rule: Named, count: Tensor) -> Named:
+    some, per_row = count > 0, _mean(of_rule["statistic"])
+    found = {"seq": moments(per_row, some), "seq_deviation": moments(per_row.abs(), some)}
+    if rule.reduce is None:
+        low, high = log_bounds(rule)
+        rejected = of_rule["rejected"]
+        found |= {key: of_rule[key].pooled() for key in ("statistic", "clamped", "low", "high")}
+        found |= {"seq_low": shares(per_row < low, some), "seq_high": shares(per_row > high, some)}
+    else:
+        rejected = of_rule["rejected"] if "rejected" in of_rule else _times_count(of_rule["outside"], count)
+        found |= {key: row_moments(_mean(of_rule[key]), count) for key in ("statistic", "clamped")}
+        found |= {key: of_rule[key].pooled() for key in ("low", "high")}
+        found |= {"seq_low": found["low"], "seq_high": found["high"]}
+    return found | {"rejected": rejected.pooled(), "seq_rejected": shares(rejected.total > 0, some)}
 
 
-def _to_cpu(m: Moments) -> Moments:
-    return Moments(*torch.stack([m.count, m.total, m.squares, m.low, m.high]).cpu().unbind())
+def _times_count(flag: Moments, count: Tensor) -> Moments:
+    """A flag of the row, counted once for each of its tokens."""
+    return replace(flag, count=count, total=flag.total * count, squares=flag.total * count)
+
+
+def _times(flag: Tensor, x: Tensor) -> Tensor:
+    """x where the flag is 1, else 0, also if x is NaN."""
+    return torch.where(flag > 0, x, 0)
+
+
+def _mean(m: Moments) -> Tensor:
+    return m.total / m.count.clamp(min=1)
+
+
+def _joined(parts: list[Named]) -> Named:
+    def together(key: str) -> Moments:
+        each = [part[key] for part in parts]
+        names = ("count", "total", "squares", "low", "high")
+        return Moments(*(torch.cat([getattr(m, name) for m in each]) for name in names))
+
+    return {key: together(key) for key in parts[0]}
+
+
+def merge(parts: Iterable[Measured]) -> Measured:
+    """The moments of the union of several micro-batches, exactly. Raises TypeError if there are none."""
+    return functools.reduce(Measured.merge, parts)

@@ -8,13 +8,9 @@ value and take k2's gradient, straight through.
 import torch
 from torch import Tensor
 
+from rlcorr.config import KL_ALIASES, KL_ESTIMATORS
 from rlcorr.errors import unknown
 from rlcorr.ratios import SAFETY_BOUND, k2, k3
-
-ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
-"""verl's names."""
-
-KL_ESTIMATORS = tuple(name + plus for plus in ("", "+") for name in ("k1", "abs", "k2", "k3", *ALIASES))
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
@@ -34,7 +30,7 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tens
 
 
 def _value(delta: Tensor, name: str) -> Tensor:
-    name = ALIASES.get(name, name)
+    name = KL_ALIASES.get(name, name)
     if name == "k1":
         return delta
     if name == "abs":

@@ -6,9 +6,9 @@ The importance weight w multiplies the per-token loss after the clip and carries
 import torch
 from torch import Tensor
 
+from rlcorr.config import Denominator
 from rlcorr.masked import masked_mean, masked_sum
 from rlcorr.ratios import ratio
-from rlcorr.types import Denominator
 
 
 def ppo_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:

@@ -1,5 +1,7 @@
 """Masked sums, means and extremes. The mask selects first, so nothing on padding can leak, NaN included."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None, *, count: Tensor | float | None = None) -> Tensor:
     """Σ x over the mask / `count`, by default the number of masked-in entries; 0 where that number is 0."""
     if count is None:
-        count = mask.sum() if dim is None else mask.sum(dim)
+        count = mask.sum() if dim is None else tally(mask, dim)
     return masked_sum(x, mask, dim) / torch.as_tensor(count, device=x.device).clamp(min=1)
 
 
@@ -27,13 +29,43 @@ def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     return torch.where(mask.any(dim), largest, 0)
 
 
-def moments(x: Tensor, mask: Tensor) -> Moments:
-    """Count, Σx, Σx², min and max over the mask, as float64 scalars still on the device.
+def masked_min(x: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """The smallest masked-in entry along `dim`; 0 for an empty row."""
+    return -masked_max(-x, mask, dim)
 
-    An empty selection has count 0, min +inf and max −inf, the neutral elements of `Moments.merge`.
+
+def moments(x: Tensor, mask: Tensor, parts: str = "sum squares extremes") -> Moments:
+    """Count, Σx, Σx², min and max over the last dimension: (B, T) → (B,), (B,) → scalars.
+
+    Only the `parts` that somebody reads are computed: the others are 0, and ±inf for the extremes. That is also what
+    an empty selection has, and what changes nothing when moments merge.
     """
-    selected = x[mask].double()
-    edge = torch.tensor([torch.inf, -torch.inf], dtype=torch.float64, device=x.device)
-    low, high = (selected.min(), selected.max()) if selected.numel() else (edge[0], edge[1])
-    count = torch.tensor(float(selected.numel()), dtype=torch.float64, device=x.device)
-    return Moments(count, selected.sum(), selected.square().sum(), low, high)
+    kept, count = torch.where(mask, x, 0), tally(mask)
+    edge = torch.full_like(count, torch.inf)
+    extremes = "extremes" in parts and x.shape[-1] > 0
+    return Moments(
+        count=count,
+        total=kept.sum(-1) if "sum" in parts else torch.zeros_like(count),
+        squares=kept.square().sum(-1) if "squares" in parts else torch.zeros_like(count),
+        low=torch.where(mask, x, torch.inf).amin(-1) if extremes else edge,
+        high=torch.where(mask, x, -torch.inf).amax(-1) if extremes else -edge,
+    )
+
+
+def shares(flags: Tensor, mask: Tensor) -> Moments:
+    """How often something holds, over the last dimension; the mean is the share."""
+    count, total = tally(mask), tally(flags & mask)
+    edge = torch.full_like(count, torch.inf)
+    return Moments(count, total, total, edge, -edge)
+
+
+def tally(mask: Tensor, dim: int = -1) -> Tensor:
+    """How many along `dim`, as float32: exact to 2²⁴, and much faster to sum than int64."""
+    return torch.where(mask, 1.0, 0.0).sum(dim)
+
+
+def row_moments(x: Tensor, count: Tensor) -> Moments:
+    """(B,) → scalars: the moments over tokens of a number that each sequence has once, `count` tokens each."""
+    rows = count > 0
+    x = torch.where(rows, x, 0)
+    return replace(moments(x, rows), count=count.sum(-1), total=(x * count).sum(-1), squares=(x * x * count).sum(-1))

@@ -14,10 +14,11 @@ import torch
 from plotly.graph_objects import Figure
 from torch import Tensor
 
+from rlcorr.axes import decades, ratio_axis, span_of, token_axis
+from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.correction import inside, log_weights, rule_statistic
 from rlcorr.errors import UsageError
-from rlcorr.ratios import SAFETY_BOUND
-from rlcorr.types import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch
+from rlcorr.types import CorrectionResult, TokenBatch
 
 WARM, COOL, KEPT, REJECTED = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97"
 BLANK = "rgba(0,0,0,0)"
@@ -83,13 +84,13 @@ def ratio_density(batch: TokenBatch) -> Figure:
     """Tokens over (π_rollout, π_old/π_rollout): the same tokens, with the axis of the difference magnified."""
     old, rollout = _pair(batch)
     d = old - rollout
-    span = _span(d)
+    span = span_of(d)
     box = ((-span, span), (0, 1))
     p_rollout = np.exp(rollout).clip(max=1)
     counts, y_edges, x_edges = np.histogram2d(d.clip(-span, span), p_rollout, bins=_CELLS, range=box)
     side = np.sign(_centres(y_edges))[:, None]
     x = {"title_text": "probability in the engine, π_rollout", "range": [0, 1]}
-    y = {"title_text": "ratio π_old/π_rollout", **_ratio_axis(span)}
+    y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
     shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0, "y1": 0, "line": {"color": REJECTED}}]
     return _figure([_density(x_edges, y_edges, counts, side)], height=340, x=x, y=y, shapes=shapes)
 
@@ -126,9 +127,9 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
     Weights of 0 have no place on the axis; a note counts them.
     """
     mask, keep = batch.response_mask, result.keep_mask
-    raw = log_weights(result.log_ratio, mask, config.rollout_is or "token")
+    raw = log_weights(result.log_ratio, mask, config.rollout_is or "token").expand_as(mask)
     before, rejected, weights = _numpy(raw[mask]), _numpy(raw[mask & ~keep]), _numpy(result.weights[keep])
-    span = _span(before)
+    span = span_of(before)
     bounds = (config.rollout_is_threshold_lower, config.rollout_is_threshold)
     marks, notes = _bounds(*bounds, span) if config.rollout_is else ([], [])
     if zero := int((weights == 0).sum()):
@@ -138,8 +139,8 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
         _bars("rejected", rejected, (-span, span), colours=REJECTED),
         _outline("before the bounds" if config.rollout_is else "token ratios", before, span),
     ]
-    x = {"title_text": "importance weight", **_ratio_axis(span)}
-    return _figure(traces, height=300, x=x, y=_token_axis(len(before)), shapes=marks, notes=notes, legend=True)
+    x = {"title_text": "importance weight", **ratio_axis(span)}
+    return _figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, notes=notes, legend=True)
 
 
 def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: RejectionRule) -> Figure:
@@ -149,28 +150,43 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
     member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
     passed = inside(rule, statistic)
     kept, rejected = _numpy(statistic[member & passed]), _numpy(statistic[member & ~passed])
-    build = _ratio_statistic if rule.divergence == "k1" else _divergence_statistic
+    build = {"k1": _ratio_statistic, "prob_diff": _signed_statistic, "signed_kl": _signed_statistic}.get(
+        rule.divergence, _divergence_statistic
+    )
     traces, x, marks, notes = build(rule, kept, np.nan_to_num(rejected, nan=np.inf))
     if rule.level == "token":
-        y = _token_axis(len(kept) + len(rejected))
+        y = token_axis(len(kept) + len(rejected))
     else:
         y = {"title_text": "sequences", "range": [0, 1.15 * max(1, int((traces[0]["y"] + traces[1]["y"]).max()))]}
     return _figure(traces, height=300, x=x, y=y, shapes=marks, notes=notes, legend=True)
 
 
 def _ratio_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
-    span = _span(np.concatenate([kept, rejected]))
-    what = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios", "max": "largest ratio"}
-    groups = (("inside", kept, _SIDES), ("outside", rejected, REJECTED))
-    traces = [_bars(name, group, (-span, span), colours=colours) for name, group, colours in groups]
-    x = {"title_text": f"{what[rule.reduce]}, per {rule.level}", **_ratio_axis(span)}
+    what = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios"}
+    traces, span = _two_sided(kept, rejected)
+    x = {"title_text": f"{what.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}", **ratio_axis(span)}
     return traces, x, *_bounds(rule.lower, rule.upper, span)
+
+
+def _signed_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
+    """A divergence with a direction, on a linear axis around 0."""
+    traces, span = _two_sided(kept, rejected)
+    x = {"title_text": f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip(), "range": [-span, span]}
+    found = [_bound(b, b, (-span, span), REJECTED) for b in (rule.lower, rule.upper) if b is not None]
+    return traces, x, [mark for marks, _ in found for mark in marks], [note for _, notes in found for note in notes]
+
+
+def _two_sided(kept: np.ndarray, rejected: np.ndarray) -> tuple[list[Part], float]:
+    """Bars on both sides of 0, and half the width of their axis."""
+    span = span_of(np.concatenate([kept, rejected]))
+    groups = (("inside", kept, _SIDES), ("outside", rejected, REJECTED))
+    return [_bars(name, group, (-span, span), colours=colours) for name, group, colours in groups], span
 
 
 def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
     """A divergence ≥ 0 over its decades; values below the first decade are counted in the first bar."""
     values = np.concatenate([kept, rejected])
-    low, high = _decades(values[np.isfinite(values) & (values > 0)])
+    low, high = decades(values[np.isfinite(values) & (values > 0)])
     traces = [
         _bars(name, np.log10(np.maximum(group, 10.0**low)), (low, high), colours=colour)
         for name, group, colour in (("inside", kept, KEPT), ("outside", rejected, REJECTED))
@@ -309,27 +325,9 @@ def _outline(name: str, values: np.ndarray, span: float) -> Part:
     }
 
 
-def _token_axis(tokens: int) -> Part:
-    """Counts on a logarithmic axis, since the tails matter, and standing still while a threshold moves."""
-    top = math.log10(max(tokens, 10)) + 0.05
-    return {
-        "title_text": "tokens",
-        "type": "log",
-        "dtick": 1,
-        "range": [math.log10(0.5), top],
-        "exponentformat": "none",
-    }
-
-
-def _ratio_axis(span: float) -> Part:
-    ticks = ratio_ticks(span)
-    places, labels = [math.log(t) for t in ticks], [f"{t:g}" for t in ticks]
-    return {"range": [-span * 1.02, span * 1.02], "tickvals": places, "ticktext": labels}
-
-
 def _bounds(lower: float | None, upper: float, span: float) -> tuple[list[Part], list[Part]]:
     """Marks and notes for the bounds on a ratio."""
-    given = [b for b in (lower, upper) if b is not None]
+    given = [b for b in (lower, upper) if b is not None and math.isfinite(b)]
     pairs = [_bound(math.log(b), b, (-span, span), WARM if b >= 1 else COOL) for b in given]
     return [mark for marks, _ in pairs for mark in marks], [note for _, notes in pairs for note in notes]
 
@@ -350,33 +348,6 @@ def _line(*, x: float, colour: str, dash: str, width: int) -> Part:
     """A vertical line over the whole height."""
     line = {"color": colour, "dash": dash, "width": width}
     return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
-
-
-def _span(log_values: np.ndarray) -> float:
-    """Half-width of a symmetric log axis that holds 99.9 % of the values."""
-    sizes = np.abs(log_values[np.isfinite(log_values)])
-    return float(np.clip(np.quantile(sizes, 0.999) * 1.1, 1e-4, SAFETY_BOUND)) if len(sizes) else 1.0
-
-
-def _decades(positive: np.ndarray) -> tuple[int, int]:
-    """Whole decades around the values, leaving the lowest 0.5 % out."""
-    if not len(positive):
-        return -6, 0
-    low, high = np.quantile(positive, [0.005, 1]).clip(1e-12, 1e9)
-    low = math.floor(math.log10(low))
-    return low, max(math.ceil(math.log10(high)), low + 1)
-
-
-def ratio_ticks(span: float) -> list[float]:
-    """A handful of round ratios within exp(±span)."""
-    if span > 5:
-        decade = max(1, round(span / math.log(10) / 3))
-        return [10.0**k for k in range(-9, 10) if k % decade == 0 and abs(k) * math.log(10) <= span]
-    if span > 0.8:
-        return [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if abs(math.log(t)) <= span]
-    step = next(s for k in range(-6, 1) for s in (10.0**k, 2 * 10.0**k, 5 * 10.0**k) if span / s <= 3.5)
-    ticks = [round(1 + k * step, 8) for k in range(-4, 5)]
-    return [t for t in ticks if t > 0 and abs(math.log(t)) <= span]
 
 
 def _pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:

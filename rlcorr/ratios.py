@@ -4,11 +4,13 @@ With d = log π_old − log π_rollout and r = eᵈ, on tokens sampled from π_r
 Divergence", 2020):  k1 = −d,  k2 = d²/2,  k3 = eᵈ − 1 − d. All three estimate KL(π_rollout‖π_old).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-from rlcorr.masked import masked_max, masked_mean, masked_sum
-from rlcorr.types import Reduce
+from rlcorr.config import Reduce
+from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum
 
 SAFETY_BOUND = 20.0
 """Log-ratios are clamped to ±20 before exp: e²⁰ ≈ 4.9e8 is far beyond every threshold and still squares to a float."""
@@ -42,14 +44,20 @@ def k2(d: Tensor) -> Tensor:
 def k3(d: Tensor) -> Tensor:
     """eᵈ − 1 − d ≥ 0, d clamped to ±20.
 
-    expm1 keeps the digits that exp(d) − 1 loses; below |d| = 1e-2 the series is shorter than the error of the
-    remaining subtraction.
+    The subtraction loses digits near 0, so below |d| = 1/4 it is the power series Σ dʲ/j!, j = 2 … 11.
     """
     c = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)
-    series = c.square() * (0.5 + c * (1 / 6 + c * (1 / 24 + c / 120)))
-    return torch.where(c.abs() < 1e-2, series, torch.expm1(c) - c)
+    series = torch.zeros_like(c)
+    for j in range(11, 1, -1):
+        series = series * c + 1 / math.factorial(j)
+    return torch.where(c.abs() < 0.25, c.square() * series, c.exp() - 1 - c)
+
+
+def excess(d: Tensor) -> Tensor:
+    """r − 1 = k3 + d, which keeps the digits of a small d; d clamped to ±20."""
+    return k3(d) + d.clamp(-SAFETY_BOUND, SAFETY_BOUND)
 
 
 def over_sequence(x: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
-    """(B, T) → (B,): sum, mean or max over the masked tokens of each row; an empty row gives 0."""
-    return {"sum": masked_sum, "mean": masked_mean, "max": masked_max}[reduce](x, mask, -1)
+    """(B, T) → (B,): sum, mean, max or min over the masked tokens of each row; an empty row gives 0."""
+    return {"sum": masked_sum, "mean": masked_mean, "max": masked_max, "min": masked_min}[reduce](x, mask, -1)

@@ -6,22 +6,13 @@ model before the update, π_θ the model being updated.
 """
 
 import dataclasses
-import math
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlcorr.errors import UsageError, unknown
-
-Level = Literal["token", "sequence"]
-Reduce = Literal["sum", "mean", "max"]
-Divergence = Literal["k1", "k2", "k3", "binary_kl"]
-WeightLevel = Literal["token", "sequence", "geometric"]
-WeightMode = Literal["truncate", "mask"]
-LossType = Literal["ppo_clip", "reinforce"]
-Denominator = Literal["fixed", "kept"]
+from rlcorr.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -57,6 +48,10 @@ class TokenBatch:
             raise UsageError("rollout_log_probs is missing: without it there is nothing to correct.")
         for name, tensor in self.tensors().items():
             self._check(name, tensor)
+        dtypes = {name: tensor.dtype for name, tensor in self.tensors().items() if name.endswith("log_probs")}
+        if len(set(dtypes.values())) > 1:
+            got = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+            raise UsageError(f"log-probs of one batch must share one dtype; got {got}.")
 
     def _check(self, name: str, tensor: Tensor) -> None:
         expected = self.response_mask.shape
@@ -73,125 +68,41 @@ class TokenBatch:
 
     @classmethod
     def from_log_probs(cls, old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor) -> "TokenBatch":
-        """The least that every correction needs. Any mask dtype: non-zero means a real token."""
-        return cls(response_mask=response_mask != 0, rollout_log_probs=rollout_log_probs, old_log_probs=old_log_probs)
+        """The least that every correction needs. Any mask dtype: non-zero means a real token.
+
+        The door for numbers from outside: it also looks at the values, which waits for the device.
+        """
+        batch = cls(response_mask=response_mask != 0, rollout_log_probs=rollout_log_probs, old_log_probs=old_log_probs)
+        batch.check_values()
+        return batch
+
+    def check_values(self) -> None:
+        """Raise `UsageError` if a log-prob of a real token is above 0, but for rounding."""
+        for name, tensor in self.tensors().items():
+            if name.endswith("log_probs"):
+                # Log-softmax in bf16 may round to a little above 0.
+                highest = float(torch.where(self.response_mask, tensor, 0).max()) if tensor.numel() else 0.0
+                if highest > 0.01:
+                    raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0; got up to {highest:g}.")
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are present, by name."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: tensor for name, tensor in present.items() if tensor is not None}
 
-    def rows(self, index: Tensor) -> "TokenBatch":
+    def rows(self, index: Tensor | slice) -> "TokenBatch":
         """The sub-batch of these rows, every present field included."""
         return TokenBatch(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
+    def blocks(self) -> list[slice]:
+        """Rows in groups of about a quarter of a million tokens: what is computed on one stays in the cache."""
+        rows, columns = self.response_mask.shape
+        tokens = 1 << 18 if self.response_mask.device.type == "cpu" else 1 << 22
+        step = max(tokens // max(columns, 1), 1)
+        return [slice(start, start + step) for start in range(0, max(rows, 1), step)]
+
     def replace(self, **changes: Any) -> "TokenBatch":
         return dataclasses.replace(self, **changes)
-
-
-@dataclass(frozen=True)
-class RejectionRule:
-    """Keep a token, or a whole sequence, only while a divergence stays inside its bounds.
-
-    `k1` bounds are on the ratio r = π_old/π_rollout itself (for `sum` and `mean` on the product and the
-    geometric mean of the ratios); `k2`, `k3` and `binary_kl` have only an upper bound, on the divergence.
-    """
-
-    level: Level
-    divergence: Divergence
-    upper: float
-    lower: float | None = None
-    reduce: Reduce | None = None
-
-    def __post_init__(self) -> None:
-        _member("level", self.level, Level)
-        _member("divergence", self.divergence, Divergence)
-        if self.level == "sequence":
-            _member("reduce", self.reduce or "none", Reduce)
-        elif self.reduce is not None:
-            raise UsageError(f"a token rule reduces nothing: reduce must be None, got {self.reduce!r}.")
-        _bounds(self.name, self.lower, self.upper)
-        if self.divergence == "k1" and self.reduce != "max" and self.lower is None:
-            raise UsageError(f"{self.name} needs lower and upper bounds on the ratio; lower is missing.")
-        if self.divergence != "k1" and self.lower is not None:
-            raise UsageError(f"{self.name} is a divergence ≥ 0 and takes only an upper bound; got lower={self.lower}.")
-
-    @property
-    def name(self) -> str:
-        """verl's spelling: token_k1, seq_mean_k3, …"""
-        return f"token_{self.divergence}" if self.level == "token" else f"seq_{self.reduce}_{self.divergence}"
-
-    @classmethod
-    def named(cls, name: str, *, upper: float, lower: float | None = None) -> "RejectionRule":
-        """`RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001)`."""
-        if name not in RULE_NAMES:
-            raise unknown("rejection rule", name, RULE_NAMES)
-        level, divergence, reduce = RULE_NAMES[name]
-        return cls(level=level, divergence=divergence, reduce=reduce, lower=lower, upper=upper)
-
-
-_REDUCES: tuple[Reduce | None, ...] = (None, *get_args(Reduce))
-
-RULE_NAMES: dict[str, tuple[Level, Divergence, Reduce | None]] = {
-    f"seq_{reduce}_{divergence}" if reduce else f"token_{divergence}": (
-        "sequence" if reduce else "token",
-        divergence,
-        reduce,
-    )
-    for reduce in _REDUCES
-    for divergence in get_args(Divergence)
-}
-
-
-@dataclass(frozen=True)
-class CorrectionConfig:
-    """What to do about π_old ≠ π_rollout: weight tokens, reject tokens, both, or only look.
-
-    Field names are verl's where verl has the field. Every wrong value is refused here, at construction.
-    """
-
-    rollout_is: WeightLevel | None = None
-    """Importance weights per token, per sequence (product of ratios) or geometric mean; None: no weights."""
-    rollout_is_threshold: float = 2.0
-    """Upper bound on the weight."""
-    rollout_is_threshold_lower: float | None = None
-    """Lower bound on the weight; None: no lower bound."""
-    rollout_is_mode: WeightMode = "truncate"
-    """truncate: weights beyond a bound become the bound (TIS); mask: they become 0 (IcePop)."""
-    rollout_is_batch_normalize: bool = False
-    """Divide the weights by their mean over the kept tokens (self-normalised importance sampling)."""
-    rollout_rs: tuple[RejectionRule, ...] = field(default_factory=tuple)
-    """Rejection rules; a token must pass all of them."""
-    bypass_mode: bool = False
-    """False: three policies, π_old is recomputed. True: the PPO ratio is π_θ/π_rollout directly."""
-    loss_type: LossType = "ppo_clip"
-    """In bypass mode, PPO-clip or the weighted policy gradient; decoupled mode is always ppo_clip."""
-    denominator: Denominator = "fixed"
-    """Average the loss over all response tokens (fixed) or over the kept ones (kept)."""
-
-    def __post_init__(self) -> None:
-        if self.rollout_is is not None:
-            _member("rollout_is", self.rollout_is, WeightLevel)
-        _member("rollout_is_mode", self.rollout_is_mode, WeightMode)
-        _member("loss_type", self.loss_type, LossType)
-        _member("denominator", self.denominator, Denominator)
-        for name in ("rollout_is_batch_normalize", "bypass_mode"):
-            if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name} must be True or False; got {getattr(self, name)!r}.")
-        _bounds("rollout_is_threshold", self.rollout_is_threshold_lower, self.rollout_is_threshold)
-        if not isinstance(self.rollout_rs, tuple) or not all(isinstance(r, RejectionRule) for r in self.rollout_rs):
-            raise UsageError(f"rollout_rs must be a tuple of RejectionRule; got {self.rollout_rs!r}.")
-        names = [rule.name for rule in self.rollout_rs]
-        if len(set(names)) < len(names):
-            raise UsageError(f"each rejection rule may appear once; got {', '.join(names)}.")
-        if self.loss_type == "reinforce" and not self.bypass_mode:
-            raise UsageError("loss_type='reinforce' needs bypass_mode=True: decoupled PPO clips π_θ/π_old.")
-        if self.rollout_is_batch_normalize and self.rollout_is is None:
-            raise UsageError("rollout_is_batch_normalize has nothing to normalise: rollout_is is None.")
-
-    def explain(self) -> str:
-        """In plain words, what this configuration will do."""
-        return " ".join([_explain_weights(self), *map(_explain_rule, self.rollout_rs), _explain_loss(self)])
 
 
 @dataclass(frozen=True)
@@ -202,11 +113,25 @@ class CorrectionResult:
     weights: Tensor  # (B, T) final importance weights, 1 where no weights are asked for, 0 on padding
     keep_mask: Tensor  # (B, T) bool: real tokens that no rule rejected
     rejected_by: Tensor  # (B, T) int8: 0 kept or padding, k = the k-th rule (the first that objected)
+    norm_factor: Tensor | None = None  # () what batch normalisation divided the weights by
+
+    def rows(self, index: Tensor | slice) -> "CorrectionResult":
+        """The result of these rows."""
+        return CorrectionResult(
+            self.log_ratio[index],
+            self.weights[index],
+            self.keep_mask[index],
+            self.rejected_by[index],
+            self.norm_factor,
+        )
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, sum, sum of squares, minimum, maximum: what merges exactly across micro-batches and ranks."""
+    """Count, sum, sum of squares, minimum, maximum of one quantity: what merges exactly.
+
+    The five tensors share one shape: (B,), one entry per sequence, or () for a whole batch.
+    """
 
     count: Tensor
     total: Tensor
@@ -214,72 +139,38 @@ class Moments:
     low: Tensor
     high: Tensor
 
-    def merge(self, other: "Moments") -> "Moments":
-        return Moments(
-            count=self.count + other.count,
-            total=self.total + other.total,
-            squares=self.squares + other.squares,
-            low=torch.minimum(self.low, other.low),
-            high=torch.maximum(self.high, other.high),
-        )
+    def double(self) -> "Moments":
+        return Moments(*(getattr(self, f.name).double() for f in fields(self)))
+
+    def pooled(self) -> "Moments":
+        """(B,) → (): the moments of all sequences together, in float64."""
+        each = self.double()
+        if not len(each.count):
+            return Moments(each.count.sum(), each.total.sum(), each.squares.sum(), *_no_extremes(each.count))
+        return Moments(each.count.sum(), each.total.sum(), each.squares.sum(), each.low.amin(), each.high.amax())
 
 
-def _member(name: str, got: str, allowed: Any) -> None:
-    if got not in get_args(allowed):
-        raise unknown(name, str(got), get_args(allowed))
+@dataclass(frozen=True)
+class Measured:
+    """Named moments of a batch in one table, so that they merge, and reach the host, in one piece."""
+
+    names: tuple[str, ...]
+    table: Tensor  # (names, 5) float64: count, total, squares, low, high
+
+    @classmethod
+    def of(cls, moments: dict[str, Moments]) -> "Measured":
+        each = [torch.stack([m.count, m.total, m.squares, m.low, m.high]) for m in moments.values()]
+        return cls(tuple(moments), torch.stack(each))
+
+    def merge(self, other: "Measured") -> "Measured":
+        """The moments of two batches together. Raises `UsageError` if different things were measured."""
+        if self.names != other.names:
+            raise UsageError(f"only like merges with like: {', '.join(self.names)} with {', '.join(other.names)}.")
+        a, b = self.table, other.table
+        columns = (a[:, :3] + b[:, :3], torch.minimum(a[:, 3:4], b[:, 3:4]), torch.maximum(a[:, 4:], b[:, 4:]))
+        return Measured(self.names, torch.cat(columns, 1))
 
 
-def _bounds(name: str, lower: float | None, upper: float) -> None:
-    for side, bound in (("lower", lower), ("upper", upper)):
-        if bound is None and side == "lower":
-            continue
-        if isinstance(bound, bool) or not isinstance(bound, int | float):
-            raise UsageError(f"{name}: the {side} bound must be a number; got {bound!r}.")
-        if not bound > 0 or math.isnan(bound):
-            raise UsageError(f"{name}: the {side} bound must be > 0; got {bound}.")
-    if lower is not None and lower > upper:
-        raise UsageError(f"{name}: lower bound {lower} is above upper bound {upper}.")
-
-
-def _explain_weights(config: CorrectionConfig) -> str:
-    if config.rollout_is is None:
-        return "No importance weights: every token counts with weight 1."
-    ratio = {
-        "token": "its own ratio π_old/π_rollout",
-        "sequence": "the product of its sequence's ratios",
-        "geometric": "the geometric mean of its sequence's ratios",
-    }[config.rollout_is]
-    lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
-    outside = f"above {upper:g}" if lower is None else f"outside [{lower:g}, {upper:g}]"
-    fate = f"becomes {upper:g}" if lower is None else "becomes the nearer bound"
-    fate = fate if config.rollout_is_mode == "truncate" else "becomes 0"
-    normal = " Weights are divided by their mean over the kept tokens." if config.rollout_is_batch_normalize else ""
-    only_metrics = config.bypass_mode and config.loss_type == "ppo_clip"
-    verb = "gets, in the metrics only, the weight" if only_metrics else "is weighted by"
-    return f"Each token {verb} {ratio}; a weight {outside} {fate}.{normal}"
-
-
-def _explain_rule(rule: RejectionRule) -> str:
-    what = {None: "", "sum": "sum over the sequence of ", "mean": "mean over the sequence of ", "max": "largest "}
-    if rule.divergence == "k1":
-        subject = {
-            None: "ratio",
-            "sum": "product of the sequence's ratios",
-            "mean": "geometric mean of the sequence's ratios",
-            "max": "largest ratio of the sequence",
-        }[rule.reduce]
-        lower = f"{rule.lower:g} ≤ " if rule.lower is not None else ""
-        test = f"{lower}{subject} ≤ {rule.upper:g}"
-    else:
-        test = f"{what[rule.reduce]}{rule.divergence} ≤ {rule.upper:g}"
-    return f"Rule {rule.name} keeps a {rule.level} while {test}."
-
-
-def _explain_loss(config: CorrectionConfig) -> str:
-    policies = {
-        (False, "ppo_clip"): "PPO clips π_θ/π_old",
-        (True, "ppo_clip"): "PPO clips π_θ/π_rollout directly and applies no weights (bypass)",
-        (True, "reinforce"): "The policy gradient is taken without clipping, with π_θ in the place of π_old (bypass)",
-    }[config.bypass_mode, config.loss_type]
-    over = "all response tokens" if config.denominator == "fixed" else "the kept tokens only"
-    return f"{policies}; the loss is averaged over {over}."
+def _no_extremes(like: Tensor) -> tuple[Tensor, Tensor]:
+    edge = like.new_full((), torch.inf)
+    return edge, -edge

@@ -38,6 +38,7 @@ def make_record(
         response_mask=mask,
         rollout_log_probs=torch.where(mask, rollout, 0),
         old_log_probs=torch.where(mask, old, 0),
+        advantages=torch.randn(mask.shape, generator=torch.Generator().manual_seed(2000 + step)),
         rewards=(torch.rand(sequences, generator=g) < 0.3 + 0.02 * step).float(),
         group_ids=torch.arange(sequences) // 4,
         policy_versions=torch.full((sequences,), step),

@@ -6,7 +6,8 @@ floats, a mask is rows of bools. Nothing here is fast and nothing uses tensor ar
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from hypothesis import HealthCheck, settings
@@ -38,6 +39,7 @@ class Pairs:
     mask: Masks
     columns: int
     dtype: str
+    advantages: Rows | None = None
 
 
 # Multiples of 1/16 up to 127/16 need seven bits, so they, and their differences in float32, are exact in every dtype.
@@ -70,7 +72,8 @@ def pairs(draw: st.DrawFn, *, wild: bool = True) -> Pairs:
     for grid in (old, rollout):
         for b in range(rows):
             grid[b] = [x if m else some.choice(PADDING) for x, m in zip(grid[b], mask[b], strict=True)]
-    return Pairs(old, rollout, mask, columns, draw(st.sampled_from(DTYPES)))
+    advantages = [[some.choice([-2.0, -0.5, 0.0, 1.0, 3.0]) for _ in range(columns)] for _ in range(rows)]
+    return Pairs(old, rollout, mask, columns, draw(st.sampled_from(DTYPES)), advantages)
 
 
 def _old(some: random.Random, rollout: float, far: float, exact: bool, extremes: list[float]) -> float:
@@ -85,7 +88,10 @@ def to_batch(given: Pairs) -> TokenBatch:
     """The same batch for the code under test."""
     shape, dtype = (len(given.mask), given.columns), getattr(torch, given.dtype)
     old, rollout, mask = (torch.tensor(x).reshape(shape) for x in (given.old, given.rollout, given.mask))
-    return TokenBatch.from_log_probs(old.to(dtype), rollout.to(dtype), mask)
+    batch = TokenBatch.from_log_probs(old.to(dtype), rollout.to(dtype), mask)
+    return (
+        batch if given.advantages is None else batch.replace(advantages=torch.tensor(given.advantages).reshape(shape))
+    )
 
 
 # --- arithmetic that Python's floats do not do by themselves ---
@@ -133,7 +139,7 @@ def ess(xs: list[float]) -> float:
     return sum(xs) ** 2 / (len(xs) * squares) if squares else 0.0
 
 
-def real(row: list[float], mask: list[bool]) -> list[float]:
+def real(row: list[Any], mask: list[bool]) -> list[Any]:
     return [x for x, m in zip(row, mask, strict=True) if m]
 
 
@@ -159,19 +165,32 @@ def binary_kl(log_p: float, log_q: float) -> float:
     return math.nan if math.isnan(forward) else max(forward, backward)
 
 
+def signed_kl(log_p: float, log_q: float) -> float:
+    """KL(Q‖P) of the same coins, with the sign of p − q."""
+    p, q = (clamp(exp(x), 1e-6, 1 - 1e-6) for x in (log_p, log_q))
+    if math.isnan(p) or math.isnan(q):
+        return math.nan
+    value = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+    return value * ((p > q) - (p < q))
+
+
 def divergence(name: str, old: float, rollout: float) -> float:
     """Per token. k1 is log r, because bounds on it are bounds on r."""
     d = old - rollout
     if name == "k1":
         return d
-    if name == "binary_kl":
-        return binary_kl(old, rollout)
+    if name == "prob_diff":
+        return exp(old) - exp(rollout)
+    if name in ("binary_kl", "signed_kl"):
+        return {"binary_kl": binary_kl, "signed_kl": signed_kl}[name](old, rollout)
     c = clamp(d, -CLAMP, CLAMP)
-    return c if math.isnan(c) else {"k2": k2, "k3": k3}[name](c)
+    if math.isnan(c):
+        return c
+    return {"k2": k2, "k3": k3, "tv": lambda x: abs(math.expm1(x)), "mult_error": lambda x: math.exp(abs(x))}[name](c)
 
 
 def reduce(xs: list[float], how: str) -> float:
-    return {"sum": sum, "mean": mean, "max": largest}[how](xs)
+    return {"sum": sum, "mean": mean, "max": largest, "min": smallest}[how](xs)
 
 
 # --- the correction ---
@@ -198,7 +217,7 @@ def correct(given: Pairs, config: CorrectionConfig) -> Expected:
         for b, row in enumerate(statistics(rule, given)):
             for t, statistic in enumerate(row):
                 doubtful = doubtful or near_bound(rule, statistic)
-                if given.mask[b][t] and rejected_by[b][t] == 0 and not passes(rule, statistic):
+                if given.mask[b][t] and rejected_by[b][t] == 0 and objects(rule, given, b, t, statistic):
                     rejected_by[b][t] = number
     keep = [[m and not by for m, by in zip(*row, strict=True)] for row in zip(given.mask, rejected_by, strict=True)]
     return Expected(d, weights(d, given.mask, keep, config), keep, rejected_by, doubtful)
@@ -214,9 +233,10 @@ def statistics(rule: RejectionRule, given: Pairs) -> Rows:
 
 
 def log_bounds(rule: RejectionRule) -> tuple[float, float]:
+    low = -math.inf if rule.lower is None else rule.lower
     if rule.divergence != "k1":
-        return -math.inf, rule.upper
-    return (-math.inf if rule.lower is None else math.log(rule.lower)), math.log(rule.upper)
+        return low, rule.upper
+    return (-math.inf if rule.lower is None else math.log(low)), math.log(rule.upper)
 
 
 def passes(rule: RejectionRule, statistic: float) -> bool:
@@ -225,9 +245,19 @@ def passes(rule: RejectionRule, statistic: float) -> bool:
     return low <= statistic <= high
 
 
+def objects(rule: RejectionRule, given: Pairs, b: int, t: int, statistic: float) -> bool:
+    """Outside the bounds, on a token that the rule is about. A NaN is always its business."""
+    if rule.applies_to == "all":
+        return not passes(rule, statistic)
+    assert given.advantages is not None
+    advantage, d = given.advantages[b][t], given.old[b][t] - given.rollout[b][t]
+    concerned = advantage < 0 if rule.applies_to == "negative" else d * advantage > 0 or math.isnan(d * advantage)
+    return concerned and not passes(rule, statistic)
+
+
 def near_bound(rule: RejectionRule, statistic: float) -> bool:
     # 1 − p loses digits in float32 where p is near 1: 1 − (1 − 1e-6) is off by 1.3 %.
-    margin = 2e-3 if rule.divergence == "binary_kl" else 1e-4
+    margin = 2e-3 if rule.divergence in ("binary_kl", "signed_kl") else 1e-4
     return any(abs(statistic - bound) < margin * max(1.0, abs(bound)) for bound in log_bounds(rule))
 
 
@@ -280,17 +310,27 @@ def metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
     d = [real(expected.log_ratio[b], given.mask[b]) for b in rows]
     old, rollout = ([real(x[b], given.mask[b]) for b in rows] for x in (given.old, given.rollout))
     flat = [x for row in d for x in row]
-    ratios = [ratio(x) for x in flat]
+    ratios, sizes = [ratio(x) for x in flat], [abs(x) for x in flat]
     rejected = [real([float(by > 0) for by in expected.rejected_by[b]], given.mask[b]) for b in rows]
     rejected_flat = [x for row in rejected for x in row]
     gaps = [-mean(row) for row in d]
     found = {
         "tokens": float(len(flat)),
+        "sequences": float(len(rows)),
         "kept_fraction": 1 - mean(rejected_flat) if flat else 0.0,
         "kl": mean([-x for x in flat]),
+        "k2_kl": mean([k2(x) for x in flat]),
         "k3_kl": mean([k3(clamp(x, -CLAMP, CLAMP)) for x in flat]),
-        "abs_log_ratio": mean([abs(x) for x in flat]),
-        "abs_log_ratio_max": largest([abs(x) for x in flat]),
+        "log_ratio_mean": mean(flat),
+        "log_ratio_std": std(flat),
+        "abs_log_ratio": mean(sizes),
+        "abs_log_ratio_std": std(sizes),
+        "abs_log_ratio_max": largest(sizes),
+        "abs_log_ratio_min": smallest(sizes),
+        "is_ratio_mean": mean(ratios),
+        "is_ratio_std": std(ratios),
+        "is_ratio_max": largest(ratios),
+        "is_ratio_min": smallest(ratios),
         "ratio_eff_sample_size": ess(ratios),
         "chi2_token": mean([r * r for r in ratios]) - 1 if flat else 0.0,
         "chi2_seq": mean([ratio(sum(row)) ** 2 for row in d]) - 1 if flat else 0.0,
@@ -306,37 +346,101 @@ def metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
         "rollout_rs_masked_fraction": mean(rejected_flat),
         "rollout_rs_seq_masked_fraction": mean([float(any(row)) for row in rejected]),
     }
-    return found | _weight_metrics(expected, given.mask, config) | _rule_metrics(given, config)
+    before = replace(config, rollout_is_batch_normalize=False)
+    w = [real(row, given.mask[b]) for b, row in enumerate(correct(given, before).weights) if any(given.mask[b])]
+    kept = [x for b in rows for x in real(expected.weights[b], expected.keep[b])]
+    squares = sum(x * x for x in kept)
+    found["trained_is_mean"] = mean(kept)
+    found["trained_eff_sample_size"] = sum(kept) ** 2 / (len(flat) * squares) if squares else 0.0
+    if config.rollout_is is not None:
+        found |= _weight_metrics(w, d, config)
+    if config.rollout_is is not None and config.rollout_is_batch_normalize:
+        keep = [real(expected.keep[b], given.mask[b]) for b in rows]
+        factor = kept_mean(w, keep, config.rollout_is)
+        found["rollout_is_batch_norm_factor"] = factor if factor > 1e-8 else 1.0
+    vetoes = [rule for rule in config.rollout_rs if rule.name in ("seq_min_k1", "seq_max_k1")]
+    if vetoes:
+        hit = [any(not passes(rule, reduce(row, rule.reduce or "")) for rule in vetoes) for row in d]
+        found["rollout_rs_veto_seq_masked_fraction"] = mean([float(x) for x in hit])
+    return found | _rule_metrics(given, config)
 
 
-def _weight_metrics(expected: Expected, mask: Masks, config: CorrectionConfig) -> dict[str, float]:
-    w = [x for row, m in zip(expected.weights, mask, strict=True) for x in real(row, m)]
+def _weight_metrics(weights: Rows, d: Rows, config: CorrectionConfig) -> dict[str, float]:
+    """`weights` and `d` on real tokens, row by row."""
+    w = [x for row in weights for x in row]
+    lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
+    floor = -math.log(upper) if lower is None else math.log(lower)
+    per_row = config.rollout_is != "token"
+    log_raw = (
+        [[reduce(row, "sum" if config.rollout_is == "sequence" else "mean")] * len(row) for row in d] if per_row else d
+    )
+    raw_flat = [x for row in log_raw for x in row]
+    raw = [ratio(x) for x in raw_flat]
+    decided = [row[0] for row in log_raw] if per_row else raw_flat
+    seq_raw = [math.log(mean([ratio(x) for x in row])) for row in log_raw] if not per_row else decided
+    seq = [mean(row) for row in weights]
+    outside = [float(x > math.log(upper) or (lower is not None and x < floor)) for x in raw_flat]
     found = {
         "rollout_is_mean": mean(w),
         "rollout_is_std": std(w),
         "rollout_is_max": largest(w),
         "rollout_is_min": smallest(w) if w else 0.0,
         "rollout_is_eff_sample_size": ess(w),
+        "rollout_is_raw_mean": mean(raw),
+        "rollout_is_raw_std": std(raw),
+        "rollout_is_raw_max": largest(raw),
+        "rollout_is_raw_min": smallest(raw) if raw else 0.0,
+        "rollout_is_raw_eff_sample_size": ess(raw),
+        "rollout_is_ratio_fraction_high": mean([float(x > math.log(upper)) for x in decided]),
+        "rollout_is_ratio_fraction_low": mean([float(x < floor) for x in decided]),
+        "rollout_is_oob_ratio": mean(outside),
+        "rollout_is_seq_mean": mean(seq),
+        "rollout_is_seq_std": sample_std(seq),
+        "rollout_is_seq_max": largest(seq),
+        "rollout_is_seq_min": smallest(seq) if seq else 0.0,
+        "rollout_is_seq_eff_sample_size": ess(seq),
+        "rollout_is_seq_max_deviation": largest([abs(x - 1) for x in seq]),
+        "rollout_is_seq_fraction_high": mean([float(x > math.log(upper)) for x in seq_raw]),
+        "rollout_is_seq_fraction_low": mean([float(x < floor) for x in seq_raw]),
     }
-    if config.rollout_is is None:
-        return found
-    raw = log_weights(expected.log_ratio, mask, config.rollout_is)
-    raw = [x for row, m in zip(raw, mask, strict=True) for x in real(row, m)]
-    lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
-    floor = -math.log(upper) if lower is None else math.log(lower)
-    return found | {
-        "rollout_is_ratio_fraction_high": mean([float(x > math.log(upper)) for x in raw]),
-        "rollout_is_ratio_fraction_low": mean([float(x < floor) for x in raw]),
-    }
+    return found
+
+
+def sample_std(xs: list[float]) -> float:
+    return std(xs) * math.sqrt(len(xs) / (len(xs) - 1)) if len(xs) > 1 else 0.0
 
 
 def _rule_metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
-    """What each rule would reject if it were alone."""
+    """Of each rule as if it were alone; its statistic is in log r for k1."""
     found = {}
     for rule in config.rollout_rs:
-        outside = [[float(not passes(rule, x)) for x in row] for row in statistics(rule, given)]
-        tokens = [x for row, m in zip(outside, given.mask, strict=True) for x in real(row, m)]
-        found[f"rollout_rs_{rule.name}_masked_fraction"] = mean(tokens)
+        low, high = log_bounds(rule)
+        rows = [b for b, mask in enumerate(given.mask) if any(mask)]
+        every = statistics(rule, given)
+        s = [real(every[b], given.mask[b]) for b in rows]
+        lost = [
+            [float(objects(rule, given, b, t, every[b][t])) for t, m in enumerate(given.mask[b]) if m] for b in rows
+        ]
+        flat, per_row = [x for row in s for x in row], [mean(row) for row in s]
+        decided = flat if rule.level == "token" else [row[0] for row in s]
+        each = {
+            "mean": mean(flat),
+            "max": largest(flat),
+            "min": smallest(flat) if flat else 0.0,
+            "std": std([clamp(x, low, high) for x in flat]),
+            "fraction_high": mean([float(x > high) for x in decided]),
+            "fraction_low": mean([float(x < low) for x in decided]),
+            "seq_mean": mean(per_row),
+            "seq_std": sample_std(per_row),
+            "seq_max": largest(per_row),
+            "seq_min": smallest(per_row) if per_row else 0.0,
+            "seq_max_deviation": largest([abs(x) for x in per_row]),
+            "seq_fraction_high": mean([float(x > high) for x in per_row]),
+            "seq_fraction_low": mean([float(x < low) for x in per_row]),
+            "masked_fraction": mean([x for row in lost for x in row]),
+            "seq_masked_fraction": mean([float(any(row)) for row in lost]),
+        }
+        found |= {f"rollout_rs_{rule.name}_{key}": value for key, value in each.items()}
     return found
 
 

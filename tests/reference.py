@@ -27,10 +27,10 @@ def batch(case: str) -> TokenBatch:
     given = VERL["inputs"][case]
     dtype = getattr(torch, given["dtype"])
     shape = given["shape"]
-    return TokenBatch.from_log_probs(
-        tensor(given["old_log_prob"], dtype).reshape(shape),
-        tensor(given["rollout_log_prob"], dtype).reshape(shape),
-        tensor(given["mask"]).reshape(shape),
+    return TokenBatch(  # not from_log_probs, which refuses exact_bounds: its log-probs are above 0
+        response_mask=tensor(given["mask"]).reshape(shape) != 0,
+        rollout_log_probs=tensor(given["rollout_log_prob"], dtype).reshape(shape),
+        old_log_probs=tensor(given["old_log_prob"], dtype).reshape(shape),
     )
 
 

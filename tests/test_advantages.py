@@ -78,6 +78,12 @@ def test_whiten_by_hand() -> None:
     assert white.tolist()[0] == pytest.approx([x / math.sqrt(3.5) for x in (-2, -1, 0, 0, 3)])
 
 
+def test_what_hardly_varies_is_not_blown_up() -> None:
+    """±1e-4 has the variance 1e-8, and 1e-8 is added to it: 1e-4/√2e-8 = 1/√2."""
+    white = whiten(torch.tensor([[1e-4, -1e-4]], dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool))
+    assert white.tolist()[0] == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)], rel=1e-9)
+
+
 @oracle.examples(40)
 @given(SHAPE, st.integers(0, 1000))
 def test_whitened_advantages_have_mean_0_and_variance_1(shape: tuple[int, int], seed: int) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +63,18 @@ def test_bench_agrees_with_the_library(root: Path, name: str) -> None:
     at = open_app(BENCH, preset=name)
     numbers = shown(at)
     assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %"
-    assert numbers["Mean weight"] == f"{report['rollout_corr/rollout_is_mean']:.4g}"
+    assert numbers["Mean weight"] == f"{report['rollout_corr/trained_is_mean']:.4g}"
     assert numbers["k3"] == f"{report['rollout_corr/k3_kl']:.4g}"
     assert config.explain() in said(at)
     assert PRESETS[name].hurts in said(at)
+
+
+def test_a_rule_that_needs_advantages_says_so_where_a_step_has_none(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(0)
+    add_step(run, replace(record, batch=record.batch.replace(advantages=None)))
+    text = said(open_app(BENCH, preset="trl_opsm"))
+    assert "seq_mean_k1_negative asks for the sign of the advantage; the batch has no advantages." in text
 
 
 def test_numbers_counted_with_numpy(root: Path) -> None:

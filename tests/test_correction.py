@@ -12,19 +12,23 @@ from reference import VERL, batch, config, tensor
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
+from rlcorr.config import RULE_NAMES
 from rlcorr.errors import UsageError
 from rlcorr.losses import ppo_clip, token_mean
-from rlcorr.types import RULE_NAMES
 
 # Two kinds of bounds per divergence: a tight one that rejects often, and one that only extremes pass.
-UPPER = {"k1": (1.3, 5.0), "k2": (0.01, 3.0), "k3": (0.01, 3.0), "binary_kl": (0.03, 2.0)}
+UPPER = {
+    "k1": (1.3, 5.0), "k2": (0.01, 3.0), "k3": (0.01, 3.0), "binary_kl": (0.03, 2.0), "prob_diff": (0.02, 0.3),
+    "signed_kl": (0.01, 0.2), "tv": (0.1, 2.0), "mult_error": (1.1, 5.0),
+}  # fmt: skip
+LOWER = {"k1": 0.7, "prob_diff": -0.03, "signed_kl": -0.02}
 BOUNDS = {"one upper": (None, 2.0), "two": (0.6, 1.7), "no upper": (0.6, math.inf)}
 WEIGHTINGS = list(itertools.product(("token", "sequence", "geometric"), ("truncate", "mask"), BOUNDS))
 
 
 def rule(name: str, loose: int = 0) -> RejectionRule:
-    upper = UPPER[RULE_NAMES[name][1]][loose]
-    return RejectionRule.named(name, upper=upper, lower=0.7 if "k1" in name else None)
+    divergence = RULE_NAMES[name][1]
+    return RejectionRule.named(name, upper=UPPER[divergence][loose], lower=LOWER.get(divergence))
 
 
 def assert_rows(got: Tensor, expected: oracle.Rows) -> None:
@@ -128,9 +132,9 @@ def test_float64_stays_float64_and_half_becomes_float32() -> None:
 
 
 def row(*log_ratios: float, mask: list[int] | None = None) -> TokenBatch:
-    """One sequence with these log-ratios: the engine gave every token log-prob −8, which keeps them exact."""
-    rollout = torch.full((1, len(log_ratios)), -8.0, dtype=torch.float64)
-    old = rollout + torch.tensor([log_ratios], dtype=torch.float64)
+    """One sequence with these log-ratios, exactly: one of the two policies gave every token probability 1."""
+    d = torch.tensor([log_ratios], dtype=torch.float64)
+    old, rollout = d.clamp(max=0), -d.clamp(min=0)
     return TokenBatch.from_log_probs(old, rollout, torch.tensor([mask or [1] * len(log_ratios)]))
 
 
@@ -170,8 +174,8 @@ def test_divergences_of_a_rule_stop_at_the_safety_clamp() -> None:
 
 def test_a_ratio_on_the_bound_is_inside() -> None:
     """Compared as logarithms. exp(log 5) in float32 is 5.0000005, which a comparison of ratios would reject."""
-    d = torch.tensor([[math.log(5), math.log(0.5)]])
-    given = TokenBatch.from_log_probs(d, torch.zeros(1, 2), torch.ones(1, 2))
+    old, rollout = torch.tensor([[0.0, math.log(0.5)]]), torch.tensor([[-math.log(5), 0.0]])
+    given = TokenBatch.from_log_probs(old, rollout, torch.ones(1, 2))
     icepop = CorrectionConfig(
         rollout_is="token", rollout_is_mode="mask", rollout_is_threshold_lower=0.5, rollout_is_threshold=5.0
     )
@@ -191,8 +195,11 @@ def test_rejected_by_names_the_first_rule_that_objected() -> None:
 
 @pytest.mark.parametrize("name", RULE_NAMES)
 def test_nan_on_a_real_token_is_rejected(name: str) -> None:
-    result = correct(row(0.0, math.nan), CorrectionConfig(rollout_rs=(rule(name, loose=1),)))
-    assert result.keep_mask.tolist() == [[not name.startswith("seq"), False]]
+    given = row(0.0, math.nan).replace(advantages=torch.tensor([[-1.0, 1.0]]))
+    result = correct(given, CorrectionConfig(rollout_rs=(rule(name, loose=1),)))
+    # The other token has A < 0 and d = 0: a sequence rule takes it along, unless it is about outward tokens only.
+    alone = not name.startswith("seq") or name.endswith("outward")
+    assert result.keep_mask.tolist() == [[alone, name.endswith("negative")]]
 
 
 def test_pi_old_is_needed() -> None:

@@ -14,8 +14,8 @@ from reference import VERL, batch, config, tensor
 from torch import Tensor
 
 from rlcorr import correct
+from rlcorr.config import Denominator
 from rlcorr.losses import clipped_value, ppo_clip, reinforce, token_mean
-from rlcorr.types import Denominator
 
 RESULTS = VERL["policy_loss"]["results"]
 CLIP = {"low": 0.2, "high": 0.2}

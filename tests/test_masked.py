@@ -1,14 +1,16 @@
 """Masked sums, means, extremes and moments: nothing on padding counts, NaN and inf included."""
 
 import math
+from dataclasses import astuple
 
 import oracle
 import pytest
 import torch
 from hypothesis import given
-from torch import Tensor
+from hypothesis import strategies as st
 
-from rlcorr.masked import masked_max, masked_mean, masked_sum, moments
+from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum, moments, row_moments, shares
+from rlcorr.types import Measured, Moments
 
 X = torch.tensor([[1.0, 2.0, math.nan], [math.inf, -3.0, -math.inf], [math.nan, math.nan, math.nan]])
 MASK = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.bool)
@@ -19,6 +21,15 @@ def test_padding_never_leaks() -> None:
     assert masked_sum(X, MASK, -1).tolist() == [3.0, -3.0, 0.0]
     assert masked_mean(X, MASK, -1).tolist() == [1.5, -3.0, 0.0]
     assert masked_max(X, MASK, -1).tolist() == [2.0, -3.0, 0.0]
+    assert masked_min(X, MASK, -1).tolist() == [1.0, -3.0, 0.0]
+
+
+def test_along_the_other_axis() -> None:
+    """Columns hold 1 | 2, −3 | nothing."""
+    assert masked_sum(X, MASK, 0).tolist() == [1.0, -1.0, 0.0]
+    assert masked_mean(X, MASK, 0).tolist() == [1.0, -0.5, 0.0]
+    assert masked_max(X, MASK, 0).tolist() == [1.0, 2.0, 0.0]
+    assert masked_min(X, MASK, 0).tolist() == [1.0, -3.0, 0.0]
 
 
 def test_a_nan_on_the_mask_stays_visible() -> None:
@@ -27,6 +38,7 @@ def test_a_nan_on_the_mask_stays_visible() -> None:
     assert masked_sum(row, both).isnan()
     assert masked_mean(row, both, -1).isnan().all()
     assert masked_max(row, both, -1).isnan().all()
+    assert masked_min(row, both, -1).isnan().all()
 
 
 def test_mean_with_a_given_count() -> None:
@@ -47,28 +59,8 @@ def test_nothing_selected(shape: tuple[int, int]) -> None:
     x, mask = torch.full(shape, math.nan), torch.zeros(shape, dtype=torch.bool)
     assert masked_sum(x, mask).item() == 0
     assert masked_mean(x, mask).item() == 0
-    for reduced in (masked_sum(x, mask, -1), masked_mean(x, mask, -1), masked_max(x, mask, -1)):
-        assert reduced.tolist() == [0.0] * shape[0]
-
-
-def test_moments_of_nothing_are_neutral() -> None:
-    empty = moments(X, torch.zeros_like(MASK))
-    assert [float(x) for x in (empty.count, empty.total, empty.squares)] == [0, 0, 0]
-    assert [float(empty.low), float(empty.high)] == [math.inf, -math.inf]
-    one = moments(X, MASK)
-    merged = one.merge(empty)
-    assert [float(x) for x in (merged.count, merged.low, merged.high)] == [3.0, -3.0, 2.0]
-
-
-def test_moments_are_float64_on_any_input() -> None:
-    """2^24 + 1 does not exist in float32, and bools have no sum of squares of their own."""
-    big = torch.tensor([2.0**24, 1.0])
-    assert float(moments(big, torch.ones(2, dtype=torch.bool)).total) == 2**24 + 1
-    assert float(moments(MASK, torch.ones_like(MASK)).squares) == 3
-
-
-def _selected(x: Tensor, mask: Tensor) -> list[float]:
-    return [v for v, m in zip(x.flatten().tolist(), mask.flatten().tolist(), strict=True) if m]
+    for reduce in (masked_sum, masked_mean, masked_max, masked_min):
+        assert reduce(x, mask, -1).tolist() == [0.0] * shape[0]
 
 
 @oracle.examples(60)
@@ -81,8 +73,70 @@ def test_against_plain_loops(pairs: oracle.Pairs) -> None:
     assert masked_sum(x, mask, -1).tolist() == pytest.approx([sum(row) for row in rows])
     assert masked_mean(x, mask, -1).tolist() == pytest.approx([oracle.mean(row) for row in rows])
     assert masked_max(x, mask, -1).tolist() == [oracle.largest(row) for row in rows]
-    flat, got = _selected(x, mask), moments(x, mask)
-    assert float(got.count) == len(flat)
-    assert float(got.total) == pytest.approx(sum(flat))
-    assert float(got.squares) == pytest.approx(sum(v * v for v in flat))
-    assert (float(got.low), float(got.high)) == (min(flat, default=math.inf), max(flat, default=-math.inf))
+    assert masked_min(x, mask, -1).tolist() == [oracle.smallest(row) for row in rows]
+
+
+# --- moments ---
+
+
+def moments_of(values: list[float]) -> list[float]:
+    """count, Σx, Σx², min, max; +inf and −inf where there is nothing."""
+    extremes = [min(values, default=math.inf), max(values, default=-math.inf)]
+    return [len(values), sum(values), sum(v * v for v in values), *extremes]
+
+
+def listed(found: Moments) -> list[list[float]]:
+    """The five numbers of every row."""
+    return torch.stack(astuple(found), -1).tolist()
+
+
+@oracle.examples(60)
+@given(oracle.pairs(wild=False))
+def test_moments_of_every_row_and_of_one(pairs: oracle.Pairs) -> None:
+    shape = (len(pairs.mask), pairs.columns)
+    x = torch.tensor(pairs.old, dtype=torch.float64).reshape(shape)
+    mask = torch.tensor(pairs.mask).reshape(shape).bool()
+    expected = [moments_of(oracle.real(row, m)) for row, m in zip(pairs.old, pairs.mask, strict=True)]
+    found = listed(moments(x, mask))
+    assert len(found) == len(expected)
+    for b, numbers in enumerate(expected):
+        assert found[b] == pytest.approx(numbers)
+        assert listed(moments(x[b], mask[b])) == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize("parts", ["", "sum", "squares", "extremes", "sum extremes", "sum squares"])
+def test_only_the_asked_parts_are_filled_in(parts: str) -> None:
+    """{1, 2} and {−3}: sums 3 and −3, squares 5 and 9, from 1 to 2 and from −3 to −3."""
+    totals = [3.0, -3.0] if "sum" in parts else [0.0, 0.0]
+    squares = [5.0, 9.0] if "squares" in parts else [0.0, 0.0]
+    low, high = ([1.0, -3.0], [2.0, -3.0]) if "extremes" in parts else ([math.inf] * 2, [-math.inf] * 2)
+    found = moments(X[:2], MASK[:2], parts)
+    assert [x.tolist() for x in astuple(found)] == [[2.0, 1.0], totals, squares, low, high]
+
+
+def test_an_empty_selection_changes_nothing_in_a_merge() -> None:
+    some = Measured.of({"x": moments(X[0], MASK[0]).double()})
+    for nothing in (moments(X[0], MASK[2]), shares(X[0] > 1, MASK[2]), moments(X[0, :0], MASK[0, :0])):
+        merged = some.merge(Measured.of({"x": nothing.double()}))
+        assert merged.table.tolist() == [[2.0, 3.0, 5.0, 1.0, 2.0]]
+
+
+@oracle.examples(40)
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=4, max_size=4), min_size=1, max_size=3))
+def test_shares(rows: list[list[tuple[bool, bool]]]) -> None:
+    """Each token has a flag and a mask; the sum of squares of a flag is its sum."""
+    both = torch.tensor(rows)
+    hits = [float(sum(flag and real for flag, real in row)) for row in rows]
+    assert listed(shares(both[..., 0], both[..., 1])) == [
+        [float(sum(real for _, real in row)), hit, hit, math.inf, -math.inf]
+        for row, hit in zip(rows, hits, strict=True)
+    ]
+
+
+@oracle.examples(60)
+@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), max_size=5))
+def test_row_moments_count_each_row_once_per_token(rows: list[tuple[float, int]]) -> None:
+    """What a row without tokens holds is not looked at."""
+    x = torch.tensor([value if count else math.nan for value, count in rows], dtype=torch.float64)
+    found = row_moments(x, torch.tensor([count for _, count in rows], dtype=torch.float64))
+    assert listed(found) == pytest.approx(moments_of([value for value, count in rows for _ in range(count)]))

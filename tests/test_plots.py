@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, plots
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, axes, correct, plots
 
 
 def batch_of(log_ratios: list[list[float | None]]) -> TokenBatch:
@@ -114,7 +114,7 @@ def test_the_axis_of_a_share_shows_noise_as_noise() -> None:
 
 @pytest.mark.parametrize("span", [1e-4, 3e-3, 0.05, 0.3, 0.79, 1.0, 3.0, 8.0, 20.0])
 def test_ticks_are_few_and_within_the_axis(span: float) -> None:
-    ticks = plots.ratio_ticks(span)
+    ticks = axes.ratio_ticks(span)
     assert 1 in ticks
     assert 3 <= len(ticks) <= 11
     assert all(abs(math.log(t)) <= span for t in ticks)

@@ -1,17 +1,32 @@
-"""Our presets against verl's, as recorded from verl itself: same names, same numbers."""
+"""verl's presets against verl's own; the other systems' numbers, typed once more from their sources."""
 
+import math
 from dataclasses import replace
 
 import pytest
-from reference import VERL, config
+import torch
+from reference import GOLDEN, VERL, config
 
-from rlcorr import PRESETS, preset
+from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.correction import correct
 from rlcorr.errors import UsageError
+from rlcorr.presets import PRESETS, preset
+from rlcorr.translate import from_yaml, to_skyrl, to_yaml
+from rlcorr.types import TokenBatch
+
+SKYRL = GOLDEN["skyrl-main"]
 
 
-def test_the_names_are_verls_nineteen() -> None:
-    assert sorted(PRESETS) == sorted(VERL["presets"])
-    assert len(PRESETS) == 19
+def rule(name: str, lower: float | None = None, upper: float = math.inf) -> RejectionRule:
+    return RejectionRule.named(name, lower=lower, upper=upper)
+
+
+# --- verl's ---
+
+
+def test_verls_nineteen_come_first() -> None:
+    assert sorted(list(PRESETS)[:19]) == sorted(VERL["presets"])
+    assert len(VERL["presets"]) == 19
 
 
 @pytest.mark.parametrize("name", VERL["presets"])
@@ -36,12 +51,221 @@ def test_bounds_are_nearly_those_that_verl_applies(name: str) -> None:
         assert (rule.lower or 0.0) == pytest.approx(theirs.lower or 0.0, rel=2e-6)
 
 
+def test_kpop_is_that_of_pull_request_6800() -> None:
+    theirs = GOLDEN["verl-pr6800"]["presets"]["decoupled_token_kpop"]
+    assert (theirs["rollout_rs"], theirs["rollout_rs_threshold"], theirs["rollout_is"]) == ("binary_kl", 2.0, None)
+    assert preset("decoupled_token_kpop") == CorrectionConfig(rollout_rs=(rule("token_binary_kl", upper=2.0),))
+
+
+@pytest.mark.parametrize(("name", "number"), [("dppo_tv", 0.15), ("dppo_kl", 0.05)])
+def test_dppo_has_the_numbers_of_verls_example(name: str, number: float) -> None:
+    given = PRESETS[f"verl_{name}"]
+    assert given.config == CorrectionConfig(bypass_mode=True, loss_type=name)  # pyright: ignore[reportArgumentType]
+    assert given.loss == LossConfig(clip_ratio_low=number, clip_ratio_high=number)
+
+
+# --- SkyRL's, whose defaults are in the golden vectors ---
+
+
+@pytest.mark.parametrize(
+    ("name", "set_"),
+    [
+        ("skyrl_token_tis", {"tis_ratio_type": "token"}),
+        ("skyrl_seq_tis", {"tis_ratio_type": "sequence"}),
+        ("skyrl_product_mask", {"sequence_mask_metric": "product"}),
+        ("skyrl_geo_mask", {"sequence_mask_metric": "geometric"}),
+        ("skyrl_outlier", SKYRL["configs"]["outlier"]),
+    ],
+)
+def test_skyrl_has_its_own_defaults(name: str, set_: dict[str, object]) -> None:
+    assert to_skyrl(preset(name)) == SKYRL["off_policy_defaults"] | set_
+
+
+# --- the others ---
+
+
+def tis(upper: float = 2.0, lower: float | None = None, level: str = "token", **changes: object) -> CorrectionConfig:
+    return CorrectionConfig(
+        rollout_is=level,  # pyright: ignore[reportArgumentType]
+        rollout_is_threshold=upper,
+        rollout_is_threshold_lower=lower,
+        **changes,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def only(*rules: RejectionRule, **changes: object) -> CorrectionConfig:
+    return CorrectionConfig(rollout_rs=rules, **changes)  # pyright: ignore[reportArgumentType]
+
+
+PG = {"bypass_mode": True, "loss_type": "reinforce"}
+SEQ_MASK_TIS = tis(math.inf, rollout_rs=(rule("seq_mean_k1", 0.999, 1.002),))
+
+OTHERS = {
+    "openrlhf_tis": tis(5.0, 0.5),
+    "openrlhf_icepop": tis(5.0, 0.5, rollout_is_mode="mask"),
+    "openrlhf_seq_mask_tis": SEQ_MASK_TIS,
+    "areal_token_clamp": tis(5.0),
+    "areal_token_mask": tis(math.inf, rollout_rs=(rule("token_k1", 0.5, 5.0),)),
+    "areal_sequence_mask": tis(math.inf, level="geometric", rollout_rs=(rule("seq_sum_k1", upper=5.0),)),
+    "trl_sequence_mask": tis(3.0, level="sequence", rollout_is_mode="mask"),
+    "trl_sequence_truncate": tis(3.0, level="sequence"),
+    "trl_token_truncate": tis(3.0),
+    "trl_token_mask": tis(3.0, rollout_is_mode="mask"),
+    "trl_opsm": only(rule("seq_mean_k1_negative", math.exp(-0.5))),
+    "prime_rl_dppo": tis(math.inf, rollout_rs=(rule("token_prob_diff_outward", -0.2, 0.2),), **PG),
+    "prime_rl_ipo": tis(math.inf, rollout_rs=(rule("token_prob_diff", -0.1, 0.1),), **PG),
+    "prime_rl_legacy_masks": tis(
+        math.inf,
+        rollout_rs=(rule("token_k1", 0.125, 8.0), rule("seq_mean_k1", 0.1, 10.0), rule("seq_max_k1", upper=100.0)),
+        **PG,
+    ),
+    "slime_tis": tis(),
+    "slime_mis": tis(
+        rollout_rs=(rule("token_k1", 0.5, 2.0), rule("seq_min_k1", 1e-4)), rollout_is_batch_normalize=True
+    ),
+    "slime_opsm": only(rule("seq_mean_k1_negative", math.exp(-1e-4)), bypass_mode=True),
+    "nemo_rl_tis": tis(),
+    "nemo_rl_icepop": tis(5.0, 0.5, rollout_is_mode="mask"),
+    "nemo_rl_seq_mask_tis": SEQ_MASK_TIS,
+    "nemo_rl_seq_logprob_error": only(rule("seq_mean_mult_error", upper=2.0)),
+    "roll_token_weight": tis(1.2),
+    "roll_ratio_filter": only(rule("token_k1", 0.8, 1.2), denominator="kept"),
+    "roll_diff_filter": only(rule("token_prob_diff", -0.2, 0.2), denominator="kept"),
+    "open_instruct_tis": tis(),
+    "open_instruct_vaco": tis(rollout_rs=(rule("seq_mean_tv_outward", upper=2.0),)),
+    "ms_swift_sequence_truncate": tis(2.0, level="geometric"),
+    "ms_swift_sequence_mask": tis(math.inf, rollout_rs=(rule("seq_mean_k1", upper=2.0),)),
+    "xtuner_token_both": tis(5.0, 0.5, rollout_rs=(rule("token_k1", 0.5, 5.0), rule("seq_max_k1", upper=20.0))),
+}
+SKYRLS = {"skyrl_token_tis", "skyrl_seq_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier"}
+VERLS = {*VERL["presets"], "decoupled_token_kpop", "verl_dppo_tv", "verl_dppo_kl"}
+
+
+def test_every_preset_is_tested_here() -> None:
+    assert set(PRESETS) == {*VERLS, *SKYRLS, *OTHERS}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_numbers_of_other_systems(name: str) -> None:
+    assert preset(name) == OTHERS[name]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_only_dppo_and_prime_rl_bring_numbers_for_the_loss(name: str) -> None:
+    """prime-rl adds 1e-3·(log ratio)², which is 2e-3 times k2 = (log ratio)²/2; since 2026-03 only."""
+    if name in ("prime_rl_dppo", "prime_rl_ipo"):
+        expected = LossConfig(use_rollout_kl_loss=True, rollout_kl_loss_coef=2e-3, rollout_kl_estimator_type="k2")
+        assert PRESETS[name].loss == expected
+    else:
+        assert (PRESETS[name].loss == LossConfig()) == (not name.startswith("verl_dppo"))
+
+
+# --- provenance ---
+
+SYSTEMS = {
+    "openrlhf": ("OpenRLHF", "3c3be623"),
+    "areal": ("AReaL", "cbff54d6"),
+    "skyrl": ("SkyRL", "a9564572"),
+    "trl": ("TRL", "f2cd5771"),
+    "prime_rl": ("prime-rl", "559b4477"),
+    "slime": ("slime", "624b824a"),
+    "nemo_rl": ("NeMo RL", "7ea279ab"),
+    "roll": ("ROLL", "8eb27cc2"),
+    "open_instruct": ("open-instruct", "e6c3044a"),
+    "ms_swift": ("ms-swift", "3602360a"),
+    "xtuner": ("xtuner", "b934f462"),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_provenance_is_told(name: str) -> None:
+    given = PRESETS[name]
+    if name in VERLS:
+        system, version = "verl", "b26dfa5c" if name.endswith("kpop") else "1dda039b"
+    else:
+        system, version = next(SYSTEMS[prefix] for prefix in SYSTEMS if name.startswith(f"{prefix}_"))
+    assert given.system == system
+    assert ("pull request 1930" if name == "prime_rl_legacy_masks" else version) in given.source
+    assert given.hurts
+    assert not given.hurts.endswith("."), "the views add the full stop"
+
+
+def test_presets_of_one_system_stand_together() -> None:
+    """A picker groups them in this order."""
+    systems = [given.system for given in PRESETS.values()]
+    starts = [system for system, before in zip(systems, [None, *systems], strict=False) if system != before]
+    assert len(starts) == len(set(starts)) == 12
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_explains_itself_and_survives_yaml(name: str) -> None:
+    text = preset(name).explain()
+    assert all(rule.name in text for rule in preset(name).rollout_rs)
+    assert from_yaml(to_yaml(preset(name))) == preset(name)
+
+
 def test_unknown_preset_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"unknown preset 'decoupled_token_si'. Did you mean 'decoupled_token_is'"):
         preset("decoupled_token_si")
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_provenance_is_told(name: str) -> None:
-    assert "1dda039b" in PRESETS[name].source
-    assert PRESETS[name].hurts
+# --- what they do, on numbers that can be checked by hand ---
+
+
+def batch(old: list[list[float]], rollout: list[list[float]], advantages: list[list[float]]) -> TokenBatch:
+    """Probabilities, not logarithms."""
+    p, q, a = (torch.tensor(x, dtype=torch.float64) for x in (old, rollout, advantages))
+    return TokenBatch.from_log_probs(p.log(), q.log(), torch.ones_like(p)).replace(advantages=a)
+
+
+def test_prime_rl_drops_what_moves_away() -> None:
+    """π − μ = 0.3, 0.3, −0.3, −0.3, 0.15: with A > 0 it may not be above 0.2, with A < 0 not below −0.2."""
+    given = batch([[0.5, 0.5, 0.2, 0.2, 0.35]], [[0.2, 0.2, 0.5, 0.5, 0.2]], [[1.0, -1.0, 1.0, -1.0, 1.0]])
+    result = correct(given, preset("prime_rl_dppo"))
+    assert result.keep_mask.tolist() == [[False, True, True, False, True]]
+    # Its loss −A·r has the gradient −A·r·∇log π: the weight is r, without a bound.
+    assert result.weights.tolist()[0] == pytest.approx([2.5, 2.5, 0.4, 0.4, 1.75])
+    assert correct(given, preset("prime_rl_ipo")).keep_mask.tolist() == [[False] * 5]
+
+
+def test_vaco_drops_a_sequence_whose_mean_distance_is_above_2() -> None:
+    """Ratios 0.25, 1, 4: |r − 1| is 1.25 on average: kept. 4, 4, 4: it is 3, and what moves further away goes."""
+    given = batch(
+        [[0.1, 0.1, 0.4], [0.4, 0.4, 0.4], [0.4, 0.4, 0.4]],
+        [[0.4, 0.1, 0.1], [0.1, 0.1, 0.1], [0.1, 0.1, 0.1]],
+        [[1.0] * 3, [1.0] * 3, [-1.0] * 3],
+    )
+    result = correct(given, preset("open_instruct_vaco"))
+    assert result.keep_mask.tolist() == [[True] * 3, [False] * 3, [True] * 3]
+    assert result.weights[0].tolist() == pytest.approx([0.25, 1.0, 2.0])
+
+
+@pytest.mark.parametrize(("name", "delta"), [("slime_opsm", 1e-4), ("trl_opsm", 0.5)])
+def test_opsm_drops_failures_that_the_trainer_finds_less_likely(name: str, delta: float) -> None:
+    """Mean log μ − log π of 1.1 δ and 0.9 δ; with A > 0 nothing is dropped."""
+    q = torch.full((3, 2), -2.0, dtype=torch.float64)
+    p = q - delta * torch.tensor([[0.2, 2.0], [0.0, 1.8], [0.2, 2.0]], dtype=torch.float64)
+    given = TokenBatch.from_log_probs(p, q, torch.ones(3, 2)).replace(
+        advantages=torch.tensor([[-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])
+    )
+    assert correct(given, preset(name)).keep_mask.tolist() == [[False] * 2, [True] * 2, [True] * 2]
+
+
+def test_sequence_masks_of_the_same_name_differ() -> None:
+    """Ratios 3.9 and 1, geometric mean 1.9748. TRL masks the product at 3; ms-swift the geometric mean at 2, and keeps
+    the ratios; AReaL the product at 5, and weighs with the geometric mean."""
+    given = batch([[0.39, 0.1]], [[0.1, 0.1]], [[1.0, 1.0]])
+    assert correct(given, preset("trl_sequence_mask")).weights.tolist() == [[0.0, 0.0]]
+    swift = correct(given, preset("ms_swift_sequence_mask"))
+    assert swift.weights.tolist()[0] == pytest.approx([3.9, 1.0])
+    assert swift.keep_mask.all()
+    areal = correct(given, preset("areal_sequence_mask"))
+    assert areal.weights.tolist()[0] == pytest.approx([1.9748418, 1.9748418])
+    assert areal.keep_mask.all()
+
+
+def test_a_mean_of_multiplicative_errors_hangs_on_one_token() -> None:
+    """e^|d| of 10 and 1, 1, 1, 1, 1, 1, 1, 1, 1: mean 1.9 ≤ 2. With 11.5 it is 2.05."""
+    for ratio, kept in ((0.1, True), (1 / 11.5, False)):
+        given = batch([[0.5 * ratio] + [0.5] * 9], [[0.5] * 10], [[1.0] * 10])
+        assert correct(given, preset("nemo_rl_seq_logprob_error")).keep_mask.tolist() == [[kept] * 10]

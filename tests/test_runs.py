@@ -110,8 +110,9 @@ def test_a_step_without_sequences(tmp_path: Path) -> None:
 def test_bf16_log_probs_are_recorded_as_float32(tmp_path: Path) -> None:
     step = record(1)
     half = step.batch.rollout_log_probs.bfloat16()
+    ids = {name: x for name, x in step.batch.tensors().items() if not name.endswith(("log_probs", "response_mask"))}
     runs.start_run(tmp_path, RunManifest(slug="x"))
-    runs.write_step(tmp_path, replace(step, batch=step.batch.replace(rollout_log_probs=half)))
+    runs.write_step(tmp_path, replace(step, batch=TokenBatch(step.batch.response_mask, half, **ids)))
     got = runs.read_step(tmp_path, 1).batch.rollout_log_probs
     assert torch.equal(bits(got), bits(half.float()))
 

@@ -8,7 +8,8 @@ import words
 from views.picture import picture
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, plots
-from rlcorr.diagnostics import describe
+from rlcorr.errors import UsageError
+from rlcorr.report import describe
 
 
 @st.fragment
@@ -20,7 +21,11 @@ def bench(batch: TokenBatch) -> None:
         config = controls.thresholds(PRESETS[name].config)
     for sentence in state.notices():
         st.warning(words.plain(sentence))
-    result, report = data.corrected(batch, config)
+    try:
+        result, report = data.corrected(batch, config)
+    except UsageError as error:
+        st.error(words.plain(str(error)))
+        return
     with right:
         _numbers(config, report)
         _pictures(batch, result, config)
@@ -28,15 +33,13 @@ def bench(batch: TokenBatch) -> None:
 
 
 def _numbers(config: CorrectionConfig, report: dict[str, float]) -> None:
-    clipped = report.get("rollout_is_ratio_fraction_high")
-    if clipped is not None and config.rollout_is_threshold_lower is not None:
-        clipped += report["rollout_is_ratio_fraction_low"]
+    clipped = report.get("rollout_is_oob_ratio")
     shown = (
         ("Kept tokens", "kept_fraction", None, 105),
         ("Sequences touched", "rollout_rs_seq_masked_fraction", None, 152),
-        ("ESS", "rollout_is_eff_sample_size", None, 95),
-        ("Mean weight", "rollout_is_mean", words.number(report["rollout_is_mean"]), 112),
-        ("Clipped mass", "rollout_is_ratio_fraction_high", words.percent(clipped), 115),
+        ("ESS", "trained_eff_sample_size", None, 95),
+        ("Mean weight", "trained_is_mean", words.number(report["trained_is_mean"]), 112),
+        ("Clipped mass", "rollout_is_oob_ratio", words.percent(clipped), 115),
         ("k3", "k3_kl", words.number(report["k3_kl"]), 100),
         ("Mean |Δ|", "abs_log_ratio", words.number(report["abs_log_ratio"]), 100),
     )

@@ -8,13 +8,16 @@ import words
 from views.picture import picture
 
 from rlcorr import CorrectionConfig, plots, runs
-from rlcorr.diagnostics import PREFIX
+from rlcorr.report import PREFIX
 from rlcorr.runs import DamagedFile
 
 LINES = {
     "reward": {"reward": "reward", "held-out accuracy": "accuracy"},
     "mismatch": {"mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl"},
-    "ess": {"ESS": f"{PREFIX}rollout_is_eff_sample_size"},
+    "ess": {
+        "unbounded ratios": f"{PREFIX}ratio_eff_sample_size",
+        "after correction": f"{PREFIX}trained_eff_sample_size",
+    },
     "kept": {"kept": f"{PREFIX}kept_fraction"},
 }
 

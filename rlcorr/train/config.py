@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from rlcorr.config import KL_ESTIMATORS, CorrectionConfig
 from rlcorr.errors import UsageError, unknown
-from rlcorr.kl import KL_ESTIMATORS
 from rlcorr.presets import preset
 from rlcorr.runs import ROOT
 from rlcorr.train.tasks import get_task
-from rlcorr.types import CorrectionConfig
 
 EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]

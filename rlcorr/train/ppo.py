@@ -16,11 +16,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from rlcorr import runs
 from rlcorr.advantages import gae, token_rewards, whiten
 from rlcorr.correction import correct
-from rlcorr.diagnostics import PREFIX, measure, metrics
+from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
 from rlcorr.losses import clipped_value, ppo_clip, reinforce, token_mean
 from rlcorr.masked import masked_mean
+from rlcorr.report import PREFIX, metrics
 from rlcorr.train.collect import Collected, collect, greedy_accuracy
 from rlcorr.train.config import TrainConfig
 from rlcorr.train.engine import resolve_engine, start_engine

@@ -1,0 +1,200 @@
+"""Every wrong choice is refused where it enters, by a sentence that says what was got; explain() says the numbers."""
+
+import math
+from typing import Any
+
+import pytest
+
+from rlcorr import CorrectionConfig, RejectionRule, preset
+from rlcorr.config import RULE_NAMES, LossConfig, LossType
+from rlcorr.errors import UsageError
+
+# --- RejectionRule ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"level": "row"}, "unknown level 'row'.*Known: sequence, token"),
+        ({"level": None}, "unknown level 'None'"),
+        ({"divergence": "k4"}, "unknown divergence 'k4'.*binary_kl, k1, k2, k3"),
+        ({"level": "sequence"}, "unknown reduce 'none'.*max, mean, min, sum"),
+        ({"level": "sequence", "reduce": "median"}, "unknown reduce 'median'"),
+        ({"reduce": "mean"}, "a token rule reduces nothing: reduce must be None, got 'mean'"),
+        ({"lower": None, "upper": math.inf}, "token_k1 has no bound: give lower, upper or both"),
+        ({"applies_to": "positive"}, "unknown applies_to 'positive'.*all, negative, outward"),
+        (
+            {"level": "sequence", "reduce": "min", "divergence": "k2", "lower": None},
+            "seq_min_k2: the smallest k2 is no use; min goes with k1, prob_diff, signed_kl",
+        ),
+        (
+            {"divergence": "mult_error", "lower": None, "upper": 0.9},
+            "never below 1, so upper=0.9 would reject everything",
+        ),
+        ({"divergence": "prob_diff"}, "token_prob_diff: the lower bound must be < 0; got 0.5"),
+        ({"divergence": "prob_diff", "lower": -0.1, "upper": -0.1}, "the upper bound must be > 0; got -0.1"),
+        ({"divergence": "signed_kl", "lower": math.nan}, "the lower bound must be < 0; got nan"),
+        ({"divergence": "signed_kl", "lower": "x"}, "the lower bound must be a number; got 'x'"),
+        ({"divergence": "k3"}, "token_k3 is a divergence ≥ 0 and takes only an upper bound; got lower=0.5"),
+        ({"upper": 0.0}, "the upper bound must be > 0; got 0.0"),
+        ({"lower": -0.5}, "the lower bound must be > 0; got -0.5"),
+        ({"upper": math.nan}, "the upper bound must be > 0; got nan"),
+        ({"upper": True}, "the upper bound must be a number; got True"),
+        ({"upper": "2"}, "the upper bound must be a number; got '2'"),
+        ({"upper": None}, "the upper bound must be a number; got None"),
+        ({"lower": 3.0}, "lower bound 3.0 is above upper bound 2.0"),
+    ],
+)
+def test_rule_refuses(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        RejectionRule(**{"level": "token", "divergence": "k1", "lower": 0.5, "upper": 2.0, **fields})
+
+
+def test_named_suggests_the_nearest_rule() -> None:
+    with pytest.raises(UsageError, match=r"unknown rejection rule 'seq_maen_k1'\. Did you mean 'seq_mean_k1'"):
+        RejectionRule.named("seq_maen_k1", upper=1.0)
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_names_go_both_ways(name: str) -> None:
+    lower = 0.5 if "k1" in name else -0.5 if RULE_NAMES[name][1] in ("prob_diff", "signed_kl") else None
+    rule = RejectionRule.named(name, upper=2.0, lower=lower)
+    assert rule.name == name
+
+
+def test_equal_bounds_are_allowed_and_infinite_ones_too() -> None:
+    assert RejectionRule.named("token_k1", lower=1.0, upper=1.0).lower == 1.0
+    assert RejectionRule.named("token_k1", lower=0.5, upper=math.inf).upper == math.inf
+
+
+def test_one_bound_is_enough() -> None:
+    assert RejectionRule.named("seq_max_k1", upper=3.0).lower is None
+    assert RejectionRule.named("seq_min_k1", lower=1e-4).upper == math.inf
+    assert RejectionRule.named("token_prob_diff", lower=-0.2).upper == math.inf
+
+
+# --- CorrectionConfig ---
+
+RULE = RejectionRule.named("token_k2", upper=1.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rollout_is": "tokens"}, "unknown rollout_is 'tokens'. Did you mean 'token'"),
+        ({"rollout_is": False}, "unknown rollout_is 'False'"),
+        ({"rollout_is_mode": "clip"}, "unknown rollout_is_mode 'clip'.*mask, truncate"),
+        ({"loss_type": "ppo"}, "unknown loss_type 'ppo'.*ppo_clip, reinforce"),
+        ({"denominator": "mean"}, "unknown denominator 'mean'.*fixed, kept"),
+        ({"rollout_is_threshold": 0}, "rollout_is_threshold: the upper bound must be > 0; got 0"),
+        ({"rollout_is_threshold": -1.0}, "the upper bound must be > 0; got -1.0"),
+        ({"rollout_is_threshold": math.nan}, "the upper bound must be > 0; got nan"),
+        ({"rollout_is_threshold": True}, "the upper bound must be a number; got True"),
+        ({"rollout_is_threshold": "0.5_2"}, "the upper bound must be a number; got '0.5_2'"),
+        # In verl, null here silently switches the weights off.
+        ({"rollout_is": "token", "rollout_is_threshold": None}, "the upper bound must be a number; got None"),
+        ({"rollout_is_threshold_lower": 0.0}, "the lower bound must be > 0; got 0.0"),
+        ({"rollout_is_threshold_lower": 2.5}, "rollout_is_threshold: lower bound 2.5 is above upper bound 2.0"),
+        ({"rollout_rs": "token_k1"}, "rollout_rs must be a tuple of RejectionRule; got 'token_k1'"),
+        ({"rollout_rs": ("token_k1",)}, r"rollout_rs must be a tuple of RejectionRule; got \('token_k1',\)"),
+        ({"rollout_rs": [RULE]}, "rollout_rs must be a tuple of RejectionRule"),
+        ({"rollout_rs": (RULE, RULE)}, "each rejection rule may appear once; got token_k2, token_k2"),
+        ({"bypass_mode": "false"}, "bypass_mode must be True or False; got 'false'"),
+        ({"rollout_is_batch_normalize": 1}, "rollout_is_batch_normalize must be True or False; got 1"),
+        ({"loss_type": "reinforce"}, "loss_type='reinforce' needs bypass_mode=True"),
+        ({"rollout_is_batch_normalize": True}, "has nothing to normalise: rollout_is is None"),
+        (
+            {"bypass_mode": True, "rollout_is": "token"},
+            "double correction: in bypass mode ppo_clip already contains π_θ/π_rollout, so rollout_is must be None; "
+            "got 'token'. Importance weights go with reinforce or gpg",
+        ),
+        (
+            {"bypass_mode": True, "rollout_is": "token", "loss_type": "dppo_tv"},
+            "double correction: in bypass mode dppo_tv",
+        ),
+    ],
+)
+def test_config_refuses(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CorrectionConfig(**fields)
+
+
+@pytest.mark.parametrize("loss_type", ["reinforce", "gpg"])
+def test_weights_in_bypass_mode_go_with_losses_that_have_no_ratio(loss_type: LossType) -> None:
+    assert CorrectionConfig(rollout_is="token", bypass_mode=True, loss_type=loss_type).rollout_is == "token"
+
+
+def test_advantages_are_needed_by_rules_that_ask_for_their_sign() -> None:
+    assert not CorrectionConfig(rollout_rs=(RULE,)).needs_advantages
+    opsm = RejectionRule.named("seq_mean_k1_negative", lower=0.9)
+    assert CorrectionConfig(rollout_rs=(RULE, opsm)).needs_advantages
+
+
+# --- LossConfig ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"clip_ratio_low": -0.1}, "clip_ratio_low must be a number ≥ 0; got -0.1"),
+        ({"clip_ratio_high": math.nan}, "clip_ratio_high must be a number ≥ 0; got nan"),
+        ({"clip_ratio_c": 1.0}, "clip_ratio_c must be a number > 1; got 1.0"),
+        ({"tau_pos": 0.0}, "tau_pos must be a number > 0; got 0.0"),
+        ({"clip_cov_ratio": 1.5}, "clip_cov_ratio must be a number between 0 and 1; got 1.5"),
+        ({"clip_cov_lb": 6.0}, "clip_cov_lb 6.0 is above clip_cov_ub 5.0"),
+        ({"loss_agg_mode": "token_mean"}, "unknown loss_agg_mode 'token_mean'. Did you mean 'token-mean'"),
+        ({"loss_scale_factor": 0}, "loss_scale_factor must be a number > 0; got 0"),
+        ({"kl_loss_type": "k4"}, "unknown kl_loss_type 'k4'"),
+        ({"rollout_kl_estimator_type": "k3++"}, r"unknown rollout_kl_estimator_type 'k3\+\+'"),
+        ({"use_rollout_kl_loss": True}, "use_rollout_kl_loss does nothing with rollout_kl_loss_coef=0"),
+        ({"use_kl_loss": 1}, "use_kl_loss must be True or False; got 1"),
+    ],
+)
+def test_loss_config_refuses(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        LossConfig(**fields)
+
+
+def test_a_config_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(AttributeError):
+        CorrectionConfig().rollout_is_threshold = 5.0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# --- explain ---
+
+
+@pytest.mark.parametrize(
+    ("name", "phrases"),
+    [
+        ("disabled", ["No importance weights", "PPO clips π_θ/π_old", "over all response tokens"]),
+        ("decoupled_token_is", ["its own ratio", "above 2 becomes 2"]),
+        ("decoupled_token_icepop", ["its own ratio", "outside [0.5, 5] becomes 0"]),
+        ("decoupled_seq_is_rs", ["product of its sequence's ratios", "seq_sum_k1", "0.5 ≤ product of", "≤ 2."]),
+        ("decoupled_geo_rs", ["No importance weights", "0.999 ≤ geometric mean of the sequence's ratios ≤ 1.001"]),
+        ("decoupled_k3_rs_seq_tis", ["above 2", "seq_mean_k3 keeps a sequence while mean", "k3 ≤ 0.01"]),
+        ("bypass_ppo_clip", ["π_θ/π_rollout directly", "(bypass)"]),
+        ("bypass_pg_is", ["without clipping", "(bypass)", "above 2"]),
+    ],
+)
+def test_explain_says_what_a_preset_does(name: str, phrases: list[str]) -> None:
+    told = preset(name).explain()
+    assert [phrase for phrase in phrases if phrase not in told] == []
+
+
+def test_explain_tells_everything_that_was_changed() -> None:
+    told = CorrectionConfig(
+        rollout_is="geometric",
+        rollout_is_threshold=3.5,
+        rollout_is_batch_normalize=True,
+        rollout_rs=(RejectionRule.named("seq_max_k1", upper=7.25), RejectionRule.named("token_binary_kl", upper=0.125)),
+        denominator="kept",
+    ).explain()
+    assert "geometric mean of its sequence's ratios" in told
+    assert "above 3.5" in told
+    assert "divided by their mean over the kept tokens" in told
+    assert "largest ratio of the sequence ≤ 7.25" in told
+    assert "token_binary_kl keeps a token while two-sided binary KL ≤ 0.125" in told
+    assert "averaged over the kept tokens only" in told
+
+
+# --- Moments ---
