@@ -197,7 +197,7 @@ class LossConfig:
     """clip_cov: largest covariance that may be dropped."""
     kl_cov_ratio: float = 2e-4
     """kl_cov: share of the tokens that get the penalty."""
-    ppo_kl_coef: float = 1.0
+    ppo_kl_coef: float = 0.1
     """kl_cov: weight of |log ρ|."""
     loss_agg_mode: Aggregation = "token-mean"
     """How the per-token losses become one number."""
@@ -289,9 +289,9 @@ def _explain_weights(config: CorrectionConfig) -> str:
     if config.rollout_is is None:
         return "No importance weights: every token counts with weight 1."
     ratio = {
-        "token": "its own ratio π_old/π_rollout",
-        "sequence": "the product of its sequence's ratios",
-        "geometric": "the geometric mean of its sequence's ratios",
+        "token": f"its own ratio {_ratio(config)}",
+        "sequence": f"the product of its sequence's ratios {_ratio(config)}",
+        "geometric": f"the geometric mean of its sequence's ratios {_ratio(config)}",
     }[config.rollout_is]
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     normal = " Weights are divided by their mean over the kept tokens." if config.rollout_is_batch_normalize else ""
@@ -301,6 +301,10 @@ def _explain_weights(config: CorrectionConfig) -> str:
     fate = f"becomes {upper:g}" if lower is None else "becomes the nearer bound"
     fate = fate if config.rollout_is_mode == "truncate" else "becomes 0"
     return f"Each token is weighted by {ratio}; a weight {outside} {fate}.{normal}"
+
+
+def _ratio(config: CorrectionConfig) -> str:
+    return "π_θ/π_rollout" if config.bypass_mode else "π_old/π_rollout"
 
 
 _SUBJECT = {
@@ -329,8 +333,8 @@ _OVER = {
 }
 _SCOPE = {
     "all": "",
-    "negative": " (only tokens with a negative advantage)",
-    "outward": " (only tokens that the update moves further away)",
+    "negative": "; tokens with an advantage ≥ 0 always stay",
+    "outward": "; tokens that the update moves back always stay",
 }
 
 

@@ -1,39 +1,149 @@
-"""Policy and value losses per token, and the one function that averages them.
+"""Policy and value losses per token, (B, T).
 
-The importance weight w multiplies the per-token loss after the clip and carries no gradient.
+ρ = π_θ/π_old, log ρ clamped to ±20; A the advantages. In bypass mode π_rollout stands in for π_old. Only log π_θ
+carries a gradient. Positions outside `keep` must hold finite numbers (`objective.neutral` sees to it); what comes out
+there is not used.
 """
 
 import torch
 from torch import Tensor
 
-from rlcorr.config import Denominator
-from rlcorr.masked import masked_mean, masked_sum
+from rlcorr.correction import prob_diff, signed_kl
+from rlcorr.masked import masked_mean
 from rlcorr.ratios import ratio
 
 
 def ppo_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """max(−A ρ, −A clip(ρ, 1 − low, 1 + high)) with ρ = π_θ/π_old (Schulman et al., arXiv:1707.06347)."""
-    rho = ratio(log_probs - old_log_probs)
-    return torch.maximum(-advantages * rho, -advantages * rho.clamp(1 - low, 1 + high))
+    """max(−A ρ, −A clip(ρ, 1 − low, 1 + high)) (Schulman et al., arXiv:1707.06347)."""
+    return _clipped(ratio(log_probs - old_log_probs), advantages, low, high)
+
+
+def dual_clip(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float, c: float
+) -> Tensor:
+    """ppo_clip, but at most c |A| where A < 0 (Ye et al., arXiv:1912.09729). verl's "vanilla"."""
+    loss = ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
+    return torch.where(advantages < 0, torch.minimum(loss, -c * advantages), loss)
 
 
 def reinforce(log_probs: Tensor, advantages: Tensor) -> Tensor:
-    """−A log π_θ."""
+    """−A log π_θ (Williams, 1992). verl calls it gpg where π_old is recomputed."""
     return -advantages * log_probs
+
+
+def gspo(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, low: float, high: float
+) -> Tensor:
+    """ppo_clip of the sequence ratio s = exp(mean log ρ), at most e¹⁰, with each token's own gradient
+    (Zheng et al., arXiv:2507.18071)."""
+    mean = masked_mean((log_probs - old_log_probs).detach(), keep, -1)[:, None]
+    return _clipped((mean + log_probs - log_probs.detach()).clamp(max=10).exp(), advantages, low, high)
+
+
+def cispo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+    """−sg(clip(ρ, 1 − low, 1 + high)) A log π_θ (MiniMax-M1, arXiv:2506.13585). SkyRL's numbers are 1 and 4."""
+    rho = ratio((log_probs - old_log_probs).detach()).clamp(1 - low, 1 + high)
+    return -rho * advantages * log_probs
+
+
+def sapo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, tau_pos: float, tau_neg: float) -> Tensor:
+    """−(4/τ) σ(τ(ρ − 1)) A, τ by the sign of A: a soft gate in place of the clip (arXiv:2511.20347)."""
+    tau = torch.where(advantages > 0, tau_pos, tau_neg)
+    return -4 / tau * torch.sigmoid(tau * (ratio(log_probs - old_log_probs) - 1)) * advantages
+
+
+def geo_mean(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, low: float, high: float
+) -> Tensor:
+    """−mean(A) exp(mean of log ρ, clipped to [−low, high] on the side that A pushes to), the same on every token of a
+    sequence (geometric-mean policy optimisation, arXiv:2507.20673)."""
+    d, sign = log_probs - old_log_probs, torch.sign(advantages)
+    clipped = sign * torch.minimum(sign * d, sign * d.clamp(-low, high))
+    each = -masked_mean(advantages, keep, -1) * masked_mean(clipped, keep, -1).exp()
+    return each[:, None].expand_as(log_probs)
+
+
+def dppo_tv(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float, cap: float
+) -> Tensor:
+    """−sg(min(ρ, cap)) A log π_θ while −low ≤ π_θ − π_old ≤ high on the side that A pushes to, else 0
+    (Qi et al., arXiv:2602.04879)."""
+    return _dppo(prob_diff, log_probs, old_log_probs, advantages, low, high, cap)
+
+
+def dppo_kl(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float, cap: float
+) -> Tensor:
+    """dppo_tv with the binary KL(π_old‖π_θ), signed like π_θ − π_old, in place of the difference."""
+    return _dppo(signed_kl, log_probs, old_log_probs, advantages, low, high, cap)
+
+
+def _dppo(
+    divergence, log_probs: Tensor, old: Tensor, advantages: Tensor, low: float, high: float, cap: float
+) -> Tensor:
+    theta = log_probs.detach()
+    moved = divergence(theta, old)
+    inside = torch.where(advantages > 0, moved <= high, moved >= -low)
+    return torch.where(inside, -ratio(theta - old).clamp(max=cap) * advantages * log_probs, 0 * log_probs)
+
+
+def clip_cov(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+    *,
+    low: float,
+    high: float,
+    share: float,
+    bounds: tuple[float, float],
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """ppo_clip without a random `share` of the tokens (at least one) whose covariance lies within the bounds
+    (Cui et al., arXiv:2505.22617).
+
+    cov = (A − mean A)(log π_θ − mean log π_θ), over the kept tokens of this mini-batch: on a micro-batch it would be
+    another selection.
+    """  # fmt: skip
+    loss = ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
+    rho = ratio((log_probs - old_log_probs).detach())
+    free = rho * advantages <= rho.clamp(1 - low, 1 + high) * advantages  # not clipped already
+    cov = covariance(log_probs, advantages, keep)
+    candidates = keep & free & (cov > bounds[0]) & (cov < bounds[1])
+    lot = torch.rand(cov.shape, generator=generator, device=cov.device)
+    dropped = _first(torch.where(candidates, lot, -torch.inf), keep, share)
+    return torch.where(dropped, 0 * loss, loss)
+
+
+def kl_cov(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, share: float, coef: float
+) -> Tensor:
+    """−A ρ, plus coef |log ρ| on the `share` of the tokens (at least one) of the largest covariance (see clip_cov)."""
+    d = log_probs - old_log_probs
+    cov = torch.where(keep, covariance(log_probs, advantages, keep), -torch.inf)
+    return -advantages * ratio(d) + torch.where(_first(cov, keep, share), coef * d.abs(), 0)
+
+
+def covariance(log_probs: Tensor, advantages: Tensor, keep: Tensor) -> Tensor:
+    """(A − mean A)(log π_θ − mean log π_θ), means over `keep`."""
+    theta = log_probs.detach()
+    return (advantages - masked_mean(advantages, keep)) * (theta - masked_mean(theta, keep))
+
+
+def _first(score: Tensor, keep: Tensor, share: float) -> Tensor:
+    """The ⌊share · kept tokens⌋ positions, at least one, of the highest score; never one of −inf."""
+    if not score.numel():
+        return keep
+    number = (keep.sum() * share).long().clamp(min=1, max=score.numel())
+    least = score.flatten().sort(descending=True).values.gather(0, number[None] - 1)
+    return (score >= least) & (score > -torch.inf)
+
+
+def _clipped(rho: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    return torch.maximum(-advantages * rho, -advantages * rho.clamp(1 - low, 1 + high))
 
 
 def clipped_value(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float) -> Tensor:
     """½ max((V − R)², (clip(V, V_old ± clip) − R)²)."""
     near = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum((values - returns).square(), (near - returns).square()) / 2
-
-
-def token_mean(loss: Tensor, keep: Tensor, mask: Tensor, denominator: Denominator) -> Tensor:
-    """Σ loss over kept tokens, divided by all response tokens (fixed) or by the kept ones (kept).
-
-    An all-rejected batch gives 0 with a graph. With `fixed`, rejecting a share of the tokens shrinks the
-    effective step by that share; with `kept` it does not.
-    """
-    if denominator == "kept":
-        return masked_mean(loss, keep)
-    return masked_sum(loss, keep) / mask.sum().clamp(min=1)

@@ -37,14 +37,13 @@ import torch  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 ACCEPTED = ROOT / "tests" / "mutants_accepted.toml"
-ENOUGH, WORKERS = 0.95, 2
-SHORTEST_LIMIT = 60  # seconds
+ENOUGH, WORKERS, SHORTEST_LIMIT = 0.95, 2, 60  # of all mutants, processes, seconds
 SURVIVED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
-# Which test files concern a module, the quickest to notice first.
+# Which test files concern a module, the quickest first.
 TESTS = {
     "advantages": ["advantages"],
-    "config": ["types"],
+    "config": ["types", "losses"],
     "correction": ["correction_golden", "correction"],
     "diagnostics": ["diagnostics"],
     "kl": ["kl"],
@@ -55,6 +54,7 @@ TESTS = {
     "report": ["diagnostics"],
     "sweep": ["sweep"],
     "translate": ["translate"],
+    "translate_verl": ["translate_verl"],
 }
 
 # --- what is changed ---

@@ -380,7 +380,7 @@ def _weight_metrics(weights: Rows, d: Rows, config: CorrectionConfig) -> dict[st
     seq_raw = [math.log(mean([ratio(x) for x in row])) for row in log_raw] if not per_row else decided
     seq = [mean(row) for row in weights]
     outside = [float(x > math.log(upper) or (lower is not None and x < floor)) for x in raw_flat]
-    found = {
+    return {
         "rollout_is_mean": mean(w),
         "rollout_is_std": std(w),
         "rollout_is_max": largest(w),
@@ -403,7 +403,6 @@ def _weight_metrics(weights: Rows, d: Rows, config: CorrectionConfig) -> dict[st
         "rollout_is_seq_fraction_high": mean([float(x > math.log(upper)) for x in seq_raw]),
         "rollout_is_seq_fraction_low": mean([float(x < floor) for x in seq_raw]),
     }
-    return found
 
 
 def sample_std(xs: list[float]) -> float:

@@ -17,7 +17,7 @@ LAYERS = [
     {"ratios"},
     {"kl", "correction", "advantages", "axes"},
     {"presets", "losses", "diagnostics", "sweep", "translate"},
-    {"report", "translate_verl"},
+    {"report", "translate_verl", "objective"},
     {"runs", "plots"},
     {"play"},
     {"doctor"},

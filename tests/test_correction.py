@@ -14,7 +14,8 @@ from torch import Tensor
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import RULE_NAMES
 from rlcorr.errors import UsageError
-from rlcorr.losses import ppo_clip, token_mean
+from rlcorr.losses import ppo_clip
+from rlcorr.objective import aggregate
 
 # Two kinds of bounds per divergence: a tight one that rejects often, and one that only extremes pass.
 UPPER = {
@@ -261,7 +262,7 @@ def test_nan_rollout_log_prob_in_padding_gives_a_finite_gradient() -> None:
     given = TokenBatch.from_log_probs(old, rollout, torch.tensor([[1, 0]]))
     result = correct(given, preset("decoupled_token_is"))
     loss = result.weights * ppo_clip(log_probs, old, torch.ones(1, 2), low=0.2, high=0.2)
-    token_mean(loss, result.keep_mask, given.response_mask, "kept").backward()
+    aggregate(loss, result.keep_mask, given.response_mask, "token-mean", "kept").backward()
     assert log_probs.grad is not None
     assert log_probs.grad.tolist() == [[-1.0, 0.0]]
 

@@ -1,4 +1,4 @@
-"""The compiled pass gives the numbers of the two plain functions. It needs a C++ compiler, as the user's machine does."""
+"""The compiled pass gives the numbers of the two plain functions. It needs a C++ compiler."""
 
 import pytest
 import torch

@@ -1,25 +1,19 @@
-"""Losses against central differences of the scalar oracle, and whole policy losses against verl's recorded ones."""
+"""Losses per token: values against the scalar oracle, gradients against its central differences."""
 
-import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import oracle
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import VERL, batch, config, tensor
 from torch import Tensor
 
-from rlcorr import correct
-from rlcorr.config import Denominator
-from rlcorr.losses import clipped_value, ppo_clip, reinforce, token_mean
+from rlcorr import losses
+from rlcorr.losses import clipped_value, covariance, ppo_clip, reinforce
 
-RESULTS = VERL["policy_loss"]["results"]
 CLIP = {"low": 0.2, "high": 0.2}
-DENOMINATORS: tuple[Denominator, ...] = ("fixed", "kept")
 
 A_FEW = st.floats(-3, 3).map(lambda x: round(x, 3))
 
@@ -115,104 +109,178 @@ def test_the_value_loss_takes_the_worse_of_the_two() -> None:
     assert clipped_value(three, zero, double(3.0), clip=1.0).item() == 2.0
 
 
-# --- averaging ---
+# --- every loss on a batch ---
+
+LOW, HIGH, CAP, TAU, COEF = 0.2, 0.3, 3.0, (1.0, 1.05), 0.1
+Row = list[float]
 
 
-@pytest.mark.parametrize(("denominator", "value", "share"), [("fixed", 0.75, 0.25), ("kept", 1.5, 0.5)])
-def test_the_two_denominators(denominator: Denominator, value: float, share: float) -> None:
-    """Losses 1 and 2 are kept, 5 and 7 are rejected, NaN is padding: 3/4 or 3/2."""
-    loss = torch.tensor([[1.0, 2.0, 5.0, 7.0, math.nan]], requires_grad=True)
-    mask = torch.tensor([[True, True, True, True, False]])
-    keep = torch.tensor([[True, True, False, False, False]])
-    got = token_mean(loss, keep, mask, denominator)
-    got.backward()
-    assert got.item() == value
-    assert loss.grad is not None
-    assert loss.grad.tolist() == [[share, share, 0.0, 0.0, 0.0]]
+def surrogate(
+    name: str, theta: list[Row], at: list[Row], old: list[Row], a: list[Row], keep: oracle.Masks
+) -> list[Row]:
+    """Each loss with plain floats. What is detached is computed at `at`, so a difference in `theta` is the gradient."""
+    rows = []
+    for b, marks in enumerate(keep):
+        kept = [t for t, k in enumerate(marks) if k]
+        n = max(len(kept), 1)
+        mean_at = sum(at[b][t] - old[b][t] for t in kept) / n
+        row = [0.0] * len(marks)
+        for t in kept:
+            x, y, q, adv = theta[b][t], at[b][t], old[b][t], a[b][t]
+            rho, frozen = oracle.ratio(x - q), oracle.ratio(y - q)
+            if name == "dual_clip":
+                loss = oracle.ppo_clip(x, q, adv, LOW, HIGH)
+                row[t] = min(loss, -CAP * adv) if adv < 0 else loss
+            elif name == "gspo":
+                s = math.exp(min(mean_at + x - y, 10))
+                row[t] = max(-adv * s, -adv * oracle.clamp(s, 1 - LOW, 1 + HIGH))
+            elif name == "cispo":
+                row[t] = -oracle.clamp(frozen, 1 - LOW, 1 + HIGH) * adv * x
+            elif name == "sapo":
+                tau = TAU[0] if adv > 0 else TAU[1]
+                row[t] = -4 / tau / (1 + math.exp(-tau * (rho - 1))) * adv
+            elif name in ("dppo_tv", "dppo_kl"):
+                moved = math.exp(y) - math.exp(q) if name == "dppo_tv" else oracle.signed_kl(y, q)
+                inside = moved <= HIGH if adv > 0 else moved >= -LOW
+                row[t] = -min(frozen, CAP) * adv * x if inside else 0.0
+            elif name == "geo_mean":
+                total = 0.0
+                for u in kept:
+                    d, sign = theta[b][u] - old[b][u], (a[b][u] > 0) - (a[b][u] < 0)
+                    total += sign * min(sign * d, sign * oracle.clamp(d, -LOW, HIGH))
+                row[t] = -sum(a[b][u] for u in kept) / n * math.exp(total / n)
+        rows.append(row)
+    return rows
 
 
-@pytest.mark.parametrize("denominator", DENOMINATORS)
-@pytest.mark.parametrize("tokens", ["all rejected", "no tokens", "no rows"])
-def test_nothing_kept_is_zero_with_a_graph(denominator: Denominator, tokens: str) -> None:
-    """verl's token-mean is NaN here, unless the trainer passes a token count."""
-    parameter = torch.tensor(2.0, requires_grad=True)
-    mask = torch.full((0 if tokens == "no rows" else 2, 3), tokens == "all rejected")
-    loss = token_mean(parameter * torch.ones(mask.shape), torch.zeros_like(mask), mask, denominator)
-    loss.backward()
-    assert loss.item() == 0
-    assert parameter.grad is not None
-    assert parameter.grad.item() == 0
+def call(name: str, theta: Tensor, old: Tensor, a: Tensor, keep: Tensor) -> Tensor:
+    clip = {"low": LOW, "high": HIGH}
+    return {
+        "dual_clip": lambda: losses.dual_clip(theta, old, a, **clip, c=CAP),
+        "gspo": lambda: losses.gspo(theta, old, a, keep, **clip),
+        "cispo": lambda: losses.cispo(theta, old, a, **clip),
+        "sapo": lambda: losses.sapo(theta, old, a, tau_pos=TAU[0], tau_neg=TAU[1]),
+        "dppo_tv": lambda: losses.dppo_tv(theta, old, a, **clip, cap=CAP),
+        "dppo_kl": lambda: losses.dppo_kl(theta, old, a, **clip, cap=CAP),
+        "geo_mean": lambda: losses.geo_mean(theta, old, a, keep, **clip),
+    }[name]()
 
 
-def agg_loss() -> list[Any]:
-    cases = [c for c in VERL["agg_loss"] if c["mode"] == "token-mean"]
-    # Without a count verl divides by the tokens of the mask, as ours does when all are kept.
-    return [c for c in cases if set(c["kwargs"]) <= {"loss_scale_factor"}]
+@st.composite
+def updates(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[Row], oracle.Masks]:
+    """log π_θ, log π_old, A and keep; ratios on both sides of every bound, none on a kink."""
+    b, t = draw(st.sampled_from([(2, 4), (3, 1), (1, 5), (1, 1)]))
+    grid = lambda values: [[draw(st.sampled_from(values)) for _ in range(t)] for _ in range(b)]  # noqa: E731
+    old = grid([-0.11, -0.5, -1.3, -4.0])
+    moved = grid([-2.1, -0.31, -0.11, -0.013, 0.017, 0.13, 0.37, 1.7])
+    theta = [[q + m for q, m in zip(*row, strict=True)] for row in zip(old, moved, strict=True)]
+    return theta, old, grid([-2.0, -0.5, 0.0, 0.7, 1.5]), grid([True, True, True, False])
 
 
-@pytest.mark.parametrize(("case", "denominator"), list(itertools.product(agg_loss(), DENOMINATORS)))
-def test_token_mean_like_verl(case: Any, denominator: Denominator) -> None:
-    loss = tensor(VERL["agg_loss_input"]["loss_mat"])
-    if "nan_at_masked" in case:
-        loss[tuple(case["nan_at_masked"])] = math.nan
-    loss.requires_grad_()
-    mask = tensor(VERL["agg_loss_input"]["masks"][case["mask"]]).bool()
-    got = token_mean(loss, mask, mask, denominator)
-    got.backward()
-    assert loss.grad is not None
-    torch.testing.assert_close(loss.grad, tensor(case["grad"]) if "grad" in case else mask / mask.sum())
-    # verl: 0/0 for the empty mask.
-    assert case["value"] == "nan" if case["mask"] == "all_zero" else got.item() == pytest.approx(case["value"])
-    assert got.isfinite()
+@pytest.mark.parametrize("name", ["dual_clip", "gspo", "cispo", "sapo", "dppo_tv", "dppo_kl", "geo_mean"])
+def test_value_and_gradient(name: str) -> None:
+    @oracle.examples(40)
+    @given(updates())
+    def check(given: tuple[list[Row], list[Row], list[Row], oracle.Masks]) -> None:
+        at, old, a, keep = given
+        theta = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+        mask = torch.tensor(keep)
+        got = call(name, theta, torch.tensor(old).double(), torch.tensor(a).double(), mask)
+        expected = surrogate(name, at, at, old, a, keep)
+        kept = torch.where(mask, got, 0)
+        torch.testing.assert_close(kept, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
+        kept.sum().backward()
+        assert theta.grad is not None
+        for b, t in ((b, t) for b, row in enumerate(keep) for t, k in enumerate(row) if k):
+            step, totals = 1e-6, []
+            for sign in (1, -1):
+                moved = [list(row) for row in at]
+                moved[b][t] += sign * step
+                totals.append(sum(map(sum, surrogate(name, moved, at, old, a, keep))))
+            assert theta.grad[b, t].item() == pytest.approx((totals[0] - totals[1]) / (2 * step), rel=1e-4, abs=1e-6)
+        assert not theta.grad[~mask].any()
+
+    check()
 
 
-# --- whole policy losses ---
+def test_dppo_looks_only_where_the_advantage_pushes() -> None:
+    """π_old = 0.5. 0.9 is beyond 0.5 + 0.3 and 0.1 beyond 0.5 − 0.2: masked only if A pushes further that way."""
+    theta = torch.tensor([[0.9, 0.9, 0.1, 0.1]]).log().requires_grad_()
+    old, a = torch.full((1, 4), 0.5).log(), torch.tensor([[1.0, -1.0, -1.0, 1.0]])
+    loss = losses.dppo_tv(theta, old, a, low=0.2, high=0.3, cap=20.0)
+    assert (loss != 0).tolist() == [[False, True, False, True]]
 
 
-def inputs(case: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log π_θ, log π_old, advantages, weights: verl's record uses the case's old log-probs as π_θ."""
-    given, extra = batch(case), VERL["policy_loss"]["inputs"][case]
-    assert given.old_log_probs is not None
-    advantages, weights = tensor(extra["advantages"]), tensor(extra["rollout_is_weights"])
-    return given.old_log_probs.clone().requires_grad_(), given.rollout_log_probs, advantages, weights
+def test_the_cap_of_dppo_is_ours_to_choose() -> None:
+    """verl documents a cap of 20 and runs with 3, the default of another loss: ρ = 5 counts 5 here and 3 there."""
+    theta, old = torch.tensor([[-1.0]]), torch.tensor([[-1.0 - math.log(5)]])
+    wide = {"low": 1.0, "high": 1.0}
+    assert losses.dppo_tv(theta, old, torch.ones(1, 1), **wide, cap=20.0).item() == pytest.approx(5)
+    assert losses.dppo_tv(theta, old, torch.ones(1, 1), **wide, cap=3.0).item() == pytest.approx(3)
 
 
-def assert_like(result: Any, loss: Tensor, log_probs: Tensor) -> None:
-    loss.backward()
-    assert log_probs.grad is not None
-    torch.testing.assert_close(log_probs.grad, tensor(result["grad_log_prob"]), rtol=2e-5, atol=1e-6)
-    if result["value"] == "nan":  # everything rejected: verl divides 0 by 0
-        assert loss.item() == 0
-    else:
-        assert loss.item() == pytest.approx(result["value"], rel=2e-5, abs=1e-6)
+# --- the covariance losses ---
 
 
-@pytest.mark.parametrize("result", [r for r in RESULTS if r["loss"] in ("vanilla", "gpg")])
-@pytest.mark.parametrize("denominator", DENOMINATORS)
-def test_policy_loss_like_verl(result: Any, denominator: Denominator) -> None:
-    """vanilla and gpg are ppo_clip and reinforce; verl's dual clip is idle here, since no ratio passes 3."""
-    log_probs, old, advantages, weights = inputs(result["case"])
-    mask = batch(result["case"]).response_mask
-    assert result.get("metrics", {}).get("actor/pg_clipfrac_lower", 0) == 0
-    vanilla = result["loss"] == "vanilla"
-    loss = ppo_clip(log_probs, old, advantages, **CLIP) if vanilla else reinforce(log_probs, advantages)
-    loss = loss * weights if result["weighted"] else loss
-    assert_like(result, token_mean(loss, mask, mask, denominator), log_probs)
+def test_covariance() -> None:
+    """A = 1, 3 and log π = −1, −3, both with mean 2 and −2 over what is kept: (−1)(1) = (1)(−1) = −1."""
+    got = covariance(
+        torch.tensor([[-1.0, -3.0, 9.0]]), torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[True, True, False]])
+    )
+    assert got[0, :2].tolist() == [-1, -1]
 
 
-@pytest.mark.parametrize("result", [r for r in RESULTS if r["loss"] == "bypass_mode"])
-def test_bypass_like_verl(result: Any) -> None:
-    """Correction and loss together: weights and rejection follow π_θ/π_rollout, PPO-clip ignores the weights.
+def test_kl_cov_penalises_the_largest_covariances() -> None:
+    """cov = A·log π up to means: of four tokens a share of one half is two, those of covariance 4.5 and 0.5."""
+    theta = torch.tensor([[-1.0, -2.0, -3.0, -4.0, 0.0]], requires_grad=True)
+    a = torch.tensor([[3.0, 2.0, 1.0, 0.0, 99.0]])
+    keep = torch.tensor([[True, True, True, True, False]])
+    # means −2.5 and 1.5: cov 1.5·1.5, 0.5·0.5, −0.5·−0.5, −1.5·−1.5 = 2.25, 0.25, 0.25, 2.25
+    old = theta.detach() - 0.25
+    got = losses.kl_cov(theta, old, a, keep, share=0.5, coef=COEF)
+    plain = -a * math.exp(0.25)
+    torch.testing.assert_close((got - plain)[0, :4], COEF * torch.tensor([0.25, 0.0, 0.0, 0.25]))
+    got[keep].sum().backward()
+    assert theta.grad is not None
+    torch.testing.assert_close(theta.grad[0, :4], plain[0, :4] + COEF * torch.tensor([1.0, 0.0, 0.0, 1.0]))
 
-    verl's denominator is what the trainer passes: every token before rejection, or else those that are kept.
-    """
-    log_probs, rollout, advantages, _ = inputs(result["case"])
-    settings = config(result["rollout_correction"])
-    given = batch(result["case"])
-    corrected = correct(given.replace(old_log_probs=log_probs.detach()), settings)
-    if settings.loss_type == "reinforce":
-        loss = reinforce(log_probs, advantages) * corrected.weights
-    else:
-        loss = ppo_clip(log_probs, rollout, advantages, **CLIP)
-    denominator: Denominator = "fixed" if result["global_batch_info"] else "kept"
-    assert_like(result, token_mean(loss, corrected.keep_mask, given.response_mask, denominator), log_probs)
+
+def test_clip_cov_drops_a_share_of_the_candidates_at_random() -> None:
+    """100 tokens, half with covariance 2.25 within (1, 5), half 0.25: a share of 0.1 drops ten of the first half."""
+    theta = torch.tensor([[-1.0, -2.0, -3.0, -4.0]]).repeat(25, 1).requires_grad_()
+    a = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).repeat(25, 1) + 0.1
+    keep = torch.ones(25, 4, dtype=torch.bool)
+
+    def dropped(seed: int) -> Tensor:
+        draw = torch.Generator().manual_seed(seed)
+        loss = losses.clip_cov(
+            theta, theta.detach(), a, keep, low=0.2, high=0.2, share=0.1, bounds=(1.0, 5.0), generator=draw
+        )
+        assert torch.equal(loss != 0, loss == -a)
+        return loss == 0
+
+    first, second = dropped(0), dropped(1)
+    assert first.sum() == second.sum() == 10
+    assert not (first | second)[:, 1:3].any()
+    assert not torch.equal(first, second)
+    assert torch.equal(dropped(0), first)
+
+
+def test_clip_cov_leaves_clipped_tokens_and_other_covariances_alone() -> None:
+    """ρ = e^0.5 with A > 0 is clipped already; without candidates nothing is dropped, though at least one could be."""
+    theta = torch.tensor([[-1.0, -2.0, -3.0, -4.0]])
+    a, keep = torch.tensor([[3.0, 2.0, 1.0, 0.0]]) + 0.1, torch.ones(1, 4, dtype=torch.bool)
+    for old, bounds in ((theta - 0.5, (2.0, 5.0)), (theta, (5.0, 9.0))):
+        got = losses.clip_cov(theta, old, a, keep, low=0.2, high=0.2, share=1.0, bounds=bounds)
+        expected = ppo_clip(theta, old, a, **CLIP)
+        # Token 3 (covariance 2.25, A = 0.1 > 0) is clipped like token 0.
+        torch.testing.assert_close(got, expected)
+
+
+def test_covariance_losses_of_nothing() -> None:
+    empty, keep = torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool)
+    assert losses.kl_cov(empty, empty, empty, keep, share=0.5, coef=1.0).shape == (0, 3)
+    none = torch.zeros(1, 2)
+    assert losses.kl_cov(none, none, none, torch.zeros(1, 2, dtype=torch.bool), share=0.5, coef=1.0).tolist() == [
+        [0, 0]
+    ]

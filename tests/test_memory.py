@@ -32,11 +32,11 @@ def batch() -> TokenBatch:
 
 def peak(run: Any) -> int:
     """Bytes alive at the worst moment, over what was alive before, as the allocator saw them."""
-    with profile(profile_memory=True, use_kineto=True) as recorded:
+    recorded: Any = profile(profile_memory=True, use_kineto=True)
+    with recorded:
         kept = run()
     assert kept is not None
-    results = recorded.kineto_results
-    assert results is not None
+    results: Any = recorded.kineto_results
     changes = sorted((e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]")
     alive = worst = 0
     for _, change in changes:

@@ -202,8 +202,12 @@ def test_skyrl_turns_the_gradient_around_with_its_default_cap() -> None:
     """use_tis without a cap passes SkyRL's validation with min(ρ, −1) = −1 for every token."""
     assert VALIDATED["deprecated_use_tis_default_cap"]["ok"]
     assert VALIDATED["deprecated_use_tis_default_cap"]["token_tis_ratio_clip_high"] == -1.0
-    with pytest.raises(UsageError, match=r"tis_imp_ratio_cap must be > 0; got -1.*turns the gradient around"):
+    with pytest.raises(UsageError, match=r"tis_imp_ratio_cap must be > 0; got -1\. .*turns the gradient around"):
         from_skyrl({"use_tis": True})
+
+
+def test_a_cap_below_1_is_a_cap() -> None:
+    assert from_skyrl({"tis_ratio_type": "token", "token_tis_ratio_clip_high": 0.5}).rollout_is_threshold == 0.5
 
 
 def test_skyrl_accepts_crossed_bounds() -> None:
@@ -343,7 +347,23 @@ def test_the_mapping_is_readable() -> None:
         "loss_type": "ppo_clip",
         "denominator": "fixed",
     }
-    assert "lower: 1.0e-05" in to_yaml(config)
+    assert to_yaml(config) == (
+        "rollout_is: token\n"
+        "rollout_is_threshold: inf\n"
+        "rollout_is_threshold_lower: null\n"
+        "rollout_is_mode: truncate\n"
+        "rollout_is_batch_normalize: false\n"
+        "rollout_rs:\n"
+        "- rule: seq_mean_k1\n"
+        "  lower: 0.999\n"
+        "  upper: 1.001\n"
+        "- rule: seq_min_k1\n"
+        "  lower: 1.0e-05\n"
+        "bypass_mode: false\n"
+        "loss_type: ppo_clip\n"
+        "denominator: fixed\n"
+    )
+    assert to_json(config).startswith('{\n  "rollout_is": "token",\n  "rollout_is_threshold": "inf",\n')
 
 
 def test_defaults_may_be_left_out() -> None:

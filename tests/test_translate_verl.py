@@ -204,6 +204,7 @@ def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
         ({"bypass_mode": "yes"}, "bypass_mode must be True or False; got 'yes'"),
         ({"rollout_is_batch_normalize": True}, "nothing to normalise"),
         ({"rollout_rs": "token_k1,seq_max_k2,token_k3", "rollout_rs_threshold": "2,3"}, "1 or 3 thresholds; got '2,3'"),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "inf"}, "must be finite and ≥ 1; got inf"),
         ({"rollout_rs": "token_k1", "rollout_rs_threshold": "1.4_0.6"}, "0 < lower ≤ upper; got '1.4_0.6'"),
         ([("rollout_is", "token")], "must be a mapping"),
         ({"rollout_is": "token", "rollout_is_threshold_lower": 0.5}, "Did you mean 'rollout_is_threshold'"),

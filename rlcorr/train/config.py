@@ -5,15 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rlcorr.config import KL_ESTIMATORS, CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
-from rlcorr.presets import preset
+from rlcorr.presets import PRESETS, preset
 from rlcorr.runs import ROOT
 from rlcorr.train.tasks import get_task
 
 EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 KvCacheDtype = Literal["auto", "fp8", "fp8_e5m2"]
+
+TRAINER_LOSS = LossConfig(use_kl_loss=True)
+"""PPO's numbers, with a small KL term to the frozen starting model."""
 
 WARM_START = ROOT / "warm_start" / "checkpoint"
 
@@ -64,14 +67,10 @@ class TrainConfig:
     learning_rate: float = 3e-4
     final_learning_rate: float = 3e-5
     """What the learning rate falls to, linearly, at the last step."""
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    loss: LossConfig = TRAINER_LOSS
+    """The numbers of the policy loss and of its KL terms; a preset with numbers of its own sets those."""
     value_clip: float = 0.2
     value_coef: float = 0.1
-    kl_coef: float = 0.001
-    """Weight of the KL term to the frozen starting model."""
-    kl_estimator: str = "k2"
-    """k1, abs, k2, k3, or one of them with + for k2's gradient. k2 is the one whose gradient is that of the KL."""
     gamma: float = 1.0
     gae_lambda: float = 1.0
     max_grad_norm: float = 1.0
@@ -87,8 +86,7 @@ class TrainConfig:
         preset(self.preset)
         if not (self.model / "config.json").is_file():
             raise UsageError(f"no model at {self.model}: it must hold config.json; the warm start is {WARM_START}.")
-        if self.kl_estimator not in KL_ESTIMATORS:
-            raise unknown("KL estimator", self.kl_estimator, KL_ESTIMATORS)
+        self.policy_loss  # noqa: B018 refuses numbers that contradict the preset's
         if Path(self.run).name != self.run or self.run in (".", ".."):
             raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
         positive = ("steps", "prompts_per_step", "samples_per_prompt", "epochs", "minibatches", "eval_every")
@@ -109,6 +107,18 @@ class TrainConfig:
             self.minibatches,
             "at most prompts_per_step · samples_per_prompt",
         )
+
+    @property
+    def policy_loss(self) -> LossConfig:
+        """`loss` with the numbers that the preset sets. Raises `UsageError` where both set one."""
+        own, plain = PRESETS[self.preset].loss, LossConfig()
+        names = [f.name for f in dataclasses.fields(own) if getattr(own, f.name) != getattr(plain, f.name)]
+        for name in names:
+            if getattr(self.loss, name) not in (getattr(TRAINER_LOSS, name), getattr(own, name)):
+                raise UsageError(
+                    f"preset {self.preset} sets {name}={getattr(own, name)}; got {getattr(self.loss, name)} as well."
+                )
+        return dataclasses.replace(self.loss, **{name: getattr(own, name) for name in names})
 
     @property
     def correction(self) -> CorrectionConfig:

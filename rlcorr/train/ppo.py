@@ -16,23 +16,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from rlcorr import runs
 from rlcorr.advantages import gae, token_rewards, whiten
 from rlcorr.correction import correct
-from rlcorr.diagnostics import measure
+from rlcorr.diagnostics import measure, merge
 from rlcorr.errors import UsageError
-from rlcorr.kl import kl_penalty
-from rlcorr.losses import clipped_value, ppo_clip, reinforce, token_mean
+from rlcorr.losses import clipped_value
 from rlcorr.masked import masked_mean
-from rlcorr.report import PREFIX, metrics
+from rlcorr.objective import policy_loss
+from rlcorr.report import PREFIX, means, metrics
 from rlcorr.train.collect import Collected, collect, greedy_accuracy
 from rlcorr.train.config import TrainConfig
 from rlcorr.train.engine import resolve_engine, start_engine
-from rlcorr.train.model import Policy, Scores, load_lm
+from rlcorr.train.model import Policy, load_lm
 from rlcorr.train.recorder import Recorder, manifest_of
 from rlcorr.train.rollout import RolloutEngine
 from rlcorr.train.stopwatch import Stopwatch
 from rlcorr.train.sync_proof import prove_step, prove_sync
 from rlcorr.train.tasks import Example, Task, examples, get_task
 from rlcorr.train.tokenizer import encode, load_tokenizer
-from rlcorr.types import CorrectionResult, TokenBatch
+from rlcorr.types import CorrectionResult, Measured, TokenBatch
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Session:
     engine: RolloutEngine
     optimizer: torch.optim.Optimizer
     shuffle: torch.Generator
+    chance: torch.Generator  # for losses that select at random
     stream: Iterator[Example]
     held_out: list[Example]
 
@@ -97,6 +98,7 @@ def prepare(config: TrainConfig, device: torch.device, path: Path) -> Session:
         engine=engine,
         optimizer=torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, weight_decay=0.0),
         shuffle=torch.Generator().manual_seed(config.seed),
+        chance=torch.Generator(device).manual_seed(config.seed),
         stream=examples(task, config.seed),
         held_out=held_out,
     )
@@ -178,82 +180,43 @@ def update(session: Session, batch: TokenBatch, result: CorrectionResult) -> dic
     config = session.config
     assert batch.advantages is not None
     batch = batch.replace(advantages=whiten(batch.advantages, result.keep_mask))
-    measured = []
+    steps = []
     for _ in range(config.epochs):
         order = torch.randperm(len(batch.response_mask), generator=session.shuffle).to(session.device)
         for rows in order.chunk(config.minibatches):
-            measured.append(_optimizer_step(session, batch.rows(rows), _result_rows(result, rows)))
-    means: list[float] = torch.stack(measured).mean(0).tolist()
-    report: dict[str, float] = dict(zip(LOSS_METRICS, means, strict=True))
+            steps.append(_optimizer_step(session, batch.rows(rows), result.rows(rows)))
+    values: list[float] = torch.stack([values for values, _ in steps]).mean(0).tolist()
+    report: dict[str, float] = dict(zip(STEP_METRICS, values, strict=True))
     if not math.isfinite(report["grad_norm"]):
         raise UsageError("the gradient is not finite; training stops here. A smaller learning rate may help.")
-    return report
+    return report | means(merge(measured for _, measured in steps))
 
 
-LOSS_METRICS: tuple[str, ...] = ("policy_loss", "value_loss", "kl_ref", "clip_fraction", "entropy", "grad_norm")
+STEP_METRICS: tuple[str, ...] = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 
-def _optimizer_step(session: Session, batch: TokenBatch, result: CorrectionResult) -> Tensor:
-    """One gradient step; returns the values of LOSS_METRICS, still on the device."""
+def _optimizer_step(session: Session, batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, Measured]:
+    """One gradient step; returns the values of STEP_METRICS and the moments of the policy loss, on the device."""
     config, policy = session.config, session.policy
     mask = batch.response_mask
     scores = policy(batch, config.rollout.temperature)
-    per_token, keep = policy_loss(config, batch, scores, result)
-    policy_part = token_mean(per_token, keep, mask, config.correction.denominator)
+    policy_part, measured = policy_loss(
+        scores.log_probs, batch, result, config.correction, config.policy_loss, generator=session.chance
+    )
     value_part = masked_mean(
         clipped_value(scores.values, _of(batch.values), _of(batch.returns), clip=config.value_clip), mask
     )
-    kl = masked_mean(kl_penalty(scores.log_probs, _of(batch.ref_log_probs), config.kl_estimator), mask)
-    loss = policy_part + config.value_coef * value_part + config.kl_coef * kl
     session.optimizer.zero_grad()
-    loss.backward()
+    (policy_part + config.value_coef * value_part).backward()
     grad_norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
     if bool(grad_norm.isfinite()):
         session.optimizer.step()
-    moved = (scores.log_probs.detach() - _of(batch.old_log_probs)).exp()
-    clipped = masked_mean(((moved < 1 - config.clip_low) | (moved > 1 + config.clip_high)).float(), mask)
-    return torch.stack(
-        [
-            policy_part.detach(),
-            value_part.detach(),
-            kl.detach(),
-            clipped,
-            masked_mean(scores.entropy.detach(), mask),
-            grad_norm,
-        ]
-    )
-
-
-def policy_loss(
-    config: TrainConfig, batch: TokenBatch, scores: Scores, result: CorrectionResult
-) -> tuple[Tensor, Tensor]:
-    """Per-token loss and the tokens it counts.
-
-    decoupled         w(π_old/π_rollout) · PPO-clip(π_θ/π_old), weights and rejection fixed before the update
-    bypass, ppo_clip  PPO-clip(π_θ/π_rollout); rejection on π_θ/π_rollout, no weights
-    bypass, reinforce −A log π_θ · w(π_θ/π_rollout); weights and rejection follow π_θ
-    """
-    correction, advantages = config.correction, _of(batch.advantages)
-    if correction.bypass_mode:
-        result = correct(batch.replace(old_log_probs=scores.log_probs.detach()), correction)
-    # A rejected token may hold NaN or inf, and 0 · NaN is NaN in the gradient: neutral numbers take its place.
-    keep, weights = result.keep_mask, torch.where(result.keep_mask, result.weights, 0)
-    if correction.loss_type == "reinforce":
-        return reinforce(scores.log_probs, advantages) * weights, keep
-    old = batch.rollout_log_probs if correction.bypass_mode else _of(batch.old_log_probs)
-    old = torch.where(keep, old, scores.log_probs.detach())
-    clipped = ppo_clip(scores.log_probs, old, advantages, low=config.clip_low, high=config.clip_high)
-    return (clipped if correction.bypass_mode else clipped * weights), keep
+    entropy = masked_mean(scores.entropy.detach(), mask)
+    return torch.stack([policy_part.detach(), value_part.detach(), entropy, grad_norm]), measured
 
 
 def reference_log_probs(reference: PreTrainedModel, batch: TokenBatch, temperature: float) -> Tensor:
     return Policy(reference).to(reference.device)(batch, temperature).log_probs
-
-
-def _result_rows(result: CorrectionResult, rows: Tensor) -> CorrectionResult:
-    return CorrectionResult(
-        result.log_ratio[rows], result.weights[rows], result.keep_mask[rows], result.rejected_by[rows]
-    )
 
 
 def _rollout_summary(batch: TokenBatch) -> dict[str, float]:

@@ -1,0 +1,182 @@
+"""From losses per token to the one number that is differentiated: dispatch, weights, aggregation, KL terms."""
+
+import torch
+from torch import Tensor
+
+from rlcorr import losses
+from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.kl import kl_penalty
+from rlcorr.masked import masked_mean, masked_sum, moments, shares, tally
+from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
+
+
+def policy_loss(
+    log_probs: Tensor,
+    batch: TokenBatch,
+    result: CorrectionResult,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    *,
+    tokens: float | None = None,
+    sequences: float | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Measured]:
+    """The loss of one mini- or micro-batch, and its metrics. Needs advantages.
+
+    decoupled  w(π_old/π_rollout) · loss(π_θ/π_old); weights and rejection from `result`, fixed before the update
+    bypass     w · loss(π_θ/π_rollout); weights and rejection follow π_θ/π_rollout, `result` is not read
+
+    plus kl_loss_coef · KL(π_θ‖π_ref), aggregated like the loss over all response tokens, and rollout_kl_loss_coef times
+    the mean over rows of the mean over kept tokens of KL(π_θ‖π_rollout). Weights multiply after the clip and carry no
+    gradient. `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the
+    loss of the whole (`aggregate`).
+    """
+    if batch.advantages is None:
+        raise UsageError("the policy loss needs advantages; the batch has none.")
+    mask = batch.response_mask
+    if correction.bypass_mode:
+        result = correct(batch.replace(old_log_probs=log_probs.detach()), correction)
+    keep = result.keep_mask
+    old = batch.rollout_log_probs if correction.bypass_mode else batch.old_log_probs
+    if old is None:
+        raise UsageError("the policy loss needs old_log_probs, or bypass_mode=True; the batch has none.")
+    theta = torch.where(keep, log_probs, 0)
+    old, advantages, weights = (neutral(x, keep) for x in (old, batch.advantages, result.weights))
+    per_token = token_losses(correction, loss, theta, old, advantages, keep, generator)
+    if correction.loss_type == "geo_mean":
+        weights = masked_mean(weights.clamp(min=1e-10).log(), keep, -1).exp()[:, None]
+
+    def total(x: Tensor, kept: Tensor, denominator: Denominator) -> Tensor:
+        return aggregate(x, kept, mask, loss.loss_agg_mode, denominator, tokens, sequences, loss.loss_scale_factor)
+
+    value = total(per_token * weights, keep, correction.denominator)
+    measured = _measured(theta.detach(), old, advantages, keep, loss) | {
+        "lr_factor": _one(lr_factor(keep, mask, correction, loss))
+    }
+    if loss.use_kl_loss:
+        if batch.ref_log_probs is None:
+            raise UsageError("use_kl_loss needs ref_log_probs; the batch has none.")
+        kl = kl_penalty(torch.where(mask, log_probs, 0), neutral(batch.ref_log_probs, mask), loss.kl_loss_type)
+        value = value + loss.kl_loss_coef * total(kl, mask, "fixed")
+        measured["actor/kl_loss"] = moments(kl.detach(), mask, "sum").pooled()
+    if loss.use_rollout_kl_loss:
+        kl = kl_penalty(theta, neutral(batch.rollout_log_probs, keep), loss.rollout_kl_estimator_type)
+        each = masked_mean(kl, keep, -1)
+        rows = len(each) if sequences is None else sequences
+        value = value + loss.rollout_kl_loss_coef * each.sum() / max(rows, 1)
+        measured["rollout_kl"] = moments(each.detach(), torch.ones_like(each, dtype=torch.bool), "sum").double()
+    return value, Measured.of(measured)
+
+
+def neutral(x: Tensor, keep: Tensor) -> Tensor:
+    """x without gradient, and 0 outside `keep`: a NaN there would reach the gradient as 0 · NaN."""
+    return torch.where(keep, x.detach(), 0)
+
+
+def token_losses(
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    log_probs: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The loss that `correction.loss_type` names, with the numbers of `loss`."""
+    low, high = loss.clip_ratio_low, loss.clip_ratio_high
+    given = (log_probs, old, advantages)
+    match correction.loss_type:
+        case "reinforce" | "gpg":
+            return losses.reinforce(log_probs, advantages)
+        case "ppo_clip":
+            return losses.ppo_clip(*given, low=low, high=high)
+        case "dual_clip":
+            return losses.dual_clip(*given, low=low, high=high, c=loss.clip_ratio_c)
+        case "gspo":
+            return losses.gspo(*given, keep, low=low, high=high)
+        case "cispo":
+            return losses.cispo(*given, low=low, high=high)
+        case "sapo":
+            return losses.sapo(*given, tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)
+        case "geo_mean":
+            return losses.geo_mean(*given, keep, low=low, high=high)
+        case "dppo_tv":
+            return losses.dppo_tv(*given, low=low, high=high, cap=loss.dppo_ratio_cap)
+        case "dppo_kl":
+            return losses.dppo_kl(*given, low=low, high=high, cap=loss.dppo_ratio_cap)
+        case "clip_cov":
+            bounds = (loss.clip_cov_lb, loss.clip_cov_ub)
+            return losses.clip_cov(
+                *given, keep, low=low, high=high, share=loss.clip_cov_ratio, bounds=bounds, generator=generator
+            )
+        case "kl_cov":
+            return losses.kl_cov(*given, keep, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef)
+
+
+def aggregate(
+    loss: Tensor,
+    keep: Tensor,
+    mask: Tensor,
+    mode: Aggregation = "token-mean",
+    denominator: Denominator = "fixed",
+    tokens: float | None = None,
+    sequences: float | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Σ over the kept tokens, divided as verl's `agg_loss` does.
+
+    token-mean               Σ_bt L / N              N tokens
+    token-sum                Σ_bt L
+    seq-mean-token-sum       Σ_b (Σ_t L) / S         S sequences
+    seq-mean-token-mean      Σ_b (Σ_t L / n_b) / S   n_b tokens of the sequence
+    seq-mean-token-sum-norm  Σ_b (Σ_t L) / S / scale (the number of columns, if None)
+
+    N, S and n_b count every response token (fixed) or the kept ones (kept); N and S are replaced by `tokens` and
+    `sequences`, the totals of a batch of which this is a part, so that the parts sum to the whole. Sequences without a
+    counted token do not count. Nothing kept: 0, with a graph.
+    """
+    counted = mask if denominator == "fixed" else keep
+    if mode in ("token-mean", "token-sum"):
+        total = masked_sum(loss, keep)
+        return total if mode == "token-sum" else total / _at_least_one(counted.sum() if tokens is None else tokens)
+    each = masked_sum(loss, keep, -1)
+    if mode == "seq-mean-token-mean":
+        each = each / tally(counted).clamp(min=1)
+    if mode == "seq-mean-token-sum-norm":
+        each = each / (max(loss.shape[-1], 1) if scale is None else scale)
+    return each.sum() / _at_least_one(counted.any(-1).sum() if sequences is None else sequences)
+
+
+def _at_least_one(count: Tensor | float) -> Tensor | float:
+    return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
+
+
+def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
+    """What rejection multiplies the learning rate by: aggregate(1 over kept) / aggregate(1 over all).
+
+    Token modes with a fixed denominator: kept tokens / all tokens; with a kept one: 1, or 0 if nothing is kept.
+    """
+    ones = torch.ones(keep.shape, device=keep.device)
+    mode, scale = loss.loss_agg_mode, loss.loss_scale_factor
+    whole = aggregate(ones, mask, mask, mode, scale=scale)
+    part = aggregate(ones, keep, mask, mode, correction.denominator, scale=scale)
+    return torch.where(whole > 0, part / whole, 0.0)
+
+
+def _measured(log_probs: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, loss: LossConfig) -> dict[str, Moments]:
+    """verl's `actor/` metrics, over the kept tokens: how often the clip binds, and by how much π_θ has moved."""
+    d = log_probs - old
+    rho = d.exp()
+    clipped = torch.where(advantages > 0, rho > 1 + loss.clip_ratio_high, rho < 1 - loss.clip_ratio_low)
+    lower = (advantages < 0) & (rho > loss.clip_ratio_c)
+    return {
+        "actor/ppo_kl": moments(-d, keep, "sum").pooled(),
+        "actor/pg_clipfrac": shares(clipped & (advantages != 0), keep).pooled(),
+        "actor/pg_clipfrac_lower": shares(lower, keep).pooled(),
+    }
+
+
+def _one(x: Tensor) -> Moments:
+    return moments(x[None], torch.ones(1, dtype=torch.bool, device=x.device)).double()
