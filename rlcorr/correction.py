@@ -18,7 +18,7 @@ from rlcorr.ratios import k2, k3, log_ratio, over_sequence, ratio
 from rlcorr.types import CorrectionResult, TokenBatch
 
 PROBABILITY_FLOOR = 1e-6
-"""The coins of binary_kl and signed_kl have probabilities in [1e-6, 1 − 1e-6], so they are at most about 13.8."""
+"""The coins of binary_kl have probabilities in [1e-6, 1 − 1e-6], so it is at most about 13.8 (verl)."""
 
 
 def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
@@ -180,19 +180,19 @@ def prob_diff(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     """max(KL(P‖Q), KL(Q‖P)) of the coins "this token or another" (KPop)."""
-    p, q, token, rest = _coins(log_p, log_q)
+    p, q, token, rest = _coins(log_p, log_q, PROBABILITY_FLOOR)
     return torch.maximum(p * token + (1 - p) * rest, -(q * token + (1 - q) * rest))
 
 
 def signed_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(Q‖P) of the same coins, negative where p < q (DPPO, arXiv:2602.04879)."""
-    p, q, token, rest = _coins(log_p, log_q)
+    """KL(Q‖P) of the coins, negative where p < q (DPPO, arXiv:2602.04879); probabilities in [1e-8, 1 − 1e-8]."""
+    p, q, token, rest = _coins(log_p, log_q, 1e-8)
     return -(q * token + (1 - q) * rest) * torch.sign(p - q)
 
 
-def _coins(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """p, q, log p/q and log (1−p)/(1−q); 1 − p comes from expm1, which keeps its digits where p is near 1."""
-    low, high = math.log(PROBABILITY_FLOOR), math.log1p(-PROBABILITY_FLOOR)
+    low, high = math.log(floor), math.log1p(-floor)
     log_p, log_q = _raised(log_p).clamp(low, high), _raised(log_q).clamp(low, high)
     rest = (-torch.expm1(log_p)).log() - (-torch.expm1(log_q)).log()
     return log_p.exp(), log_q.exp(), log_p - log_q, rest

@@ -14,14 +14,15 @@ from rlcorr.ratios import SAFETY_BOUND, k2, k3
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
-    """Per-token penalty, same shape as `log_probs`. Raises `UsageError` for an unknown estimator.
+    """Per-token penalty, same shape as `log_probs`, at least float32. Raises `UsageError` for an unknown estimator.
 
     k1: δ · abs: |δ| · k2: δ²/2 · k3: e^(−δ) − 1 + δ. Only the input of k3's exponential is clamped (to ±20), and with a
     straight-through clamp, so the gradient never silently becomes zero.
     """
     if estimator not in KL_ESTIMATORS:
         raise unknown("KL estimator", estimator, KL_ESTIMATORS)
-    delta = log_probs - ref_log_probs
+    at_least_float32 = torch.promote_types(log_probs.dtype, torch.float32)
+    delta = log_probs.to(at_least_float32) - ref_log_probs.to(at_least_float32)
     value = _value(delta, estimator.removesuffix("+"))
     if not estimator.endswith("+"):
         return value

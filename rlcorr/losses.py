@@ -5,6 +5,8 @@ carries a gradient. Positions outside `keep` must hold finite numbers (`objectiv
 there is not used.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -59,32 +61,33 @@ def geo_mean(
     sequence (geometric-mean policy optimisation, arXiv:2507.20673)."""
     d, sign = log_probs - old_log_probs, torch.sign(advantages)
     clipped = sign * torch.minimum(sign * d, sign * d.clamp(-low, high))
-    each = -masked_mean(advantages, keep, -1) * masked_mean(clipped, keep, -1).exp()
+    each = -masked_mean(advantages, keep, -1) * ratio(masked_mean(clipped, keep, -1))
     return each[:, None].expand_as(log_probs)
 
 
-def dppo_tv(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float, cap: float
+def dppo(
+    loss_type: Literal["dppo_tv", "dppo_kl"],
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    *,
+    low: float,
+    high: float,
+    cap: float,
 ) -> Tensor:
-    """−sg(min(ρ, cap)) A log π_θ while −low ≤ π_θ − π_old ≤ high on the side that A pushes to, else 0
-    (Qi et al., arXiv:2602.04879)."""
-    return _dppo(prob_diff, log_probs, old_log_probs, advantages, low, high, cap)
-
-
-def dppo_kl(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float, cap: float
-) -> Tensor:
-    """dppo_tv with the binary KL(π_old‖π_θ), signed like π_θ − π_old, in place of the difference."""
-    return _dppo(signed_kl, log_probs, old_log_probs, advantages, low, high, cap)
-
-
-def _dppo(
-    divergence, log_probs: Tensor, old: Tensor, advantages: Tensor, low: float, high: float, cap: float
-) -> Tensor:
+    """−sg(min(ρ, cap)) A log π_θ inside the trust region, else 0 (Qi et al., arXiv:2602.04879)."""
     theta = log_probs.detach()
-    moved = divergence(theta, old)
-    inside = torch.where(advantages > 0, moved <= high, moved >= -low)
-    return torch.where(inside, -ratio(theta - old).clamp(max=cap) * advantages * log_probs, 0 * log_probs)
+    inside = dppo_inside(loss_type, theta, old_log_probs, advantages, low=low, high=high)
+    return torch.where(inside, -ratio(theta - old_log_probs).clamp(max=cap) * advantages * log_probs, 0 * log_probs)
+
+
+def dppo_inside(
+    loss_type: Literal["dppo_tv", "dppo_kl"], theta: Tensor, old: Tensor, advantages: Tensor, *, low: float, high: float
+) -> Tensor:
+    """−low ≤ D ≤ high on the side that A pushes to: D is π_θ − π_old (dppo_tv), or the binary KL(π_old‖π_θ) with the
+    sign of that difference (dppo_kl)."""
+    moved = (prob_diff if loss_type == "dppo_tv" else signed_kl)(theta, old)
+    return torch.where(advantages > 0, moved <= high, moved >= -low)
 
 
 def clip_cov(
@@ -134,9 +137,10 @@ def _first(score: Tensor, keep: Tensor, share: float) -> Tensor:
     """The ⌊share · kept tokens⌋ positions, at least one, of the highest score; never one of −inf."""
     if not score.numel():
         return keep
-    number = (keep.sum() * share).long().clamp(min=1, max=score.numel())
-    least = score.flatten().sort(descending=True).values.gather(0, number[None] - 1)
-    return (score >= least) & (score > -torch.inf)
+    number = (keep.sum() * share).long().clamp(min=1)
+    order = score.flatten().argsort(descending=True, stable=True)
+    first = torch.arange(score.numel(), device=score.device) < number
+    return torch.empty_like(first).scatter(0, order, first).view_as(score) & (score > -torch.inf)
 
 
 def _clipped(rho: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:

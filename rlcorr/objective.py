@@ -4,11 +4,12 @@ import torch
 from torch import Tensor
 
 from rlcorr import losses
-from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig
+from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
 from rlcorr.masked import masked_mean, masked_sum, moments, shares, tally
+from rlcorr.ratios import ratio
 from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
 
 
@@ -28,10 +29,10 @@ def policy_loss(
     decoupled  w(π_old/π_rollout) · loss(π_θ/π_old); weights and rejection from `result`, fixed before the update
     bypass     w · loss(π_θ/π_rollout); weights and rejection follow π_θ/π_rollout, `result` is not read
 
-    plus kl_loss_coef · KL(π_θ‖π_ref), aggregated like the loss over all response tokens, and rollout_kl_loss_coef times
-    the mean over rows of the mean over kept tokens of KL(π_θ‖π_rollout). Weights multiply after the clip and carry no
-    gradient. `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the
-    loss of the whole (`aggregate`).
+    plus kl_loss_coef · KL(π_θ‖π_ref), aggregated like the loss, and rollout_kl_loss_coef · KL(π_θ‖π_rollout), the mean
+    over sequences of their mean; both on the kept tokens. Weights multiply after the clip and carry no gradient.
+    `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the loss of the
+    whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only.
     """
     if batch.advantages is None:
         raise UsageError("the policy loss needs advantages; the batch has none.")
@@ -48,25 +49,23 @@ def policy_loss(
     if correction.loss_type == "geo_mean":
         weights = masked_mean(weights.clamp(min=1e-10).log(), keep, -1).exp()[:, None]
 
-    def total(x: Tensor, kept: Tensor, denominator: Denominator) -> Tensor:
-        return aggregate(x, kept, mask, loss.loss_agg_mode, denominator, tokens, sequences, loss.loss_scale_factor)
+    def total(x: Tensor, mode: Aggregation) -> Tensor:
+        scale = loss.loss_scale_factor
+        return aggregate(x, keep, mask, mode, correction.denominator, tokens, sequences, scale)
 
-    value = total(per_token * weights, keep, correction.denominator)
-    measured = _measured(theta.detach(), old, advantages, keep, loss) | {
-        "lr_factor": _one(lr_factor(keep, mask, correction, loss))
-    }
+    value = total(per_token * weights, loss.loss_agg_mode)
+    measured = _measured(theta.detach(), old, advantages, keep, correction.loss_type, loss)
+    measured |= {"actor/pg_loss": _one(value.detach()), "lr_factor": _one(lr_factor(keep, mask, correction, loss))}
     if loss.use_kl_loss:
         if batch.ref_log_probs is None:
             raise UsageError("use_kl_loss needs ref_log_probs; the batch has none.")
-        kl = kl_penalty(torch.where(mask, log_probs, 0), neutral(batch.ref_log_probs, mask), loss.kl_loss_type)
-        value = value + loss.kl_loss_coef * total(kl, mask, "fixed")
-        measured["actor/kl_loss"] = moments(kl.detach(), mask, "sum").pooled()
+        kl = kl_penalty(theta, neutral(batch.ref_log_probs, keep), loss.kl_loss_type)
+        value = value + loss.kl_loss_coef * total(kl, loss.loss_agg_mode)
+        measured["actor/kl_loss"] = moments(kl.detach(), keep, "sum").pooled()
     if loss.use_rollout_kl_loss:
         kl = kl_penalty(theta, neutral(batch.rollout_log_probs, keep), loss.rollout_kl_estimator_type)
-        each = masked_mean(kl, keep, -1)
-        rows = len(each) if sequences is None else sequences
-        value = value + loss.rollout_kl_loss_coef * each.sum() / max(rows, 1)
-        measured["rollout_kl"] = moments(each.detach(), torch.ones_like(each, dtype=torch.bool), "sum").double()
+        value = value + loss.rollout_kl_loss_coef * total(kl, "seq-mean-token-mean")
+        measured["rollout_kl"] = moments(masked_mean(kl.detach(), keep, -1), keep.any(-1), "sum").double()
     return value, Measured.of(measured)
 
 
@@ -102,10 +101,8 @@ def token_losses(
             return losses.sapo(*given, tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)
         case "geo_mean":
             return losses.geo_mean(*given, keep, low=low, high=high)
-        case "dppo_tv":
-            return losses.dppo_tv(*given, low=low, high=high, cap=loss.dppo_ratio_cap)
-        case "dppo_kl":
-            return losses.dppo_kl(*given, low=low, high=high, cap=loss.dppo_ratio_cap)
+        case "dppo_tv" | "dppo_kl":
+            return losses.dppo(correction.loss_type, *given, low=low, high=high, cap=loss.dppo_ratio_cap)
         case "clip_cov":
             bounds = (loss.clip_cov_lb, loss.clip_cov_ub)
             return losses.clip_cov(
@@ -165,17 +162,30 @@ def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: Lo
     return torch.where(whole > 0, part / whole, 0.0)
 
 
-def _measured(log_probs: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, loss: LossConfig) -> dict[str, Moments]:
-    """verl's `actor/` metrics, over the kept tokens: how often the clip binds, and by how much π_θ has moved."""
+def _measured(
+    log_probs: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, loss_type: LossType, loss: LossConfig
+) -> dict[str, Moments]:
+    """verl's `actor/` metrics over the kept tokens: how far π_θ has moved, and where the loss's own clip binds."""
     d = log_probs - old
-    rho = d.exp()
-    clipped = torch.where(advantages > 0, rho > 1 + loss.clip_ratio_high, rho < 1 - loss.clip_ratio_low)
-    lower = (advantages < 0) & (rho > loss.clip_ratio_c)
-    return {
-        "actor/ppo_kl": moments(-d, keep, "sum").pooled(),
-        "actor/pg_clipfrac": shares(clipped & (advantages != 0), keep).pooled(),
-        "actor/pg_clipfrac_lower": shares(lower, keep).pooled(),
-    }
+    found = {"actor/ppo_kl": moments(-d, keep, "sum").pooled()}
+    low, high = loss.clip_ratio_low, loss.clip_ratio_high
+    up, down = advantages > 0, advantages < 0
+    if loss_type in ("ppo_clip", "dual_clip", "gspo", "clip_cov"):
+        rho = ratio(masked_mean(d, keep, -1)[:, None] if loss_type == "gspo" else d)
+        found["actor/pg_clipfrac"] = shares((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
+        if loss_type == "dual_clip":
+            found["actor/pg_clipfrac_lower"] = shares(down & (rho > loss.clip_ratio_c), keep).pooled()
+    elif loss_type == "cispo":
+        rho = ratio(d)
+        found["actor/pg_clipfrac"] = shares((rho > 1 + high) | (rho < 1 - low), keep).pooled()
+    elif loss_type == "geo_mean":
+        beyond = (d > high) | (d < -low)
+        found["actor/pg_clipfrac"] = shares(up & beyond, keep).pooled()
+        found["actor/pg_clipfrac_lower"] = shares(down & beyond, keep).pooled()
+    elif loss_type in ("dppo_tv", "dppo_kl"):
+        outside = ~losses.dppo_inside(loss_type, log_probs, old, advantages, low=low, high=high)
+        found["actor/pg_clipfrac"] = shares(outside, keep).pooled()
+    return found
 
 
 def _one(x: Tensor) -> Moments:

@@ -255,6 +255,24 @@ PROBABILITY_METRICS: dict[str, Metric] = {
 }  # fmt: skip
 """verl's debug metrics, from `diagnostics.measure_probabilities`."""
 
+OBJECTIVE_METRICS: dict[str, Metric] = {
+    "actor/pg_loss": Metric("actor/pg_loss", mean, "aggregate(w · L)", "policy loss without its KL terms", _REAL,
+        "orders of magnitude above 1: a ratio or an advantage has escaped"),
+    "actor/ppo_kl": Metric("actor/ppo_kl", mean, "mean(log π_old − log π_θ)", "how far the update has moved π_θ", _REAL,
+        "above 0.1: the step is too large for the clip to be a trust region"),
+    "actor/pg_clipfrac": Metric("actor/pg_clipfrac", mean, "share of kept tokens", "tokens whose gradient the loss's own "
+        "clip or mask cuts", _SHARE, "above 0.3: most of the batch no longer teaches"),
+    "actor/pg_clipfrac_lower": Metric("actor/pg_clipfrac_lower", mean, "share of kept tokens", "tokens with A < 0 that "
+        "the second clip cuts (dual_clip, geo_mean)", _SHARE, "above 0.01: bad tokens have become much likelier"),
+    "actor/kl_loss": Metric("actor/kl_loss", mean, "mean of the estimator", "KL(π_θ‖π_ref) on the kept tokens", _REAL,
+        "growing without end: the policy leaves the reference"),
+    "rollout_kl": Metric("rollout_kl", mean, "mean over rows of the mean of the estimator",
+        "KL(π_θ‖π_rollout) on the kept tokens", _REAL, "growing: the trainer drifts from the engine"),
+    "lr_factor": Metric("lr_factor", mean, "aggregate(1 over kept)/aggregate(1 over all)",
+        "what rejection multiplies the learning rate by", _SHARE, "far from 1: the step is smaller than the one set"),
+}  # fmt: skip
+"""What `objective.policy_loss` measures."""
+
 SKYRL = {
     "is_ratio_mean": "is_ratio_mean",
     "is_ratio_std": "is_ratio_std",
@@ -316,7 +334,7 @@ def _read(table: dict[str, Metric], moments: dict[str, Numbers], prefix: str) ->
 def describe(key: str) -> str:
     """What a metric means, its formula, its range, and what a bad value tells. Raises `UsageError` for unknown keys."""
     name = key.removeprefix(PREFIX)
-    table = METRICS | PROBABILITY_METRICS
+    table = METRICS | PROBABILITY_METRICS | OBJECTIVE_METRICS
     if name in table:
         return _sentence(table[name], table[name].meaning)
     for rule in RULE_NAMES:

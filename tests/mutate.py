@@ -43,12 +43,13 @@ SURVIVED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 # Which test files concern a module, the quickest first.
 TESTS = {
     "advantages": ["advantages"],
-    "config": ["types", "losses"],
+    "config": ["config"],
     "correction": ["correction_golden", "correction"],
     "diagnostics": ["diagnostics"],
     "kl": ["kl"],
-    "losses": ["losses"],
+    "losses": ["losses", "objective_golden"],
     "masked": ["masked"],
+    "objective": ["objective_golden", "objective"],
     "presets": ["presets"],
     "ratios": ["ratios"],
     "report": ["diagnostics"],

@@ -167,7 +167,7 @@ def binary_kl(log_p: float, log_q: float) -> float:
 
 def signed_kl(log_p: float, log_q: float) -> float:
     """KL(Q‖P) of the same coins, with the sign of p − q."""
-    p, q = (clamp(exp(x), 1e-6, 1 - 1e-6) for x in (log_p, log_q))
+    p, q = (clamp(exp(x), 1e-8, 1 - 1e-8) for x in (log_p, log_q))
     if math.isnan(p) or math.isnan(q):
         return math.nan
     value = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))

@@ -5,11 +5,11 @@
     make peers ARGS="--seed 4711 --count 1"    the case that a difference named
 
 Compared: translated presets and configurations, weights, kept tokens, every metric that both report, KL penalties and
-policy losses with their gradients. Where verl is known to be wrong, a `Fault` says when, and the expectation is
-corrected; a difference that no fault explains ends the run with exit status 1.
+policy losses with their gradients. Where the two are known to differ, nearly always by a fault of verl's, a `Fault`
+says when, and the expectation is corrected; a difference that no fault explains ends the run with exit status 1.
 
 Decisions are compared only where they are decided: a statistic within 1e-5 of its bound, or within the rounding of the
-sum that it is, is counted as "at a bound". Log-ratios and statistics for that are computed here, in float64.
+sum that it is, is counted under "left out". Log-ratios and statistics for that are computed here, in float64.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Every wrong choice is refused where it enters, by a sentence that says what was got; explain() says the numbers."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ from rlcorr.errors import UsageError
         ({"upper": True}, "the upper bound must be a number; got True"),
         ({"upper": "2"}, "the upper bound must be a number; got '2'"),
         ({"upper": None}, "the upper bound must be a number; got None"),
+        ({"divergence": "prob_diff", "lower": 0.0}, "token_prob_diff: the lower bound must be < 0; got 0.0"),
+        ({"divergence": "prob_diff", "lower": None, "upper": None}, "the upper bound must be a number; got None"),
         ({"lower": 3.0}, "lower bound 3.0 is above upper bound 2.0"),
     ],
 )
@@ -71,6 +74,11 @@ def test_one_bound_is_enough() -> None:
     assert RejectionRule.named("seq_max_k1", upper=3.0).lower is None
     assert RejectionRule.named("seq_min_k1", lower=1e-4).upper == math.inf
     assert RejectionRule.named("token_prob_diff", lower=-0.2).upper == math.inf
+    assert RejectionRule.named("token_signed_kl", upper=0.2).lower is None
+
+
+def test_a_factor_of_one_rejects_all_but_exact_agreement() -> None:
+    assert RejectionRule.named("token_mult_error", upper=1.0).upper == 1.0
 
 
 # --- CorrectionConfig ---
@@ -155,6 +163,30 @@ def test_loss_config_refuses(fields: dict[str, Any], message: str) -> None:
         LossConfig(**fields)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"clip_ratio_low": 0, "clip_ratio_high": 0, "kl_loss_coef": 0, "ppo_kl_coef": 0},
+        {"clip_ratio_c": 1.01, "dppo_ratio_cap": 1.01, "tau_pos": 0.01, "tau_neg": 0.01, "loss_scale_factor": 0.01},
+        {"clip_cov_ratio": 0, "kl_cov_ratio": 1},
+        {"clip_cov_lb": 5.0, "clip_cov_ub": 5.0},
+    ],
+)
+def test_loss_config_allows_what_lies_just_inside(fields: dict[str, Any]) -> None:
+    assert {name: asdict(LossConfig(**fields))[name] for name in fields} == fields
+
+
+def test_the_defaults_of_the_losses() -> None:
+    """verl's numbers, with the cap of 20 that it documents, and SkyRL's for the KL to π_rollout; k2 is our choice."""
+    clip = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "dppo_ratio_cap": 20.0}
+    gate = {"tau_pos": 1.0, "tau_neg": 1.05}
+    cov = {"clip_cov_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0, "kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1}
+    total = {"loss_agg_mode": "token-mean", "loss_scale_factor": None}
+    kl = {"use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "k2"}
+    rollout = {"use_rollout_kl_loss": False, "rollout_kl_loss_coef": 0.0, "rollout_kl_estimator_type": "k2"}
+    assert asdict(LossConfig()) == clip | gate | cov | total | kl | rollout
+
+
 def test_a_config_cannot_be_changed_afterwards() -> None:
     with pytest.raises(AttributeError):
         CorrectionConfig().rollout_is_threshold = 5.0  # pyright: ignore[reportAttributeAccessIssue]
@@ -167,13 +199,13 @@ def test_a_config_cannot_be_changed_afterwards() -> None:
     ("name", "phrases"),
     [
         ("disabled", ["No importance weights", "PPO clips π_θ/π_old", "over all response tokens"]),
-        ("decoupled_token_is", ["its own ratio", "above 2 becomes 2"]),
+        ("decoupled_token_is", ["its own ratio π_old/π_rollout", "above 2 becomes 2"]),
         ("decoupled_token_icepop", ["its own ratio", "outside [0.5, 5] becomes 0"]),
         ("decoupled_seq_is_rs", ["product of its sequence's ratios", "seq_sum_k1", "0.5 ≤ product of", "≤ 2."]),
         ("decoupled_geo_rs", ["No importance weights", "0.999 ≤ geometric mean of the sequence's ratios ≤ 1.001"]),
         ("decoupled_k3_rs_seq_tis", ["above 2", "seq_mean_k3 keeps a sequence while mean", "k3 ≤ 0.01"]),
         ("bypass_ppo_clip", ["π_θ/π_rollout directly", "(bypass)"]),
-        ("bypass_pg_is", ["without clipping", "(bypass)", "above 2"]),
+        ("bypass_pg_is", ["ratios π_θ/π_rollout", "without clipping", "(bypass)", "above 2"]),
     ],
 )
 def test_explain_says_what_a_preset_does(name: str, phrases: list[str]) -> None:
@@ -197,4 +229,6 @@ def test_explain_tells_everything_that_was_changed() -> None:
     assert "averaged over the kept tokens only" in told
 
 
-# --- Moments ---
+def test_explain_says_that_there_is_no_bound() -> None:
+    told = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf).explain()
+    assert "weighted by its own ratio π_old/π_rollout, without a bound." in told

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import RULE_NAMES
+from rlcorr.correction import binary_kl, signed_kl
 from rlcorr.errors import UsageError
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import aggregate
@@ -207,6 +208,52 @@ def test_pi_old_is_needed() -> None:
     given = TokenBatch(response_mask=torch.ones(1, 1, dtype=torch.bool), rollout_log_probs=torch.zeros(1, 1))
     with pytest.raises(UsageError, match="needs old_log_probs"):
         correct(given, CorrectionConfig())
+
+
+def test_the_rules_that_lack_advantages_are_named() -> None:
+    rules = (rule("token_k1"), rule("seq_mean_k1_negative"), rule("token_k2_outward"))
+    with pytest.raises(UsageError, match=r"^seq_mean_k1_negative, token_k2_outward asks for the sign of the adv"):
+        correct(row(0.0), CorrectionConfig(rollout_rs=rules))
+
+
+def test_coins_stop_short_of_certainty() -> None:
+    """p = ½ against q = 1e-6: KL(P‖Q) = ½ log(½/1e-6) + ½ log(½/(1 − 1e-6)) = 6.2146, KL(Q‖P) = 0.6931.
+
+    For p = 1, q = ½, where p stops at 1 − 1e-6, the two change places. The signed one stops at 1e-8, as in DPPO.
+    """
+    log_p, log_q = torch.tensor([math.log(0.5), 0.0]).double(), torch.tensor([-math.inf, math.log(0.5)]).double()
+
+    def near_and_far(floor: float) -> tuple[float, float]:
+        near = floor * math.log(2 * floor) + (1 - floor) * math.log(2 * (1 - floor))
+        return near, (math.log(0.5 / floor) + math.log(0.5 / (1 - floor))) / 2
+
+    _, far = near_and_far(1e-6)
+    assert binary_kl(log_p, log_q).tolist() == pytest.approx([far, far])
+    near, far = near_and_far(1e-8)
+    assert signed_kl(log_p, log_q).tolist() == pytest.approx([near, far])
+    assert signed_kl(log_q, log_p).tolist() == pytest.approx([-far, -near])
+
+
+def test_a_batch_of_several_blocks_is_corrected_as_one() -> None:
+    """Two rows of 2¹⁸ tokens, one block each. Weights 1 and 2 have mean 3/2, once r = 4 is rejected."""
+    columns = 1 << 18
+    rollout = torch.full((2, columns), -2.0)
+    rollout[1] -= math.log(2)
+    rollout[1, 0] -= math.log(2)
+    given = TokenBatch.from_log_probs(torch.full_like(rollout, -2.0), rollout, torch.ones_like(rollout))
+    assert len(given.blocks()) == 2
+    rules = (RejectionRule.named("token_k1", upper=3.0),)
+    result = correct(given, CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True, rollout_rs=rules))
+    assert [row.unique().tolist() for row in result.weights] == [[pytest.approx(w, rel=1e-5)] for w in (2 / 3, 4 / 3)]
+    assert result.rejected_by.nonzero().tolist() == [[1, 0]]
+    assert torch.equal(result.keep_mask, result.rejected_by == 0)
+
+
+def test_weights_without_a_mean_are_not_normalised() -> None:
+    """e^−18.4 = 1.02e-8 is divided by itself, e^−18.5 = 0.92e-8 counts as 0."""
+    settings = CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True)
+    assert correct(row(-18.4), settings).weights.item() == 1
+    assert correct(row(-18.5), settings).weights.item() == pytest.approx(math.exp(-18.5))
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 3)])

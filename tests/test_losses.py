@@ -160,8 +160,8 @@ def call(name: str, theta: Tensor, old: Tensor, a: Tensor, keep: Tensor) -> Tens
         "gspo": lambda: losses.gspo(theta, old, a, keep, **clip),
         "cispo": lambda: losses.cispo(theta, old, a, **clip),
         "sapo": lambda: losses.sapo(theta, old, a, tau_pos=TAU[0], tau_neg=TAU[1]),
-        "dppo_tv": lambda: losses.dppo_tv(theta, old, a, **clip, cap=CAP),
-        "dppo_kl": lambda: losses.dppo_kl(theta, old, a, **clip, cap=CAP),
+        "dppo_tv": lambda: losses.dppo("dppo_tv", theta, old, a, **clip, cap=CAP),
+        "dppo_kl": lambda: losses.dppo("dppo_kl", theta, old, a, **clip, cap=CAP),
         "geo_mean": lambda: losses.geo_mean(theta, old, a, keep, **clip),
     }[name]()
 
@@ -207,7 +207,7 @@ def test_dppo_looks_only_where_the_advantage_pushes() -> None:
     """π_old = 0.5. 0.9 is beyond 0.5 + 0.3 and 0.1 beyond 0.5 − 0.2: masked only if A pushes further that way."""
     theta = torch.tensor([[0.9, 0.9, 0.1, 0.1]]).log().requires_grad_()
     old, a = torch.full((1, 4), 0.5).log(), torch.tensor([[1.0, -1.0, -1.0, 1.0]])
-    loss = losses.dppo_tv(theta, old, a, low=0.2, high=0.3, cap=20.0)
+    loss = losses.dppo("dppo_tv", theta, old, a, low=0.2, high=0.3, cap=20.0)
     assert (loss != 0).tolist() == [[False, True, False, True]]
 
 
@@ -215,8 +215,8 @@ def test_the_cap_of_dppo_is_ours_to_choose() -> None:
     """verl documents a cap of 20 and runs with 3, the default of another loss: ρ = 5 counts 5 here and 3 there."""
     theta, old = torch.tensor([[-1.0]]), torch.tensor([[-1.0 - math.log(5)]])
     wide = {"low": 1.0, "high": 1.0}
-    assert losses.dppo_tv(theta, old, torch.ones(1, 1), **wide, cap=20.0).item() == pytest.approx(5)
-    assert losses.dppo_tv(theta, old, torch.ones(1, 1), **wide, cap=3.0).item() == pytest.approx(3)
+    assert losses.dppo("dppo_tv", theta, old, torch.ones(1, 1), **wide, cap=20.0).item() == pytest.approx(5)
+    assert losses.dppo("dppo_tv", theta, old, torch.ones(1, 1), **wide, cap=3.0).item() == pytest.approx(3)
 
 
 # --- the covariance losses ---
@@ -243,6 +243,24 @@ def test_kl_cov_penalises_the_largest_covariances() -> None:
     got[keep].sum().backward()
     assert theta.grad is not None
     torch.testing.assert_close(theta.grad[0, :4], plain[0, :4] + COEF * torch.tensor([1.0, 0.0, 0.0, 1.0]))
+
+
+def test_equal_covariances_do_not_widen_the_share() -> None:
+    """One advantage for all: every covariance is 0, and a share of 0.1 of a hundred tokens is still ten."""
+    theta, a, keep = -torch.rand(10, 10), torch.ones(10, 10), torch.ones(10, 10, dtype=torch.bool)
+    got = losses.kl_cov(theta, theta - 1, a, keep, share=0.1, coef=1.0)
+    assert (got > -math.e + 0.5).sum() == 10
+
+
+def test_geo_mean_stays_finite_at_extremes() -> None:
+    theta = torch.tensor([[-1.0]], requires_grad=True)
+    loss = losses.geo_mean(
+        theta, torch.tensor([[-99.0]]), -torch.ones(1, 1), torch.ones(1, 1).bool(), low=0.2, high=0.3
+    )
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(math.exp(20))
+    assert theta.grad is not None
+    assert theta.grad.isfinite().all()
 
 
 def test_clip_cov_drops_a_share_of_the_candidates_at_random() -> None:

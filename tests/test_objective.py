@@ -15,6 +15,7 @@ from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import Aggregation, Denominator, LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.objective import aggregate, policy_loss
+from rlcorr.report import OBJECTIVE_METRICS, describe
 
 MODES: tuple[Aggregation, ...] = get_args(Aggregation)
 DENOMINATORS: tuple[Denominator, ...] = get_args(Denominator)
@@ -234,6 +235,43 @@ def test_one_bad_token_takes_its_sequence_with_it_and_nothing_else(name: str, ba
     assert theta.grad.tolist() == [[0.0, 0.0], [-0.25, -0.25]]
 
 
+@pytest.mark.parametrize("field", ["ref_log_probs", "rollout_log_probs", "theta"])
+def test_the_kl_terms_leave_rejected_tokens_out(field: str) -> None:
+    theta, batch = made()
+    moved, given = theta.detach().clone(), {name: x.clone() for name, x in batch.tensors().items()}
+    (moved if field == "theta" else given[field])[0, 0] = -math.inf
+    given["rollout_log_probs"][0, 0] -= 9  # far enough to be rejected, whatever is impossible
+    moved.requires_grad_()
+    rule = RejectionRule.named("token_k1", lower=0.2, upper=5.0)
+    loss = loss_of(moved, TokenBatch(**given), settings("ppo_clip", rollout_rs=(rule,)), LossConfig(**EVERYTHING))
+    loss.backward()
+    assert loss.isfinite()
+    assert moved.grad is not None
+    assert moved.grad.isfinite().all()
+    assert moved.grad[0, 0] == 0
+
+
+@pytest.mark.parametrize(("mode", "denominator"), list(EXPECTED))
+def test_the_whole_objective_sums_over_microbatches(mode: Aggregation, denominator: Denominator) -> None:
+    """KL terms included, and a row of padding that counts nowhere."""
+    theta, batch = made(rows=4)
+    mask = batch.response_mask.clone()
+    mask[3] = False
+    batch = batch.replace(response_mask=mask)
+    correction = settings(
+        "ppo_clip", rollout_rs=(RejectionRule.named("token_k1", lower=0.9, upper=1.2),), denominator=denominator
+    )
+    config, result = LossConfig(loss_agg_mode=mode, **EVERYTHING), correct(batch, correction)
+    counted = mask if denominator == "fixed" else result.keep_mask
+    totals = {"tokens": float(counted.sum()), "sequences": float(counted.any(-1).sum())}
+    whole, _ = policy_loss(theta, batch, result, correction, config)
+    parts = [
+        policy_loss(theta[i], batch.rows(i), result.rows(i), correction, config, **totals)[0]
+        for i in (slice(0, 1), slice(1, 4))
+    ]
+    assert sum(part.item() for part in parts) == pytest.approx(whole.item())
+
+
 def test_weights_multiply_after_the_clip() -> None:
     """A = 1, ρ = e^0.5 clipped at 1.2, w = e^0.5: −1.2 e^0.5, and no gradient."""
     theta = torch.tensor([[-1.0]], requires_grad=True)
@@ -287,6 +325,8 @@ def test_metrics_of_the_update() -> None:
     assert got["actor/kl_loss"] == pytest.approx((0.25 + 0.25 + 2.25) / 2 / 4)
     assert got["rollout_kl"] == pytest.approx((0.25 + 0.25 + 2.25) / 2 / 4)
     assert got["lr_factor"] == 1
+    assert set(got) == set(OBJECTIVE_METRICS)
+    assert all(OBJECTIVE_METRICS[key].meaning in describe(key) for key in got)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -39,15 +39,17 @@ def load() -> Verl:
         raise UsageError("verl is not installed for comparison: run `make peers`.")
     ray = types.ModuleType("ray")
     ray.ObjectRef = object  # pyright: ignore[reportAttributeAccessIssue]
-    sys.modules.setdefault("ray", ray)
+    sys.modules["ray"] = ray
     os.environ["VERL_USE_EXTERNAL_PLUGINS"] = "none"  # plugins of the user's own verl have no place here
     sys.path.append(str(PEERS))  # last: it must add packages and replace none
-    return Verl(
+    found = Verl(
         importlib.import_module("verl.trainer.ppo.rollout_corr_helper"),
         importlib.import_module("verl.trainer.ppo.core_algos"),
         importlib.import_module("verl.trainer.config.algorithm"),
         importlib.import_module("verl.workers.config"),
     )
+    del sys.modules["ray"]  # whoever asks for ray from here on must not take the stand-in for it
+    return found
 
 
 def verl_correction(

@@ -192,7 +192,7 @@ def update(session: Session, batch: TokenBatch, result: CorrectionResult) -> dic
     return report | means(merge(measured for _, measured in steps))
 
 
-STEP_METRICS: tuple[str, ...] = ("policy_loss", "value_loss", "entropy", "grad_norm")
+STEP_METRICS: tuple[str, ...] = ("loss", "value_loss", "entropy", "grad_norm")
 
 
 def _optimizer_step(session: Session, batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, Measured]:

@@ -1,0 +1,90 @@
+"""`make bench ARGS=library`: the whole correction with its metrics, beside verl's own helper in the same process.
+
+Each setting of the allocator is a process of its own: by default glibc gives large blocks back to the system as they
+are freed, and every new one is zeroed page by page; "kept" holds on to them, as a long training does.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import verl_peer
+
+from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics, preset
+from rlcorr.correction import needed
+from rlcorr.diagnostics import correct_and_measure
+
+KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "64000000"}
+ALLOCATORS = {"default": {}, "kept": KEPT}
+SHAPES = ((512, 2048), (2048, 4096))
+VERL = {
+    "decoupled_token_is": {"rollout_is": "token"},
+    "decoupled_seq_is_rs": {"rollout_is": "sequence", "rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"},
+    "decoupled_geo_rs_token_tis": {
+        "rollout_is": "token",
+        "rollout_rs": "seq_mean_k1",
+        "rollout_rs_threshold": "0.999_1.001",
+    },
+}
+# The same work at the least: 9 bytes read (two floats, a mask), 10 written (log-ratio, weight, keep, rule).
+BYTES = 19
+
+
+def batch(rows: int, columns: int) -> TokenBatch:
+    rng = torch.Generator().manual_seed(0)
+    rollout = -torch.rand(rows, columns, generator=rng) * 3 - 0.2
+    old = rollout + 0.02 * torch.randn(rows, columns, generator=rng)
+    lengths = torch.randint(columns // 2, columns + 1, (rows, 1), generator=rng)
+    return TokenBatch(torch.arange(columns) < lengths, rollout, old_log_probs=old)
+
+
+def best(run: Callable[[], object], times: int) -> float:
+    """Seconds of the fastest of several runs, after one that warms up."""
+    run()
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def bandwidth(size: int) -> float:
+    """Bytes read and written per second by copying a block of this many bytes."""
+    source, target = torch.zeros(size // 4), torch.zeros(size // 4)
+    return 2 * size / best(lambda: target.copy_(source), 7)
+
+
+def measure_all(allocator: str) -> None:
+    for rows, columns in SHAPES:
+        given, positions = batch(rows, columns), rows * columns
+        mask, times = given.response_mask.long(), 9 if rows < 1000 else 4
+        floor = bandwidth(BYTES * positions // 2) / BYTES
+        for name, options in VERL.items():
+            config = preset(name)
+            runs = {
+                "verl": lambda given=given, mask=mask, options=options: verl_peer.verl_correction(
+                    needed(given, CorrectionConfig()), given.rollout_log_probs, mask, **options
+                ),
+                "plain": lambda given=given, config=config: metrics(measure(given, correct(given, config), config)),
+                "compiled": lambda given=given, config=config: metrics(correct_and_measure(given, config)[1]),
+            }
+            rate = {label: positions / best(run, times) / 1e6 for label, run in runs.items()}
+            ratio, over = rate["compiled"] / rate["verl"], floor / 1e6 / rate["compiled"]
+            rates = " | ".join(f"{rate[label]:.0f}" for label in runs)
+            print(f"| {allocator} | {rows}×{columns} | {name} | {rates} | {ratio:.1f}× | {over:.1f} |", flush=True)
+
+
+def main() -> None:
+    print(f"million positions per second, {torch.get_num_threads()} threads, float32, every metric as a number")
+    print("| allocator | batch | preset | verl | plain | compiled | compiled/verl | memory floor/compiled |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for allocator, settings in ALLOCATORS.items():
+        subprocess.run([sys.executable, __file__, allocator], env={**os.environ, **settings}, check=True)
+
+
+if __name__ == "__main__":
+    measure_all(sys.argv[1])
