@@ -46,6 +46,7 @@ nb: $(READY) ## run the notebooks and compare every printed number
 	$(NBVAL)
 
 bench: $(READY) chromium ## measure the figures of the README
+	@sh tests/install_peers.sh $(BIN)
 	$(BIN)/python tests/bench.py $(ARGS)
 
 fmt: $(READY) ## format and lint

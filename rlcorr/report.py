@@ -260,10 +260,12 @@ OBJECTIVE_METRICS: dict[str, Metric] = {
         "orders of magnitude above 1: a ratio or an advantage has escaped"),
     "actor/ppo_kl": Metric("actor/ppo_kl", mean, "mean(log π_old − log π_θ)", "how far the update has moved π_θ", _REAL,
         "above 0.1: the step is too large for the clip to be a trust region"),
-    "actor/pg_clipfrac": Metric("actor/pg_clipfrac", mean, "share of kept tokens", "tokens whose gradient the loss's own "
-        "clip or mask cuts", _SHARE, "above 0.3: most of the batch no longer teaches"),
-    "actor/pg_clipfrac_lower": Metric("actor/pg_clipfrac_lower", mean, "share of kept tokens", "tokens with A < 0 that "
-        "the second clip cuts (dual_clip, geo_mean)", _SHARE, "above 0.01: bad tokens have become much likelier"),
+    "actor/pg_clipfrac": Metric("actor/pg_clipfrac", mean, "share of kept tokens",
+        "tokens whose gradient the loss's own clip or mask cuts", _SHARE,
+        "above 0.3: most of the batch no longer teaches"),
+    "actor/pg_clipfrac_lower": Metric("actor/pg_clipfrac_lower", mean, "share of kept tokens",
+        "tokens with A < 0 that the second clip cuts (dual_clip, geo_mean)", _SHARE,
+        "above 0.01: bad tokens have become much likelier"),
     "actor/kl_loss": Metric("actor/kl_loss", mean, "mean of the estimator", "KL(π_θ‖π_ref) on the kept tokens", _REAL,
         "growing without end: the policy leaves the reference"),
     "rollout_kl": Metric("rollout_kl", mean, "mean over rows of the mean of the estimator",

@@ -48,10 +48,11 @@ class TokenBatch:
             raise UsageError("rollout_log_probs is missing: without it there is nothing to correct.")
         for name, tensor in self.tensors().items():
             self._check(name, tensor)
-        dtypes = {name: tensor.dtype for name, tensor in self.tensors().items() if name.endswith("log_probs")}
+        ratio_of = ("rollout_log_probs", "old_log_probs", "log_probs")
+        dtypes = {name: tensor.dtype for name, tensor in self.tensors().items() if name in ratio_of}
         if len(set(dtypes.values())) > 1:
             got = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-            raise UsageError(f"log-probs of one batch must share one dtype; got {got}.")
+            raise UsageError(f"log-probs whose ratio is taken must share one dtype; got {got}.")
 
     def _check(self, name: str, tensor: Tensor) -> None:
         expected = self.response_mask.shape

@@ -7,6 +7,8 @@ addition  PPO from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % g
 float32   fifty steps with a float32 engine: the largest k3 between engine and trainer
 play      a warm start of `make play`: seconds to the page, and to the first live step
 app       moving a threshold on 100 k tokens in headless Chromium: milliseconds to the repainted picture
+library   the whole correction with its metrics, beside verl's own helper: million positions per second
+sweep     an index over a million tokens: milliseconds to build, microseconds to ask
 picture   the picture of the README
 """
 
@@ -17,6 +19,8 @@ import time
 from pathlib import Path
 
 import bench_app
+import bench_library
+import bench_sweep
 from app_runs import browser, serve, settled
 from processes import ROOT, rlcorr, running, url_in, wait_for
 
@@ -97,7 +101,15 @@ def picture() -> None:
     print("wrote app/screenshot.png")
 
 
-PARTS = {"addition": addition, "float32": float32, "play": play, "app": bench_app.main, "picture": picture}
+PARTS = {
+    "addition": addition,
+    "float32": float32,
+    "play": play,
+    "app": bench_app.main,
+    "library": bench_library.main,
+    "sweep": bench_sweep.main,
+    "picture": picture,
+}
 
 
 def main(names: list[str]) -> None:

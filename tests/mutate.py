@@ -47,7 +47,7 @@ TESTS = {
     "correction": ["correction_golden", "correction"],
     "diagnostics": ["diagnostics"],
     "kl": ["kl"],
-    "losses": ["losses", "objective_golden"],
+    "losses": ["losses", "objective_golden", "objective"],
     "masked": ["masked"],
     "objective": ["objective_golden", "objective"],
     "presets": ["presets"],

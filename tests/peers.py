@@ -369,10 +369,10 @@ FAULTS = {
         "geo_mean divides by all rows; ours by those that keep a token",
     ),
     "kl_cov of equal covariances": Fault(
-        "among equal covariances at the end of the share verl takes any, ours all: the whole batch under one advantage",
+        "among equal covariances at the end of the share verl takes any, ours the first",
     ),
     "dppo_kl near 0 and 1": Fault(
-        "probabilities stop 1e-8 below 1, ours 1e-6 from 0 and 1: the KL of a token that became certain is smaller",
+        "1e-8 is added to 1 − p and to 1 − q; ours stops p and q 1e-8 from 0 and 1, which moves a KL near its bound",
     ),
     "dppo cap": Fault(
         "DPPO's cap on the ratio is documented as 20, but unset it is clip_ratio_c's 3; ours is 20",
@@ -891,6 +891,8 @@ def compare_loss_metrics(update: Update, measured: Measured, found: dict[str, fl
     """Means over the kept tokens; of numbers up to the largest |log ρ|, or of flags."""
     largest = 1 + (update.log_probs - update.case.old).abs().max().item()
     for key, want in found.items():
+        if key == "actor/pg_clipfrac_lower" and update.correction.loss_type != "dual_clip":
+            continue  # ppo_clip has no second clip
         count, total = measured.table[measured.names.index(key)][:2].tolist()
         got = total / max(count, 1)
         same = abs(got - want) <= STEPS * EPSILON * largest
@@ -963,17 +965,17 @@ def compare_loss(
 
 
 def other_floor(update: Update) -> Tensor:
-    """Tokens whose binary KL(π_old‖π_θ) is inside with verl's 1e-8 beside 1 − p, and outside with our floor of 1e-6."""
+    """Tokens whose binary KL(π_old‖π_θ) is inside with verl's 1e-8 beside 1 − p, and outside with ours beside p."""
     p, q = update.log_probs.exp(), update.case.old.exp()
     verl = q * (update.case.old - update.log_probs) + (1 - q) * ((1 - q + 1e-8) / (1 - p + 1e-8)).log()
-    p, q = p.clamp(1e-6, 1 - 1e-6), q.clamp(1e-6, 1 - 1e-6)
+    p, q = p.clamp(1e-8, 1 - 1e-8), q.clamp(1e-8, 1 - 1e-8)
     ours = q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log()
     bound = torch.where(update.advantages > 0, update.loss.clip_ratio_high, update.loss.clip_ratio_low)
     return (verl <= bound) != (ours <= bound)
 
 
 def ties(update: Update, kept: Tensor) -> bool:
-    """Whether kl_cov's share ends amid equal covariances: verl then takes any of them, ours all."""
+    """Whether kl_cov's share ends amid equal covariances: verl then takes any of them, ours the first."""
     a, log_p = update.advantages[kept], update.log_probs[kept]
     if not len(a):
         return False

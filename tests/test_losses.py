@@ -204,8 +204,8 @@ def test_value_and_gradient(name: str) -> None:
 
 
 def test_dppo_looks_only_where_the_advantage_pushes() -> None:
-    """π_old = 0.5. 0.9 is beyond 0.5 + 0.3 and 0.1 beyond 0.5 − 0.2: masked only if A pushes further that way."""
-    theta = torch.tensor([[0.9, 0.9, 0.1, 0.1]]).log().requires_grad_()
+    """π_old = 0.5. 1 and 0.9 are beyond 0.5 + 0.3, 0.1 beyond 0.5 − 0.2: masked only if A pushes further that way."""
+    theta = torch.tensor([[1.0, 0.9, 0.1, 0.1]]).log().requires_grad_()
     old, a = torch.full((1, 4), 0.5).log(), torch.tensor([[1.0, -1.0, -1.0, 1.0]])
     loss = losses.dppo("dppo_tv", theta, old, a, low=0.2, high=0.3, cap=20.0)
     assert (loss != 0).tolist() == [[False, True, False, True]]
@@ -263,6 +263,20 @@ def test_geo_mean_stays_finite_at_extremes() -> None:
     assert theta.grad.isfinite().all()
 
 
+def test_a_small_share_is_still_one_token() -> None:
+    """A tenth of four tokens. Their covariances are 2.25, 0.25, 0.25, 2.25; of equals the first is taken."""
+    theta, a = torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[3.0, 2.0, 1.0, 0.0]])
+    got = losses.kl_cov(theta, theta - 1, a, torch.ones(1, 4).bool(), share=0.1, coef=1.0)
+    assert (got + a * math.e).tolist()[0] == pytest.approx([1, 0, 0, 0], abs=1e-6)
+
+
+def test_gspo_stops_at_e_to_the_ten() -> None:
+    loss = losses.gspo(
+        torch.tensor([[-1.0]]), torch.tensor([[-13.0]]), -torch.ones(1, 1), torch.ones(1, 1).bool(), **CLIP
+    )
+    assert loss.item() == pytest.approx(math.exp(10))
+
+
 def test_clip_cov_drops_a_share_of_the_candidates_at_random() -> None:
     """100 tokens, half with covariance 2.25 within (1, 5), half 0.25: a share of 0.1 drops ten of the first half."""
     theta = torch.tensor([[-1.0, -2.0, -3.0, -4.0]]).repeat(25, 1).requires_grad_()
@@ -293,6 +307,33 @@ def test_clip_cov_leaves_clipped_tokens_and_other_covariances_alone() -> None:
         expected = ppo_clip(theta, old, a, **CLIP)
         # Token 3 (covariance 2.25, A = 0.1 > 0) is clipped like token 0.
         torch.testing.assert_close(got, expected)
+
+
+def test_clip_cov_leaves_tokens_clipped_from_below_alone() -> None:
+    """A < 0 leaves the covariances 2.25, 0.25, 0.25, 2.25 as they are. At ρ = 1 the outer two are dropped; at
+    ρ = e^−0.5 < 0.8 all are clipped already."""
+    theta, keep = torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.ones(1, 4, dtype=torch.bool)
+    a = torch.tensor([[-6.0, -7.0, -8.0, -9.0]])
+    for old, expected in ((theta, [0, 7, 8, 0]), (theta + 0.5, [4.8, 5.6, 6.4, 7.2])):
+        got = losses.clip_cov(theta, old, a, keep, low=0.2, high=0.2, share=1.0, bounds=(2.0, 5.0))
+        assert got[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("bounds", "dropped"), [((2.0, 5.0), [0, 3]), ((2.25, 5.0), []), ((0.25, 2.25), [])])
+def test_the_bounds_of_clip_cov_are_outside(bounds: tuple[float, float], dropped: list[int]) -> None:
+    """Covariances 2.25, 0.25, 0.25, 2.25, and losses 6, 7, 8, 9 where they are not dropped."""
+    theta, a = torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[-6.0, -7.0, -8.0, -9.0]])
+    keep = torch.ones(1, 4, dtype=torch.bool)
+    got = losses.clip_cov(theta, theta, a, keep, low=0.2, high=0.2, share=1.0, bounds=bounds)
+    assert got[0].tolist() == [0 if i in dropped else 6 + i for i in range(4)]
+
+
+def test_a_dropped_token_without_an_advantage_is_zero() -> None:
+    """Covariances 2.25, 0.25, 0.25, 2.25, the last with A = 0, whose loss is 0 before it is dropped too."""
+    theta, a = torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[3.0, 2.0, 1.0, 0.0]])
+    keep = torch.ones(1, 4, dtype=torch.bool)
+    got = losses.clip_cov(theta, theta, a, keep, low=0.2, high=0.2, share=1.0, bounds=(2.0, 5.0))
+    assert got[0].tolist() == [0, -2, -1, 0]
 
 
 def test_covariance_losses_of_nothing() -> None:

@@ -65,6 +65,14 @@ def test_the_scale_of_the_norm_mode() -> None:
     assert got.item() == pytest.approx(10 / 3 / 100)
 
 
+def test_one_column_and_one_token_divide_by_one() -> None:
+    """The first column keeps 1 and 4 of three sequences; 10 is the sum of everything kept."""
+    column = (x[:, :1] for x in (LOSS, KEEP, MASK))
+    assert aggregate(*column, "seq-mean-token-sum-norm").item() == pytest.approx(5 / 3)
+    assert aggregate(LOSS, KEEP, MASK, "token-mean", tokens=1.0).item() == 10
+    assert aggregate(LOSS, KEEP, MASK, "seq-mean-token-sum", sequences=1.0).item() == 10
+
+
 @pytest.mark.parametrize(("mode", "denominator"), list(EXPECTED))
 def test_microbatches_sum_to_the_whole(mode: Aggregation, denominator: Denominator) -> None:
     counted = MASK if denominator == "fixed" else KEEP
@@ -162,7 +170,7 @@ def test_all_rejected_is_zero_with_a_graph(loss_type: LossType, denominator: Den
     assert value.item() == 0
     assert theta.grad is not None
     assert not theta.grad.any()
-    assert measured.table[measured.names.index("lr_factor"), 1] == 0
+    assert measured.table[measured.names.index("lr_factor"), :2].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
@@ -171,25 +179,59 @@ def test_an_empty_batch_is_zero_with_a_graph(loss_type: LossType, shape: tuple[i
     nothing = torch.zeros(shape)
     theta = nothing.clone().requires_grad_()
     batch = TokenBatch(nothing.bool(), nothing, nothing, ref_log_probs=nothing, advantages=nothing)
-    loss = loss_of(theta, batch, settings(loss_type), LossConfig(**EVERYTHING))
+    correction = settings(loss_type)
+    loss, measured = policy_loss(theta, batch, correct(batch, correction), correction, LossConfig(**EVERYTHING))
     loss.backward()
     assert loss.item() == 0
+    assert measured.table[measured.names.index("lr_factor"), :2].tolist() == [1, 0]
 
 
-def test_a_rejected_token_may_hold_anything() -> None:
-    """An impossible token (log π_rollout = −inf) is rejected; its π_θ may be −inf too, and no gradient suffers."""
+@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_a_rejected_token_may_hold_anything(loss_type: LossType, bad: float) -> None:
+    """A token that is NaN, or impossible under every policy, is rejected, and no gradient suffers."""
     theta, batch = made()
-    rollout, moved = batch.rollout_log_probs.clone(), theta.detach().clone()
-    rollout[0, 0], moved[0, 0] = -math.inf, -math.inf
+    given = {name: x.clone() for name, x in batch.tensors().items()}
+    moved = theta.detach().clone()
+    for x in (moved, *given.values()):
+        if x.is_floating_point():
+            x[0, 0] = bad
     moved.requires_grad_()
     rule = RejectionRule.named("token_k1", lower=0.2, upper=5.0)
-    correction = settings("ppo_clip", rollout_rs=(rule,), rollout_is="token")
-    loss = loss_of(moved, batch.replace(rollout_log_probs=rollout), correction, LossConfig())
+    correction = settings(loss_type, rollout_rs=(rule,), rollout_is="token")
+    loss = loss_of(moved, TokenBatch(**given), correction, LossConfig(**EVERYTHING))
     loss.backward()
     assert loss.isfinite()
     assert moved.grad is not None
     assert moved.grad.isfinite().all()
     assert moved.grad[0, 0] == 0
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_a_rejected_token_is_as_good_as_padding(loss_type: LossType, mode: Aggregation) -> None:
+    """If kept tokens are what is counted: value, gradient and metrics; only lr_factor knows the difference.
+
+    Of the first row one token goes, of the second all.
+    """
+    theta, batch = made(rows=4)
+    gone = torch.zeros_like(batch.response_mask)
+    gone[0, 0], gone[1] = True, batch.response_mask[1]
+    batch = batch.replace(rollout_log_probs=torch.where(gone, -99.0, batch.rollout_log_probs))
+    rule = RejectionRule.named("token_k1", lower=0.01, upper=99.0)
+    correction = settings(loss_type, rollout_rs=(rule,), rollout_is="token", denominator="kept")
+    config = LossConfig(loss_agg_mode=mode, clip_ratio_low=0.05, clip_ratio_high=0.05, kl_cov_ratio=0.2, **EVERYTHING)
+    found = []
+    for each in (batch, batch.replace(response_mask=batch.response_mask & ~gone)):
+        theta.grad = None
+        draw, result = torch.Generator().manual_seed(7), correct(each, correction)
+        assert torch.equal(result.keep_mask, batch.response_mask & ~gone)
+        value, measured = policy_loss(theta, each, result, correction, config, generator=draw)
+        value.backward()
+        assert theta.grad is not None
+        rows = dict(zip(measured.names, measured.table.tolist(), strict=True))
+        found.append((value.item(), theta.grad.tolist(), {key: rows[key] for key in rows if key != "lr_factor"}))
+    assert found[0] == found[1]
 
 
 # One sequence of two tokens; probabilities of the sampled tokens under the three policies, advantage 1.
@@ -263,10 +305,10 @@ def test_the_whole_objective_sums_over_microbatches(mode: Aggregation, denominat
     )
     config, result = LossConfig(loss_agg_mode=mode, **EVERYTHING), correct(batch, correction)
     counted = mask if denominator == "fixed" else result.keep_mask
-    totals = {"tokens": float(counted.sum()), "sequences": float(counted.any(-1).sum())}
+    tokens, sequences = float(counted.sum()), float(counted.any(-1).sum())
     whole, _ = policy_loss(theta, batch, result, correction, config)
     parts = [
-        policy_loss(theta[i], batch.rows(i), result.rows(i), correction, config, **totals)[0]
+        policy_loss(theta[i], batch.rows(i), result.rows(i), correction, config, tokens=tokens, sequences=sequences)[0]
         for i in (slice(0, 1), slice(1, 4))
     ]
     assert sum(part.item() for part in parts) == pytest.approx(whole.item())
@@ -304,6 +346,27 @@ def test_geo_mean_takes_the_geometric_mean_of_the_weights() -> None:
     assert got.item() == pytest.approx(-2 * math.exp(-0.1))
 
 
+def test_geo_mean_counts_a_weight_of_zero_as_one_in_ten_billion() -> None:
+    """As verl does. IcePop weights 1 and 0 have the geometric mean √1e-10 = 1e-5."""
+    old = torch.tensor([[-1.0, -1.0]])
+    batch = TokenBatch(torch.ones(1, 2).bool(), torch.tensor([[-1.0, -9.0]]), old, advantages=torch.ones(1, 2))
+    correction = settings("geo_mean", rollout_is="token", rollout_is_mode="mask")
+    assert loss_of(old.clone(), batch, correction, LossConfig()).item() == pytest.approx(-1e-5, rel=1e-4)
+
+
+def test_kl_terms_are_added_with_their_coefficients() -> None:
+    """log π_θ/π_ref = 1, 2 and log π_θ/π_rollout = 3, 4: k2 has means 5/4 and 25/4."""
+    theta, batch = torch.tensor([[-1.0, -1.0]]), TokenBatch(
+        torch.ones(1, 2).bool(),
+        torch.tensor([[-4.0, -5.0]]),
+        torch.tensor([[-1.0, -1.0]]),
+        ref_log_probs=torch.tensor([[-2.0, -3.0]]),
+        advantages=torch.ones(1, 2),
+    )  # fmt: skip
+    with_both = loss_of(theta, batch, CorrectionConfig(), LossConfig(**EVERYTHING))
+    assert with_both.item() == pytest.approx(-1 + 0.5 * 5 / 4 + 0.25 * 25 / 4)
+
+
 # --- metrics ---
 
 
@@ -327,6 +390,44 @@ def test_metrics_of_the_update() -> None:
     assert got["lr_factor"] == 1
     assert set(got) == set(OBJECTIVE_METRICS)
     assert all(OBJECTIVE_METRICS[key].meaning in describe(key) for key in got)
+
+
+# log ρ and A of four tokens: one pushed on beyond the clip on each side, one pushed back, one without an advantage.
+MOVED, PUSH = torch.tensor([[0.5, -0.5, 1.5, 0.7]]), torch.tensor([[1.0, -1.0, -1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "expected"),
+    [
+        ("ppo_clip", 2 / 4),
+        ("clip_cov", 2 / 4),
+        ("dual_clip", 2 / 4),  # the third is cut by c instead: pg_clipfrac_lower
+        ("cispo", 4 / 4),  # whatever A is
+        ("geo_mean", 1 / 4),  # A > 0; pg_clipfrac_lower counts A < 0
+        ("dppo_tv", 2 / 4),  # π_θ − π_old = 0.13 and −0.08 against ±0.05; the others are not pushed on
+        ("gspo", 1 / 4),  # the row's ratio is e^0.55: above the clip, for the one token with A > 0
+        ("sapo", None),
+        ("gpg", None),
+        ("kl_cov", None),
+    ],
+)
+def test_where_the_clip_of_each_loss_binds(loss_type: LossType, expected: float | None) -> None:
+    old = torch.full((1, 4), -1.6)
+    batch = TokenBatch(torch.ones(1, 4).bool(), old, old, advantages=PUSH)
+    config = LossConfig(clip_ratio_low=0.05, clip_ratio_high=0.05)
+    got = read(old + MOVED, batch, settings(loss_type), config)
+    assert got.get("actor/pg_clipfrac") == expected
+    lower = {"dual_clip": 1 / 4, "geo_mean": 2 / 4}
+    assert got.get("actor/pg_clipfrac_lower") == lower.get(loss_type)
+
+
+@pytest.mark.parametrize("loss_type", ["ppo_clip", "dual_clip", "gspo", "clip_cov", "cispo", "geo_mean", "dppo_tv"])
+def test_a_ratio_on_the_clip_is_not_clipped(loss_type: LossType) -> None:
+    """A clip of width 0, and policies that agree."""
+    old = torch.full((1, 2), -0.7)
+    batch = TokenBatch(torch.ones(1, 2).bool(), old, old, advantages=torch.tensor([[1.0, -1.0]]))
+    got = read(old.clone(), batch, settings(loss_type), LossConfig(clip_ratio_low=0, clip_ratio_high=0))
+    assert got["actor/pg_clipfrac"] == got.get("actor/pg_clipfrac_lower", 0) == 0
 
 
 @pytest.mark.parametrize("mode", MODES)

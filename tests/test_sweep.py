@@ -54,16 +54,6 @@ class Token:
     droppable: bool
 
 
-def coin(x: float) -> float:
-    return oracle.clamp(oracle.exp(x), 1e-6, 1 - 1e-6)
-
-
-def signed_kl(old: float, rollout: float) -> float:
-    p, q = coin(old), coin(rollout)
-    value = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
-    return math.copysign(value, p - q) if p != q else value * 0
-
-
 def divergence(name: str, old: float, rollout: float) -> float:
     c = oracle.clamp(old - rollout, -20, 20)
     return {
@@ -72,7 +62,7 @@ def divergence(name: str, old: float, rollout: float) -> float:
         "k3": lambda: c if math.isnan(c) else oracle.k3(c),
         "binary_kl": lambda: oracle.binary_kl(old, rollout),
         "prob_diff": lambda: oracle.exp(old) - oracle.exp(rollout),
-        "signed_kl": lambda: signed_kl(old, rollout),
+        "signed_kl": lambda: oracle.signed_kl(old, rollout),
         "tv": lambda: abs(math.expm1(c)),
         "mult_error": lambda: math.exp(abs(c)),
     }[name]()

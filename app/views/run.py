@@ -15,8 +15,8 @@ LINES = {
     "reward": {"reward": "reward", "held-out accuracy": "accuracy"},
     "mismatch": {"mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl"},
     "ess": {
-        "unbounded ratios": f"{PREFIX}ratio_eff_sample_size",
-        "after correction": f"{PREFIX}trained_eff_sample_size",
+        "as weighted": f"{PREFIX}rollout_is_eff_sample_size",
+        "without bounds": f"{PREFIX}ratio_eff_sample_size",
     },
     "kept": {"kept": f"{PREFIX}kept_fraction"},
 }
