@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app train test test-fast peers mutate lessons nb bench fmt lock clean chromium
+.PHONY: help setup play app train test test-fast peers mutate lessons nb bench fmt lock clean system
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,7 +24,7 @@ app: $(READY) ## the playground alone, over the recorded runs
 train: $(READY) ## one training run; options in ARGS="--task running_sum --preset decoupled_seq_is"
 	@$(BIN)/python -m rlcorr train $(ARGS)
 
-test: $(READY) chromium ## every test, the lessons under nbval included
+test: $(READY) system ## every test, the lessons under nbval included
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
 	$(BIN)/pytest
 	$(NBVAL)
@@ -45,7 +45,7 @@ lessons: $(READY) ## rebuild the notebooks from lessons/*.py
 nb: $(READY) ## run the notebooks and compare every printed number
 	$(NBVAL)
 
-bench: $(READY) chromium ## measure the figures of the README
+bench: $(READY) system ## measure the figures of the README
 	@sh tests/install_peers.sh $(BIN)
 	$(BIN)/python tests/bench.py $(ARGS)
 
@@ -74,5 +74,5 @@ $(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
 	@$(INSTALL) --no-build-isolation -e .
 	@rm -f .venv/ready-* && touch $@
 
-chromium:
-	@sh tests/install_chromium.sh $(BIN)
+system:
+	@sh tests/install_system.sh $(BIN)

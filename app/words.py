@@ -26,7 +26,10 @@ CURVES = {
         "Distance of the two policies, logarithmic: k3 estimates their KL divergence; |Δ| is the mean difference "
         "of the two log-probs.",
     ),
-    "ess": ("Effective sample size", "Share of the tokens that still carry information once they are weighted."),
+    "ess": (
+        "Effective sample size",
+        "Share of the tokens that still carry information once weighted, with and without the bounds.",
+    ),
     "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
 }
 

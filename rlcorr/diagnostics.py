@@ -6,6 +6,8 @@ and weights r − 1 is measured too: the spread of a small mismatch would drown 
 
 import functools
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -24,6 +26,7 @@ from rlcorr.correction import (
     passes,
     rule_statistic,
 )
+from rlcorr.errors import UsageError
 from rlcorr.masked import moments, row_moments, shares, tally
 from rlcorr.ratios import excess, k3, ratio
 from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
@@ -53,10 +56,13 @@ def measure_probabilities(batch: TokenBatch) -> Measured:
 def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, Measured]:
     """`correct` and `measure` in one pass over the batch, fused by torch.compile.
 
-    The numbers are those of the two functions, to rounding. The first call for a configuration compiles (seconds;
-    it needs a C++ compiler, or Triton on a GPU), so this is for large batches under settings that stay.
+    The numbers are those of the two functions, to rounding. The first call for a configuration compiles (seconds),
+    so this is for large batches under settings that stay. Raises `UsageError` on a CPU without a C++ compiler.
     """
     needed(batch, config)
+    compilers = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
+    if batch.response_mask.device.type == "cpu" and not any(map(shutil.which, compilers)):
+        raise UsageError("the compiled pass needs a C++ compiler (g++ or clang); correct() and measure() need none.")
     d, weights, by, rows = _fused()(batch, config)
     result = CorrectionResult(d, weights, batch.response_mask & (by == 0), by)
     result = normalise(result, config)

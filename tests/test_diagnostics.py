@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any
+from typing import Any, get_args
 
 import oracle
 import pytest
@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from reference import GOLDEN, VERL, batch, config, tensor
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, measure, metrics, preset
+from rlcorr.config import WeightLevel
 from rlcorr.diagnostics import measure_probabilities, merge
 from rlcorr.errors import UsageError
-from rlcorr.report import METRICS, PREFIX, describe, skyrl_metrics
+from rlcorr.report import METRICS, PREFIX, describe, means, skyrl_metrics
 from rlcorr.translate import from_skyrl
+from rlcorr.types import Measured
 
 RULES = (
     RejectionRule.named("token_k1", lower=0.6, upper=1.7),
@@ -348,6 +350,40 @@ def test_probability_metrics(pairs: oracle.Pairs) -> None:
     assert got["training/rollout_probs_diff_std"] == pytest.approx(oracle.sample_std(gaps), abs=1e-7)
     if scale > 1e-3:
         assert got["training/rollout_actor_probs_pearson_corr"] == pytest.approx(covariance / scale, abs=1e-6)
+
+
+def test_one_probability_has_no_correlation() -> None:
+    one = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-2.0]]), torch.ones(1, 1))
+    assert metrics(measure_probabilities(one))["training/rollout_actor_probs_pearson_corr"] == 0
+
+
+@pytest.mark.parametrize(("level", "name"), [("token", "tis_token"), ("sequence", "tis_seq"), (None, None)])
+def test_skyrl_names_the_clipped_share_after_its_level(level: WeightLevel | None, name: str | None) -> None:
+    settings, given = CorrectionConfig(rollout_is=level), batch("holes_mask")
+    got = skyrl_metrics(metrics(measure(given, correct(given, settings), settings)), settings)
+    assert [key for key in got if key.startswith("tis")] == ([f"{name}_clip_high_ratio"] if name else [])
+
+
+def test_a_report_tells_what_was_measured_and_no_more() -> None:
+    """Two values of d, 1 and 2: mean 3/2, mean d²/2 = 5/4, spread 1/2."""
+    two = Measured(("d", "never"), torch.tensor([[2.0, 3.0, 5.0, 1.0, 2.0], [0.0, 0.0, 0.0, math.inf, -math.inf]]))
+    told = {"tokens": 2, "kl": -1.5, "k2_kl": 1.25, "log_ratio_mean": 1.5, "log_ratio_std": 0.5}
+    assert metrics(two) == {PREFIX + key: value for key, value in told.items()}
+    assert means(two) == {"d": 1.5}
+
+
+@pytest.mark.parametrize("reduce", ["", "seq_min_"])
+def test_what_lies_on_a_bound_is_inside(reduce: str) -> None:
+    """Policies that agree, between bounds of 1 and 1: nothing is high, low, outside or rejected."""
+    given = batch("identical")
+    rule = RejectionRule.named(f"{reduce or 'token_'}k1", lower=1.0, upper=1.0)
+    for level, lower in itertools.product(get_args(WeightLevel), (None, 1.0)):
+        settings = CorrectionConfig(
+            rollout_is=level, rollout_is_threshold_lower=lower, rollout_rs=(rule,), rollout_is_threshold=1.0
+        )
+        got = report(given, settings)
+        shares = [key for key in got if "fraction" in key or "oob" in key]
+        assert {key: got[key] for key in shares if got[key] != 0} == {"kept_fraction": 1}
 
 
 # --- verl's faults: its number and ours ---

@@ -6,6 +6,7 @@ from reference import VERL, batch
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, measure, metrics, preset
 from rlcorr.diagnostics import correct_and_measure
+from rlcorr.errors import UsageError
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,6 +45,12 @@ def test_compiled_is_plain(name: str) -> None:
     torch.testing.assert_close(result.weights, plain.weights, equal_nan=True)
     expected = metrics(measure(given, plain, CONFIGS[name]))
     assert metrics(measured) == pytest.approx(expected, rel=1e-5, abs=1e-5, nan_ok=True)
+
+
+def test_without_a_compiler_it_says_what_to_use_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match=r"needs a C\+\+ compiler .*; correct\(\) and measure\(\) need none"):
+        correct_and_measure(batch("identical"), CorrectionConfig())
 
 
 def test_like_verl() -> None:

@@ -18,16 +18,16 @@ CONFIGS["chain"] = CorrectionConfig(
         RejectionRule.named("seq_mean_k3", upper=0.01),
     ),
 )
-TOKENS = 2048 * 1024
+TOKENS = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
 def batch() -> TokenBatch:
     rng = torch.Generator().manual_seed(0)
-    rollout = -torch.rand(2048, 1024, generator=rng) * 3 - 0.2
-    old = rollout + 0.02 * torch.randn(2048, 1024, generator=rng)
-    mask = torch.arange(1024) < torch.randint(1, 1025, (2048, 1), generator=rng)
-    return TokenBatch(mask, rollout, old_log_probs=old, advantages=torch.randn(2048, 1024, generator=rng))
+    rollout = -torch.rand(1024, 1024, generator=rng) * 3 - 0.2
+    old = rollout + 0.02 * torch.randn(1024, 1024, generator=rng)
+    mask = torch.arange(1024) < torch.randint(1, 1025, (1024, 1), generator=rng)
+    return TokenBatch(mask, rollout, old_log_probs=old, advantages=torch.randn(1024, 1024, generator=rng))
 
 
 def peak(run: Any) -> int:
