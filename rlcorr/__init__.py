@@ -8,7 +8,7 @@ from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.correction import correct
 from rlcorr.diagnostics import measure
 from rlcorr.presets import PRESETS, preset
-from rlcorr.report import metrics
+from rlcorr.report import describe, metrics
 from rlcorr.types import CorrectionResult, TokenBatch
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "RejectionRule",
     "TokenBatch",
     "correct",
+    "describe",
     "measure",
     "metrics",
     "preset",

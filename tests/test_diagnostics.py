@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from typing import Any, get_args
 
 import oracle
@@ -11,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference import GOLDEN, VERL, batch, config, tensor
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, measure, metrics, preset
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, diagnostics, measure, metrics, preset
 from rlcorr.config import WeightLevel
-from rlcorr.diagnostics import measure_probabilities, merge
+from rlcorr.diagnostics import correct_and_measure, measure_probabilities, merge
 from rlcorr.errors import UsageError
 from rlcorr.report import METRICS, PREFIX, describe, means, skyrl_metrics
 from rlcorr.translate import from_skyrl
@@ -152,6 +153,40 @@ def test_perplexity_of_bf16_is_computed_in_float32() -> None:
     got = report(TokenBatch.from_log_probs(old, old, torch.ones(1, 300)), CorrectionConfig())
     assert got["training_log_ppl"] == pytest.approx(1.00390625, rel=1e-6)
     assert got["rollout_ppl"] == pytest.approx(math.exp(1.00390625), rel=1e-6)
+
+
+def test_a_small_mismatch_keeps_its_digits() -> None:
+    """d = ±2⁻¹³: the spread of the weights is sinh 2⁻¹³; of 1 + r² or (r − 2)² in float32 nothing would be left."""
+    d = 2.0**-13
+    given = TokenBatch.from_log_probs(torch.tensor([[-1 + d, -1 - d]]), torch.full((1, 2), -1.0), torch.ones(1, 2))
+    got = report(given, CorrectionConfig(rollout_is="token"))
+    for key in ("rollout_is_std", "rollout_is_raw_std", "is_ratio_std"):
+        assert got[key] == pytest.approx(math.sinh(d), rel=1e-3), key
+
+
+def test_blocks_are_measured_as_one_batch() -> None:
+    """Two rows of 2¹⁸ tokens, one block each, with d = 0 and 1."""
+    old = torch.tensor([[-1.0], [0.0]]).expand(2, 1 << 18)
+    given = TokenBatch.from_log_probs(old, torch.full_like(old, -1.0), torch.ones_like(old))
+    got = report(given, CorrectionConfig())
+    told = ("tokens", "sequences", "log_ratio_mean", "log_ratio_std", "abs_log_ratio_min", "abs_log_ratio_max")
+    assert len(given.blocks()) == 2
+    assert [got[key] for key in told] == [1 << 19, 2, 0.5, 0.5, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["icepop", "rules of every kind", "normalised"])
+def test_one_pass_gives_the_numbers_of_two(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is written: test_fused.py compiles it. Any program will do for the compiler that is looked for."""
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(diagnostics, "_fused", lambda: diagnostics._one_pass)
+    given = batch("moderate2_5x9")
+    given = given.replace(advantages=-torch.ones_like(given.rollout_log_probs))
+    plain, (result, measured) = correct(given, CONFIGS[name]), correct_and_measure(given, CONFIGS[name])
+    assert torch.equal(result.keep_mask, plain.keep_mask)
+    assert torch.equal(result.rejected_by, plain.rejected_by)
+    torch.testing.assert_close(result.weights, plain.weights)
+    assert metrics(measured) == pytest.approx(metrics(measure(given, plain, CONFIGS[name])), rel=1e-5, abs=1e-6)
 
 
 def test_pi_old_is_needed() -> None:

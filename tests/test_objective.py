@@ -67,8 +67,8 @@ def test_the_scale_of_the_norm_mode() -> None:
 
 def test_one_column_and_one_token_divide_by_one() -> None:
     """The first column keeps 1 and 4 of three sequences; 10 is the sum of everything kept."""
-    column = (x[:, :1] for x in (LOSS, KEEP, MASK))
-    assert aggregate(*column, "seq-mean-token-sum-norm").item() == pytest.approx(5 / 3)
+    got = aggregate(LOSS[:, :1], KEEP[:, :1], MASK[:, :1], "seq-mean-token-sum-norm")
+    assert got.item() == pytest.approx(5 / 3)
     assert aggregate(LOSS, KEEP, MASK, "token-mean", tokens=1.0).item() == 10
     assert aggregate(LOSS, KEEP, MASK, "seq-mean-token-sum", sequences=1.0).item() == 10
 
@@ -428,6 +428,13 @@ def test_a_ratio_on_the_clip_is_not_clipped(loss_type: LossType) -> None:
     batch = TokenBatch(torch.ones(1, 2).bool(), old, old, advantages=torch.tensor([[1.0, -1.0]]))
     got = read(old.clone(), batch, settings(loss_type), LossConfig(clip_ratio_low=0, clip_ratio_high=0))
     assert got["actor/pg_clipfrac"] == got.get("actor/pg_clipfrac_lower", 0) == 0
+
+
+def test_a_ratio_of_c_is_not_cut() -> None:
+    old, a_half = torch.tensor([[-1.5]]), torch.tensor([[0.5]])
+    batch = TokenBatch(torch.ones(1, 1).bool(), old, old, advantages=torch.tensor([[-1.0]]))
+    got = read(old + a_half, batch, settings("dual_clip"), LossConfig(clip_ratio_c=a_half.exp().item()))
+    assert got["actor/pg_clipfrac_lower"] == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
