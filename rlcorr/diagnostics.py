@@ -77,7 +77,7 @@ def _one_pass(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tens
 
 @functools.cache
 def _fused() -> Callable[..., tuple[Tensor, Tensor, Tensor, Named]]:
-    # Without these limits the compiler puts all the reductions into one loop over the tokens.
+    # At its own limits the compiler splits the reductions over several loops, each reading the tokens again.
     limits = (
         "realize_reads_threshold",
         "realize_opcount_threshold",

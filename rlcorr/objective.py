@@ -70,7 +70,7 @@ def policy_loss(
 
 
 def neutral(x: Tensor, keep: Tensor) -> Tensor:
-    """x without gradient, and 0 outside `keep`: a NaN there would reach the gradient as 0 · NaN."""
+    """x without gradient, and 0 outside `keep`, where it may hold anything."""
     return torch.where(keep, x.detach(), 0)
 
 

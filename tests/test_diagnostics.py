@@ -401,10 +401,11 @@ def test_skyrl_names_the_clipped_share_after_its_level(level: WeightLevel | None
 
 def test_a_report_tells_what_was_measured_and_no_more() -> None:
     """Two values of d, 1 and 2: mean 3/2, mean d²/2 = 5/4, spread 1/2."""
-    two = Measured(("d", "never"), torch.tensor([[2.0, 3.0, 5.0, 1.0, 2.0], [0.0, 0.0, 0.0, math.inf, -math.inf]]))
+    rows = [[2.0, 3.0, 5.0, 1.0, 2.0], [2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, math.inf, -math.inf]]
+    two = Measured(("d", "zero", "never"), torch.tensor(rows))
     told = {"tokens": 2, "kl": -1.5, "k2_kl": 1.25, "log_ratio_mean": 1.5, "log_ratio_std": 0.5}
     assert metrics(two) == {PREFIX + key: value for key, value in told.items()}
-    assert means(two) == {"d": 1.5}
+    assert means(two) == {"d": 1.5, "zero": 0}
 
 
 @pytest.mark.parametrize("reduce", ["", "seq_min_"])

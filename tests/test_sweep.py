@@ -590,6 +590,7 @@ def test_the_bound_that_keeps_a_share_of_the_extreme() -> None:
     assert sweep_rule(row(0.0, 0.0), rule("token_k3")).upper_for(0.9) == 5e-324
     index = sweep_weights(stacked((500.0, 500.0), (-500.0, -500.0)), "sequence", "mask")
     assert (index.upper_for(1.0), index.at(index.upper_for(0.5)).kept_fraction) == (INF, 0.5)
+    assert sweep_weights(stacked((355.0, 354.875)), "sequence", "mask").upper_for(1.0) == INF  # e^709.8 is none either
 
 
 @pytest.mark.parametrize(("share", "reachable"), [(0.6, "0.5"), (0.0, "0.5"), (1.5, "0.5"), (math.nan, "0.5")])
