@@ -175,8 +175,11 @@ class CorrectionConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The numbers of the policy losses and their KL terms. Names are verl's and SkyRL's, and so are the defaults but for
-    dppo_ratio_cap (verl's documented one) and kl_loss_type."""
+    """The numbers of the policy losses and their KL terms.
+
+    Names are verl's and SkyRL's, and so are the defaults, but for dppo_ratio_cap (the one that verl documents) and
+    kl_loss_type.
+    """
 
     clip_ratio_low: float = 0.2
     """Trust region below 1 (ppo_clip, gspo, cispo, geo_mean), or below 0 for dppo_tv and dppo_kl."""
