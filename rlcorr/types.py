@@ -160,8 +160,8 @@ class Measured:
 
     @classmethod
     def of(cls, moments: dict[str, Moments]) -> "Measured":
-        each = [torch.stack([m.count, m.total, m.squares, m.low, m.high]) for m in moments.values()]
-        return cls(tuple(moments), torch.stack(each))
+        each = [x for m in moments.values() for x in (m.count, m.total, m.squares, m.low, m.high)]
+        return cls(tuple(moments), torch.stack(each).view(-1, 5))
 
     def merge(self, other: "Measured") -> "Measured":
         """The moments of two batches together. Raises `UsageError` if different things were measured."""
