@@ -14,7 +14,7 @@ from torch import Tensor
 from rlcorr.config import AppliesTo, CorrectionConfig, Divergence, RejectionRule, WeightLevel
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
-from rlcorr.ratios import k2, k3, log_ratio, over_sequence, ratio
+from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3, log_ratio, over_sequence, ratio
 from rlcorr.types import CorrectionResult, TokenBatch
 
 PROBABILITY_FLOOR = 1e-6
@@ -129,7 +129,7 @@ def _divergence(name: Divergence, batch: TokenBatch, d: Tensor) -> Tensor:
         old, rollout = batch.old_log_probs, batch.rollout_log_probs
         assert old is not None
         return {"binary_kl": binary_kl, "prob_diff": prob_diff, "signed_kl": signed_kl}[name](old.detach(), rollout)
-    c = d.clamp(-20, 20)  # per token, before it is summed: one token cannot make the sum infinite
+    c = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)  # per token, before it is summed: one token cannot make the sum infinite
     if name == "tv":
         return torch.expm1(c).abs()
     return {"k2": k2, "k3": k3, "mult_error": lambda x: x.abs().exp()}[name](c)
@@ -175,7 +175,7 @@ def between(log_r: Tensor, lower: float | None, upper: float) -> Tensor:
 
 def prob_diff(log_p: Tensor, log_q: Tensor) -> Tensor:
     """p − q, at least float32."""
-    return _raised(log_p).exp() - _raised(log_q).exp()
+    return at_least_float32(log_p).exp() - at_least_float32(log_q).exp()
 
 
 def binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -193,10 +193,6 @@ def signed_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
 def _coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """p, q, log p/q and log (1−p)/(1−q); 1 − p comes from expm1, which keeps its digits where p is near 1."""
     low, high = math.log(floor), math.log1p(-floor)
-    log_p, log_q = _raised(log_p).clamp(low, high), _raised(log_q).clamp(low, high)
+    log_p, log_q = at_least_float32(log_p).clamp(low, high), at_least_float32(log_q).clamp(low, high)
     rest = (-torch.expm1(log_p)).log() - (-torch.expm1(log_q)).log()
     return log_p.exp(), log_q.exp(), log_p - log_q, rest
-
-
-def _raised(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -166,7 +166,7 @@ def from_sequences(rows: Named, config: CorrectionConfig, norm_factor: Tensor | 
     rejected = replace(kept, total=count - kept.total)
     training, rollout = -_mean(rows["training_log_prob"]), -_mean(rows["rollout_log_prob"])
     gap = -_mean(rows["d"])
-    base = ("training_log_prob", "rollout_log_prob", "d", "abs_d", "k3", "ratio", "ratio_excess")
+    base = ("d", "abs_d", "k3", "ratio", "ratio_excess")
     found = {key: rows[key].pooled() for key in base} | {
         "kept": kept.pooled(),
         "trained": trained.pooled(),

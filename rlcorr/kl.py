@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlcorr.config import KL_ALIASES, KL_ESTIMATORS
 from rlcorr.errors import unknown
-from rlcorr.ratios import SAFETY_BOUND, k2, k3
+from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
@@ -21,8 +21,7 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tens
     """
     if estimator not in KL_ESTIMATORS:
         raise unknown("KL estimator", estimator, KL_ESTIMATORS)
-    at_least_float32 = torch.promote_types(log_probs.dtype, torch.float32)
-    delta = log_probs.to(at_least_float32) - ref_log_probs.to(at_least_float32)
+    delta = at_least_float32(log_probs) - at_least_float32(ref_log_probs)
     value = _value(delta, estimator.removesuffix("+"))
     if not estimator.endswith("+"):
         return value

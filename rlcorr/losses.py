@@ -107,7 +107,7 @@ def clip_cov(
 
     cov = (A − mean A)(log π_θ − mean log π_θ), over the kept tokens of this mini-batch: on a micro-batch it would be
     another selection.
-    """  # fmt: skip
+    """
     loss = ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
     rho = ratio((log_probs - old_log_probs).detach())
     free = rho * advantages <= rho.clamp(1 - low, 1 + high) * advantages  # not clipped already

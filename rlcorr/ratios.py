@@ -21,9 +21,12 @@ def log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) ->
 
     bf16 and fp16 inputs are raised to float32 first: thresholds such as 1.001 do not exist in bf16.
     """
-    at_least_float32 = torch.promote_types(old_log_probs.dtype, torch.float32)
-    d = old_log_probs.to(at_least_float32) - rollout_log_probs.to(at_least_float32)
-    return torch.where(mask, d, 0)
+    return torch.where(mask, at_least_float32(old_log_probs) - at_least_float32(rollout_log_probs), 0)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """bf16 and fp16 raised to float32, the others as they are."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def ratio(d: Tensor) -> Tensor:

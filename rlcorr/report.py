@@ -1,7 +1,7 @@
 """The metrics by name: `metrics` turns measured moments into numbers, `describe` says what a number means.
 
-Keys are verl's under `rollout_corr/`; `skyrl` gives SkyRL's names. Means "per sequence" are over the sequences that
-have tokens.
+Keys are verl's under `rollout_corr/`; `skyrl_metrics` gives SkyRL's names. Means "per sequence" are over the sequences
+that have tokens.
 """
 
 import math

@@ -19,7 +19,7 @@ from rlcorr.config import CorrectionConfig, RejectionRule, WeightLevel, WeightMo
 from rlcorr.correction import log_bounds, log_weights, needed, passes, rule_statistic
 from rlcorr.errors import UsageError
 from rlcorr.masked import moments
-from rlcorr.ratios import SAFETY_BOUND, k3, log_ratio, ratio
+from rlcorr.ratios import excess, k3, log_ratio, ratio
 from rlcorr.types import TokenBatch
 
 Number = TypeVar("Number", float, Tensor)
@@ -224,8 +224,7 @@ def _kept_terms(d: Tensor) -> list[Tensor]:
 def _ratio_terms(log_r: Tensor) -> list[Tensor]:
     """r − 1, its square, and r²."""
     wide = log_r.double()
-    excess = torch.expm1(wide.clamp(-SAFETY_BOUND, SAFETY_BOUND))
-    return [excess, excess.square(), ratio(wide).square()]
+    return [excess(wide), excess(wide).square(), ratio(wide).square()]
 
 
 def _index(swept: CorrectionConfig | RejectionRule, parts: list[_Items]) -> Sweep:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,26 @@ def _rule(name: str, spec: str) -> RejectionRule:
     if not name.endswith("k1"):
         return RejectionRule.named(name, upper=upper)
     return RejectionRule.named(name, lower=1 / upper, upper=1 / (lower or 1 / upper))
+
+
+# --- what both translations are tested with ---
+
+
+def rule(name: str, lower: float | None = None, upper: float = math.inf) -> RejectionRule:
+    return RejectionRule.named(name, lower=lower, upper=upper)
+
+
+def with_rules(*rules: RejectionRule) -> CorrectionConfig:
+    return CorrectionConfig(rollout_rs=rules)
+
+
+def row(*ratios: float) -> TokenBatch:
+    """One sequence with these ratios."""
+    d = torch.tensor([ratios], dtype=torch.float64).log()
+    return TokenBatch.from_log_probs(d - 8, torch.full_like(d, -8.0), torch.ones_like(d))
+
+
+def assert_same_weights(got: Tensor, golden: Any, case: str, where: Tensor) -> None:
+    want = tensor(golden, torch.float64).expand(got.shape)[where]
+    tolerance = 1e-2 if batch(case).rollout_log_probs.dtype == torch.bfloat16 else 2e-5
+    torch.testing.assert_close(got.double()[where], want, rtol=tolerance, atol=1e-6, equal_nan=True)

@@ -5,42 +5,19 @@ from typing import Any
 
 import oracle
 import pytest
-import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import GOLDEN, VERL, batch, tensor
-from torch import Tensor
+from reference import GOLDEN, VERL, assert_same_weights, batch, row, rule, with_rules
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.translate_verl import RULES, dotted, from_verl, inverse, to_verl
-from rlcorr.types import TokenBatch
 
 V070 = GOLDEN["verl-v070"]
 PR6800 = GOLDEN["verl-pr6800"]
 FRACTIONAL = "fractional_mask"  # a mask that is also a weight: ours is bool
-
-
-def rule(name: str, lower: float | None = None, upper: float = math.inf) -> RejectionRule:
-    return RejectionRule.named(name, lower=lower, upper=upper)
-
-
-def with_rules(*rules: RejectionRule) -> CorrectionConfig:
-    return CorrectionConfig(rollout_rs=rules)
-
-
-def row(*ratios: float) -> TokenBatch:
-    """One sequence with these ratios."""
-    d = torch.tensor([ratios], dtype=torch.float64).log()
-    return TokenBatch.from_log_probs(d - 8, torch.full_like(d, -8.0), torch.ones_like(d))
-
-
-def assert_same_weights(got: Tensor, golden: Any, case: str, where: Tensor) -> None:
-    want = tensor(golden, torch.float64).expand(got.shape)[where]
-    tolerance = 1e-2 if batch(case).rollout_log_probs.dtype == torch.bfloat16 else 2e-5
-    torch.testing.assert_close(got.double()[where], want, rtol=tolerance, atol=1e-6, equal_nan=True)
 
 
 def assert_as_verl_did(config: CorrectionConfig, cases: dict[str, Any]) -> int:
