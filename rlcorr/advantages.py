@@ -30,6 +30,48 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     return advantages, torch.where(mask, advantages + values, 0)
 
 
+def group_normalised(
+    rewards: Tensor, group_ids: Tensor, counted: Tensor | None = None, *, by_std: bool = True
+) -> Tensor:
+    """GRPO, (B,): (r − mean of its group) / (standard deviation of its group + 1e-6), n − 1 in the denominator
+    (Shao et al., arXiv:2402.03300); without `by_std` the difference alone (Dr. GRPO, arXiv:2503.20783).
+
+    Rows outside `counted` (B,) bool enter no group's statistics and get 0, as does a group with fewer than two rows.
+    """
+    group, counted, n = _groups(group_ids, counted)
+    exact = rewards.double()  # what float32 leaves of equal rewards, 1e-6 of 10.1, would be divided by itself
+    centred = exact - (_per_group(exact, group, counted) / n.clamp(min=1))[group]
+    if by_std:
+        variance = _per_group(centred.square(), group, counted) / (n - 1).clamp(min=1)
+        centred = centred / (variance.sqrt()[group] + 1e-6)
+    return torch.where(counted & (n > 1)[group], centred, 0).to(rewards.dtype)
+
+
+def leave_one_out(rewards: Tensor, group_ids: Tensor, counted: Tensor | None = None) -> Tensor:
+    """RLOO, (B,): r − the mean of the others of its group (Ahmadian et al., arXiv:2402.14740). `counted` as above."""
+    group, counted, n = _groups(group_ids, counted)
+    others = (_per_group(rewards, group, counted)[group] - rewards) / (n - 1).clamp(min=1)[group]
+    return torch.where(counted & (n > 1)[group], rewards - others, 0)
+
+
+def _groups(group_ids: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Consecutive group numbers (B,), the counted rows (B,), and how many of them each group has."""
+    group = torch.unique(group_ids, return_inverse=True)[1]
+    counted = torch.ones_like(group, dtype=torch.bool) if counted is None else counted
+    return group, counted, _per_group(torch.ones(len(group), device=group.device), group, counted)
+
+
+def _per_group(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
+    """Σ x over the counted rows of each group."""
+    groups = int(group.max()) + 1 if len(group) else 0
+    return x.new_zeros(groups).index_add(0, group, torch.where(counted, x, 0))
+
+
+def returns_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    """R_t = r_t + γ R_{t+1} over (B, T), 0 on padding: REINFORCE++ whitens it over the batch (arXiv:2501.03262)."""
+    return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)[1]
+
+
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
     """Zero mean and unit variance over the mask, 0 elsewhere; all zeros if nothing varies."""
     mean = masked_mean(advantages, mask)

@@ -1,9 +1,12 @@
 """The verbs of `python -m rlcorr`."""
 
+import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
@@ -16,6 +19,7 @@ from rlcorr.train.config import PretrainConfig, TrainConfig
 EXIT_PROBLEMS = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+Config = TypeVar("Config", bound=TrainConfig | PretrainConfig)
 
 # Each verb is a dataclass: its fields are the options, their docstrings the help.
 
@@ -43,7 +47,28 @@ class Play:
     """With --no-train, only the app."""
 
 
+@dataclass(frozen=True)
+class FromFile(Generic[Config]):
+    """The options of a verb that can start from a file."""
+
+    options: Annotated[Config, tyro.conf.arg(name="")]
+    config: Path | None = None
+    """YAML file of options to start from, like the config.yaml of every run; options given here override it."""
+
+
+@dataclass(frozen=True)
+class FromRun(FromFile[TrainConfig]):
+    """The options of `train`, which can also go on with a run."""
+
+    resume: str = ""
+    """Name or directory of a run to go on with, from its last checkpoint, as if it had never stopped. Its own options
+    hold; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, tensorboard and wandb
+    may be given anew."""
+
+
 VERBS = {"play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "verify": Verify, "doctor": Doctor}
+
+NAMED = {"--config": "YAML file", "--resume": "run"}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -68,10 +93,13 @@ def run_verb(arguments: list[str]) -> int:
         raise unknown("verb", name, VERBS)
     if name == "play":
         return _play(options)
-    request = tyro.cli(VERBS[name], args=options, prog=f"python -m rlcorr {name}")
-    if isinstance(request, Verify):
-        return verify(request.run)
-    return doctor() if isinstance(request, Doctor) else _train(request)
+    prog = f"python -m rlcorr {name}"
+    if name == "train":
+        return _train(train_config(options, prog), resume=_given("--resume", options) is not None)
+    if name == "pretrain":
+        return _pretrain(configured(PretrainConfig, options, prog))
+    request = tyro.cli(VERBS[name], args=options, prog=prog)
+    return verify(request.run) if isinstance(request, Verify) else doctor()
 
 
 def _usage() -> str:
@@ -82,17 +110,58 @@ def _usage() -> str:
 def _play(options: list[str]) -> int:
     prog = "python -m rlcorr play"
     request, for_training = tyro.cli(Play, args=options, prog=prog, return_unknown_args=True)
-    tyro.cli(TrainConfig, args=for_training, prog=prog)  # a wrong option is refused here, not in the background
+    train_config(for_training, prog)  # a wrong option is refused here, not in the background
     return play(request.port, for_training if request.train else None)
 
 
-def _train(config: TrainConfig | PretrainConfig) -> int:
-    # Imported here because transformers takes seconds, which the other verbs need not wait.
+def configured(config_type: type[Config], options: list[str], prog: str, own: Sequence[str] = ()) -> Config:
+    """The typed options: `own`, those of a file that --config names, and the user's. The last one wins."""
+    from rlcorr.train.config_file import arguments_of
+
+    file = _given("--config", options)
+    first = [] if file is None else arguments_of(Path(file), config_type)
+    wrapper: Any = FromRun if config_type is TrainConfig else FromFile[config_type]
+    return tyro.cli(wrapper, args=[*own, *first, *options], prog=prog, description=config_type.__doc__).options
+
+
+def train_config(options: list[str], prog: str) -> TrainConfig:
+    """`configured`; with --resume the options of that run, and of the user's own those that may change on the way."""
+    run = _given("--resume", options)
+    if run is None:
+        return configured(TrainConfig, options, prog)
+    from rlcorr.train.config_file import arguments_of
+    from rlcorr.train.resume import check_resumed, run_to_resume
+
+    path = run_to_resume(run)
+    own = [*arguments_of(path / "config.yaml", TrainConfig), f"--run={path.name}"]  # the directory's name counts
+    config = configured(TrainConfig, options, prog, own)
+    check_resumed(path, before=configured(TrainConfig, own, prog), after=config)
+    return config
+
+
+def _given(option: str, options: list[str]) -> str | None:
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument(option, dest="value")
+    try:
+        return finder.parse_known_args(options)[0].value
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{option} needs the name of a {NAMED[option]}.") from error
+
+
+# Imported inside because transformers takes seconds, which the other verbs need not wait.
+
+
+def _train(config: TrainConfig, *, resume: bool) -> int:
     from rlcorr.train.ppo import train
+
+    print(f"recorded in {train(config, resume=resume)}")
+    return 0
+
+
+def _pretrain(config: PretrainConfig) -> int:
     from rlcorr.train.pretrain import pretrain
 
-    path = train(config) if isinstance(config, TrainConfig) else pretrain(config)
-    print(f"recorded in {path}")
+    print(f"recorded in {pretrain(config)}")
     return 0
 
 

@@ -55,7 +55,12 @@ def policy_loss(
 
     value = total(per_token * weights, loss.loss_agg_mode)
     measured = _measured(theta.detach(), old, advantages, keep, correction.loss_type, loss)
-    measured |= {"actor/pg_loss": _one(value.detach()), "lr_factor": _one(lr_factor(keep, mask, correction, loss))}
+    counted = mask if correction.denominator == "fixed" else keep
+    share = torch.ones_like(value) if tokens is None else (counted.sum() / max(tokens, 1)).to(value)
+    measured["actor/pg_loss"] = _one(value.detach(), share)
+    if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
+        share = (counted.any(-1).sum() / max(sequences, 1)).to(value)
+    measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
     if loss.use_kl_loss:
         if batch.ref_log_probs is None:
             raise UsageError("use_kl_loss needs ref_log_probs; the batch has none.")
@@ -188,5 +193,7 @@ def _measured(
     return found
 
 
-def _one(x: Tensor) -> Moments:
-    return moments(x[None], torch.ones(1, dtype=torch.bool, device=x.device)).double()
+def _one(part: Tensor, share: Tensor) -> Moments:
+    """A micro-batch's part of one number of a mini-batch, and its share of the tokens: merged over the mini-batch, the
+    mean is the sum of the parts."""
+    return Moments(share, part, part * part, part, part).double()

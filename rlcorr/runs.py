@@ -32,6 +32,7 @@ LOCAL = ROOT / "local"
 
 _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
 _NOT_PART = (".tmp", ".log")  # what an engine had to say is worth keeping, but it is not the run
+_OF_OTHERS = ("tensorboard", "wandb")  # folders whose files go on growing
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 
 
@@ -52,6 +53,7 @@ class RunManifest:
     hardware: str = ""
     git_commit: str = ""
     config: dict[str, Any] = field(default_factory=dict)
+    probe: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -223,8 +225,9 @@ def write_manifest(run: Path, manifest: RunManifest) -> None:
 
 def finish_run(run: Path, manifest: RunManifest) -> None:
     """Write the final manifest with the sha256 of every file of the run."""
-    paths = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "manifest.json" and p.suffix not in _NOT_PART)
-    files = {p.relative_to(run).as_posix(): _sha256(p) for p in paths}
+    names = sorted(p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.suffix not in _NOT_PART)
+    names = [name for name in names if name.parts[0] not in ("manifest.json", *_OF_OTHERS)]
+    files = {name.as_posix(): _sha256(run / name) for name in names}
     write_manifest(run, RunManifest(**{**asdict(manifest), "files": files}))
 
 
@@ -237,6 +240,15 @@ def append_metrics(run: Path, row: dict[str, Any]) -> None:
         file.seek(max(file.tell() - 1, 0))
         unfinished = file.read() not in (b"", b"\n")
         file.write(b"\n" * unfinished + json.dumps(row).encode() + b"\n")
+
+
+def rewind(run: Path, step: int) -> None:
+    """Forget everything after `step`, for a run that goes on from there."""
+    rows = [row for row in read_metrics(run) if row["step"] <= step]
+    _write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    for later in list_steps(run):
+        if later > step:
+            step_path(run, later).unlink()
 
 
 def write_step(run: Path, record: StepRecord) -> None:

@@ -34,6 +34,7 @@ class TokenBatch:
     prompt_ids: Tensor | None = None  # (B, P) left-padded
     prompt_mask: Tensor | None = None  # (B, P) bool
     response_ids: Tensor | None = None  # (B, T) right-padded
+    routed_experts: Tensor | None = None  # (B, P + T, layers, k) the engine's experts per input token, −1 unknown
     rewards: Tensor | None = None  # (B,)
     group_ids: Tensor | None = None  # (B,) which prompt
     policy_versions: Tensor | None = None  # (B,) weights that sampled the row
@@ -59,6 +60,12 @@ class TokenBatch:
         if name in ("prompt_ids", "prompt_mask"):
             if tensor.dim() != 2 or tensor.shape[0] != expected[0]:
                 raise UsageError(f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]}, P).")
+        elif name == "routed_experts":
+            width = expected[1] + (0 if self.prompt_ids is None else self.prompt_ids.shape[1])
+            if tensor.dim() != 4 or tensor.shape[:2] != (expected[0], width):
+                raise UsageError(
+                    f"routed_experts has shape {tuple(tensor.shape)}; it must be ({expected[0]}, {width}, layers, k)."
+                )
         elif name in ("rewards", "group_ids", "policy_versions"):
             if tensor.shape != expected[:1]:
                 raise UsageError(f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]},).")

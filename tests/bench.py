@@ -1,14 +1,16 @@
 """`make bench`: the measured figures of the README, each from processes started as a person starts them.
 
     make bench                       everything, about fifteen minutes on two cores
-    make bench ARGS="addition play"  only these
+    make bench ARGS="ppo play"  only these
 
-addition  PPO from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy, overhead of a step
+ppo grpo rloo   addition from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy
 float32   fifty steps with a float32 engine: the largest k3 between engine and trainer
 play      a warm start of `make play`: seconds to the page, and to the first live step
 app       moving a threshold on 100 k tokens in headless Chromium: milliseconds to the repainted picture
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
+trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
+router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
 """
 
@@ -16,11 +18,14 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import bench_app
 import bench_library
+import bench_router
 import bench_sweep
+import bench_trainer
 from app_runs import browser, serve, settled
 from processes import ROOT, rlcorr, running, url_in, wait_for
 
@@ -31,26 +36,31 @@ TARGET = 0.9
 
 
 def trained(folder: Path, run: str, *options: str) -> list[dict]:
-    done = rlcorr("train", "--model", str(WARM_START), "--run", run, *options, runs_folder=folder, timeout=900)
+    done = rlcorr("train", "--model", str(WARM_START), "--run", run, *options, runs_folder=folder, timeout=3600)
     if done.returncode:
         sys.exit(done.stderr[-2000:])
     return runs.read_metrics(folder / "local" / run)
 
 
-def addition() -> None:
-    print("| seed | greedy accuracy | steps | minutes | k3, smallest to largest | overhead of a step |")
-    print("|---|---|---|---|---|---|")
+GROUPS = ("--prompts-per-step", "128", "--samples-per-prompt", "4", "--steps", "300")
+"""GRPO and RLOO need several samples of a prompt."""
+
+
+def learning(estimator: str, *algorithm: str) -> None:
+    print("| algorithm | seed | greedy accuracy | steps | minutes | k3, smallest to largest | overhead of a step |")
+    print("|---|---|---|---|---|---|---|")
     for seed in range(3):
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            options = ("--seed", str(seed), "--stop-at-accuracy", str(TARGET))
+            options = ("--advantage.estimator", estimator, *algorithm, "--seed", str(seed))
+            options += ("--stop-at-accuracy", str(TARGET), "--record-every", "1000")
             rows = trained(Path(folder), "r", *options)
             minutes = (time.perf_counter() - start) / 60
         k3 = [row["rollout_corr/k3_kl"] for row in rows]
         overhead = statistics.median(row["timing/overhead"] for row in rows)
         print(
-            f"| {seed} | {rows[-1]['accuracy']:.0%} | {len(rows)} | {minutes:.1f} | {min(k3):.0e} to {max(k3):.0e} | "
-            f"{overhead:.1%} |",
+            f"| {estimator} | {seed} | {rows[-1]['accuracy']:.0%} | {len(rows)} | {minutes:.1f} | "
+            f"{min(k3):.0e} to {max(k3):.0e} | {overhead:.1%} |",
             flush=True,
         )
 
@@ -102,12 +112,16 @@ def picture() -> None:
 
 
 PARTS = {
-    "addition": addition,
+    "ppo": partial(learning, "gae"),
+    "grpo": partial(learning, "grpo", *GROUPS),
+    "rloo": partial(learning, "rloo", *GROUPS),
     "float32": float32,
     "play": play,
     "app": bench_app.main,
     "library": bench_library.main,
     "sweep": bench_sweep.main,
+    "trainer": bench_trainer.main,
+    "router": bench_router.main,
     "picture": picture,
 }
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcorr.advantages import gae, token_rewards, whiten
+from rlcorr.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
 
 SHAPE = st.tuples(st.integers(0, 3), st.integers(0, 6))
 
@@ -100,3 +100,110 @@ def test_whitened_advantages_have_mean_0_and_variance_1(shape: tuple[int, int], 
 def test_whitening_what_does_not_vary_gives_zeros(mask: list[list[int]]) -> None:
     white = whiten(torch.full((1, 2), 5.0), torch.tensor(mask).bool())
     assert white.tolist() == [[0.0, 0.0]]
+
+
+# --- groups ---
+
+
+def groups_by_loop(rewards: list[float], groups: list[int], counted: list[bool], estimator: str) -> list[float]:
+    """From the definitions, row by row: verl's GRPO (r − mean)/(std + 1e-6) with n − 1, Dr. GRPO, and RLOO."""
+    found = []
+    for row, (reward, group) in enumerate(zip(rewards, groups, strict=True)):
+        of_group = [i for i, g in enumerate(groups) if g == group and counted[i]]
+        mine, others = ([rewards[i] for i in rows] for rows in (of_group, [i for i in of_group if i != row]))
+        if not counted[row] or not others:
+            found.append(0.0)
+        elif estimator == "rloo":
+            found.append(reward - oracle.mean(others))
+        else:
+            std = oracle.sample_std(mine) + 1e-6 if estimator == "grpo" else 1.0
+            found.append((reward - oracle.mean(mine)) / std)
+    return found
+
+
+def of_groups(
+    estimator: str, rewards: list[float], groups: list[int], counted: list[bool] | None = None
+) -> list[float]:
+    given_rewards, ids = torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups, dtype=torch.int64)
+    chosen = None if counted is None else torch.tensor(counted, dtype=torch.bool)
+    if estimator == "rloo":
+        return leave_one_out(given_rewards, ids, chosen).tolist()
+    return group_normalised(given_rewards, ids, chosen, by_std=estimator == "grpo").tolist()
+
+
+ESTIMATORS = ["grpo", "dr_grpo", "rloo"]
+# Reward, group (any numbers, in any order), whether it is counted.
+ROWS = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0, 0.5, -2.0, 0.1, 1000.1]), st.sampled_from([7, 3, 1000, -1]), st.booleans()),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@oracle.examples(80)
+@given(rows=ROWS, everything=st.booleans())
+def test_groups(estimator: str, rows: list[tuple[float, int, bool]], everything: bool) -> None:
+    rewards, groups = [row[0] for row in rows], [row[1] for row in rows]
+    counted = [everything or row[2] for row in rows]
+    got = of_groups(estimator, rewards, groups, None if everything else counted)
+    assert got == pytest.approx(groups_by_loop(rewards, groups, counted, estimator), rel=1e-6, abs=1e-6)
+
+
+def test_groups_by_hand() -> None:
+    """Group 5: rewards 1 0 0 1, mean ½, deviation √(4·¼ / 3) = 0.57735. Group 2: rewards 3 and 0, mean 1.5, deviation
+    √(2·2.25 / 1) = 2.12132. Group 9 has one row. In the order 5 2 5 9 5 2 5."""
+    rewards, groups = [1.0, 3.0, 0.0, 8.0, 0.0, 0.0, 1.0], [5, 2, 5, 9, 5, 2, 5]
+    half, one = 0.5 / (0.5773503 + 1e-6), 1.5 / (2.1213203 + 1e-6)
+    assert of_groups("grpo", rewards, groups) == pytest.approx([half, one, -half, 0, -half, -one, half], rel=1e-6)
+    assert of_groups("dr_grpo", rewards, groups) == [0.5, 1.5, -0.5, 0, -0.5, -1.5, 0.5]
+    # Group 5, of the other three: 1 − ⅓, 0 − ⅔, 0 − ⅔, 1 − ⅓. Group 2: 3 − 0, 0 − 3.
+    expected = [2 / 3, 3, -2 / 3, 0, -2 / 3, -3, 2 / 3]
+    assert of_groups("rloo", rewards, groups) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_row_that_is_not_counted_moves_no_sibling(estimator: str) -> None:
+    """Whatever its reward, NaN included; it gets 0 itself, and a group of which one row is left gets 0 as well."""
+    groups, counted = [0, 0, 0, 1, 1], [True, True, False, True, False]
+    without = of_groups(estimator, [1.0, 0.0], [0, 0])
+    for reward in (0.0, 1.0, -1e6, math.nan):
+        assert of_groups(estimator, [1.0, 0.0, reward, 4.0, reward], groups, counted) == [*without, 0, 0, 0]
+    assert of_groups(estimator, [1.0, 0.0, 5.0, 4.0, 5.0], groups)[:2] != without
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_no_rows(estimator: str) -> None:
+    assert of_groups(estimator, [], []) == []
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.7, 10.1, 1000.1])
+@pytest.mark.parametrize("rows", [2, 7, 8, 16])
+def test_equal_rewards_give_nothing(reward: float, rows: int) -> None:
+    """Also in float32, where the mean of n times 10.1 is not 10.1: divided by its own deviation that would be ½."""
+    equal, one_group = torch.full((rows,), reward), torch.zeros(rows, dtype=torch.int64)
+    assert group_normalised(equal, one_group).abs().max() < 1e-6
+    assert leave_one_out(equal, one_group).abs().max() <= 2e-7 * reward * rows
+    assert group_normalised(equal, one_group).dtype == torch.float32
+
+
+# --- returns ---
+
+
+def test_returns_by_hand() -> None:
+    """γ = ½, rewards 1 2 4: 4, 2 + 2 = 4, 1 + 2 = 3. The hole in the second row neither counts nor decays."""
+    rewards = torch.tensor([[1.0, 2.0, 4.0, math.nan], [1.0, math.nan, 2.0, 4.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1]]).bool()
+    assert returns_to_go(rewards, mask, 0.5).tolist() == [[3, 4, 4, 0], [3, 0, 4, 4]]
+
+
+@oracle.examples(60)
+@given(SHAPE, st.integers(0, 1000), st.sampled_from([1.0, 0.9, 0.0]))
+def test_returns(shape: tuple[int, int], seed: int, gamma: float) -> None:
+    rewards, _, mask = batch_of(shape, seed)
+    got = returns_to_go(rewards, mask, gamma).tolist()
+    for b in range(shape[0]):
+        places = [t for t in range(shape[1]) if mask[b, t]]
+        expected = [0.0] * shape[1]
+        for i, t in enumerate(places):
+            expected[t] = sum(gamma**k * rewards[b, place].item() for k, place in enumerate(places[i:]))
+        assert got[b] == pytest.approx(expected, abs=1e-12)

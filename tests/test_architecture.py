@@ -100,6 +100,8 @@ def test_the_library_imports_only_earlier_layers(path: Path) -> None:
     [
         ("transformers", "rlcorr/train/"),
         ("vllm", "rlcorr/train/"),
+        ("tensorboard", "rlcorr/train/"),
+        ("wandb", "rlcorr/train/"),
         ("plotly", "rlcorr/plots.py"),
         ("pyarrow", "rlcorr/runs.py"),
         ("safetensors", "rlcorr/runs.py"),

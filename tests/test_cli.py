@@ -24,11 +24,11 @@ def call(*arguments: str) -> int:
     ("arguments", "got", "exists"),
     [
         (["train", "--preset", "decoupled_token_iss"], "'decoupled_token_iss'", "decoupled_token_is,"),
-        (["train", "--task", "adition"], "'adition'", "addition, running_sum"),
-        (["train", "--model", "no/such/model"], "no/such/model", "warm_start"),
+        (["train", "--task", "adition"], "'adition'", "addition, "),
+        (["train", "--model", "no/such/model"], "no/such/model", "config.json"),
         (["train", "--rollout.temperature", "0"], "0", "> 0"),
         (["verify", "no_such_run"], "'no_such_run'", "Known:"),
-        (["play", "--task", "adition"], "'adition'", "addition, running_sum"),
+        (["play", "--task", "adition"], "'adition'", "addition, "),
         (["trian"], "'trian'", "train"),
     ],
 )

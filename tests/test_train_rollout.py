@@ -5,22 +5,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import CPU
+from tiny import ALONE, CPU
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import RolloutConfig
+from rlcorr.train.config import GREEDY, RolloutConfig, Sampling
 from rlcorr.train.engine import resolve_engine, start_engine
-from rlcorr.train.model import Policy, load_lm
+from rlcorr.train.model import Policy, engine_weights, load_lm
 from rlcorr.train.rollout import Samples, TransformersEngine, to_batch
 from rlcorr.train.sync_proof import mismatch, prove_sync
+from rlcorr.train.tokenizer import EOS_ID
 
 FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")
 PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]]
 
 
 def engine_and_policy(tiny_model: Path, config: RolloutConfig = FLOAT32) -> tuple[TransformersEngine, Policy]:
-    engine = start_engine(config, tiny_model, CPU, seed=0, log=Path("unused"))
+    engine = start_engine(config, tiny_model, ALONE, [EOS_ID], Path("unused"))
     assert isinstance(engine, TransformersEngine)
     return engine, Policy(load_lm(tiny_model, CPU))
 
@@ -29,7 +30,7 @@ def engine_and_policy(tiny_model: Path, config: RolloutConfig = FLOAT32) -> tupl
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probs_are_of_the_sampled_distribution(tiny_model: Path, temperature: float) -> None:
     engine, policy = engine_and_policy(tiny_model)
-    sampled = engine.generate(PROMPTS, n=3, max_tokens=5, temperature=temperature)
+    sampled = engine.generate(PROMPTS, n=3, max_tokens=5, sampling=Sampling(temperature))
     batch = to_batch([p for p in PROMPTS for _ in range(3)], sampled, CPU)
     trained = policy(batch, temperature).log_probs[batch.response_mask]
     torch.testing.assert_close(batch.rollout_log_probs[batch.response_mask], trained, rtol=0, atol=1e-4)
@@ -37,7 +38,7 @@ def test_log_probs_are_of_the_sampled_distribution(tiny_model: Path, temperature
 
 def test_greedy_takes_the_likeliest_token(tiny_model: Path) -> None:
     engine, policy = engine_and_policy(tiny_model)
-    first = engine.generate(PROMPTS, n=1, max_tokens=1, temperature=0.0).response_ids
+    first = engine.generate(PROMPTS, n=1, max_tokens=1, sampling=GREEDY).response_ids
     with torch.no_grad():
         expected = [[int(policy.lm(torch.tensor([p])).logits[0, -1].argmax())] for p in PROMPTS]
     assert first == expected
@@ -48,9 +49,9 @@ def test_sync_replaces_every_weight(tiny_model: Path) -> None:
     with torch.no_grad():
         for parameter in policy.lm.parameters():
             parameter.add_(0.3)
-    assert mismatch(engine, policy, FLOAT32, PROMPTS) > 1e-3
-    engine.sync(policy.engine_weights())
-    assert mismatch(engine, policy, FLOAT32, PROMPTS) < 1e-7
+    assert mismatch(engine, policy, PROMPTS) > 1e-3
+    engine.sync(engine_weights(policy.state_dict(), policy.lm))
+    assert mismatch(engine, policy, PROMPTS) < 1e-7
 
 
 def test_the_proof_passes_and_leaves_the_weights_as_they_were(tiny_model: Path) -> None:
@@ -58,7 +59,7 @@ def test_the_proof_passes_and_leaves_the_weights_as_they_were(tiny_model: Path) 
     before = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
     assert prove_sync(engine, policy, FLOAT32, PROMPTS * 4) < 1e-7
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.lm.state_dict().items())
-    assert mismatch(engine, policy, FLOAT32, PROMPTS) < 1e-7
+    assert mismatch(engine, policy, PROMPTS) < 1e-7
 
 
 class Forgetful:
@@ -69,8 +70,10 @@ class Forgetful:
         self.description = engine.description
         self._first = dict(engine_weights_of(engine))[forgets].clone()
 
-    def generate(self, prompts: list[list[int]], *, n: int, max_tokens: int, temperature: float) -> Samples:
-        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, temperature=temperature)
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
+        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         self._engine.sync([(name, self._first if name == self._forgets else tensor) for name, tensor in weights])

@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 from processes import rlcorr
+from tiny import ALONE
 from torch import Tensor
 
 from rlcorr import runs
 from rlcorr.errors import UsageError
-from rlcorr.train.config import WARM_START, RolloutConfig
+from rlcorr.train.config import GREEDY, WARM_START, RolloutConfig, Sampling
 from rlcorr.train.engine import start_engine
-from rlcorr.train.model import Policy, load_lm
+from rlcorr.train.model import Policy, engine_weights, load_lm
 from rlcorr.train.rollout import RolloutEngine, Samples
 from rlcorr.train.sync_proof import mismatch, prove_sync
 from rlcorr.train.tasks import examples, get_task
-from rlcorr.train.tokenizer import decode, encode, load_tokenizer
+from rlcorr.train.tokenizer import EOS_ID, decode, encode, load_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
 
@@ -30,7 +31,7 @@ FLOAT32_K3 = 1e-7
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> RolloutEngine:
-    return start_engine(FLOAT32, WARM_START, torch.device("cpu"), 0, tmp_path_factory.mktemp("vllm") / "engine.log")
+    return start_engine(FLOAT32, WARM_START, ALONE, [EOS_ID], tmp_path_factory.mktemp("vllm") / "engine.log")
 
 
 @pytest.fixture
@@ -46,12 +47,12 @@ def prompts() -> list[list[int]]:
 
 
 def test_engine_and_trainer_agree(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
-    assert mismatch(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
+    assert mismatch(engine, policy, prompts) <= FLOAT32_K3
 
 
 def test_responses_are_text(engine: RolloutEngine, prompts: list[list[int]]) -> None:
     tokenizer = load_tokenizer(WARM_START)
-    sampled = engine.generate(prompts, n=2, max_tokens=80, temperature=1.0)
+    sampled = engine.generate(prompts, n=2, max_tokens=80, sampling=Sampling())
     texts = [decode(tokenizer, row) for row in sampled.response_ids]
     assert len(texts) == 2 * len(prompts)
     assert all(set(text) <= set("0123456789,") for text in texts)
@@ -61,7 +62,7 @@ def test_responses_are_text(engine: RolloutEngine, prompts: list[list[int]]) -> 
 def test_greedy_is_the_trainers_likeliest_token(
     engine: RolloutEngine, policy: Policy, prompts: list[list[int]]
 ) -> None:
-    sampled = engine.generate(prompts, n=1, max_tokens=1, temperature=0.0)
+    sampled = engine.generate(prompts, n=1, max_tokens=1, sampling=GREEDY)
     with torch.no_grad():
         expected = [[int(policy.lm(torch.tensor([prompt])).logits[0, -1].argmax())] for prompt in prompts]
     assert sampled.response_ids == expected
@@ -69,7 +70,7 @@ def test_greedy_is_the_trainers_likeliest_token(
 
 def test_a_sync_is_proved_on_every_tensor(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
     assert prove_sync(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
-    assert mismatch(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
+    assert mismatch(engine, policy, prompts) <= FLOAT32_K3
 
 
 class WithoutHead:
@@ -79,8 +80,10 @@ class WithoutHead:
         self._engine = engine
         self.description = engine.description
 
-    def generate(self, prompts: list[list[int]], *, n: int, max_tokens: int, temperature: float) -> Samples:
-        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, temperature=temperature)
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
+        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         self._engine.sync([(name, tensor) for name, tensor in weights if name != "lm_head.weight"])
@@ -89,7 +92,7 @@ class WithoutHead:
 def test_the_stale_head_is_found(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
     with pytest.raises(UsageError, match="A tensor is left behind"):
         prove_sync(WithoutHead(engine), policy, FLOAT32, prompts)
-    engine.sync(policy.engine_weights())
+    engine.sync(engine_weights(policy.state_dict(), policy.lm))
 
 
 def k3_of(run: Path) -> list[float]:

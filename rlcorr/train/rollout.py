@@ -1,7 +1,8 @@
 """What a rollout engine is, and the one that every platform has: transformers."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from rlcorr.train.config import RolloutConfig
+from rlcorr.train.config import RolloutConfig, Sampling
 from rlcorr.types import TokenBatch
 
 
@@ -18,7 +19,8 @@ class Samples:
     """Responses in the order of the prompts, n for each; <eos> is part of a response that ends by itself."""
 
     response_ids: list[list[int]]
-    log_probs: list[list[float]]  # of the sampled tokens, under the distribution that was sampled
+    log_probs: list[list[float]]  # of the sampled tokens, processed or raw as the configuration says
+    routed_experts: list[Tensor] | None = None  # each (prompt + response − 1, layers, k): the last token is never fed
 
 
 class RolloutEngine(Protocol):
@@ -29,8 +31,10 @@ class RolloutEngine(Protocol):
         """Name, version and settings, for the manifest."""
         ...
 
-    def generate(self, prompts: list[list[int]], *, n: int, max_tokens: int, temperature: float) -> Samples:
-        """Temperature 0 is greedy."""
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
+        """n responses to each prompt. The same weights, prompts and seed give the same responses."""
         ...
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
@@ -41,45 +45,68 @@ class RolloutEngine(Protocol):
 class TransformersEngine:
     """Hugging Face `generate` on a copy of the weights in the engine's dtype. Slow, and the same everywhere."""
 
-    def __init__(self, config: RolloutConfig, lm: PreTrainedModel, seed: int) -> None:
+    def __init__(self, config: RolloutConfig, lm: PreTrainedModel, stops: list[int]) -> None:
         self._lm = copy.deepcopy(lm).to(getattr(torch, config.dtype)).eval()
-        self._seed = seed
-        self._dtype = config.dtype
+        self._config = config
+        self._stops = stops
+        if config.stale_lm_head:  # as in engines that hold a tied head twice
+            head: Any = self._lm.get_output_embeddings()
+            head.weight = torch.nn.Parameter(head.weight.detach().clone())
 
     @property
     def description(self) -> dict[str, Any]:
         import transformers
 
-        return {"name": "transformers", "version": transformers.__version__, "dtype": self._dtype}
+        return {"name": "transformers", "version": transformers.__version__, "dtype": self._config.dtype}
 
     @torch.no_grad()
-    def generate(self, prompts: list[list[int]], *, n: int, max_tokens: int, temperature: float) -> Samples:
-        ids, mask = left_padded([prompt for prompt in prompts for _ in range(n)], self._lm.device)
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
+        device = self._lm.device
+        ids, mask = left_padded([prompt for prompt in prompts for _ in range(n)], device)
+        raw = self._config.log_probs == "raw"
         settings = GenerationConfig(
             max_new_tokens=max_tokens,
-            do_sample=temperature > 0,
-            temperature=temperature or None,
-            top_k=0 if temperature > 0 else None,
-            pad_token_id=self._lm.config.pad_token_id,
-            eos_token_id=self._lm.config.eos_token_id,
+            pad_token_id=0,
+            eos_token_id=self._stops,
             return_dict_in_generate=True,
-            output_scores=True,
+            output_logits=raw,
+            output_scores=not raw,
+            **_drawing(sampling),
         )
-        self._seed += 1  # generate draws from the global generator; a fork keeps everybody else's numbers
-        with torch.random.fork_rng(devices=[self._lm.device] if self._lm.device.type == "cuda" else []):
-            torch.manual_seed(self._seed)
+        with seeded(seed, device):
             generate: Any = self._lm.generate
             out = generate(ids, attention_mask=mask, generation_config=settings)
         tokens = out.sequences[:, ids.shape[1] :]
-        log_p = torch.stack(out.scores, 1).float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-        return _until_eos(tokens.tolist(), log_p.tolist(), self._lm.config.eos_token_id)
+        scores = torch.stack(out.logits if raw else out.scores, 1).float()
+        log_p = scores.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+        return _until_stop(tokens.tolist(), log_p.tolist(), self._stops)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        self._lm.load_state_dict(dict(weights))
+        stale = self._config.stale_lm_head
+        sent = {name: tensor for name, tensor in weights if not (stale and name == "lm_head.weight")}
+        self._lm.load_state_dict(sent, strict=not stale)
 
 
-def _until_eos(tokens: list[list[int]], log_probs: list[list[float]], eos: int) -> Samples:
-    lengths = [row.index(eos) + 1 if eos in row else len(row) for row in tokens]
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Engines draw from torch's global generator; this seeds it, and leaves it to everybody else as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _drawing(sampling: Sampling) -> dict[str, Any]:
+    if sampling.temperature == 0:
+        return {"do_sample": False, "temperature": None, "top_k": None}
+    return {
+        "do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p
+    }  # fmt: skip
+
+
+def _until_stop(tokens: list[list[int]], log_probs: list[list[float]], stops: list[int]) -> Samples:
+    lengths = [next((i + 1 for i, token in enumerate(row) if token in stops), len(row)) for row in tokens]
     return Samples(
         [row[:length] for row, length in zip(tokens, lengths, strict=True)],
         [row[:length] for row, length in zip(log_probs, lengths, strict=True)],
@@ -106,10 +133,22 @@ def to_batch(prompts: list[list[int]], samples: Samples, device: torch.device) -
     """Ids, masks and rollout log-probs of one prompt and one response per row."""
     prompt_ids, prompt_mask = left_padded(prompts, device)
     response_ids, response_mask = right_padded(samples.response_ids, torch.int64, device)
-    return TokenBatch(
+    batch = TokenBatch(
         response_mask=response_mask,
         rollout_log_probs=right_padded(samples.log_probs, torch.float32, device)[0],
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
         response_ids=response_ids,
     )
+    if samples.routed_experts is None:
+        return batch
+    return batch.replace(routed_experts=_routes(samples.routed_experts, prompt_mask, response_mask))
+
+
+def _routes(each: list[Tensor], prompt_mask: Tensor, response_mask: Tensor) -> Tensor:
+    """(n_b − 1, layers, k) per row → (B, P + T, layers, k), −1 where no token was fed to the engine."""
+    fed = torch.cat([prompt_mask, response_mask], -1)
+    last = fed.cumsum(-1) == fed.sum(-1, keepdim=True)
+    routes = torch.full((*fed.shape, *each[0].shape[1:]), -1, device=fed.device)
+    routes[fed & ~last] = torch.cat(each).to(routes)
+    return routes

@@ -26,9 +26,14 @@ class Stopwatch:
             torch.cuda.synchronize()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def report(self) -> dict[str, float]:
-        """`timing/<part>`, `timing/step` and `timing/overhead`, the share of the step that is not work."""
+    def report(self, engine: dict[str, float], *, asynchronous: bool) -> dict[str, float]:
+        """`timing/<part>` of the trainer and of the engine, `timing/step`, and `timing/overhead`, the share of the step
+        that is not work. Where the engine works in a thread of its own, its seconds are beside the step, and waiting
+        for it counts as work."""
         total = time.perf_counter() - self.started
-        work = sum(self.seconds.get(name, 0.0) for name in WORK)
-        parts = {f"timing/{name}": seconds for name, seconds in self.seconds.items()}
-        return parts | {"timing/step": total, "timing/overhead": 1 - work / total}
+        parts = self.seconds | engine
+        work = sum(parts.get(name, 0.0) for name in (*WORK[1:], "wait" if asynchronous else "generate"))
+        return {f"timing/{name}": value for name, value in parts.items()} | {
+            "timing/step": total,
+            "timing/overhead": 1 - work / total,
+        }

@@ -1,14 +1,23 @@
-"""A character tokenizer in Hugging Face's fast format."""
+"""From prompts to ids and from ids to text: our character tokenizer, and whatever comes with a model."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from jinja2 import TemplateError
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import Fuse
 from transformers import PreTrainedTokenizerFast
 
+from rlcorr.errors import UsageError
+
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 """Of the tokenizer made here; other models bring their own."""
+
+PROBE = "12+34=46"
+"""Every tokenizer must give this text back."""
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
@@ -20,26 +29,78 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS)
 
 
-def load_tokenizer(model_path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer beside a model. Not `AutoTokenizer`: beside a Qwen2 config it would make a Qwen2Tokenizer of it,
-    which encodes these texts to nothing."""
-    return PreTrainedTokenizerFast.from_pretrained(model_path)
+def load_tokenizer(model_path: Path, probe: str = PROBE) -> PreTrainedTokenizerFast:
+    """The tokenizer beside a model, as its tokenizer.json says. Not `AutoTokenizer`: it takes only the vocabulary from
+    that file and the rules of splitting from the class that belongs to the model, so beside a Qwen2 config every
+    tokenizer becomes Qwen2's. Raises `UsageError` where it is missing or loses the probe text."""
+    if not (model_path / "tokenizer.json").is_file():
+        raise UsageError(f"no tokenizer at {model_path}: it must hold tokenizer.json, in Hugging Face's fast format.")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model_path, local_files_only=True)
+    got = str(tokenizer.decode(_text_ids(tokenizer, probe)))
+    if got != probe:
+        raise UsageError(f"the tokenizer at {model_path} does not keep text: {probe!r} became {got!r}.")
+    return tokenizer
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """<bos> and the tokens of a prompt."""
-    return [_single(tokenizer.bos_token_id), *tokenizer.encode(text, add_special_tokens=False)]
+def encode(tokenizer: PreTrainedTokenizerFast, prompt: str | list[dict[str, str]]) -> list[int]:
+    """Ids of a prompt. With a chat template: a text is one user message, and the assistant's turn is opened. Without:
+    <bos>, where the tokenizer has one, and the text. Raises `UsageError` for messages without a template."""
+    if tokenizer.chat_template is not None:
+        return _chat_ids(tokenizer, [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
+    if not isinstance(prompt, str):
+        raise UsageError(
+            f"prompts made of messages need a chat template; {_name(tokenizer)} has none: use plain texts."
+        )
+    bos = tokenizer.bos_token_id
+    return [*([] if bos is None else [_single(bos)]), *_text_ids(tokenizer, prompt)]
 
 
-def decode(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> str:
-    """Text of a response, without <eos> and whatever follows it."""
-    eos = eos_id(tokenizer)
-    end = ids.index(eos) if eos in ids else len(ids)
-    return str(tokenizer.decode(ids[:end]))
+def decode(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], stops: Sequence[int] | None = None) -> str:
+    """Text of a response, without the first stop id and whatever follows it. Stops: <eos> unless given."""
+    stops = [eos_id(tokenizer)] if stops is None else stops
+    end = next((t for t, token in enumerate(ids) if token in stops), len(ids))
+    return str(tokenizer.decode(list(ids[:end])))
+
+
+def eos_ids(model_path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Every id that ends a response: those that generation_config.json, config.json or the tokenizer name. Chat models
+    often have two: the end of a turn and the end of a text."""
+    found = set() if tokenizer.eos_token_id is None else {eos_id(tokenizer)}
+    for file in ("generation_config.json", "config.json"):
+        if (model_path / file).is_file():
+            named = json.loads((model_path / file).read_text(encoding="utf-8")).get("eos_token_id")
+            found |= set(named if isinstance(named, list) else [] if named is None else [named])
+    if not found:
+        raise UsageError(f"model {model_path} names no eos_token_id, so its responses could never end.")
+    return sorted(map(_single, found))
 
 
 def eos_id(tokenizer: PreTrainedTokenizerFast) -> int:
     return _single(tokenizer.eos_token_id)
+
+
+def pad_id(tokenizer: PreTrainedTokenizerFast) -> int:
+    """<pad>, or <eos> for a tokenizer without one. Masks say what is padding, so the id itself is never looked at."""
+    return eos_id(tokenizer) if tokenizer.pad_token_id is None else _single(tokenizer.pad_token_id)
+
+
+def _chat_ids(tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, str]]) -> list[int]:
+    try:
+        ids: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    except TemplateError as error:  # some templates refuse roles, or their order
+        raise UsageError(f"the chat template of {_name(tokenizer)} refuses {messages!r:.80}: {error}.") from error
+    return list(ids)
+
+
+def _text_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    try:
+        return tokenizer.encode(text, add_special_tokens=False)
+    except Exception as error:  # the tokenizers library raises nothing more precise
+        raise UsageError(f"{_name(tokenizer)} cannot encode {text!r:.60}: {error}.") from error
+
+
+def _name(tokenizer: PreTrainedTokenizerFast) -> str:
+    return f"the tokenizer at {tokenizer.name_or_path}" if tokenizer.name_or_path else "this tokenizer"
 
 
 def _single(token_id: object) -> int:

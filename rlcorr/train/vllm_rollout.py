@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcorr.train.config import RolloutConfig
-from rlcorr.train.rollout import Samples
+from rlcorr.errors import UsageError
+from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.ranks import Ranks
+from rlcorr.train.rollout import Samples, seeded
+from rlcorr.train.vllm_router import RouterTap, forget_packing
 
 # vLLM reads these when it is imported.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine lives in this process
@@ -24,36 +27,25 @@ else:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise it pins the trainer's threads too
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # compiling the sampler takes 15 s and gains nothing here
 
-MAX_MODEL_LEN = 512
-KV_CACHE_BYTES = 256 * 2**20
-
 
 class VllmEngine:
-    """vLLM in eager mode. Log-probs are vLLM's "processed" ones: of the distribution that was sampled."""
+    """vLLM in eager mode, so that its router can be read and no graph keeps old weights."""
 
-    def __init__(self, config: RolloutConfig, model: Path, seed: int, log: Path) -> None:
+    def __init__(self, config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> None:
         _log_to(log)
+        self._settings = _settings(config)
+        self._stale_lm_head = config.stale_lm_head
+        self._stops = stops
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside vLLM: nothing a user of this can mend
             from vllm import LLM, SamplingParams
 
-            self._settings: dict[str, Any] = {
-                "dtype": config.dtype,
-                "kv_cache_dtype": config.kv_cache_dtype,
-                "logprobs_mode": "processed_logprobs",
-                "enforce_eager": True,
-                "enable_prefix_caching": False,  # a cached prefix would survive a change of weights
-                "max_model_len": MAX_MODEL_LEN,
-                "max_num_seqs": 256,
-                "kv_cache_memory_bytes": KV_CACHE_BYTES,
-                "gpu_memory_utilization": 0.3,
-            }
             self._llm = LLM(
-                str(model), seed=seed, skip_tokenizer_init=True, disable_log_stats=True,
+                str(model), seed=0, skip_tokenizer_init=True, disable_log_stats=True,
                 use_tqdm_on_load=False, **self._settings,
             )  # fmt: skip
         self._sampling_params = SamplingParams
-        self._eos = self._llm.llm_engine.model_config.hf_config.eos_token_id
+        self._tap = RouterTap(self._llm) if config.router_replay or _readable_router(self._llm, config) else None
 
     @property
     def description(self) -> dict[str, Any]:
@@ -61,17 +53,53 @@ class VllmEngine:
 
         return {"name": "vllm", "version": vllm.__version__, **self._settings}
 
-    def generate(self, prompts: list[list[int]], *, n: int, max_tokens: int, temperature: float) -> Samples:
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
         params = self._sampling_params(
-            n=n, temperature=temperature, max_tokens=max_tokens, logprobs=0, detokenize=False,
-            stop_token_ids=[self._eos],
+            n=n, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=max_tokens,
+            logprobs=0, detokenize=False, stop_token_ids=self._stops,
         )  # fmt: skip
+        longest = max(map(len, prompts)) + max_tokens
+        if longest > self._settings["max_model_len"]:
+            raise UsageError(
+                f"a prompt and its response may take {longest} tokens, the engine {self._settings['max_model_len']}: "
+                "raise --rollout.max-model-len, or lower --max-response-tokens."
+            )
         requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
-        outputs = [o for request in self._llm.generate(requests, params, use_tqdm=False) for o in request.outputs]
-        return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs])
+        with seeded(seed, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+            answers = self._llm.generate(requests, params, use_tqdm=False)
+        outputs = [output for answer in answers for output in answer.outputs]
+        routed = None if self._tap is None else self._tap.take(answers)
+        return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs], routed)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
+        self._llm.collective_rpc(forget_packing)
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(sent)})
+
+
+def _readable_router(llm: Any, config: RolloutConfig) -> bool:
+    """Whether the router can be read for the proof of a sync: without it, experts that rounding has swapped look like a
+    tensor left behind. Tried on the CPU only."""
+    experts = getattr(llm.llm_engine.model_config.hf_config, "num_experts", 0)
+    return bool(experts) and config.tensor_parallel_size == 1 and not torch.cuda.is_available()
+
+
+def _settings(config: RolloutConfig) -> dict[str, Any]:
+    quantised = {} if config.quantization == "none" else {"quantization": config.quantization}
+    return quantised | {
+        "dtype": config.dtype,
+        "kv_cache_dtype": config.kv_cache_dtype,
+        "logprobs_mode": f"{config.log_probs}_logprobs",
+        "enforce_eager": True,
+        "enable_prefix_caching": False,  # a cached prefix would survive a change of weights
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": 256,
+        "kv_cache_memory_bytes": config.kv_cache_mib * 2**20,
+        "gpu_memory_utilization": 0.3,
+        "tensor_parallel_size": config.tensor_parallel_size,
+    }
 
 
 def _sampled_log_probs(output: Any) -> list[float]:
@@ -83,6 +111,8 @@ def _log_to(path: Path) -> None:
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("vllm")
+    for previous in logger.handlers:
+        previous.close()
     logger.handlers = [handler]
     logger.setLevel(logging.WARNING)
     logger.propagate = False

@@ -1,0 +1,86 @@
+"""Countdown: reach a target with given numbers, each used exactly once. `46=3,7,25=` is answered `3*7+25`."""
+
+import ast
+import operator
+import random
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+NUMBERS = 3
+LARGEST_NUMBER = 20
+LARGEST_TARGET = 99
+
+LONGEST_ANSWER = 12
+"""Characters of a right answer with a pair of parentheses around every sum: ((10-11)*12). Ours are shorter."""
+
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 2}
+ATOM = 3
+
+
+class Term(NamedTuple):
+    """A piece of an expression under construction."""
+
+    text: str
+    value: int
+    strength: int  # of its outermost operator; weaker pieces need parentheses
+
+
+def draw(rng: random.Random) -> tuple[str, str]:
+    """A prompt, target first, and one of its solutions. Every value on the way is a positive integer."""
+    while True:
+        numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(NUMBERS)]
+        solution = _combine([Term(str(n), n, ATOM) for n in numbers], rng)
+        if solution is not None and solution.value <= LARGEST_TARGET:
+            return f"{solution.value}={','.join(map(str, numbers))}=", solution.text
+
+
+def score(prompt: str, response: str) -> float:
+    """1 for an expression that reaches the target with each number exactly once, 0.1 for one over the right numbers
+    that has another value, else 0. The 0.1 for the form alone is TinyZero's (github.com/Jiayi-Pan/TinyZero)."""
+    target, numbers = prompt.removesuffix("=").split("=")
+    # Before it is parsed: only these numbers, written as they were given, so nothing can be huge or start with a zero.
+    if len(response) > 4 * LONGEST_ANSWER or not re.fullmatch(r"[0-9+\-*/()]+", response):
+        return 0.0
+    if sorted(re.findall(r"\d+", response)) != sorted(numbers.split(",")):
+        return 0.0
+    try:
+        reached = _value(ast.parse(response, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return 0.0
+    return 1.0 if reached == int(target) else 0.1
+
+
+def _value(node: ast.expr) -> Fraction:
+    """Raises `ValueError` for anything but numbers and the four operators, so also for signs, powers and `//`."""
+    if isinstance(node, ast.Constant):
+        return Fraction(str(node.value))
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+    raise ValueError(f"not a number, nor one of + - * /: {ast.unparse(node)}")
+
+
+def _combine(terms: list[Term], rng: random.Random) -> Term | None:
+    """Join two random terms until one is left; None where a value would not be a positive integer."""
+    while len(terms) > 1:
+        rng.shuffle(terms)
+        joined = _join(terms[0], rng.choice("+-*/"), terms[1])
+        if joined is None:
+            return None
+        terms = [joined, *terms[2:]]
+    return terms[0]
+
+
+def _join(left: Term, sign: str, right: Term) -> Term | None:
+    if (sign == "-" and left.value <= right.value) or (sign == "/" and left.value % right.value):
+        return None
+    results = {"+": left.value + right.value, "-": left.value - right.value, "*": left.value * right.value}
+    value = left.value // right.value if sign == "/" else results[sign]
+    strength = STRENGTH[sign]
+    after = strength + (sign in "-/")  # a-(b+c) and a/(b*c) keep the parentheses on their right
+    return Term(f"{_wrapped(left, strength)}{sign}{_wrapped(right, after)}", value, strength)
+
+
+def _wrapped(term: Term, strength: int) -> str:
+    return term.text if term.strength >= strength else f"({term.text})"

