@@ -154,7 +154,7 @@ def _given(option: str, options: list[str]) -> str | None:
 def _train(config: TrainConfig, *, resume: bool) -> int:
     from rlcorr.train.ppo import train
 
-    print(f"recorded in {train(config, resume=resume)}")
+    train(config, resume=resume)
     return 0
 
 

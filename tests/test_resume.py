@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from outcome import outcome
 from processes import rlcorr, running, wait_for
 from tiny import CPU, tiny_config
 
 from rlcorr import runs
-from rlcorr.cli import main
+from rlcorr.cli import main, train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, Preset
@@ -24,17 +25,6 @@ from rlcorr.train.ahead import Order
 from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
 from rlcorr.train.config import WARM_START, AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
 from rlcorr.train.tasks import TASKS
-
-
-def outcome(run: Path) -> tuple[list[dict[str, Any]], dict[str, bytes], bytes]:
-    """What must be bit-equal: metrics without times, the recorded pairs, the trained weights."""
-    rows = [
-        {name: value for name, value in row.items() if not name.startswith(("timing/", "elapsed"))}
-        for row in runs.read_metrics(run)
-    ]
-    pairs = {path.name: path.read_bytes() for path in sorted((run / "steps").glob("*.parquet"))}
-    return rows, pairs, (run / "checkpoint" / "model.safetensors").read_bytes()
-
 
 # --- the file ---
 
@@ -227,16 +217,20 @@ def test_the_help_says_what_resume_may_change(capsys: pytest.CaptureFixture[str]
 
 # --- killed, as processes ---
 
-STEPS = 10
 
-
-def options(engine: str = "transformers", *more: str) -> tuple[str, ...]:
+def options(steps: int, *more: str, engine: str = "transformers") -> tuple[str, ...]:
     """A small training of the warm start, whose answers are sometimes right."""
     return (
-        *("--model", str(WARM_START), "--run", "r", "--rollout.engine", engine, "--steps", str(STEPS)),
-        *("--prompts-per-step", "32", "--samples-per-prompt", "2", "--eval-prompts", "8", "--eval-every", "4"),
+        *("--model", str(WARM_START), "--run", "r", "--rollout.engine", engine, "--steps", str(steps)),
+        *("--prompts-per-step", "8", "--samples-per-prompt", "2", "--eval-prompts", "8", "--eval-every", "4"),
         *("--no-tensorboard", *more),
     )
+
+
+def uninterrupted(arguments: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same training in this process."""
+    monkeypatch.setattr(runs, "LOCAL", folder / "local")
+    return ppo.train(train_config(list(arguments), "rlcorr"))
 
 
 def finish(arguments: Sequence[str], folder: Path) -> Path:
@@ -271,40 +265,36 @@ def check_resumed(whole: Path, resumed: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "more",
-    [(), ("--rollout.staleness", "2"), ("--rollout.staleness", "2", "--rollout.asynchronous")],
-    ids=["ppo", "stale", "ahead"],
-)
-def test_a_killed_run_goes_on(more: tuple[str, ...], tmp_path: Path) -> None:
-    arguments, killed = options("transformers", *more), tmp_path / "killed"
-    kill_during(arguments, killed, tmp_path / "log", rows=3)
+@pytest.mark.parametrize("more", [(), ("--rollout.asynchronous",)], ids=["stale", "ahead"])
+def test_a_killed_run_goes_on(more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, killed = options(12, "--rollout.staleness", "2"), tmp_path / "killed"
+    kill_during((*arguments, *more), killed, tmp_path / "log", rows=3)
     check_that_little_was_lost(killed / "local" / "r")
     resumed = finish(("--resume", "r"), killed)
-    check_resumed(finish(arguments, tmp_path / "whole"), resumed)
+    check_resumed(uninterrupted(arguments, tmp_path / "whole", monkeypatch), resumed)
 
 
 @pytest.mark.slow
-def test_many_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
+def test_many_kills_at_any_moment_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(0)
-    arguments: Sequence[str] = options("transformers", "--steps", "40")
+    arguments: Sequence[str] = options(40)
     killed = tmp_path / "killed"
     run = killed / "local" / "r"
     for attempt in range(5):
         kept = runs.read_metrics(run)[:-1]
-        kill_during(arguments, killed, tmp_path / f"log{attempt}", len(kept) + 2, delay=rng.random() / 2)
+        kill_during(arguments, killed, tmp_path / f"log{attempt}", len(kept) + 2, delay=rng.random() / 3)
         check_that_little_was_lost(run)
         assert runs.read_metrics(run)[: len(kept)] == kept
         arguments = ("--resume", "r")
     resumed = finish(arguments, killed)
-    check_resumed(finish(options("transformers", "--steps", "40"), tmp_path / "whole"), resumed)
+    check_resumed(uninterrupted(options(40), tmp_path / "whole", monkeypatch), resumed)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
 def test_a_run_with_vllm_survives_two_kills(tmp_path: Path) -> None:
-    arguments, killed = options("vllm"), tmp_path / "killed"
+    arguments, killed = options(12, engine="vllm"), tmp_path / "killed"
     kill_during(arguments, killed, tmp_path / "log1", rows=2)
     kill_during(("--resume", "r"), killed, tmp_path / "log2", rows=5, delay=0.1)
-    resumed = finish(("--resume", str(Path(os.path.relpath(killed / "local" / "r")))), killed)
+    resumed = finish(("--resume", os.path.relpath(killed / "local" / "r")), killed)
     check_resumed(finish(arguments, tmp_path / "whole"), resumed)

@@ -51,6 +51,8 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
             write_config(path / "config.yaml", config)
         gather(ranks, None)  # nobody writes before the directory is there
         run_steps(config, ranks, path, state)
+        if ranks.main:
+            print(f"recorded in {path}")
     finally:
         stop_ranks(ranks)
     return path
@@ -98,7 +100,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
         begin = time.perf_counter() - before
         with Recorder(path, manifest, ranks.main) as recorder, Follow(path, config, done, ranks.main) as follow:
             for step in range(done + 1, config.steps + 1):
-                row = one_step(session, recorder, step)
+                row = finite(one_step(session, recorder, step))
                 bad_steps = bad_steps + 1 if any(row[name] for name in BAD) else 0
                 row["elapsed"] = time.perf_counter() - begin
                 if step % config.eval_every == 0 or step == config.steps:
@@ -114,6 +116,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
             recorder.model(session.policy.lm, full_state(session.learner.module), session.tokenizer)
     finally:
         session.supply.close()
+        session.engine.close()
 
 
 def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
@@ -219,7 +222,7 @@ def summary(batch: TokenBatch) -> dict[str, Any]:
     lengths = batch.response_mask.sum(-1).float()
     bad = (~batch.rollout_log_probs.isfinite() & batch.response_mask).sum()
     return {
-        "reward": float(batch.rewards[fine].mean()) if bool(fine.any()) else 0.0,
+        "reward": float(batch.rewards[fine].double().mean()) if bool(fine.any()) else 0.0,
         "response_length": float(lengths.mean()),
         **dict.fromkeys(BAD, 0),
         "bad/log_probs": int(bad),

@@ -77,7 +77,7 @@ def _device(local_rank: int) -> torch.device:
 
 def stop_ranks(ranks: Ranks) -> None:
     """No barrier before it: a rank that failed must not wait for the others, or torchrun would never hear of it."""
-    if ranks.size > 1:
+    if ranks.size > 1 and dist.is_initialized():  # an engine that was launched with us has ended it already
         dist.destroy_process_group()
 
 

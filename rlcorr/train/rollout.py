@@ -41,6 +41,10 @@ class RolloutEngine(Protocol):
         """Replace every weight."""
         ...
 
+    def close(self) -> None:
+        """Give back what other processes share in, before their group ends."""
+        ...
+
 
 class TransformersEngine:
     """Hugging Face `generate` on a copy of the weights in the engine's dtype. Slow, and the same everywhere."""
@@ -87,6 +91,8 @@ class TransformersEngine:
         stale = self._config.stale_lm_head
         sent = {name: tensor for name, tensor in weights if not (stale and name == "lm_head.weight")}
         self._lm.load_state_dict(sent, strict=not stale)
+
+    def close(self) -> None: ...
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcorr.config import LossConfig
+from rlcorr.correction import correct
 from rlcorr.diagnostics import merge
 from rlcorr.losses import clipped_value
 from rlcorr.masked import masked_sum
@@ -135,8 +136,12 @@ def microbatch_loss(
     policy, measured = policy_part(scores.log_probs, part, result, rows)
     tokens = max(float(mini.batch.response_mask.sum()), 1.0)
     entropy = masked_sum(scores.entropy.detach(), part.response_mask) / tokens
-    bonus = masked_sum(scores.entropy, result.keep_mask) / tokens
-    loss, value = policy - optim.entropy_coef * bonus, torch.zeros_like(policy)
+    loss, value = policy, torch.zeros_like(policy)
+    if optim.entropy_coef > 0:
+        correction, keep = config.correction, result.keep_mask
+        if correction.bypass_mode:  # there π_θ decides what is kept
+            keep = correct(part.replace(old_log_probs=scores.log_probs.detach()), correction).keep_mask
+        loss = loss - optim.entropy_coef * masked_sum(scores.entropy, keep) / tokens
     if scores.values is not None:
         assert part.values is not None
         assert part.returns is not None

@@ -33,17 +33,20 @@ class VllmEngine:
 
     def __init__(self, config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> None:
         _log_to(log)
-        self._settings = _settings(config)
+        self._settings = _settings(config, ranks)
         self._stale_lm_head = config.stale_lm_head
         self._stops = stops
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside vLLM: nothing a user of this can mend
             from vllm import LLM, SamplingParams
 
-            self._llm = LLM(
-                str(model), seed=0, skip_tokenizer_init=True, disable_log_stats=True,
-                use_tqdm_on_load=False, **self._settings,
-            )  # fmt: skip
+            try:
+                self._llm = LLM(
+                    str(model), seed=0, skip_tokenizer_init=True, disable_log_stats=True,
+                    use_tqdm_on_load=False, **self._settings,
+                )  # fmt: skip
+            except ValueError as error:  # settings that do not fit the model
+                raise UsageError(f"vLLM refuses these settings: {_reason(error)}") from error
         self._sampling_params = SamplingParams
         self._tap = RouterTap(self._llm) if config.router_replay or _readable_router(self._llm, config) else None
 
@@ -78,6 +81,20 @@ class VllmEngine:
         self._llm.collective_rpc(forget_packing)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(sent)})
 
+    def close(self) -> None:
+        if self._settings.get("distributed_executor_backend") == "external_launcher":
+            from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+
+            destroy_model_parallel()  # otherwise vLLM does it when Python ends, and our group is gone by then
+            destroy_distributed_environment()
+
+
+def _reason(error: ValueError) -> str:
+    """The line that says why; vLLM checks its settings with pydantic, which puts a heading over it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    chosen = next((line for line in lines if line.startswith("Value error, ")), lines[0] if lines else "no reason")
+    return chosen.removeprefix("Value error, ").split(" [type=")[0]
+
 
 def _readable_router(llm: Any, config: RolloutConfig) -> bool:
     """Whether the router can be read for the proof of a sync: without it, experts that rounding has swapped look like a
@@ -86,20 +103,26 @@ def _readable_router(llm: Any, config: RolloutConfig) -> bool:
     return bool(experts) and config.tensor_parallel_size == 1 and not torch.cuda.is_available()
 
 
-def _settings(config: RolloutConfig) -> dict[str, Any]:
+def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
     quantised = {} if config.quantization == "none" else {"quantization": config.quantization}
-    return quantised | {
-        "dtype": config.dtype,
-        "kv_cache_dtype": config.kv_cache_dtype,
-        "logprobs_mode": f"{config.log_probs}_logprobs",
-        "enforce_eager": True,
-        "enable_prefix_caching": False,  # a cached prefix would survive a change of weights
-        "max_model_len": config.max_model_len,
-        "max_num_seqs": 256,
-        "kv_cache_memory_bytes": config.kv_cache_mib * 2**20,
-        "gpu_memory_utilization": 0.3,
-        "tensor_parallel_size": config.tensor_parallel_size,
-    }
+    # Under torchrun every rank is a worker already: alone, or one of those that share an engine.
+    launched = {} if ranks.size == 1 else {"distributed_executor_backend": "external_launcher"}
+    return (
+        quantised
+        | launched
+        | {
+            "dtype": config.dtype,
+            "kv_cache_dtype": config.kv_cache_dtype,
+            "logprobs_mode": f"{config.log_probs}_logprobs",
+            "enforce_eager": True,
+            "enable_prefix_caching": False,  # a cached prefix would survive a change of weights
+            "max_model_len": config.max_model_len,
+            "max_num_seqs": 256,
+            "kv_cache_memory_bytes": config.kv_cache_mib * 2**20,
+            "gpu_memory_utilization": 0.3,
+            "tensor_parallel_size": config.tensor_parallel_size,
+        }
+    )
 
 
 def _sampled_log_probs(output: Any) -> list[float]:
