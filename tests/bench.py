@@ -9,6 +9,7 @@ play      a warm start of `make play`: seconds to the page, and to the first liv
 app       moving a threshold on 100 k tokens in headless Chromium: milliseconds to the repainted picture
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
+memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import bench_app
 import bench_library
+import bench_memory
 import bench_router
 import bench_sweep
 import bench_trainer
@@ -120,6 +122,7 @@ PARTS = {
     "app": bench_app.main,
     "library": bench_library.main,
     "sweep": bench_sweep.main,
+    "memory": bench_memory.main,
     "trainer": bench_trainer.main,
     "router": bench_router.main,
     "picture": picture,

@@ -133,8 +133,8 @@ def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the same files for every cell takes longer than a step."""
     lm = _load_once(model)
-    for module in (prepare, engine):
-        monkeypatch.setattr(module, "load_lm", lambda *_: copy.deepcopy(lm))
+    monkeypatch.setattr(prepare, "load_lm", lambda *_: copy.deepcopy(lm))
+    monkeypatch.setattr(engine, "load_lm", lambda *_: lm)  # which the engine copies itself
 
 
 @functools.cache
