@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -123,10 +124,12 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)
     own = full_state(module), full_optimizer_state(module, optimizer)
+    tensor = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
     return {
         "gathered": gather(ranks, {"rank": ranks.rank, "rows": [torch.arange(ranks.rank + 1)] * ranks.rank}),
-        "summed": sum_over_ranks(ranks, torch.tensor([1.0, 10.0]) * (ranks.rank + 1)),
+        "summed": (sum_over_ranks(ranks, tensor), tensor),
         "sharded": sum(isinstance(p, DTensor) for p in policy.parameters()),
+        "gathered_alone": sum(isinstance(m, FSDPModule) for m in policy.modules()),
         "first": first,
         "optimizer": own[1],
         "from_own": resumed(own, ranks, sharding),

@@ -54,6 +54,9 @@ class Watched:
         self.synced = {name: tensor.clone() for name, tensor in weights}
         self.engine.sync(weights)
 
+    def close(self) -> None:
+        self.engine.close()
+
     def moved(self, step: int) -> bool:
         """Whether this step changed the weights: the next one was sampled with others."""
         before, after = self.used[step], self.used[step + 1]

@@ -102,14 +102,18 @@ def test_objects_arrive_in_rank_order(both: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_a_sum_is_over_all_ranks(both: list[Any]) -> None:
-    for found in both:
-        assert found["summed"].tolist() == [3.0, 30.0]  # 1 · (1, 10) + 2 · (1, 10)
+    for rank, found in enumerate(both, 1):
+        total, given = found["summed"]
+        assert total.tolist() == [3.0, 30.0]  # 1 · (1, 10) + 2 · (1, 10)
+        assert given.tolist() == [rank, 10 * rank]
 
 
 @pytest.mark.slow
 def test_fsdp_shards_every_parameter_and_ddp_none(both: list[Any]) -> None:
+    """Each of the four decoder layers is gathered by itself, and the rest as a fifth piece."""
     parameters = len(list(small_policy(seed=0).parameters()))
-    assert {found["sharded"] for found in both} == {parameters if both[0]["sharding"] == "fsdp" else 0}
+    expected = (parameters, 5) if both[0]["sharding"] == "fsdp" else (0, 0)
+    assert {(found["sharded"], found["gathered_alone"]) for found in both} == {expected}
 
 
 @pytest.mark.slow

@@ -78,6 +78,8 @@ class Forgetful:
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         self._engine.sync([(name, self._first if name == self._forgets else tensor) for name, tensor in weights])
 
+    def close(self) -> None: ...
+
 
 def engine_weights_of(engine: TransformersEngine) -> list[tuple[str, Tensor]]:
     return list(engine._lm.state_dict().items())

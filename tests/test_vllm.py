@@ -88,6 +88,8 @@ class WithoutHead:
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         self._engine.sync([(name, tensor) for name, tensor in weights if name != "lm_head.weight"])
 
+    def close(self) -> None: ...
+
 
 def test_the_stale_head_is_found(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
     with pytest.raises(UsageError, match="A tensor is left behind"):

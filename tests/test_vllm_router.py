@@ -144,7 +144,7 @@ def test_preempted_requests(start: Start, tied: Path, policy: Policy, steps: lis
 def test_a_cached_prefix_is_noticed(start: Start, tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tokens are never routed, so there is nothing to replay."""
     settings = vllm_rollout._settings
-    monkeypatch.setattr(vllm_rollout, "_settings", lambda config: settings(config) | {"enable_prefix_caching": True})
+    monkeypatch.setattr(vllm_rollout, "_settings", lambda *given: settings(*given) | {"enable_prefix_caching": True})
     caching, asked = start(FLOAT32, tied), prompts(1, 300, 300)
     caching.generate(asked, n=1, max_tokens=2, sampling=Sampling())
     with pytest.raises(UsageError, match="prefix caching must be off"):
