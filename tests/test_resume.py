@@ -24,6 +24,7 @@ from rlcorr.train import ppo
 from rlcorr.train.ahead import Order
 from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
 from rlcorr.train.config import WARM_START, AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.train.config_file import write_config
 from rlcorr.train.tasks import TASKS
 
 # --- the file ---
@@ -192,18 +193,38 @@ def test_a_finished_run_takes_more_steps(local_runs: Path, capsys: pytest.Captur
     assert list(local_runs.iterdir()) == [renamed]
 
 
-@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize("goal", [{}, {"steps": 9, "stop_at_accuracy": 0.0}], ids=["last step", "accuracy"])
 def test_a_run_that_was_killed_before_its_model_was_written_is_completed(
-    local_runs: Path, capsys: pytest.CaptureFixture[str]
+    goal: dict[str, Any], tiny_model: Path, local_runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = local_runs / "done"
-    model = run / "checkpoint" / "model.safetensors"
-    weights = model.read_bytes()
-    model.unlink()
+    run = ppo.train(tiny_config(tiny_model, run="done", tensorboard=False, **goal))
+    expected = outcome(run)
+    (run / "checkpoint" / "model.safetensors").unlink()
     runs.write_manifest(run, replace(runs.read_manifest(run), status="running", files={}))
     assert call(["--resume", "done"], capsys)[0] == 0
-    assert model.read_bytes() == weights
+    assert outcome(run) == expected
     assert (runs.verify(run).status, runs.verify(run).problems) == ("complete", [])
+
+
+def test_a_configuration_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resuming writes it anew: a kill in the middle must leave the old one."""
+    write_config(tmp_path / "config.yaml", OptimConfig(epochs=3))
+    before = (tmp_path / "config.yaml").read_text()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_config(tmp_path / "config.yaml", OptimConfig(epochs=4))
+    assert (tmp_path / "config.yaml").read_text() == before
+
+
+def test_play_checks_the_run_as_well(local_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["play", "--resume", "nothing"])
+    assert ended.value.code == 2
+    assert "unknown run 'nothing'. Known: none." in capsys.readouterr().err
 
 
 def test_the_help_says_what_resume_may_change(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,9 @@ class RolloutConfig:
     """Mixture of experts: the trainer takes the experts that the engine chose."""
     tensor_parallel_size: int = 1
     """GPUs, or processes, of one engine (vllm)."""
+    data_parallel_size: int = 1
+    """Ranks that vLLM treats as one data-parallel group, as experts that are spread over ranks need it (vllm). Without
+    it every rank, or every tensor-parallel group of ranks, already has an engine of its own."""
     max_model_len: int = 512
     """Longest prompt and response together, in tokens (vllm)."""
     kv_cache_mib: int = 256
@@ -90,7 +93,7 @@ class RolloutConfig:
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
         for name in ("top_k", "staleness"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
-        for name in ("tensor_parallel_size", "max_model_len", "kv_cache_mib"):
+        for name in ("tensor_parallel_size", "data_parallel_size", "max_model_len", "kv_cache_mib"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "> 0")
         scored = self.trainer_temperature
         _require(scored is None or scored > 0, "trainer_temperature", scored, "> 0")
@@ -110,7 +113,8 @@ class RolloutConfig:
         """Whether rounding in float32 is all that may lie between the engine and the trainer."""
         plain = RolloutConfig(
             engine=self.engine, dtype="float32", temperature=self.temperature, router_replay=self.router_replay,
-            tensor_parallel_size=self.tensor_parallel_size, max_model_len=self.max_model_len,
+            tensor_parallel_size=self.tensor_parallel_size, data_parallel_size=self.data_parallel_size,
+            max_model_len=self.max_model_len,
             kv_cache_mib=self.kv_cache_mib,
         )  # fmt: skip
         raw_is_processed = self.log_probs == "raw" and self.temperature == 1

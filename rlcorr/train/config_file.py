@@ -17,7 +17,9 @@ RUNS = "$RLCORR_RUNS/"
 
 def write_config(path: Path, config: Any) -> None:
     """Every value of a (nested) dataclass as YAML; `arguments_of` reads it back."""
-    path.write_text(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
+    temporary = path.with_name(path.name + ".tmp")  # a resumed run that is killed here must not lose the old file
+    temporary.write_text(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
+    temporary.replace(path)
 
 
 def arguments_of(path: Path, config_type: type) -> list[str]:

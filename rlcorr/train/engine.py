@@ -36,6 +36,12 @@ def resolve_engine(config: RolloutConfig) -> str:
 
 def start_engine(config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> RolloutEngine:
     """The engine that the configuration asks for, with the weights of `model`; a response ends with one of `stops`."""
+    together = config.tensor_parallel_size * config.data_parallel_size
+    if (ranks.size > 1 and ranks.size % together) or (ranks.size == 1 and config.data_parallel_size > 1):
+        raise UsageError(
+            f"tensor_parallel_size {config.tensor_parallel_size} × data_parallel_size {config.data_parallel_size} does "
+            f"not divide the {ranks.size} rank(s): change --nproc-per-node."
+        )
     if resolve_engine(config) == "vllm":
         # Imported here: it takes seconds, and is not there on every platform.
         from rlcorr.train.vllm_rollout import VllmEngine

@@ -99,7 +99,8 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
         accuracy, bad_steps, before = restore(session, state) if state else (evaluate(session), 0, 0.0)
         begin = time.perf_counter() - before
         with Recorder(path, manifest, ranks.main) as recorder, Follow(path, config, done, ranks.main) as follow:
-            for step in range(done + 1, config.steps + 1):
+            reached = state is not None and accuracy >= config.stop_at_accuracy  # killed before the model was written
+            for step in range(done + 1, 1 + (done if reached else config.steps)):
                 row = finite(one_step(session, recorder, step))
                 bad_steps = bad_steps + 1 if any(row[name] for name in BAD) else 0
                 row["elapsed"] = time.perf_counter() - begin

@@ -36,6 +36,7 @@ class VllmEngine:
         self._settings = _settings(config, ranks)
         self._stale_lm_head = config.stale_lm_head
         self._stops = stops
+        self._workers_apart = ranks.size == 1 and config.tensor_parallel_size > 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside vLLM: nothing a user of this can mend
             from vllm import LLM, SamplingParams
@@ -69,6 +70,11 @@ class VllmEngine:
                 f"a prompt and its response may take {longest} tokens, the engine {self._settings['max_model_len']}: "
                 "raise --rollout.max-model-len, or lower --max-response-tokens."
             )
+        if self._workers_apart:  # seeding this process does not reach them
+            per_prompt = [params.clone() for _ in prompts]
+            for number, own in enumerate(per_prompt):
+                own.seed = (seed + number * n) % 2**62
+            params = per_prompt
         requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
         with seeded(seed, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
             answers = self._llm.generate(requests, params, use_tqdm=False)
@@ -121,6 +127,7 @@ def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
             "kv_cache_memory_bytes": config.kv_cache_mib * 2**20,
             "gpu_memory_utilization": 0.3,
             "tensor_parallel_size": config.tensor_parallel_size,
+            "data_parallel_size": config.data_parallel_size,
         }
     )
 
