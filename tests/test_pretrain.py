@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from rlcorr import runs
@@ -8,6 +9,7 @@ from rlcorr.train.engine import vllm_installed
 from rlcorr.train.pretrain import pretrain
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
     paths = [pretrain(PretrainConfig(run=name, max_steps=12, addition_batch=4, running_sum_batch=2)) for name in "ab"]
     first, second = (load_file(path / "checkpoint" / "model.safetensors") for path in paths)
