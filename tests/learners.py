@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import ALONE, CPU
+from tiny import CPU
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -14,6 +14,7 @@ from rlcorr.correction import correct
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.train.config import AdvantageConfig, Critic, OptimConfig, RolloutConfig, TrainConfig
 from rlcorr.train.model import Policy
+from rlcorr.train.ranks import ALONE
 from rlcorr.train.rollout import Samples, to_batch
 from rlcorr.train.update import Learner, update
 from rlcorr.types import TokenBatch

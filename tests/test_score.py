@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 from learners import EACH_ROW, ONE_STEP, rows_alone, sampled_batch, small_policy, train_config
-from tiny import ALONE
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.train.config import AdvantageConfig, RolloutConfig
+from rlcorr.train.ranks import ALONE
 from rlcorr.train.score import corrected, over_microbatches, score, whitened, with_advantages
 
 # --- scores ---

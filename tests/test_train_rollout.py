@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import ALONE, CPU
+from tiny import CPU
 from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config import GREEDY, RolloutConfig, Sampling
 from rlcorr.train.engine import resolve_engine, start_engine
 from rlcorr.train.model import Policy, engine_weights, load_lm
+from rlcorr.train.ranks import ALONE
 from rlcorr.train.rollout import Samples, TransformersEngine, to_batch
 from rlcorr.train.sync_proof import mismatch, prove_sync
 from rlcorr.train.tokenizer import EOS_ID

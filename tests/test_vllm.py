@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from processes import rlcorr
-from tiny import ALONE
 from torch import Tensor
 
 from rlcorr import runs
@@ -17,6 +16,7 @@ from rlcorr.errors import UsageError
 from rlcorr.train.config import GREEDY, WARM_START, RolloutConfig, Sampling
 from rlcorr.train.engine import start_engine
 from rlcorr.train.model import Policy, engine_weights, load_lm
+from rlcorr.train.ranks import ALONE
 from rlcorr.train.rollout import RolloutEngine, Samples
 from rlcorr.train.sync_proof import mismatch, prove_sync
 from rlcorr.train.tasks import examples, get_task

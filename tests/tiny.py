@@ -8,13 +8,10 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcorr.train.config import RolloutConfig, TrainConfig
-from rlcorr.train.ranks import Ranks
 from rlcorr.train.tasks import ALPHABET
 from rlcorr.train.tokenizer import BOS_ID, EOS_ID, PAD_ID, character_tokenizer
 
 CPU = torch.device("cpu")
-ALONE = Ranks(0, 1, 0, CPU)
-"""One process, without a process group."""
 
 
 def save_tiny_model(path: Path, *, layers: int = 2, width: int = 64) -> Path:

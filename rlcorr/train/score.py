@@ -45,8 +45,9 @@ def over_microbatches(batch: TokenBatch, forward: Forward, budget: int, ranks: R
     for part in gather(ranks, [(rows, found) for rows, found in mine if rows]):
         for rows, found in part:
             for name, values in found.items():
-                zeros = torch.zeros(batch.response_mask.shape, device=batch.response_mask.device)
-                whole.setdefault(name, zeros)[rows, : values.shape[1]] = values.to(zeros)
+                if name not in whole:
+                    whole[name] = torch.zeros(batch.response_mask.shape, device=batch.response_mask.device)
+                whole[name][rows, : values.shape[1]] = values.to(whole[name])
     return whole
 
 

@@ -52,6 +52,7 @@ class MiniBatch:
     loss: LossConfig
     tokens: float  # what the loss of all micro-batches and ranks together is divided by
     sequences: float
+    response_tokens: float  # kept or not: what the value loss and the entropy are divided by
 
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
@@ -95,7 +96,8 @@ def minibatch(config: TrainConfig, batch: TokenBatch, result: CorrectionResult, 
     loss = config.policy_loss
     if loss.loss_agg_mode == "seq-mean-token-sum-norm" and loss.loss_scale_factor is None:
         loss = dataclasses.replace(loss, loss_scale_factor=float(mini.response_mask.shape[1]))  # not the trimmed width
-    return MiniBatch(mini, fixed, loss, float(counted.sum()), float(counted.any(-1).sum()))
+    response_tokens = max(float(mini.response_mask.sum()), 1.0)
+    return MiniBatch(mini, fixed, loss, float(counted.sum()), float(counted.any(-1).sum()), response_tokens)
 
 
 def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Measured], str | None]:
@@ -134,7 +136,7 @@ def microbatch_loss(
     )
     result = _result_of(mini.result, rows, part)
     policy, measured = policy_part(scores.log_probs, part, result, rows)
-    tokens = max(float(mini.batch.response_mask.sum()), 1.0)
+    tokens = mini.response_tokens
     entropy = masked_sum(scores.entropy.detach(), part.response_mask) / tokens
     loss, value = policy, torch.zeros_like(policy)
     if optim.entropy_coef > 0:
