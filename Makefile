@@ -29,8 +29,8 @@ test: $(READY) system ## every test, the lessons under nbval included
 	$(BIN)/pytest
 	$(NBVAL)
 
-test-fast: $(READY) ## the tests that start no engine and no browser
-	$(BIN)/pytest -m "not slow"
+test-fast: $(READY) ## the tests that start no engine and no browser, with fewer random examples
+	$(BIN)/pytest -p no:nbval -m "not slow" --numprocesses 2 --hypothesis-profile quick
 
 peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"
 	@sh tests/install_peers.sh $(BIN)

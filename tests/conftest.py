@@ -8,8 +8,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from rlcorr import runs
+
+settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
 @pytest.fixture

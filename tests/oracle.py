@@ -23,6 +23,8 @@ CLAMP = 20.0
 
 def examples(count: int) -> settings:
     """Settings for property tests: the same examples every time, nothing written to disk, no clock."""
+    if settings.get_current_profile_name() == "quick":
+        count = max(count // 5, 5)
     quiet = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     return settings(max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=quiet)
 

@@ -1,5 +1,6 @@
 """The app's script: every view and preset, names that do not exist, damaged runs. The browser has its own tests."""
 
+import functools
 import json
 import math
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from app_runs import PROJECT, add_step, make_record, make_run
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS, correct, measure, metrics, preset, runs
@@ -24,6 +26,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each AppTest looks for components in the metadata of every installed package, which takes longer than the page."""
+    found = _components()
+    monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
+
+
+@functools.cache
+def _components() -> list:
+    return manifest_scanner.scan_component_manifests()
 
 
 def open_app(view: str | None = None, **query: str) -> AppTest:
