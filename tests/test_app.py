@@ -30,7 +30,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each AppTest looks for components in the metadata of every installed package, which takes longer than the page."""
+    """Each AppTest looks for components in the metadata of every installed package: longer than the page takes."""
     found = _components()
     monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
 

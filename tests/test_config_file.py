@@ -63,6 +63,7 @@ CONFIGURATIONS = st.builds(
     advantage=ADVANTAGES,
     optim=st.builds(OptimConfig, learning_rate=POSITIVE, entropy_coef=SHARE),
     loss=LOSSES,
+    loss_type=st.sampled_from([None, "kl_cov", "clip_cov", "dual_clip"]),
     stop_at_accuracy=st.floats(allow_nan=False),
     samples_per_prompt=st.integers(2, 64),
     tensorboard=st.booleans(),

@@ -33,6 +33,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 LOSSES = get_args(LossType)
 ESTIMATORS = get_args(Estimator)
+WITH_AND_WITHOUT_CRITIC: list[Estimator] = ["gae", "grpo"]
 MISMATCHES: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"dtype": "bfloat16"},
@@ -102,7 +103,7 @@ OBJECTIVES: list[tuple[str, LossType]] = [("decoupled", "ppo_clip"), ("bypass", 
 VLLM_CELLS = [
     Cell(*objective, estimator, mismatch)
     for objective, estimator, mismatch in zip(
-        itertools.cycle(OBJECTIVES), itertools.cycle(("gae", "grpo")), VLLM_MISMATCHES, strict=False
+        itertools.cycle(OBJECTIVES), itertools.cycle(WITH_AND_WITHOUT_CRITIC), VLLM_MISMATCHES, strict=False
     )
 ]
 

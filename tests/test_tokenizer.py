@@ -13,14 +13,12 @@ from rlcorr.train.tasks import ALPHABET
 from rlcorr.train.tokenizer import (
     BOS_ID,
     EOS_ID,
-    PAD_ID,
     character_tokenizer,
     decode,
     encode,
     eos_id,
     eos_ids,
     load_tokenizer,
-    pad_id,
 )
 
 END_OF_TEXT, TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -88,7 +86,7 @@ def test_the_character_tokenizer_survives_beside_a_qwen2_config(tmp_path: Path) 
     expected = [BOS_ID, *(3 + (ALPHABET + " ab").index(c) for c in "1 a+ b")]
     assert encode(tokenizer, "1 a+ b") == expected
     assert decode(tokenizer, [*expected[1:], EOS_ID, 7]) == "1 a+ b"
-    assert (eos_id(tokenizer), pad_id(tokenizer)) == (EOS_ID, PAD_ID)
+    assert eos_id(tokenizer) == EOS_ID
 
 
 def test_a_text_is_one_user_message(chat_model: Path) -> None:
@@ -163,11 +161,6 @@ def test_a_model_without_an_end_is_refused(tmp_path: Path) -> None:
     save(byte_level(), tmp_path, eos_token_id=None)
     with pytest.raises(UsageError, match="names no eos_token_id"):
         eos_ids(tmp_path, load_tokenizer(tmp_path))
-
-
-def test_padding_falls_back_to_the_end(plain_model: Path, chat_model: Path) -> None:
-    assert pad_id(load_tokenizer(plain_model)) == END_OF_TEXT_ID
-    assert pad_id(load_tokenizer(chat_model)) == END_OF_TEXT_ID  # its <pad>, not its <eos>
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:

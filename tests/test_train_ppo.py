@@ -10,8 +10,9 @@ import pytest
 from tiny import tiny_config
 
 from rlcorr import runs
-from rlcorr.config import LossConfig
+from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
+from rlcorr.presets import preset
 from rlcorr.train.config import AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
 from rlcorr.train.ppo import train
 from rlcorr.train.rollout import TransformersEngine
@@ -96,6 +97,8 @@ def test_an_existing_run_is_not_overwritten(tiny_model: Path, local_runs: Path) 
             {"preset": "verl_dppo_tv", "loss": LossConfig(clip_ratio_low=0.3)},
             "preset verl_dppo_tv sets clip_ratio_low=0.15",
         ),
+        ({"loss_type": "ppo_clips"}, "unknown loss_type 'ppo_clips'"),
+        ({"preset": "bypass_pg_is", "loss_type": "kl_cov"}, "double correction"),
         ({"run": "../elsewhere"}, "plain name"),
         ({"steps": 0}, "steps must be > 0; got 0"),
         ({"optim": OptimConfig(minibatches=9)}, "minibatches must be at most"),
@@ -125,11 +128,18 @@ def test_a_preset_brings_its_own_numbers(tiny_model: Path) -> None:
     assert (loss.use_rollout_kl_loss, loss.rollout_kl_loss_coef, loss.use_kl_loss) == (True, 2e-3, True)
 
 
-@pytest.mark.parametrize("preset", ["verl_dppo_tv", "prime_rl_dppo", "slime_mis", "trl_opsm"])
-def test_presets_of_every_kind_train(tiny_model: Path, local_runs: Path, preset: str) -> None:
-    row = runs.read_metrics(train(tiny_config(tiny_model, preset=preset, steps=1)))[0]
+@pytest.mark.parametrize("name", ["verl_dppo_tv", "prime_rl_dppo", "slime_mis", "trl_opsm"])
+def test_presets_of_every_kind_train(tiny_model: Path, local_runs: Path, name: str) -> None:
+    row = runs.read_metrics(train(tiny_config(tiny_model, preset=name, steps=1)))[0]
     assert all(math.isfinite(value) for value in row.values())
-    assert ("rollout_kl" in row) == (preset == "prime_rl_dppo")
+    assert ("rollout_kl" in row) == (name == "prime_rl_dppo")
+
+
+@pytest.mark.parametrize("loss_type", ["clip_cov", "kl_cov"])
+def test_a_loss_that_no_preset_names_trains(tiny_model: Path, local_runs: Path, loss_type: LossType) -> None:
+    config = tiny_config(tiny_model, preset="decoupled_token_is", loss_type=loss_type, steps=1)
+    assert config.correction == replace(preset("decoupled_token_is"), loss_type=loss_type)
+    assert all(math.isfinite(value) for value in runs.read_metrics(train(config))[0].values())
 
 
 def test_defaults_are_a_complete_configuration() -> None:

@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcorr import runs
 from rlcorr.errors import UsageError
 from rlcorr.train.ahead import Order
+from rlcorr.train.prepare import Session
+from rlcorr.train.ranks import full_optimizer_state, full_state, load_state
 
 FILE = Path("checkpoint", "trainer.pt")
 
@@ -53,3 +56,25 @@ def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
     content = torch.load(path, map_location=device, weights_only=True)
     generators = {name: content[name].cpu() for name in ("shuffle", "chance")}
     return Checkpoint(**{**content, **generators, "orders": [Order(**order) for order in content["orders"]]})
+
+
+def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: int) -> None:
+    """Write the state after this step. Every rank calls it; the first one writes."""
+    learner = session.learner
+    policy, optimizer = full_state(learner.module), full_optimizer_state(learner.module, learner.optimizer)
+    if session.ranks.main:
+        generators = {"shuffle": learner.shuffle.get_state(), "chance": learner.chance.get_state()}
+        orders = session.supply.orders
+        write_checkpoint(path, Checkpoint(step, accuracy, bad_steps, policy, optimizer, **generators, orders=orders))
+
+
+def restore(session: Session, state: Checkpoint) -> tuple[float, int, float]:
+    """Put everything back as it was; the accuracy, the bad steps in a row and the seconds so far."""
+    learner = session.learner
+    load_state(learner.module, learner.optimizer, state.policy, state.optimizer)
+    learner.shuffle.set_state(state.shuffle)
+    learner.chance.set_state(state.chance)
+    for order in state.orders:
+        session.supply.order(order)
+    rows = runs.read_metrics(runs.LOCAL / session.config.run)
+    return state.accuracy, state.bad_steps, rows[-1]["elapsed"] if rows else 0.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rlcorr.config import KL_ESTIMATORS, CorrectionConfig, LossConfig
+from rlcorr.config import KL_ESTIMATORS, CorrectionConfig, LossConfig, LossType
 from rlcorr.errors import UsageError, unknown
 from rlcorr.presets import PRESETS, preset
 from rlcorr.runs import ROOT
@@ -214,6 +214,8 @@ class TrainConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    loss_type: LossType | None = None
+    """Policy loss in place of the preset's."""
     loss: LossConfig = TRAINER_LOSS
     """The numbers of the policy loss and of its KL terms; a preset with numbers of its own sets those."""
     steps: int = 400
@@ -239,7 +241,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_task(self)
-        preset(self.preset)
+        self.correction  # noqa: B018 refuses unknown presets, and losses that do not fit one
         check_model(self.model)
         self.policy_loss  # noqa: B018 refuses numbers that contradict the preset's
         if Path(self.run).name != self.run or self.run in (".", ".."):
@@ -275,7 +277,9 @@ class TrainConfig:
 
     @property
     def correction(self) -> CorrectionConfig:
-        return preset(self.preset)
+        """The preset's, with another loss where one is named. Raises `UsageError` where they contradict."""
+        named = preset(self.preset)
+        return named if self.loss_type is None else dataclasses.replace(named, loss_type=self.loss_type)
 
     @property
     def needs_reference(self) -> bool:

@@ -1,6 +1,5 @@
 """The trainer: sample, score, correct, update, record; one step after the other."""
 
-import math
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,10 +10,10 @@ import torch
 from rlcorr import runs
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.diagnostics import measure
-from rlcorr.errors import UsageError
 from rlcorr.report import PREFIX, metrics
 from rlcorr.train.ahead import Order
-from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from rlcorr.train.bad_numbers import BAD, finite, refuse_streak, summary
+from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
 from rlcorr.train.collect import Collected, batch_of, greedy_accuracy, joined
 from rlcorr.train.config import OptimConfig, TrainConfig
 from rlcorr.train.config_file import write_config
@@ -22,17 +21,13 @@ from rlcorr.train.engine import resolve_engine
 from rlcorr.train.follow import Follow, check_installed
 from rlcorr.train.model import engine_weights
 from rlcorr.train.prepare import Session, prepare
-from rlcorr.train.ranks import Ranks, full_optimizer_state, full_state, gather, load_state, start_ranks, stop_ranks
+from rlcorr.train.ranks import Ranks, full_state, gather, start_ranks, stop_ranks
 from rlcorr.train.recorder import Recorder, manifest_of
 from rlcorr.train.score import corrected, score, whitened
 from rlcorr.train.stopwatch import Stopwatch
 from rlcorr.train.sync_proof import prove_step
-from rlcorr.train.update import SKIPPED, update
+from rlcorr.train.update import update
 from rlcorr.types import TokenBatch
-
-BAD = ("bad/log_probs", "bad/rewards", *SKIPPED)
-"""Counts of one step: log-probs of the engine that are not finite, rewards that raised or are not finite, and optimizer
-steps that were skipped. Any of them makes it a bad step."""
 
 
 def train(config: TrainConfig, *, resume: bool = False) -> Path:
@@ -111,7 +106,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
                 stop = step == config.steps or accuracy >= config.stop_at_accuracy
                 if config.checkpoint_every and (stop or step % config.checkpoint_every == 0):
                     save(session, path, step, accuracy, bad_steps)
-                _refuse_streak(config, bad_steps, row)
+                refuse_streak(config, bad_steps, row)
                 if stop:
                     break
             recorder.model(session.policy.lm, full_state(session.learner.module), session.tokenizer)
@@ -193,61 +188,3 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, optim: OptimConfig, step
     rate = optim.learning_rate + done * (optim.final_learning_rate - optim.learning_rate)
     for group in optimizer.param_groups:
         group["lr"] = rate * min(step / (optim.warmup_steps + 1), 1.0)
-
-
-def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: int) -> None:
-    learner = session.learner
-    policy, optimizer = full_state(learner.module), full_optimizer_state(learner.module, learner.optimizer)
-    if session.ranks.main:
-        generators = {"shuffle": learner.shuffle.get_state(), "chance": learner.chance.get_state()}
-        orders = session.supply.orders
-        write_checkpoint(path, Checkpoint(step, accuracy, bad_steps, policy, optimizer, **generators, orders=orders))
-
-
-def restore(session: Session, state: Checkpoint) -> tuple[float, int, float]:
-    """Put everything back as it was; the accuracy, the bad steps in a row and the seconds so far."""
-    learner = session.learner
-    load_state(learner.module, learner.optimizer, state.policy, state.optimizer)
-    learner.shuffle.set_state(state.shuffle)
-    learner.chance.set_state(state.chance)
-    for order in state.orders:
-        session.supply.order(order)
-    rows = runs.read_metrics(runs.LOCAL / session.config.run)
-    return state.accuracy, state.bad_steps, rows[-1]["elapsed"] if rows else 0.0
-
-
-def summary(batch: TokenBatch) -> dict[str, Any]:
-    """What can be said of a batch before anything else looks at it."""
-    assert batch.rewards is not None
-    fine = batch.rewards.isfinite()
-    lengths = batch.response_mask.sum(-1).float()
-    bad = (~batch.rollout_log_probs.isfinite() & batch.response_mask).sum()
-    return {
-        "reward": float(batch.rewards[fine].double().mean()) if bool(fine.any()) else 0.0,
-        "response_length": float(lengths.mean()),
-        **dict.fromkeys(BAD, 0),
-        "bad/log_probs": int(bad),
-        "bad/rewards": int((~fine).sum()),
-    }
-
-
-REMEDIES = {
-    "bad/log_probs": "the engine reports log-probs that are not finite: try --rollout.dtype float32 or bfloat16",
-    "bad/rewards": "the reward function raises or returns what is not a number: its message is above",
-    "bad/loss": "the loss is not finite: try a smaller learning rate, or a bounded correction",
-    "bad/gradient": "the gradient is not finite: try a smaller learning rate",
-    "bad/all_rejected": "the correction rejects every token: widen the bounds of its rules, or look at the mismatch",
-}
-
-
-def _refuse_streak(config: TrainConfig, bad_steps: int, row: dict[str, Any]) -> None:
-    if bad_steps >= config.max_bad_steps:
-        reasons = "; ".join(REMEDIES[name] for name in BAD if row[name])
-        raise UsageError(
-            f"updates were skipped in {bad_steps} steps in a row; training stops at step {row['step']}: {reasons}."
-        )
-
-
-def finite(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN."""
-    return {name: value for name, value in row.items() if math.isfinite(value)}

@@ -12,11 +12,6 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 from rlcorr.errors import UsageError
 
 
-def is_moe(lm: PreTrainedModel) -> bool:
-    """Whether the model has routers that can be replayed."""
-    return bool(_gates(lm))
-
-
 def layers_and_k(lm: PreTrainedModel) -> tuple[int, int]:
     """How many layers have a router, and how many experts it takes per token. Raises `UsageError` without routers."""
     gates = _gates(lm)

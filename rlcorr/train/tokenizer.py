@@ -79,11 +79,6 @@ def eos_id(tokenizer: PreTrainedTokenizerFast) -> int:
     return _single(tokenizer.eos_token_id)
 
 
-def pad_id(tokenizer: PreTrainedTokenizerFast) -> int:
-    """<pad>, or <eos> for a tokenizer without one. Masks say what is padding, so the id itself is never looked at."""
-    return eos_id(tokenizer) if tokenizer.pad_token_id is None else _single(tokenizer.pad_token_id)
-
-
 def _chat_ids(tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, str]]) -> list[int]:
     try:
         ids: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
