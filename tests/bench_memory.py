@@ -1,6 +1,5 @@
 """`make bench ARGS=memory`: does a long run grow, and what does a step cost beside its work?"""
 
-import os
 import statistics
 import tempfile
 import time
@@ -19,10 +18,10 @@ USUAL = ("--steps", "12", "--eval-every", "12")
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        sizes = resident_sizes(Path(folder))
+        sizes = sizes_of_a_long_run(Path(folder))
     first, last, most = sizes[SETTLED], sizes[max(sizes)], max(size for step, size in sizes.items() if step >= SETTLED)
     print(
-        f"running_sum, bfloat16 vLLM, {max(sizes)} steps of 16 prompts: {first:.0f} MiB resident after step {SETTLED}, "
+        f"running_sum, bfloat16 vLLM, {max(sizes)} steps of 16 prompts: {first:.0f} MiB after step {SETTLED}, "
         f"{last:.0f} at the end ({last - first:+.0f}), at most {most:.0f} ({most - first:+.0f})",
         flush=True,
     )
@@ -38,14 +37,14 @@ def main() -> None:
     )
 
 
-def resident_sizes(folder: Path) -> dict[int, float]:
-    """MiB resident when each step's metrics appear."""
+def sizes_of_a_long_run(folder: Path) -> dict[int, float]:
+    """MiB of memory of its own when each step's metrics appear."""
     sizes: dict[int, float] = {}
     with running("train", *_options(*LONG), runs_folder=folder, log=folder / "log") as process:
         while process.poll() is None:
             rows = runs.read_metrics(folder / "local" / "r")
             if rows and rows[-1]["step"] not in sizes:
-                sizes[rows[-1]["step"]] = _resident(process.pid)
+                sizes[rows[-1]["step"]] = _own_memory(process.pid)
             time.sleep(0.05)
     assert process.returncode == 0, (folder / "log").read_text(errors="replace")[-2000:]
     return sizes
@@ -55,6 +54,8 @@ def _options(*own: str) -> list[str]:
     return ["--model", str(WARM_START), "--task", "running_sum", "--run", "r", *own]
 
 
-def _resident(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def _own_memory(pid: int) -> float:
+    """What the process has allocated, in memory or swapped out: the kernel may take idle pages of files at any time."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return sum(int(fields[name].split()[0]) for name in ("RssAnon", "VmSwap")) / 1024  # kB

@@ -101,10 +101,8 @@ CELLS = list(covering(all_cells(MISMATCHES)))
 OBJECTIVES: list[tuple[str, LossType]] = [("decoupled", "ppo_clip"), ("bypass", "ppo_clip"), ("bypass_pg", "reinforce")]
 # Each takes seconds, so fewer: every mismatch once, and among them the modes with and without a critic in turn.
 VLLM_CELLS = [
-    Cell(*objective, estimator, mismatch)
-    for objective, estimator, mismatch in zip(
-        itertools.cycle(OBJECTIVES), itertools.cycle(WITH_AND_WITHOUT_CRITIC), VLLM_MISMATCHES, strict=False
-    )
+    Cell(*OBJECTIVES[number % 3], WITH_AND_WITHOUT_CRITIC[number % 2], mismatch)
+    for number, mismatch in enumerate(VLLM_MISMATCHES)
 ]
 
 
