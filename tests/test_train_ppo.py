@@ -81,6 +81,12 @@ def test_manifest_says_what_made_the_run(tiny_model: Path, local_runs: Path) -> 
     assert str(Path.home()) not in json.dumps(manifest)
 
 
+def test_a_run_to_be_committed_holds_no_weights(tiny_model: Path, local_runs: Path) -> None:
+    run = train(tiny_config(tiny_model, steps=1, save_model=False, checkpoint_every=0, tensorboard=False))
+    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "manifest.json", "metrics.jsonl", "steps"]
+    assert runs.verify(run).problems == []
+
+
 def test_an_existing_run_is_not_overwritten(tiny_model: Path, local_runs: Path) -> None:
     train(tiny_config(tiny_model, steps=1))
     with pytest.raises(UsageError, match="already holds a run"):

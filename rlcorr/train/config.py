@@ -231,6 +231,8 @@ class TrainConfig:
     """Steps between recorded batches; metrics are written at every step."""
     checkpoint_every: int = 1
     """Steps between checkpoints for --resume; 0: none."""
+    save_model: bool = True
+    """Write the trained weights into the run at its end, in Hugging Face format."""
     max_bad_steps: int = 10
     """Stop after this many steps in a row in which an update had to be skipped."""
     tensorboard: bool = True

@@ -109,7 +109,8 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
                 refuse_streak(config, bad_steps, row)
                 if stop:
                     break
-            recorder.model(session.policy.lm, full_state(session.learner.module), session.tokenizer)
+            if config.save_model:
+                recorder.model(session.policy.lm, full_state(session.learner.module), session.tokenizer)
     finally:
         session.supply.close()
         session.engine.close()

@@ -13,8 +13,8 @@ from rlcorr.train.checkpoint import FILE
 from rlcorr.train.config import TrainConfig
 
 CHANGEABLE = (
-    "steps", "stop_at_accuracy", "eval_every", "record_every", "checkpoint_every", "max_bad_steps", "tensorboard",
-    "wandb",
+    "steps", "stop_at_accuracy", "eval_every", "record_every", "checkpoint_every", "max_bad_steps", "save_model",
+    "tensorboard", "wandb",
 )  # fmt: skip
 """Options that leave the steps that were made as they are."""
 
