@@ -55,7 +55,7 @@ def rollout(**changes: Any) -> RolloutConfig:
     ("changes", "pattern", "said"),
     [
         ({}, "precision", "1e-07"),
-        ({"dtype": "float16"}, "precision", "1e-05"),
+        ({"dtype": "float16"}, "precision", "1e-04"),
         ({"dtype": "bfloat16"}, "precision", "1e-03"),
         ({"temperature": 0.7}, "precision", ""),  # the trainer scores at the engine's temperature
         ({"temperature": 0.7, "log_probs": "raw"}, "temperature", "at 1 the trainer agrees"),
