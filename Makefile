@@ -30,7 +30,7 @@ test: $(READY) system ## every test, the lessons under nbval included
 	$(NBVAL)
 
 test-fast: $(READY) ## the tests that start no engine and no browser, with fewer random examples
-	$(BIN)/pytest -p no:nbval -m "not slow" --numprocesses 2 --hypothesis-profile quick
+	$(BIN)/pytest -p no:nbval -p no:logging -m "not slow" --numprocesses 2 --hypothesis-profile quick
 
 record-all: $(READY) ## record the committed runs again: ten minutes on two cores
 	@$(RECORD) --run bf16 --record-every 40 $(ARGS)

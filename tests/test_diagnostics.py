@@ -241,12 +241,12 @@ TOKEN_WEIGHT = [
 ]
 
 
-def assert_same(got: dict[str, float], golden: dict[str, Any], keys: list[str]) -> None:
+def assert_same(got: dict[str, float], golden: dict[str, Any], keys: list[str], case: str) -> None:
     want = {key: float(golden[key]) for key in keys}
     for key in keys:
         # verl takes the standard deviation as a difference in float32, and k3 loses digits to cancellation there.
         tolerance = 2e-4 if key.endswith("std") else 5e-6
-        assert got[key] == pytest.approx(want[key], rel=5e-5, abs=tolerance, nan_ok=True), key
+        assert got[key] == pytest.approx(want[key], rel=5e-5, abs=tolerance, nan_ok=True), (case, key)
 
 
 def test_cases_are_many() -> None:
@@ -257,28 +257,17 @@ def test_cases_are_many() -> None:
 def test_offpolicy_like_verl(case: str) -> None:
     # verl does not clamp d in k3_kl: tested below.
     keys = [key for key in OFFPOLICY if (key, case) != ("k3_kl", "huge_minus30")]
-    assert_same(report(batch(case), CorrectionConfig()), VERL["offpolicy_metrics"][case], keys)
+    assert_same(report(batch(case), CorrectionConfig()), VERL["offpolicy_metrics"][case], keys, case)
 
 
-def weight_cases() -> list[tuple[str, str]]:
-    options = [o for o in VERL["is"] if o.endswith("bn=0")]
-    return [(o, c) for o in options for c in CASES if "metrics" in VERL["is"][o]["cases"][c]]
-
-
-@pytest.mark.parametrize(("options", "case"), weight_cases())
-def test_weight_metrics_like_verl(options: str, case: str) -> None:
+@pytest.mark.parametrize("options", [o for o in VERL["is"] if o.endswith("bn=0")])
+def test_weight_metrics_like_verl(options: str) -> None:
     golden = VERL["is"][options]
     keys = TOKEN_WEIGHT if options.startswith("token") else SEQUENCE_WEIGHT
-    assert_same(report(batch(case), config(golden["config"])), golden["cases"][case]["metrics"], keys)
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("options", VERL["rs"])
-def test_rejected_fractions_like_verl(options: str, case: str) -> None:
-    golden, settings = VERL["rs"][options]["cases"][case]["metrics"], config(VERL["rs"][options]["config"])
-    each = [f"rollout_rs_{rule.name}_masked_fraction" for rule in settings.rollout_rs]
-    combined = ["rollout_rs_masked_fraction", "rollout_rs_seq_masked_fraction"]
-    assert_same(report(batch(case), settings), golden, [*each, *combined])
+    cases = [case for case in CASES if "metrics" in golden["cases"][case]]
+    assert cases
+    for case in cases:
+        assert_same(report(batch(case), config(golden["config"])), golden["cases"][case]["metrics"], keys, case)
 
 
 RULE_KEYS = ("mean", "max", "min", "std", "seq_mean", "seq_std", "seq_max", "seq_min", "seq_max_deviation",
@@ -304,19 +293,23 @@ def as_verl(got: dict[str, float], rule: RejectionRule, key: str) -> float:
     return -got[prefix + TURNED[key]] if key in TURNED else got[prefix + SIDES.get(key, key)]
 
 
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("options", VERL["rs"])
-def test_rule_metrics_like_verl(options: str, case: str) -> None:
-    """All 14 or 15 keys of each rule; where d passes ±20 verl clamps it per token before the k1 sum, ours does not."""
-    golden, settings = VERL["rs"][options]["cases"][case]["metrics"], config(VERL["rs"][options]["config"])
-    got = report(batch(case), settings)
-    for rule in settings.rollout_rs:
-        if case == "huge_minus30" and rule.divergence == "k1":
-            continue
-        keys = [key for key in RULE_KEYS if f"rollout_rs_{rule.name}_{key}" in golden]
-        assert len(keys) == (15 if rule.divergence == "k1" else 14)
-        ours = {f"rollout_rs_{rule.name}_{key}": as_verl(got, rule, key) for key in keys}
-        assert_same(ours, golden, list(ours))
+def test_rule_metrics_like_verl(options: str) -> None:
+    """The rejected fractions, and all 14 or 15 keys of each rule; where d passes ±20 verl clamps it per token before
+    the k1 sum, ours does not."""
+    settings = config(VERL["rs"][options]["config"])
+    for case in CASES:
+        golden = VERL["rs"][options]["cases"][case]["metrics"]
+        got = report(batch(case), settings)
+        each = [f"rollout_rs_{rule.name}_masked_fraction" for rule in settings.rollout_rs]
+        assert_same(got, golden, [*each, "rollout_rs_masked_fraction", "rollout_rs_seq_masked_fraction"], case)
+        for rule in settings.rollout_rs:
+            if case == "huge_minus30" and rule.divergence == "k1":
+                continue
+            keys = [key for key in RULE_KEYS if f"rollout_rs_{rule.name}_{key}" in golden]
+            assert len(keys) == (15 if rule.divergence == "k1" else 14)
+            ours = {f"rollout_rs_{rule.name}_{key}": as_verl(got, rule, key) for key in keys}
+            assert_same(ours, golden, list(ours), case)
 
 
 CHAINS = {"off", "token_mask_low_only", "token_mask_tis", "everything", "seq_tis_after_masks"}
@@ -327,22 +320,21 @@ NAN = {case for case in CASES if not all(math.isfinite(float(x)) for key in ("ol
                                          for row in VERL["inputs"][case][key] for x in row)}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", sorted(set(CASES) - NAN))
 @pytest.mark.parametrize("name", SKYRL_NAMES)
-def test_skyrl_names_and_numbers(name: str, case: str) -> None:
+def test_skyrl_names_and_numbers(name: str) -> None:
     """One rule at a time: SkyRL looks at later rules only where earlier ones left tokens."""
-    golden = GOLDEN["skyrl-main"]["correction"][name][case]["metrics"]
     settings = from_skyrl(GOLDEN["skyrl-main"]["configs"][name])
-    given = batch(case)
-    got = skyrl_metrics(metrics(measure(given, correct(given, settings), settings)), settings)
-    compared = set(golden) - {"is_ratio_std"}  # over all positions, padding as 0, and unbiased: tested below
-    if not given.response_mask.all():
-        compared -= {"is_ratio_min"}  # 0 as soon as anything is masked
-    if name.startswith("outlier"):  # the side that has no bound
-        compared = {key for key in compared if key in got}
-    assert compared
-    for key in compared:
-        assert got[key] == pytest.approx(float(golden[key]), rel=5e-5, abs=5e-6, nan_ok=True), key
+    for case in sorted(set(CASES) - NAN):
+        golden, given = GOLDEN["skyrl-main"]["correction"][name][case]["metrics"], batch(case)
+        got = skyrl_metrics(metrics(measure(given, correct(given, settings), settings)), settings)
+        compared = set(golden) - {"is_ratio_std"}  # over all positions, padding as 0, and unbiased: tested below
+        if not given.response_mask.all():
+            compared -= {"is_ratio_min"}  # 0 as soon as anything is masked
+        if name.startswith("outlier"):  # the side that has no bound
+            compared = {key for key in compared if key in got}
+        assert compared
+        for key in compared:
+            assert got[key] == pytest.approx(float(golden[key]), rel=5e-5, abs=5e-6, nan_ok=True), (case, key)
 
 
 def test_a_nan_is_rejected_and_stays_on_its_own_side_of_the_mask() -> None:
@@ -493,7 +485,7 @@ def test_metrics_are_of_the_weights_before_normalisation(options: str) -> None:
         want = golden["cases"][case].get("metrics")
         if want is not None:
             got = report(batch(case), config(golden["config"]))
-            assert_same(got, want, [*SEQUENCE_WEIGHT, "rollout_is_batch_norm_factor"])
+            assert_same(got, want, [*SEQUENCE_WEIGHT, "rollout_is_batch_norm_factor"], case)
 
 
 def test_bf16_metrics_are_computed_in_float32() -> None:
