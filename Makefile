@@ -26,11 +26,12 @@ train: $(READY) ## one training run; options in ARGS="--task running_sum --prese
 
 test: $(READY) system ## every test, the lessons under nbval included
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
-	$(BIN)/pytest
+	$(PYTEST) -m "not slow"
+	$(PYTEST) -m slow --dist loadfile
 	$(NBVAL)
 
 test-fast: $(READY) ## the tests that start no engine and no browser, with fewer random examples
-	$(BIN)/pytest -p no:nbval -p no:logging -m "not slow" --numprocesses 2 --hypothesis-profile quick
+	$(PYTEST) -m "not slow" --hypothesis-profile quick
 
 record-all: $(READY) ## record the committed runs again: ten minutes on two cores
 	@$(RECORD) --run bf16 --record-every 40 $(ARGS)
@@ -67,6 +68,8 @@ clean: ## remove .venv and caches; recorded runs stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 RECORD = $(BIN)/python -m rlcorr train --no-save-model --checkpoint-every 0 --no-tensorboard
+
+PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
 	$(BIN)/pytest lessons --nbval --nbval-current-env --nbval-cell-timeout=60

@@ -1,6 +1,6 @@
 """`make bench`: the measured figures of the README, each from processes started as a person starts them.
 
-    make bench                       everything, about fifteen minutes on two cores
+    make bench                  everything, about three hours on two cores, of which the algorithms take two
     make bench ARGS="ppo play"  only these
 
 ppo grpo rloo   addition from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy
