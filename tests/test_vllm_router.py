@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from bench_router import measure
-from tiny import CPU
+from tiny import CPU, save_random
 
 from rlcorr.errors import UsageError
 from rlcorr.train import vllm_rollout, vllm_router
@@ -24,8 +24,7 @@ from rlcorr.train.pretrain import pretrain
 from rlcorr.train.ranks import ALONE
 from rlcorr.train.rollout import RolloutEngine, Samples
 from rlcorr.train.sync_proof import mismatch, prove_sync
-from rlcorr.train.tasks import ALPHABET
-from rlcorr.train.tokenizer import EOS_ID, character_tokenizer
+from rlcorr.train.tokenizer import EOS_ID
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
 
@@ -40,13 +39,7 @@ Start = Callable[[RolloutConfig, Path], RolloutEngine]
 
 
 def save_moe(path: Path, *, tied: bool) -> Path:
-    torch.manual_seed(0)
-    tokenizer = character_tokenizer(ALPHABET)
-    config = new_moe_lm(len(tokenizer)).config
-    config.tie_word_embeddings, config.initializer_range = tied, 0.1
-    type(new_moe_lm(len(tokenizer)))(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return save_random(path, new_moe_lm, tied=tied)
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,12 @@
 """A very small random model for tests of the trainer: two layers of width 64, or smaller, and its configuration."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rlcorr.train.config import RolloutConfig, TrainConfig
 from rlcorr.train.tasks import ALPHABET
@@ -23,6 +24,17 @@ def save_tiny_model(path: Path, *, layers: int = 2, width: int = 64) -> Path:
         tie_word_embeddings=True, initializer_range=0.2, pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID,
     )  # fmt: skip
     Qwen2ForCausalLM(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def save_random(path: Path, new: Callable[[int], PreTrainedModel], *, tied: bool) -> Path:
+    """A model of this kind with weights of 0.1, so that a head left behind would show."""
+    torch.manual_seed(0)
+    tokenizer = character_tokenizer(ALPHABET)
+    lm = new(len(tokenizer))
+    lm.config.tie_word_embeddings, lm.config.initializer_range = tied, 0.1
+    type(lm)(lm.config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 

@@ -22,6 +22,9 @@ from rlcorr.train.router import replayed
 from rlcorr.train.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from rlcorr.types import TokenBatch
 
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()  # one bar for the run is enough
+
 
 class Scores(NamedTuple):
     """Per response token, (B, T). A tuple, so that wrappers of the model find the tensors in it."""
@@ -89,8 +92,6 @@ def output_head(lm: PreTrainedModel) -> nn.Linear:
 
 def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
     """The model in float32, from a directory in Hugging Face format."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
     return lm.to(device)  # pyright: ignore[reportArgumentType]
 
