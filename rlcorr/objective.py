@@ -74,6 +74,22 @@ def policy_loss(
     return value, Measured.of(measured)
 
 
+def score_coefficients(
+    log_probs: Tensor,
+    batch: TokenBatch,
+    result: CorrectionResult,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    *,
+    tokens: float | None = None,
+    sequences: float | None = None,
+) -> Tensor:
+    """c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens: what every loss comes down to. Arguments: `policy_loss`."""
+    leaf = log_probs.detach().requires_grad_()
+    value, _ = policy_loss(leaf, batch, result, correction, loss, tokens=tokens, sequences=sequences)
+    return -torch.autograd.grad(value, leaf)[0]
+
+
 def neutral(x: Tensor, keep: Tensor) -> Tensor:
     """x without gradient, and 0 outside `keep`, where it may hold anything."""
     return torch.where(keep, x.detach(), 0)

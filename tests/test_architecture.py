@@ -18,7 +18,7 @@ LAYERS = [
     {"kl", "correction", "advantages", "axes"},
     {"presets", "losses", "diagnostics", "sweep", "translate"},
     {"report", "translate_verl", "objective"},
-    {"runs", "plots"},
+    {"runs", "plots", "toy"},
     {"play"},
     {"doctor"},
     {"cli"},

@@ -1,0 +1,272 @@
+"""A world small enough to enumerate: exact gradients of every loss, instead of estimates.
+
+A policy is a table of logits, one row per state (everything generated so far); a response ends with token 0 or after T
+tokens. Expectations run over all N responses, so nothing here is sampled. Use float64.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.kl import kl_penalty
+from rlcorr.masked import masked_sum
+from rlcorr.objective import aggregate, score_coefficients
+from rlcorr.types import CorrectionResult, TokenBatch
+
+LIMIT = 10**6
+
+
+@dataclass(frozen=True)
+class World:
+    """All N responses of at most T tokens over a vocabulary of V, in which token 0 ends a response."""
+
+    vocabulary: int
+    tokens: Tensor  # (N, T) int64
+    mask: Tensor  # (N, T) bool
+    states: Tensor  # (N, T) int64: the row of the table that each token is drawn from
+
+    @property
+    def state_count(self) -> int:
+        """S, the rows of a policy's table."""
+        return int(self.states.max()) + 1
+
+
+@dataclass(frozen=True)
+class Policies:
+    """Tables of logits (S, V): what samples, what scores before the update, what is updated."""
+
+    rollout: Tensor
+    old: Tensor
+    theta: Tensor
+
+
+@dataclass(frozen=True)
+class GradientTruth:
+    """One estimator's ascent direction in the logits of π_θ, over all responses; no error bar, because none is left."""
+
+    expectation: Tensor  # (S, V) E[g] under π_rollout
+    reference: Tensor  # (S, V) the policy gradient of π_θ, with the same aggregation
+    variance: float
+    """Σ over parameters of Var[g], g the contribution of one response."""
+
+    @property
+    def bias(self) -> float:
+        """‖E[g] − reference‖."""
+        return float((self.expectation - self.reference).norm())
+
+    @property
+    def relative_bias(self) -> float:
+        """‖E[g] − reference‖/‖reference‖."""
+        return self.bias / float(self.reference.norm())
+
+    @property
+    def cosine(self) -> float:
+        """Between E[g] and the reference; 0 if one of them is 0."""
+        return float(torch.cosine_similarity(self.expectation.flatten(), self.reference.flatten(), 0))
+
+    @property
+    def scale(self) -> float:
+        """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
+        return float((self.expectation * self.reference).sum() / self.reference.square().sum())
+
+
+def world(vocabulary: int, length: int) -> World:
+    """Raises `UsageError` where there are more than a million responses, with the arithmetic."""
+    if vocabulary < 2 or length < 1:
+        raise UsageError(f"a toy world needs a vocabulary ≥ 2 and a length ≥ 1; got {vocabulary} and {length}.")
+    count = response_count(vocabulary, length)
+    if count > LIMIT:
+        raise UsageError(
+            f"{vocabulary} tokens and {length} steps make {count:,} responses; at most {LIMIT:,} can be enumerated "
+            f"(after every step all {vocabulary - 1} tokens but the end go on): take a smaller vocabulary or length."
+        )
+    going = vocabulary - 1
+    rows = []
+    for depth in range(length):  # prefixes of `depth` tokens, none of them 0; prefix i is i in base V − 1
+        last = depth == length - 1
+        prefixes = torch.arange(going**depth)
+        ends = torch.arange(vocabulary if last else 1)
+        prefix = prefixes.repeat_interleave(len(ends))
+        rows.append(_padded(_digits(prefix, depth, going), ends.repeat(len(prefixes)), length))
+    tokens, mask = (torch.cat(each) for each in zip(*rows, strict=True))
+    return World(vocabulary, tokens, mask, _states(tokens, mask, going))
+
+
+def response_count(vocabulary: int, length: int) -> int:
+    """(V − 1)^(T−1) responses that reach T tokens, times V; and (V − 1)^(t−1) that end after t < T."""
+    going = vocabulary - 1
+    return sum(going**depth for depth in range(length - 1)) + vocabulary * going ** (length - 1)
+
+
+def random_policy(where: World, seed: int, spread: float = 1.0) -> Tensor:
+    """Logits (S, V), normal with this standard deviation, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return spread * torch.randn(where.state_count, where.vocabulary, generator=generator, dtype=torch.float64)
+
+
+def log_probs(where: World, logits: Tensor) -> Tensor:
+    """log π(token | state), (N, T); 0 on padding."""
+    table = logits.log_softmax(-1)
+    return torch.where(where.mask, table[where.states, where.tokens], 0)
+
+
+def probabilities(where: World, logits: Tensor) -> Tensor:
+    """π(response), (N,)."""
+    return log_probs(where, logits).sum(-1).exp()
+
+
+def kl(where: World, p: Tensor, q: Tensor) -> Tensor:
+    """KL(p‖q) over responses."""
+    log_p, log_q = log_probs(where, p).sum(-1), log_probs(where, q).sum(-1)
+    return (log_p.exp() * (log_p - log_q)).sum()
+
+
+def gradient_of(value: Tensor, logits: Tensor) -> Tensor:
+    """dvalue/dlogits."""
+    return torch.autograd.grad(value, logits)[0]
+
+
+def policy_gradient(where: World, theta: Tensor, rewards: Tensor) -> Tensor:
+    """∇ E_{π_θ}[reward], (S, V)."""
+    leaf = theta.detach().requires_grad_()
+    return gradient_of((probabilities(where, leaf) * rewards).sum(), leaf)
+
+
+def gradient_truth(
+    where: World, policies: Policies, advantages: Tensor, correction: CorrectionConfig, loss: LossConfig | None = None
+) -> GradientTruth:
+    """Expectation and variance of the gradient that this correction and loss give; `advantages` (N,) per response.
+
+    Denominators and batch normalisation take their expectations, as in a very large batch. Raises `UsageError` for a
+    loss that selects tokens by statistics of the batch (clip_cov, kl_cov).
+    """
+    loss = loss or LossConfig()
+    if correction.loss_type in ("clip_cov", "kl_cov"):
+        raise UsageError(
+            f"{correction.loss_type} selects tokens by comparing a batch: it has no gradient per response."
+        )
+    sampled = probabilities(where, policies.rollout)
+    batch = _batch(where, policies, advantages)
+    result = correct(batch.replace(old_log_probs=batch.log_probs) if correction.bypass_mode else batch,
+                     replace(correction, rollout_is_batch_normalize=False))  # fmt: skip
+    counted = where.mask if correction.denominator == "fixed" else result.keep_mask
+    totals = {"tokens": _expected(sampled, counted.sum(-1)), "sequences": _expected(sampled, counted.any(-1))}
+    assert batch.log_probs is not None
+    c = score_coefficients(
+        batch.log_probs, batch, result, replace(correction, rollout_is_batch_normalize=False), loss, **totals
+    )
+    c = c / _mean_weight(sampled, result, correction)
+    expectation = _weighted_scores(where, policies.theta, sampled[:, None] * c)
+    squared = (c.square() * score_norms(where, policies.theta)).sum(-1)
+    return GradientTruth(
+        expectation=expectation,
+        reference=_reference(where, policies, advantages, loss),
+        variance=float((sampled * squared).sum() - expectation.square().sum()),
+    )
+
+
+def kl_gradient(where: World, theta: Tensor, ref: Tensor, estimator: str, sampled_from: Tensor | None = None) -> Tensor:
+    """E[∇ Σ_t kl_penalty(log π_θ, log π_ref)] over responses of `sampled_from`, or of π_θ itself, (S, V)."""
+    leaf = theta.detach().requires_grad_()
+    penalty = kl_penalty(log_probs(where, leaf), log_probs(where, ref), estimator)
+    each = masked_sum(penalty, where.mask, -1)
+    sampled = probabilities(where, theta if sampled_from is None else sampled_from).detach()
+    return gradient_of((sampled * each).sum(), leaf)
+
+
+def token_kl_gradient(
+    where: World, theta: Tensor, ref: Tensor, *, reverse: bool, sampled_from: Tensor | None = None
+) -> Tensor:
+    """Σ_states visits · ∇KL(π_θ‖π_ref), or KL(π_ref‖π_θ) if `reverse`, of the next token; the visits are held fixed."""
+    leaf = theta.detach().requires_grad_()
+    log_p, log_q = leaf.log_softmax(-1), ref.log_softmax(-1)
+    each = (log_q.exp() * (log_q - log_p)).sum(-1) if reverse else (log_p.exp() * (log_p - log_q)).sum(-1)
+    visited = visits(where, theta if sampled_from is None else sampled_from).detach()
+    return gradient_of((visited * each).sum(), leaf)
+
+
+def visits(where: World, logits: Tensor) -> Tensor:
+    """How often a response passes each state, (S,)."""
+    sampled = probabilities(where, logits)[:, None] * where.mask
+    return torch.zeros(where.state_count, dtype=sampled.dtype).index_add(0, where.states.flatten(), sampled.flatten())
+
+
+def score_norms(where: World, theta: Tensor) -> Tensor:
+    """‖∇ log π_θ(token | state)‖² in the logits, (N, T): 1 − 2 π(token) + Σ π². Tokens of one response are drawn from
+    different rows, so their scores are orthogonal."""
+    table = theta.softmax(-1)
+    return 1 - 2 * table[where.states, where.tokens] + table.square().sum(-1)[where.states]
+
+
+def _batch(where: World, policies: Policies, advantages: Tensor) -> TokenBatch:
+    per_policy = {
+        "rollout_log_probs": policies.rollout, "old_log_probs": policies.old, "log_probs": policies.theta
+    }  # fmt: skip
+    return TokenBatch(
+        response_mask=where.mask,
+        advantages=advantages[:, None].expand(where.mask.shape),
+        **{name: log_probs(where, logits).detach() for name, logits in per_policy.items()},
+    )
+
+
+def _reference(where: World, policies: Policies, advantages: Tensor, loss: LossConfig) -> Tensor:
+    """∇ E_{π_θ}[advantage · aggregated score], divided by what the loss of the sampled responses is divided by."""
+    sampled, own = (probabilities(where, logits) for logits in (policies.rollout, policies.theta))
+    leaf = torch.ones(where.mask.shape, dtype=own.dtype).requires_grad_()
+    totals = {"tokens": _expected(sampled, where.mask.sum(-1)), "sequences": _expected(sampled, where.mask.any(-1))}
+    value = aggregate(leaf, where.mask, where.mask, loss.loss_agg_mode, "fixed", **totals, scale=loss.loss_scale_factor)
+    shares = gradient_of(value, leaf)
+    return _weighted_scores(where, policies.theta, own[:, None] * advantages[:, None] * shares)
+
+
+def _weighted_scores(where: World, theta: Tensor, c: Tensor) -> Tensor:
+    """Σ c ∇ log π_θ over all tokens of all responses, (S, V)."""
+    leaf = theta.detach().requires_grad_()
+    return gradient_of((c.detach() * log_probs(where, leaf)).sum(), leaf)
+
+
+def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: CorrectionConfig) -> float:
+    """What batch normalisation divides by: the mean weight of what is kept."""
+    if not correction.rollout_is_batch_normalize:
+        return 1.0
+    keep = result.keep_mask
+    if correction.rollout_is == "token":
+        total, count = masked_sum(result.weights, keep, -1), keep.sum(-1)
+    else:
+        total = masked_sum(result.weights, keep, -1) / keep.sum(-1).clamp(min=1)
+        count = keep.any(-1)
+    mean = _expected(sampled, total) / _expected(sampled, count)
+    return mean if mean > 1e-8 else 1.0
+
+
+def _expected(sampled: Tensor, values: Tensor) -> float:
+    return float((sampled * values).sum())
+
+
+def _digits(number: Tensor, count: int, base: int) -> Tensor:
+    """(n,) → (n, count): digits in this base, the first one first, each plus 1."""
+    powers = torch.tensor([base**place for place in range(count - 1, -1, -1)], dtype=torch.int64)
+    return number[:, None] // powers % base + 1
+
+
+def _padded(prefix: Tensor, last: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Prefixes and their last tokens → (tokens, mask), both (n, length)."""
+    used = prefix.shape[1] + 1
+    tokens = torch.zeros(len(last), length, dtype=torch.int64)
+    tokens[:, : used - 1], tokens[:, used - 1] = prefix, last
+    return tokens, torch.arange(length).expand(len(last), length) < used
+
+
+def _states(tokens: Tensor, mask: Tensor, going: int) -> Tensor:
+    """The number of the prefix before each token: prefixes of fewer tokens first, then in base V − 1."""
+    states = torch.zeros_like(tokens)
+    first, number = 0, torch.zeros(len(tokens), dtype=torch.int64)
+    for column in range(tokens.shape[1]):
+        states[:, column] = torch.where(mask[:, column], first + number, 0)
+        first += going**column
+        number = number * going + tokens[:, column] - 1
+    return states
