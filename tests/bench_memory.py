@@ -19,10 +19,11 @@ USUAL = ("--steps", "12", "--eval-every", "12")
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sizes = sizes_of_a_long_run(Path(folder))
-    first, last, most = sizes[SETTLED], sizes[max(sizes)], max(size for step, size in sizes.items() if step >= SETTLED)
+    settled = [sizes[step] for step in sorted(sizes) if step >= SETTLED]
+    first, last = statistics.median(settled[:100]), statistics.median(settled[-100:])  # a sample may hold a whole batch
     print(
-        f"running_sum, bfloat16 vLLM, {max(sizes)} steps of 16 prompts: {first:.0f} MiB after step {SETTLED}, "
-        f"{last:.0f} at the end ({last - first:+.0f}), at most {most:.0f} ({most - first:+.0f})",
+        f"running_sum, bfloat16 vLLM, {max(sizes)} steps of 16 prompts, MiB, median of 100 steps: {first:.0f} after "
+        f"step {SETTLED}, {last:.0f} at the end ({last - first:+.0f}); of all samples at most {max(settled):.0f}",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as folder:

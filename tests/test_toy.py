@@ -148,7 +148,9 @@ def lengths(where: toy.World) -> Tensor:
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
-def test_denominators_are_expectations(mode: str, small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_denominators_are_expectations(
+    mode: Aggregation, small: toy.World, policies: toy.Policies, rewards: Tensor
+) -> None:
     """E[tokens] of a sampled response; one sequence; one sequence times the three columns."""
     sampled = toy.probabilities(small, policies.rollout)
     divisor = {
