@@ -3,6 +3,7 @@
     runs/<slug>/manifest.json                  what made the run, and a sha256 per file once it is finished
                metrics.jsonl                   one JSON object per step, flushed as it is written
                steps/step_000012.parquet       one row per sequence: texts, ids, log-probs
+               sketch/step_000012.safetensors  score sketches (`sketches.py`), in runs that have them
                checkpoint/                     in runs that ship a model
 
 A run holds pairs of log-probs from before any correction, so every preset can be replayed on it.
@@ -54,6 +55,7 @@ class RunManifest:
     git_commit: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     probe: dict[str, Any] = field(default_factory=dict)
+    sketches: dict[str, dict[str, str]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -220,7 +222,7 @@ def free_name(prefix: str) -> str:
 
 
 def write_manifest(run: Path, manifest: RunManifest) -> None:
-    _write_whole(run / "manifest.json", (json.dumps(asdict(manifest), indent=2) + "\n").encode())
+    write_whole(run / "manifest.json", (json.dumps(asdict(manifest), indent=2) + "\n").encode())
 
 
 def finish_run(run: Path, manifest: RunManifest) -> None:
@@ -245,10 +247,10 @@ def append_metrics(run: Path, row: dict[str, Any]) -> None:
 def rewind(run: Path, step: int) -> None:
     """Forget everything after `step`, for a run that goes on from there."""
     rows = [row for row in read_metrics(run) if row["step"] <= step]
-    _write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    for later in list_steps(run):
-        if later > step:
-            step_path(run, later).unlink()
+    write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    for path in [*run.glob("steps/step_*.*"), *run.glob("sketch/step_*.*")]:
+        if int(path.stem.removeprefix("step_")) > step:
+            path.unlink()
 
 
 def write_step(run: Path, record: StepRecord) -> None:
@@ -271,7 +273,7 @@ def write_step(run: Path, record: StepRecord) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink, compression="zstd")
     (run / "steps").mkdir(exist_ok=True)
-    _write_whole(step_path(run, record.step), sink.getvalue().to_pybytes())
+    write_whole(step_path(run, record.step), sink.getvalue().to_pybytes())
 
 
 def _present(batch: TokenBatch, name: str) -> Tensor:
@@ -288,7 +290,7 @@ def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets.numpy()), pa.array(flat, type=kind))
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

@@ -192,6 +192,23 @@ class OptimConfig:
 
 
 @dataclass(frozen=True)
+class SketchConfig:
+    """Score sketches of recorded steps: what gradient bias and variance are computed from."""
+
+    every: int = 0
+    """Steps between sketches; 0: none. A step with a sketch is recorded as well."""
+    directions: int = 256
+    """Random directions K of the parameter space: a cosine is known to about 1/√K."""
+    reference_prompts: int = 1024
+    """Prompts that the trainer's own float32 weights answer, for the on-policy gradient."""
+
+    def __post_init__(self) -> None:
+        _require(self.every >= 0, "sketch.every", self.every, "≥ 0")
+        _require(self.directions >= 1, "sketch.directions", self.directions, "≥ 1")
+        _require(self.reference_prompts >= 64, "sketch.reference_prompts", self.reference_prompts, "≥ 64")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """PPO, GRPO, RLOO or REINFORCE++ on a small model, with the correction that a preset names."""
 
@@ -214,6 +231,7 @@ class TrainConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    sketch: SketchConfig = field(default_factory=SketchConfig)
     loss_type: LossType | None = None
     """Policy loss in place of the preset's."""
     loss: LossConfig = TRAINER_LOSS

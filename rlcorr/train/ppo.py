@@ -10,7 +10,9 @@ import torch
 from rlcorr import runs
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.diagnostics import measure
+from rlcorr.errors import UsageError
 from rlcorr.report import PREFIX, metrics
+from rlcorr.sketches import sketches_until
 from rlcorr.train.ahead import Order
 from rlcorr.train.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
@@ -24,6 +26,7 @@ from rlcorr.train.prepare import Session, prepare
 from rlcorr.train.ranks import Ranks, full_state, gather, start_ranks, stop_ranks
 from rlcorr.train.recorder import Recorder, manifest_of
 from rlcorr.train.score import corrected, score, whitened
+from rlcorr.train.sketch import sketch_step
 from rlcorr.train.stopwatch import Stopwatch
 from rlcorr.train.sync_proof import prove_step
 from rlcorr.train.update import update
@@ -37,6 +40,8 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     """
     ranks = start_ranks()
     try:
+        if config.sketch.every and ranks.size > 1:
+            raise UsageError("sketches are made by one process; leave --sketch.every out, or start without torchrun.")
         config = gather(ranks, replace(config, run=config.run or runs.free_name(config.task)))[0]
         path = runs.LOCAL / config.run
         announce(config, ranks)
@@ -90,6 +95,8 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
             flush=True,
         )
     manifest = manifest_of(config, session.engine.description, ranks, asdict(session.probe))
+    if state:
+        manifest = replace(manifest, sketches=sketches_until(path, done))
     try:
         accuracy, bad_steps, before = restore(session, state) if state else (evaluate(session), 0, 0.0)
         begin = time.perf_counter() - before
@@ -143,10 +150,14 @@ def learn(
         report = metrics(measure(batch, result, config.correction))
         if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
             prove_step(report[f"{PREFIX}k3_kl"], config.rollout)
+    sketched = config.sketch.every > 0 and step % config.sketch.every == 0
+    if sketched:
+        with watch.part("sketch"):
+            recorder.sketch(step, sketch_step(session, batch, step))
     with watch.part("update"):
         set_learning_rate(learner.optimizer, config.optim, step, config.steps)
         report |= update(learner, whitened(batch, result, config.advantage), result)
-    if step % config.record_every == 0 or step == config.steps:
+    if sketched or step % config.record_every == 0 or step == config.steps:
         with watch.part("record"):
             recorder.step(step, collected, batch)
     return report

@@ -13,7 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr import runs
+from rlcorr.gradients import Sketch
 from rlcorr.runs import RunManifest, StepRecord
+from rlcorr.sketches import with_sketch, write_sketch
 from rlcorr.train.collect import Collected
 from rlcorr.train.config import TrainConfig
 from rlcorr.train.ranks import Ranks
@@ -78,6 +80,12 @@ class Recorder:
     def step(self, step: int, collected: Collected, batch: TokenBatch) -> None:
         if self._main:
             runs.write_step(self.path, StepRecord(step, batch, collected.prompts, collected.responses))
+
+    def sketch(self, step: int, sketch: Sketch) -> None:
+        if self._main:
+            write_sketch(self.path, step, sketch)
+            self._manifest = with_sketch(self._manifest, step, sketch)
+            runs.write_manifest(self.path, self._manifest)
 
     def model(self, lm: PreTrainedModel, state: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerFast) -> None:
         """The trained model in Hugging Face format, to start another run from."""

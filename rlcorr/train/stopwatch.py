@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-WORK = ("generate", "score", "update")
-"""Generation, forward passes, and forward/backward/optimizer: everything else is overhead."""
+WORK = ("generate", "score", "update", "sketch")
+"""Generation, forward passes, forward/backward/optimizer, and sketches where asked for: all else is overhead."""
 
 
 @dataclass

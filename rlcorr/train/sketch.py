@@ -1,0 +1,161 @@
+"""A step's score sketch, and the on-policy reference beside it: both at the weights before the update.
+
+Forward-mode differentiation gives the derivative of every token's log-prob along one direction of the whole parameter
+space in one pass; K directions give K numbers per token.
+"""
+
+import copy
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, jvp, vmap
+
+from rlcorr.advantages import whiten
+from rlcorr.gradients import Reference, Sketch
+from rlcorr.masked import masked_sum
+from rlcorr.train.collect import batch_of, collect
+from rlcorr.train.config import RolloutConfig, Sampling, TrainConfig
+from rlcorr.train.microbatch import lengths_of, plan, take
+from rlcorr.train.model import Policy
+from rlcorr.train.prepare import Session
+from rlcorr.train.ranks import ALONE
+from rlcorr.train.rollout import TransformersEngine
+from rlcorr.train.score import score, with_advantages
+from rlcorr.train.tasks import examples
+from rlcorr.types import TokenBatch
+
+TOGETHER = 8
+"""Directions per pass: they share the forward pass."""
+BLOCKS = 32
+OTHER_PROMPTS = 1_000_003
+"""Added to the seed of the prompts: the reference sees none that the run trains on in this order."""
+MICROBATCH_TOKENS = 4096
+
+
+def sketch_step(session: Session, batch: TokenBatch, step: int) -> Sketch:
+    """Scores of the batch's tokens and the reference. `batch` as it was sampled; the policy not yet updated."""
+    config, policy = session.config, eager_copy(session.policy)
+    names = dict(policy.named_parameters())
+    by_token, by_sequence, tokens, sequences = reference_gradients(session, policy, step)
+    scores, projected, digest = [], [], hashlib.sha256()
+    for chosen in directions(names, config.seed, config.sketch.directions):
+        for direction in chosen.values():
+            digest.update(direction.numpy(force=True).tobytes())
+        scores.append(token_scores(policy, batch, config, chosen))
+        flat = torch.cat([direction.flatten(1) for direction in chosen.values()], 1)  # (n, parameters)
+        projected.append(torch.cat([by_token, by_sequence]) @ flat.T)
+    scale = config.sketch.directions**-0.5
+    table = torch.cat(projected, 1) * scale
+    return Sketch(
+        scores=torch.cat(scores, 1) * scale,
+        reference=Reference(table[:BLOCKS], table[BLOCKS:], tokens, sequences),
+        weights_hash=hash_of(names),
+        directions_hash=digest.hexdigest(),
+    )
+
+
+def eager_copy(policy: Policy) -> Policy:
+    """The language model with an attention that forward mode can differentiate."""
+    lm = copy.deepcopy(policy.lm).eval()
+    lm.set_attn_implementation("eager")
+    return Policy(lm, None)
+
+
+def hash_of(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + tensor.detach().numpy(force=True).tobytes())
+    return digest.hexdigest()
+
+
+def directions(like: Mapping[str, Tensor], seed: int, count: int) -> Iterator[dict[str, Tensor]]:
+    """`count` standard normal directions over all these tensors, in groups: name → (n, *shape). Direction k depends on
+    the seed and k alone."""
+    for first in range(0, count, TOGETHER):
+        each = []
+        for number in range(first, min(first + TOGETHER, count)):
+            generator = torch.Generator().manual_seed((seed << 20) + number)
+            each.append({name: torch.randn(p.shape, generator=generator).to(p) for name, p in like.items()})
+        yield {name: torch.stack([direction[name] for direction in each]) for name in like}
+
+
+@torch.no_grad()
+def token_scores(policy: Policy, batch: TokenBatch, config: TrainConfig, chosen: dict[str, Tensor]) -> Tensor:
+    """⟨∇ log π(token), direction⟩ of every response token, (N, n)."""
+    own = {name: parameter.detach() for name, parameter in policy.named_parameters()}
+    number = len(next(iter(chosen.values())))
+    whole = torch.zeros(*batch.response_mask.shape, number, device=batch.response_mask.device)
+    for rows in plan(range(len(whole)), lengths_of(batch), MICROBATCH_TOKENS, 1)[0]:
+        part = take(batch, rows)
+
+        def log_probs(parameters: dict[str, Tensor], part: TokenBatch = part) -> Tensor:
+            arguments = (part, config.rollout.scored_temperature)
+            return functional_call(policy, parameters, arguments, {"replay": config.rollout.router_replay}).log_probs
+
+        along = vmap(lambda direction, f=log_probs: jvp(f, (own,), (direction,))[1])(chosen)
+        whole[rows, : along.shape[2]] = along.permute(1, 2, 0)
+    return whole[batch.response_mask]
+
+
+def reference_gradients(session: Session, policy: Policy, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Σ advantage · ∇ log π over each block of responses, as (BLOCKS, parameters), by token and by sequence; tokens and
+    responses per block. Sampled from the trainer's own float32 weights, judged and scored like the run's batches."""
+    config = session.config
+    batch = on_policy_batch(session, policy, step)
+    groups = torch.arange(config.sketch.reference_prompts).tensor_split(BLOCKS)
+    assert batch.group_ids is not None
+    own = list(policy.parameters())
+    sums: dict[str, list[Tensor]] = {"token": [], "sequence": []}
+    tokens, sequences = [], []
+    for block in groups:
+        part = batch.rows(torch.isin(batch.group_ids, block.to(batch.group_ids)))
+        lengths = part.response_mask.sum(-1)
+        tokens.append(lengths.sum())
+        sequences.append((lengths > 0).sum())
+        total = {name: torch.zeros(sum(p.numel() for p in own), device=part.response_mask.device) for name in sums}
+        for rows in plan(range(len(lengths)), lengths_of(part), MICROBATCH_TOKENS, 1)[0]:
+            some = take(part, rows)
+            assert some.advantages is not None
+            log_p = policy(some, config.rollout.scored_temperature).log_probs
+            each = masked_sum(some.advantages * log_p, some.response_mask, -1)
+            for name, value in (
+                ("token", each.sum()),
+                ("sequence", (each / some.response_mask.sum(-1).clamp(min=1)).sum()),
+            ):
+                found = torch.autograd.grad(value, own, retain_graph=name == "token")
+                total[name] += torch.cat([gradient.flatten() for gradient in found])
+        for name in sums:
+            sums[name].append(total[name])
+    return (
+        torch.stack(sums["token"]), torch.stack(sums["sequence"]), torch.stack(tokens).float(),
+        torch.stack(sequences).float(),
+    )  # fmt: skip
+
+
+def on_policy_batch(session: Session, policy: Policy, step: int) -> TokenBatch:
+    """Responses of the trainer's own weights to other prompts, with advantages as the run computes them."""
+    config, advantage = session.config, session.config.advantage
+    temperature = config.rollout.scored_temperature
+    exact = RolloutConfig(engine="transformers", dtype="float32", temperature=temperature)
+    drawn = list(itertools.islice(examples(session.task, config.seed + OTHER_PROMPTS), config.sketch.reference_prompts))
+    collected = collect(
+        TransformersEngine(exact, policy.lm, session.stops),
+        session.tokenizer,
+        session.task,
+        drawn,
+        stops=session.stops,
+        samples=config.samples_per_prompt,
+        sampling=Sampling(temperature=temperature),
+        version=step,
+        seed=(config.seed << 32) + (step << 8) + 255,
+    )
+    batch = batch_of(collected, session.ranks.device)
+    unreplayed = replace(config, rollout=replace(config.rollout, router_replay=False))  # it chose no experts for others
+    batch = with_advantages(score(batch, session.policy, session.reference, unreplayed, ALONE), advantage)
+    assert batch.advantages is not None
+    plain = advantage.grouped or not advantage.whiten
+    return batch if plain else batch.replace(advantages=whiten(batch.advantages, batch.response_mask))

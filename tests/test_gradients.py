@@ -1,0 +1,181 @@
+"""Against the toy world, where scores are short enough to be taken whole: K is the number of parameters, the sketch is
+the gradient itself, and every expectation is known exactly."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcorr import gradients, toy
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.gradients import Reference, Sketch
+from rlcorr.objective import policy_loss
+from rlcorr.presets import PRESETS
+from rlcorr.types import TokenBatch
+
+WORLD = toy.world(4, 4)
+OLD = toy.random_policy(WORLD, 0, 0.7)
+ROLLOUT = OLD + toy.random_policy(WORLD, 1, 0.35)
+REWARDS = torch.randn(len(WORLD.tokens), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+MODES: list[Aggregation] = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def drawn(policy: Tensor, count: int, seed: int) -> Tensor:
+    """Numbers of sampled responses."""
+    p = toy.probabilities(WORLD, policy)
+    return torch.multinomial(p, count, replacement=True, generator=torch.Generator().manual_seed(seed))
+
+
+def batch_of(rows: Tensor, rollout: Tensor = ROLLOUT) -> TokenBatch:
+    log_p = {"rollout_log_probs": rollout, "old_log_probs": OLD}
+    return TokenBatch(
+        response_mask=WORLD.mask[rows],
+        advantages=REWARDS[rows, None].expand(-1, WORLD.mask.shape[1]).float(),
+        **{name: toy.log_probs(WORLD, logits)[rows].float() for name, logits in log_p.items()},
+    )
+
+
+def scores_of(rows: Tensor) -> Tensor:
+    """∇ log π_old(token), (N, S · V): e_token − π in the token's own row of the table."""
+    table = OLD.softmax(-1)
+    states, tokens = WORLD.states[rows][WORLD.mask[rows]], WORLD.tokens[rows][WORLD.mask[rows]]
+    scores = torch.zeros(len(states), *OLD.shape, dtype=torch.float64)
+    numbers = torch.arange(len(states))
+    scores[numbers, states] = -table[states]
+    scores[numbers, states, tokens] += 1
+    return scores.flatten(1).float()
+
+
+def reference_of(count: int, blocks: int = 64, seed: int = 9) -> Reference:
+    """On-policy responses in blocks, summed by hand."""
+    rows = drawn(OLD, count, seed)
+    mask, scores = WORLD.mask[rows], scores_of(rows)
+    ends = mask.sum(-1).cumsum(0).tolist()
+    each = torch.stack([part.sum(0) for part in scores.tensor_split(ends[:-1])]) * REWARDS[rows, None].float()
+    lengths = mask.sum(-1).float()
+
+    def summed(x: Tensor) -> Tensor:
+        return torch.stack([part.sum(0) for part in x.tensor_split(blocks)])
+
+    return Reference(summed(each), summed(each / lengths[:, None]), summed(lengths), summed(torch.ones(count)))
+
+
+NOTHING = Reference(torch.zeros(1, OLD.numel()), torch.zeros(1, OLD.numel()), torch.ones(1), torch.ones(1))
+
+
+def by_autograd(batch: TokenBatch, rows: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
+    """−∇ of the trainer's own loss in the table of logits."""
+    leaf = OLD.clone().requires_grad_()
+    log_p = toy.log_probs(WORLD, leaf)[rows].float()
+    value, _ = policy_loss(log_p, batch, correct(batch, correction), correction, loss)
+    return -torch.autograd.grad(value, leaf)[0].flatten().float()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_gradient_of_every_preset_is_the_trainers(name: str) -> None:
+    rows = drawn(ROLLOUT, 200, seed=3)
+    batch, correction = batch_of(rows), PRESETS[name].config
+    loss = replace(PRESETS[name].loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
+    parts = gradients.contributions(batch, Sketch(scores_of(rows), NOTHING), correction, PRESETS[name].loss)
+    got = gradients.mean_gradients(parts, torch.ones(1, 200))[0]
+    torch.testing.assert_close(got, by_autograd(batch, rows, correction, loss), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("denominator", ["fixed", "kept"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_gradient_of_every_aggregation_is_the_trainers(mode: Aggregation, denominator: str) -> None:
+    rows, loss = drawn(ROLLOUT, 200, seed=4), LossConfig(loss_agg_mode=mode)
+    rule = RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1)
+    settings = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,), rollout_is_batch_normalize=True)
+    settings = replace(settings, denominator=denominator)
+    batch = batch_of(rows)
+    parts = gradients.contributions(batch, Sketch(scores_of(rows), NOTHING), settings, loss)
+    got = gradients.mean_gradients(parts, torch.ones(1, 200))[0]
+    torch.testing.assert_close(got, by_autograd(batch, rows, settings, loss), rtol=1e-4, atol=1e-6)
+
+
+CASES = {
+    "nothing": CorrectionConfig(),
+    "token weights": CorrectionConfig(rollout_is="token"),
+    "sequence weights": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf),
+    "truncated": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=0.8),
+    "rejected": CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1),)),
+}
+
+
+@pytest.fixture(scope="module")
+def sampled() -> tuple[TokenBatch, Sketch]:
+    rows = drawn(ROLLOUT, 8000, seed=5)
+    return batch_of(rows), Sketch(scores_of(rows), reference_of(64000))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_the_report_covers_the_exact_numbers(name: str, mode: Aggregation, sampled: tuple[TokenBatch, Sketch]) -> None:
+    """Each interval has a margin of half its width: twenty cells of 95 % would miss once."""
+    loss = LossConfig(loss_agg_mode=mode)
+    truth = toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, CASES[name], loss)
+    got = gradients.report(*sampled, CASES[name], loss)
+    exact = {
+        "length": float(truth.expectation.norm()), "reference_length": float(truth.reference.norm()),
+        "bias": truth.bias, "relative_bias": truth.relative_bias, "cosine": truth.cosine, "scale": truth.scale,
+    }  # fmt: skip
+    for key, value in exact.items():
+        interval = getattr(got, key)
+        margin = (interval.high - interval.low) / 2
+        assert interval.low - margin <= value <= interval.high + margin, (key, value, interval)
+    if mode != "token-mean":  # there a response's share is a ratio, and the exact variance is of the sum alone
+        assert got.variance.value == pytest.approx(truth.variance / 8000, rel=0.1)
+    assert got.snr.value == pytest.approx(got.length.value**2 / got.variance.value, rel=1e-3)
+
+
+def test_presets_are_told_apart(sampled: tuple[TokenBatch, Sketch]) -> None:
+    """No weights leave a bias, whose interval is away from 0; exact weights leave none."""
+    assert gradients.report(*sampled, CASES["nothing"]).bias.low > 0
+    assert gradients.report(*sampled, CASES["sequence weights"]).bias.low == 0
+    assert gradients.report(*sampled, CASES["nothing"]).ess.value == pytest.approx(1)
+    assert gradients.report(*sampled, CASES["sequence weights"]).ess.value < 0.9
+
+
+def test_one_policy_has_no_bias() -> None:
+    rows = drawn(OLD, 4000, seed=6)
+    got = gradients.report(batch_of(rows, OLD), Sketch(scores_of(rows), reference_of(64000)), CorrectionConfig())
+    assert got.bias.low == 0
+    assert got.cosine.high > 0.99
+    assert got.scale.low < 1 < got.scale.high
+
+
+def test_random_directions_keep_lengths_and_angles(sampled: tuple[TokenBatch, Sketch]) -> None:
+    """K = 256: a squared length is known to √(2/256) = 9 %, a cosine to (1 − cos²)/16; four times that are allowed."""
+    batch, whole = sampled
+    count = whole.scores.shape[1]
+    basis = torch.randn(count, 256, generator=torch.Generator().manual_seed(0)) / 16
+    reference = whole.reference
+    seen = replace(reference, by_token=reference.by_token @ basis, by_sequence=reference.by_sequence @ basis)
+    sketch = Sketch(whole.scores @ basis, seen)
+    for correction in CASES.values():
+        full, got = gradients.report(batch, whole, correction), gradients.report(batch, sketch, correction)
+        assert got.projection_error == pytest.approx(0.0884, abs=1e-4)
+        assert got.length.value**2 == pytest.approx(full.length.value**2, rel=4 * got.projection_error)
+        assert got.cosine.value == pytest.approx(full.cosine.value, abs=0.05)
+
+
+def test_sums_per_sequence() -> None:
+    """Two responses of one and two tokens: 2 · s_0; 3 · s_1 + 5 · s_2."""
+    mask = torch.tensor([[True, False], [True, True]])
+    c, scores = torch.tensor([[2.0, 7.0], [3.0, 5.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    assert gradients.per_sequence(c, mask, scores).tolist() == [[2, 0], [5, 8]]
+
+
+def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
+    batch, sketch = sampled
+    with pytest.raises(UsageError, match="kl_cov selects tokens by comparing a batch"):
+        gradients.report(batch, sketch, CorrectionConfig(loss_type="kl_cov"))
+    with pytest.raises(UsageError, match="needs old_log_probs and advantages"):
+        gradients.report(batch.replace(advantages=None), sketch, CorrectionConfig())
+    with pytest.raises(UsageError, match="it is of another step"):
+        gradients.report(batch.rows(slice(0, 10)), sketch, CorrectionConfig())
