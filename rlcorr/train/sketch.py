@@ -59,9 +59,10 @@ def sketch_step(session: Session, batch: TokenBatch, step: int) -> Sketch:
 
 
 def eager_copy(policy: Policy) -> Policy:
-    """The language model with an attention that forward mode can differentiate."""
+    """The language model with attention and experts that forward mode can differentiate."""
     lm = copy.deepcopy(policy.lm).eval()
     lm.set_attn_implementation("eager")
+    lm.set_experts_implementation("eager")
     return Policy(lm, None)
 
 
