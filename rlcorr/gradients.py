@@ -6,8 +6,11 @@ token, K random projections of its score: s_t[k] = ⟨∇ log π_t, d_k⟩/√K,
 projection adds a relative error of about √(2/K) to a squared length, and of (1 − cos²)/√K to a cosine.
 """
 
+import itertools
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,6 +78,8 @@ class GradientReport:
     """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
     variance: Interval
     """Σ over parameters of the variance of g over batches of this size."""
+    error: Interval
+    """√(bias² + variance)/reference_length: how far a step is off the on-policy one, all told."""
     snr: Interval
     """‖E[g]‖²/variance."""
     ess: Interval
@@ -142,14 +147,119 @@ def report(
     seed: int = 0,
 ) -> GradientReport:
     """All numbers, with bootstrap intervals over sequences and over the blocks of the reference."""
-    loss = loss or LossConfig()
-    parts = contributions(batch, sketch, correction, loss)
-    reference = blocks_of(sketch.reference, loss, batch.response_mask)
-    drawn = resampled(len(parts.n), replicates, seed), resampled(len(reference.n), replicates, seed + 1)
-    numbers = _numbers(parts, reference, *drawn)
-    return GradientReport(
-        **{name: _interval(values, signed=name in ("cosine", "scale")) for name, values in numbers.items()},
-        projection_error=math.sqrt(2 / sketch.directions),
+    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    numbers = _numbers(contributions(batch, sketch, correction, loss), replicas)
+    return _report(numbers, sketch)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Several corrections on the same data, the bootstrap samples shared."""
+
+    reports: list[GradientReport]
+    best: int
+    """Which has the smallest error."""
+    support: list[float]
+    """Share of the bootstrap samples in which each one has the smallest error."""
+
+
+def compare(
+    batch: TokenBatch,
+    sketch: Sketch,
+    corrections: Sequence[CorrectionConfig],
+    loss: LossConfig | None = None,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Choice:
+    """The report of each, such as one correction at sixty thresholds, and which should have been chosen."""
+    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    each = [_numbers(contributions(batch, sketch, correction, loss), replicas) for correction in corrections]
+    winners = torch.stack([numbers["squared_error"] for numbers in each]).argmin(0)
+    return Choice(
+        reports=[_report(numbers, sketch) for numbers in each],
+        best=int(winners[0]),
+        support=[float((winners[1:] == number).float().mean()) for number in range(len(each))],
+    )
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Where an estimator's gradient leaves the exact one: lengths of differences, over that of the reference."""
+
+    level: Interval
+    """Unbounded weights of this level, or none, against the unbounded product over the sequence."""
+    truncation: Interval
+    """Bounds on the weights."""
+    rejection: Interval
+    """The rules, with the denominator as it was."""
+    denominator: Interval
+    """Counting kept tokens only, and batch normalisation."""
+    noise: Interval
+    """The standard deviation of the whole, over batches of this size."""
+
+
+def decompose(
+    batch: TokenBatch,
+    sketch: Sketch,
+    correction: CorrectionConfig,
+    loss: LossConfig | None = None,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Decomposition:
+    """From exact sequence weights to this correction in four steps, each measured on the same responses, so that most
+    of the noise cancels; what is left of it is taken off, as in `report`."""
+    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    bounded = replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
+    unbounded = bounded if correction.rollout_is is None else replace(bounded, **_UNBOUNDED)
+    stages = (_exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction)
+    parts = [contributions(batch, sketch, stage, loss) for stage in stages]
+    gradients = [mean_gradients(each, replicas.sequences) for each in parts]
+    length = _numbers(parts[-1], replicas)["reference_length"].clamp(min=1e-30)
+    steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]
+    noise = _variances(parts[-1], replicas.sequences).sqrt() / length
+    return Decomposition(*(_interval(values, signed=False) for values in (*steps, noise)))
+
+
+_UNBOUNDED: dict[str, Any] = {
+    "rollout_is_threshold": math.inf, "rollout_is_threshold_lower": None, "rollout_is_mode": "truncate"
+}  # fmt: skip
+
+
+def _exact(correction: CorrectionConfig) -> CorrectionConfig:
+    """Unbounded sequence weights on the same loss. A clipped loss in bypass mode takes no weights: its first step has
+    the ratio in the loss, token by token, so the policy gradient stands in for it."""
+    loss_type = "reinforce" if correction.bypass_mode else correction.loss_type
+    return CorrectionConfig(
+        rollout_is="sequence", rollout_is_threshold=math.inf, bypass_mode=correction.bypass_mode, loss_type=loss_type
+    )
+
+
+def _without_noise(differences: Tensor) -> Tensor:
+    """(1 + R, K) → (1 + R,): lengths, less what bootstrap noise adds to their squares."""
+    noise = (differences[1:] - differences[0]).square().sum(-1).mean() if len(differences) > 1 else 0.0
+    times = torch.where(torch.arange(len(differences)) == 0, 1.0, 2.0)
+    return (differences.square().sum(-1) - times * noise).clamp(min=0).sqrt()
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Bootstrap samples: row 0 is the sample itself."""
+
+    sequences: Tensor  # (1 + R, B) how often each sequence is drawn
+    reference: Tensor  # (1 + R, K) the gradient of the reference
+    reference_noise: Tensor  # () its variance
+
+
+def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:
+    """Over sequences, and over the blocks of the reference."""
+    blocks = blocks_of(sketch.reference, loss, batch.response_mask)
+    drawn = resampled(len(blocks.n), replicates, seed + 1)
+    return Replicas(
+        sequences=resampled(len(batch.response_mask), replicates, seed),
+        reference=mean_gradients(blocks, drawn),
+        reference_noise=_variances(blocks, drawn[:1])[0],
     )
 
 
@@ -182,48 +292,49 @@ def mean_gradients(parts: Contributions, drawn: Tensor) -> Tensor:
     return drawn @ parts.u / divisor[:, None]
 
 
-def noise_of(parts: Contributions) -> Tensor:
-    """Σ over parameters of the variance of the mean gradient: the delta method on Σu/Σn, the factor held fixed."""
-    whole = torch.ones(1, len(parts.n))
-    mean = mean_gradients(parts, whole)[0]
-    factor = parts.total.sum() / parts.count.sum().clamp(min=1e-30)
-    n = parts.n * torch.where(factor > 1e-8, factor, 1.0)
-    residual = parts.u - n[:, None] * mean
-    size = len(parts.n)
-    return residual.square().sum() / n.sum().clamp(min=1e-30).square() * size / max(size - 1, 1)
-
-
-def _numbers(parts: Contributions, reference: Contributions, drawn: Tensor, blocks: Tensor) -> dict[str, Tensor]:
-    g, r = mean_gradients(parts, drawn), mean_gradients(reference, blocks)
-    noise, reference_noise = noise_of(parts), noise_of(reference)
+def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
+    drawn, r = replicas.sequences, replicas.reference
+    g, variance = mean_gradients(parts, drawn), _variances(parts, drawn)
+    noise, reference_noise = variance[0], replicas.reference_noise
     # A bootstrap sample has the noise of the sample, and as much again of its own.
     times = torch.where(torch.arange(len(drawn)) == 0, 1.0, 2.0)
     g2, r2 = g.square().sum(-1) - times * noise, r.square().sum(-1) - times * reference_noise
     bias2 = (g - r).square().sum(-1) - times * (noise + reference_noise)
     inner = (g * r).sum(-1)
     length, reference_length, bias = (x.clamp(min=0).sqrt() for x in (g2, r2, bias2))
+    one = reference_length.clamp(min=1e-30)
     weight = parts.weight
-    share = (drawn @ weight).square() / (drawn @ weight.square()).clamp(min=1e-30) / drawn.sum(-1)
-    spread = _variances(parts, drawn)
     return {
         "length": length,
         "reference_length": reference_length,
         "bias": bias,
-        "relative_bias": bias / reference_length.clamp(min=1e-30),
-        "cosine": (inner / (length * reference_length).clamp(min=1e-30)).clamp(-1, 1),
+        "relative_bias": bias / one,
+        "cosine": (inner / (length * one).clamp(min=1e-30)).clamp(-1, 1),
         "scale": inner / r2.clamp(min=1e-30),
-        "variance": spread,
-        "snr": g2.clamp(min=0) / spread.clamp(min=1e-30),
-        "ess": share,
+        "variance": variance,
+        "error": (bias2 + variance).clamp(min=0).sqrt() / one,
+        "squared_error": bias2 + variance,
+        "snr": g2.clamp(min=0) / variance.clamp(min=1e-30),
+        "ess": (drawn @ weight).square() / (drawn @ weight.square()).clamp(min=1e-30) / drawn.sum(-1),
     }
 
 
+def _report(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
+    names = [f.name for f in fields(GradientReport) if f.name != "projection_error"]
+    return GradientReport(
+        **{name: _interval(numbers[name], signed=name in ("cosine", "scale")) for name in names},
+        projection_error=math.sqrt(2 / sketch.directions),
+    )
+
+
 def _variances(parts: Contributions, drawn: Tensor) -> Tensor:
-    """(1 + R,): the noise of each bootstrap sample, from the squared residuals around the whole sample's mean."""
+    """(1 + R,): Σ over parameters of the variance of the mean gradient, by the delta method on Σu/Σn, the factor and
+    the mean of the whole sample held fixed."""
+    size = len(parts.n)
     mean = mean_gradients(parts, drawn[:1])[0]
     factor = parts.total.sum() / parts.count.sum().clamp(min=1e-30)
     n = parts.n * torch.where(factor > 1e-8, factor, 1.0)
-    squared = (parts.u - n[:, None] * mean).square().sum(-1)
+    squared = (parts.u - n[:, None] * mean).square().sum(-1) * size / max(size - 1, 1)
     return drawn @ squared / (drawn @ n).clamp(min=1e-30).square()
 
 

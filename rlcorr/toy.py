@@ -154,11 +154,10 @@ def gradient_truth(
     result = correct(batch.replace(old_log_probs=batch.log_probs) if correction.bypass_mode else batch,
                      replace(correction, rollout_is_batch_normalize=False))  # fmt: skip
     counted = where.mask if correction.denominator == "fixed" else result.keep_mask
-    totals = {"tokens": _expected(sampled, counted.sum(-1)), "sequences": _expected(sampled, counted.any(-1))}
     assert batch.log_probs is not None
-    c = score_coefficients(
-        batch.log_probs, batch, result, replace(correction, rollout_is_batch_normalize=False), loss, **totals
-    )
+    once = replace(correction, rollout_is_batch_normalize=False)
+    c = score_coefficients(batch.log_probs, batch, result, once, loss, tokens=1, sequences=1)
+    c = c / _divisor(sampled, counted, loss)
     c = c / _mean_weight(sampled, result, correction)
     expectation = _weighted_scores(where, policies.theta, sampled[:, None] * c)
     squared = (c.square() * score_norms(where, policies.theta)).sum(-1)
@@ -217,9 +216,8 @@ def _reference(where: World, policies: Policies, advantages: Tensor, loss: LossC
     """∇ E_{π_θ}[advantage · aggregated score], divided by what the loss of the sampled responses is divided by."""
     sampled, own = (probabilities(where, logits) for logits in (policies.rollout, policies.theta))
     leaf = torch.ones(where.mask.shape, dtype=own.dtype).requires_grad_()
-    totals = {"tokens": _expected(sampled, where.mask.sum(-1)), "sequences": _expected(sampled, where.mask.any(-1))}
-    value = aggregate(leaf, where.mask, where.mask, loss.loss_agg_mode, "fixed", **totals, scale=loss.loss_scale_factor)
-    shares = gradient_of(value, leaf)
+    value = aggregate(leaf, where.mask, where.mask, loss.loss_agg_mode, "fixed", 1, 1, loss.loss_scale_factor)
+    shares = gradient_of(value, leaf) / _divisor(sampled, where.mask, loss)
     return _weighted_scores(where, policies.theta, own[:, None] * advantages[:, None] * shares)
 
 
@@ -227,6 +225,14 @@ def _weighted_scores(where: World, theta: Tensor, c: Tensor) -> Tensor:
     """Σ c ∇ log π_θ over all tokens of all responses, (S, V)."""
     leaf = theta.detach().requires_grad_()
     return gradient_of((c.detach() * log_probs(where, leaf)).sum(), leaf)
+
+
+def _divisor(sampled: Tensor, counted: Tensor, loss: LossConfig) -> float:
+    """Expected tokens or sequences of a response, whichever the loss is divided by; 1 for a sum, and if none are."""
+    if loss.loss_agg_mode == "token-sum":
+        return 1.0
+    each = counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)
+    return _expected(sampled, each) or 1.0
 
 
 def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: CorrectionConfig) -> float:

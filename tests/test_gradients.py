@@ -1,6 +1,7 @@
 """Against the toy world, where scores are short enough to be taken whole: K is the number of parameters, the sketch is
 the gradient itself, and every expectation is known exactly."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -131,6 +132,64 @@ def test_the_report_covers_the_exact_numbers(name: str, mode: Aggregation, sampl
     if mode != "token-mean":  # there a response's share is a ratio, and the exact variance is of the sum alone
         assert got.variance.value == pytest.approx(truth.variance / 8000, rel=0.1)
     assert got.snr.value == pytest.approx(got.length.value**2 / got.variance.value, rel=1e-3)
+
+
+def expectation(correction: CorrectionConfig, loss: LossConfig) -> Tensor:
+    return toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, correction, loss).expectation
+
+
+RULE = RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1)
+STAGES = {
+    "start": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf),
+    "level": CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf),
+    "truncation": CorrectionConfig(rollout_is="token", rollout_is_threshold=0.9),
+    "rejection": CorrectionConfig(rollout_is="token", rollout_is_threshold=0.9, rollout_rs=(RULE,)),
+    "denominator": CorrectionConfig(
+        rollout_is="token", rollout_is_threshold=0.9, rollout_rs=(RULE,), denominator="kept"
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_parts_of_a_bias(mode: Aggregation, sampled: tuple[TokenBatch, Sketch]) -> None:
+    """Four differences of exact expectations, in the units of the exact reference."""
+    loss = LossConfig(loss_agg_mode=mode)
+    got = gradients.decompose(*sampled, STAGES["denominator"], loss)
+    policies = toy.Policies(ROLLOUT, OLD, OLD)
+    unit = float(toy.gradient_truth(WORLD, policies, REWARDS, STAGES["start"], loss).reference.norm())
+    for (_, before), (name, after) in itertools.pairwise(STAGES.items()):
+        exact = float((expectation(after, loss) - expectation(before, loss)).norm()) / unit
+        interval = getattr(got, name)
+        margin = (interval.high - interval.low) / 2
+        assert exact > 0.01 or mode != "token-mean"
+        assert interval.low - margin <= exact <= interval.high + margin, (name, exact, interval)
+    whole = gradients.report(*sampled, STAGES["denominator"], loss)
+    assert got.noise.value == pytest.approx(whole.variance.value**0.5 / whole.reference_length.value)
+
+
+def test_what_a_preset_does_not_do_has_no_part(sampled: tuple[TokenBatch, Sketch]) -> None:
+    got = gradients.decompose(*sampled, CorrectionConfig())
+    assert [getattr(got, name).value for name in ("truncation", "rejection", "denominator")] == [0, 0, 0]
+    assert got.level.low > 0
+
+
+def test_the_best_threshold(sampled: tuple[TokenBatch, Sketch]) -> None:
+    """Of few responses the truncated weights are nearer to the truth, of many the unbounded ones: as exactly computed
+    from bias² + variance/B."""
+    thresholds = [0.3, 1.0, 3.0, math.inf]
+    corrections = [CorrectionConfig(rollout_is="sequence", rollout_is_threshold=t) for t in thresholds]
+    truths = [toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, c) for c in corrections]
+    batch, sketch = sampled
+    exact = [truth.bias**2 + truth.variance / 8000 for truth in truths]
+    choice = gradients.compare(batch, sketch, corrections)
+    assert sum(choice.support) == pytest.approx(1)
+    likely = {n for n, share in enumerate(choice.support) if share > 0.05}
+    assert choice.best in likely
+    assert min(range(4), key=exact.__getitem__) in likely
+    assert 0 not in likely  # the strongest cap halves every weight
+    assert exact[0] > 4 * min(exact)
+    for report, correction in zip(choice.reports, corrections, strict=True):
+        assert report == gradients.report(batch, sketch, correction)
 
 
 def test_presets_are_told_apart(sampled: tuple[TokenBatch, Sketch]) -> None:

@@ -246,6 +246,21 @@ def test_truncation_by_hand() -> None:
     assert got.variance == pytest.approx(0.32)
 
 
+def test_a_mean_over_kept_sequences_by_hand() -> None:
+    """As above, but π_0/π_rollout_0 = 2.5 is rejected: what is kept is token 1, with probability .8, r = .625 and
+    reward 4. E[g] = .8 · 4 · (e_1 − π) = (−1.6, 1.6), over 1 sequence; over the .8 that are kept: (−2, 2)."""
+    where = toy.world(2, 1)
+    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
+    settings = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=2.0),))
+    for mode in ("seq-mean-token-mean", "seq-mean-token-sum", "token-mean"):
+        for denominator, expected in (("fixed", 1.6), ("kept", 2.0)):
+            got = toy.gradient_truth(
+                where, toy.Policies(rollout, old, old), torch.tensor([1.0, 4.0]).double(),
+                replace(settings, denominator=denominator), LossConfig(loss_agg_mode=mode),
+            )  # fmt: skip
+            torch.testing.assert_close(got.expectation, torch.tensor([[-expected, expected]]).double())
+
+
 def test_masking_shrinks_the_step_by_the_kept_share(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
     rule = RejectionRule.named("seq_mean_k1", lower=0.8, upper=1.2)
     d = toy.log_probs(small, policies.old) - toy.log_probs(small, policies.rollout)
