@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from rlcorr.errors import UsageError
-from rlcorr.gradients import Reference, Sketch
 from rlcorr.runs import DamagedFile, RunManifest, read_manifest, write_whole
+from rlcorr.score_sums import Reference, Sketch
 
 HASHES = ("weights_hash", "directions_hash")
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcorr import gradients, toy
+from rlcorr import gradients, score_sums, toy
 from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, RejectionRule
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.gradients import Reference, Sketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
+from rlcorr.score_sums import Reference, Sketch
 from rlcorr.types import TokenBatch
 
 WORLD = toy.world(4, 4)
@@ -81,8 +81,8 @@ def test_the_gradient_of_every_preset_is_the_trainers(name: str) -> None:
     rows = drawn(ROLLOUT, 200, seed=3)
     batch, correction = batch_of(rows), PRESETS[name].config
     loss = replace(PRESETS[name].loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
-    parts = gradients.contributions(batch, Sketch(scores_of(rows), NOTHING), correction, PRESETS[name].loss)
-    got = gradients.mean_gradients(parts, torch.ones(1, 200))[0]
+    parts = score_sums.contributions(batch, Sketch(scores_of(rows), NOTHING), correction, PRESETS[name].loss)
+    got = score_sums.mean_gradients(parts, torch.ones(1, 200))[0]
     torch.testing.assert_close(got, by_autograd(batch, rows, correction, loss), rtol=1e-4, atol=1e-6)
 
 
@@ -94,8 +94,8 @@ def test_the_gradient_of_every_aggregation_is_the_trainers(mode: Aggregation, de
     settings = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,), rollout_is_batch_normalize=True)
     settings = replace(settings, denominator=denominator)
     batch = batch_of(rows)
-    parts = gradients.contributions(batch, Sketch(scores_of(rows), NOTHING), settings, loss)
-    got = gradients.mean_gradients(parts, torch.ones(1, 200))[0]
+    parts = score_sums.contributions(batch, Sketch(scores_of(rows), NOTHING), settings, loss)
+    got = score_sums.mean_gradients(parts, torch.ones(1, 200))[0]
     torch.testing.assert_close(got, by_autograd(batch, rows, settings, loss), rtol=1e-4, atol=1e-6)
 
 
@@ -227,7 +227,7 @@ def test_sums_per_sequence() -> None:
     """Two responses of one and two tokens: 2 · s_0; 3 · s_1 + 5 · s_2."""
     mask = torch.tensor([[True, False], [True, True]])
     c, scores = torch.tensor([[2.0, 7.0], [3.0, 5.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    assert gradients.per_sequence(c, mask, scores).tolist() == [[2, 0], [5, 8]]
+    assert score_sums.per_sequence(c, mask, scores).tolist() == [[2, 0], [5, 8]]
 
 
 def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:

@@ -12,6 +12,7 @@ from tiny import CPU, tiny_config
 from rlcorr import gradients, runs
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
+from rlcorr.score_sums import Sketch
 from rlcorr.sketches import list_sketches, read_sketch, sketch_path
 from rlcorr.train import ppo
 from rlcorr.train.config import AdvantageConfig, RolloutConfig, SketchConfig, TrainConfig
@@ -103,7 +104,7 @@ def test_the_reference_is_the_gradient_of_an_on_policy_batch(
         seen["batch"] = true_batch(session, policy, step)
         return seen["batch"]
 
-    def kept(session: Any, batch: TokenBatch, step: int) -> gradients.Sketch:
+    def kept(session: Any, batch: TokenBatch, step: int) -> Sketch:
         seen["policy"] = Policy(eager_copy(session.policy).lm, None)
         return true_step(session, batch, step)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr import runs
-from rlcorr.gradients import Sketch
 from rlcorr.runs import RunManifest, StepRecord
+from rlcorr.score_sums import Sketch
 from rlcorr.sketches import with_sketch, write_sketch
 from rlcorr.train.collect import Collected
 from rlcorr.train.config import TrainConfig

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.func import functional_call, jvp, vmap
 
 from rlcorr.advantages import whiten
-from rlcorr.gradients import Reference, Sketch
 from rlcorr.masked import masked_sum
+from rlcorr.score_sums import Reference, Sketch
 from rlcorr.train.collect import batch_of, collect
 from rlcorr.train.config import RolloutConfig, Sampling, TrainConfig
 from rlcorr.train.microbatch import lengths_of, plan, take
