@@ -139,7 +139,7 @@ def decompose(
     length = _numbers(parts[-1], replicas)["reference_length"].clamp(min=1e-30)
     steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]
     noise = variances(parts[-1], replicas.sequences).sqrt() / length
-    return Decomposition(*(_interval(values, signed=False) for values in (*steps, noise)))
+    return Decomposition(*(interval_of(values, signed=False) for values in (*steps, noise)))
 
 
 _UNBOUNDED: dict[str, Any] = {
@@ -221,12 +221,12 @@ def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
 def _report(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
     names = [f.name for f in fields(GradientReport) if f.name != "projection_error"]
     return GradientReport(
-        **{name: _interval(numbers[name], signed=name in ("cosine", "scale")) for name in names},
+        **{name: interval_of(numbers[name], signed=name in ("cosine", "scale")) for name in names},
         projection_error=math.sqrt(2 / sketch.directions),
     )
 
 
-def _interval(values: Tensor, *, signed: bool) -> Interval:
+def interval_of(values: Tensor, *, signed: bool) -> Interval:
     low, high = torch.quantile(values[1:], torch.tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)
     value = float(values[0])
     return Interval(value, low if signed else max(low, 0.0), high)

@@ -2,6 +2,8 @@
 
     scores (N, K) float16               one row per response token, in the order of the step's Parquet file
     by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32    the reference, in blocks of responses
+    next_log_probs, next_ref_log_probs, next_rollout_log_probs (P, V) float32, next_scores (P, V, K) float16
+                                        every token that could follow at P places; what was not known is not there
 
 The manifest and the file both carry the hashes of the weights and of the directions; they must agree.
 """
@@ -15,7 +17,7 @@ from safetensors.torch import save
 
 from rlcorr.errors import UsageError
 from rlcorr.runs import DamagedFile, RunManifest, read_manifest, write_whole
-from rlcorr.score_sums import Reference, Sketch
+from rlcorr.score_sums import NextTokens, Reference, Sketch
 
 HASHES = ("weights_hash", "directions_hash")
 
@@ -37,6 +39,9 @@ def write_sketch(run: Path, step: int, sketch: Sketch) -> None:
         "scores": sketch.scores.half(), "by_token": reference.by_token, "by_sequence": reference.by_sequence,
         "tokens": reference.tokens, "sequences": reference.sequences,
     }  # fmt: skip
+    if sketch.next_tokens is not None:
+        tensors |= {f"next_{name}": value for name, value in vars(sketch.next_tokens).items() if value is not None}
+        tensors["next_scores"] = sketch.next_tokens.scores.half()
     (run / "sketch").mkdir(exist_ok=True)
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_whole(sketch_path(run, step), save(content, {name: getattr(sketch, name) for name in HASHES}))
@@ -58,8 +63,10 @@ def read_sketch(run: Path, step: int) -> Sketch:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 it is no dict
         reference = Reference(*(tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences")))
-        sketch = Sketch(tensors["scores"], reference, *(metadata[name] for name in HASHES))
-    except (OSError, SafetensorError, KeyError) as error:
+        following = {name.removeprefix("next_"): value for name, value in tensors.items() if name.startswith("next_")}
+        places = NextTokens(**following) if following else None
+        sketch = Sketch(tensors["scores"], reference, places, *(metadata[name] for name in HASHES))
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise DamagedFile(f"{path}: cannot be read ({str(error) or type(error).__name__}).") from error
     _compare(path, sketch, read_manifest(run), step)
     return sketch

@@ -20,6 +20,7 @@ LAYERS = [
     {"report", "translate_verl", "objective"},
     {"runs", "plots", "toy", "score_sums"},
     {"gradients", "sketches"},
+    {"kl_truth"},
     {"play"},
     {"doctor"},
     {"cli"},

@@ -76,6 +76,9 @@ class Forgetful:
     ) -> Samples:
         return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
 
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        return self._engine.next_log_probs(prompts, sampling)
+
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         self._engine.sync([(name, self._first if name == self._forgets else tensor) for name, tensor in weights])
 

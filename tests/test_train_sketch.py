@@ -17,7 +17,7 @@ from rlcorr.sketches import list_sketches, read_sketch, sketch_path
 from rlcorr.train import ppo
 from rlcorr.train.config import AdvantageConfig, RolloutConfig, SketchConfig, TrainConfig
 from rlcorr.train.model import Policy, load_lm, new_moe_lm
-from rlcorr.train.sketch import directions, eager_copy, hash_of, sketch_step, token_scores
+from rlcorr.train.sketch import directions, eager_copy, hash_of, next_scores, sketch_step, token_scores
 from rlcorr.train.tasks import TASKS
 from rlcorr.types import TokenBatch
 
@@ -145,6 +145,41 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
     assert sketch.directions_hash == read_sketch(run, 2).directions_hash
     report = gradients.report(step.batch, sketch, CorrectionConfig())
     assert report.ess.value == pytest.approx(1)
+
+
+def test_every_token_that_could_follow(tiny_model: Path, local_runs: Path) -> None:
+    """At each place the score of each token is its derivative, and the scores of a place weigh up to 0: Σ π ∇ log π."""
+    run = ppo.train(tiny_config(tiny_model, sketch=replace(FEW, places=5)))
+    places = read_sketch(run, 2).next_tokens
+    assert places is not None
+    assert places.scores.shape == (5, 21, 10)
+    assert places.ref_log_probs is not None  # PPO here has a KL loss to the reference
+    assert places.rollout_log_probs is not None
+    torch.testing.assert_close(places.rollout_log_probs, places.log_probs, rtol=0, atol=1e-5)  # a float32 engine
+    assert (places.ref_log_probs - places.log_probs).abs().max() < 0.1
+    mean = torch.einsum("pv,pvk->pk", places.log_probs.exp(), places.scores)
+    assert mean.abs().max() < 2e-3 * places.scores.abs().max()  # float16
+
+
+def test_next_scores_are_derivatives(tiny_model: Path) -> None:
+    policy = eager_copy(Policy(load_lm(tiny_model, CPU), None))
+    (chosen,) = directions(dict(policy.named_parameters()), seed=3, count=2)
+    prefixes = [[5, 6, 7], [8, 9]]
+    got = next_scores(policy.lm, prefixes, 0.7, chosen)
+    for row, prefix in enumerate(prefixes):
+        log_p = (policy.lm(torch.tensor([prefix])).logits[0, -1] / 0.7).log_softmax(-1)
+        for token in (0, 11):
+            found = torch.autograd.grad(log_p[token], list(policy.lm.parameters()), retain_graph=True)
+            named = zip(policy.lm.named_parameters(), found, strict=True)
+            along = torch.stack([(chosen[f"lm.{name}"] * g).flatten(1).sum(-1) for (name, _), g in named]).sum(0)
+            torch.testing.assert_close(got[row, token], along, rtol=1e-3, atol=1e-4)
+
+
+def test_older_weights_leave_no_distribution_of_the_engine(tiny_model: Path, local_runs: Path) -> None:
+    rollout = RolloutConfig(engine="transformers", dtype="float32", staleness=1)
+    places = read_sketch(ppo.train(tiny_config(tiny_model, rollout=rollout, sketch=FEW)), 2).next_tokens
+    assert places is not None
+    assert places.rollout_log_probs is None
 
 
 def test_sketching_changes_nothing(tiny_model: Path, local_runs: Path) -> None:

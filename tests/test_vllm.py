@@ -68,6 +68,18 @@ def test_greedy_is_the_trainers_likeliest_token(
     assert sampled.response_ids == expected
 
 
+def test_every_next_token_has_the_trainers_log_prob(
+    engine: RolloutEngine, policy: Policy, prompts: list[list[int]]
+) -> None:
+    got = engine.next_log_probs(prompts[:4], Sampling())
+    with torch.no_grad():
+        expected = torch.stack([policy.lm(torch.tensor([p])).logits[0, -1].log_softmax(-1) for p in prompts[:4]])
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
+    two = engine.next_log_probs(prompts[:4], Sampling(top_k=2))
+    assert two.isfinite().sum(-1).tolist() == [2] * 4
+    torch.testing.assert_close(two.exp().sum(-1), torch.ones(4))
+
+
 def test_a_sync_is_proved_on_every_tensor(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
     assert prove_sync(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
     assert mismatch(engine, policy, prompts) <= FLOAT32_K3
@@ -84,6 +96,9 @@ class WithoutHead:
         self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
     ) -> Samples:
         return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
+
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        return self._engine.next_log_probs(prompts, sampling)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         self._engine.sync([(name, tensor) for name, tensor in weights if name != "lm_head.weight"])

@@ -201,10 +201,13 @@ class SketchConfig:
     """Random directions K of the parameter space: a cosine is known to about 1/√K."""
     reference_prompts: int = 1024
     """Prompts that the trainer's own float32 weights answer, for the on-policy gradient."""
+    places: int = 32
+    """Response tokens for which every token of the vocabulary is sketched, for exact gradients of KL losses."""
 
     def __post_init__(self) -> None:
         _require(self.every >= 0, "sketch.every", self.every, "≥ 0")
         _require(self.directions >= 1, "sketch.directions", self.directions, "≥ 1")
+        _require(self.places >= 1, "sketch.places", self.places, "≥ 1")
         _require(self.reference_prompts >= 64, "sketch.reference_prompts", self.reference_prompts, "≥ 64")
 
 

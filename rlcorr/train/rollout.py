@@ -37,6 +37,10 @@ class RolloutEngine(Protocol):
         """n responses to each prompt. The same weights, prompts and seed give the same responses."""
         ...
 
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        """Log-probs of every token that may come next, (prompts, V) float32; −∞ where sampling cuts it off."""
+        ...
+
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         """Replace every weight."""
         ...
@@ -63,12 +67,24 @@ class TransformersEngine:
 
         return {"name": "transformers", "version": transformers.__version__, "dtype": self._config.dtype}
 
-    @torch.no_grad()
     def generate(
         self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
     ) -> Samples:
+        repeated = [prompt for prompt in prompts for _ in range(n)]
+        tokens, log_p = self._sample(repeated, max_tokens, sampling, seed)
+        chosen = log_p.gather(-1, tokens[..., None])[..., 0]
+        return _until_stop(tokens.tolist(), chosen.tolist(), self._stops)
+
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        return self._sample(prompts, 1, sampling, seed=0)[1][:, 0]
+
+    @torch.no_grad()
+    def _sample(
+        self, prompts: list[list[int]], max_tokens: int, sampling: Sampling, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T) and the log-probs of every token, (B, T, V)."""
         device = self._lm.device
-        ids, mask = left_padded([prompt for prompt in prompts for _ in range(n)], device)
+        ids, mask = left_padded(prompts, device)
         raw = self._config.log_probs == "raw"
         settings = GenerationConfig(
             max_new_tokens=max_tokens,
@@ -83,9 +99,7 @@ class TransformersEngine:
             generate: Any = self._lm.generate
             out = generate(ids, attention_mask=mask, generation_config=settings)
         tokens = out.sequences[:, ids.shape[1] :]
-        scores = torch.stack(out.logits if raw else out.scores, 1).float()
-        log_p = scores.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-        return _until_stop(tokens.tolist(), log_p.tolist(), self._stops)
+        return tokens, torch.stack(out.logits if raw else out.scores, 1).float().log_softmax(-1)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         stale = self._config.stale_lm_head

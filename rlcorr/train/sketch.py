@@ -13,17 +13,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch.func import functional_call, jvp, vmap
+from transformers import PreTrainedModel
 
 from rlcorr.advantages import whiten
 from rlcorr.masked import masked_sum
-from rlcorr.score_sums import Reference, Sketch
+from rlcorr.score_sums import NextTokens, Reference, Sketch
 from rlcorr.train.collect import batch_of, collect
 from rlcorr.train.config import RolloutConfig, Sampling, TrainConfig
 from rlcorr.train.microbatch import lengths_of, plan, take
 from rlcorr.train.model import Policy
 from rlcorr.train.prepare import Session
 from rlcorr.train.ranks import ALONE
-from rlcorr.train.rollout import TransformersEngine
+from rlcorr.train.rollout import TransformersEngine, left_padded
 from rlcorr.train.score import score, with_advantages
 from rlcorr.train.tasks import examples
 from rlcorr.types import TokenBatch
@@ -41,11 +42,13 @@ def sketch_step(session: Session, batch: TokenBatch, step: int) -> Sketch:
     config, policy = session.config, eager_copy(session.policy)
     names = dict(policy.named_parameters())
     by_token, by_sequence, tokens, sequences = reference_gradients(session, policy, step)
-    scores, projected, digest = [], [], hashlib.sha256()
+    prefixes = places(batch, config.sketch.places, step)
+    scores, following, projected, digest = [], [], [], hashlib.sha256()
     for chosen in directions(names, config.seed, config.sketch.directions):
         for direction in chosen.values():
             digest.update(direction.numpy(force=True).tobytes())
         scores.append(token_scores(policy, batch, config, chosen))
+        following.append(next_scores(policy.lm, prefixes, config.rollout.scored_temperature, chosen))
         flat = torch.cat([direction.flatten(1) for direction in chosen.values()], 1)  # (n, parameters)
         projected.append(torch.cat([by_token, by_sequence]) @ flat.T)
     scale = config.sketch.directions**-0.5
@@ -53,6 +56,7 @@ def sketch_step(session: Session, batch: TokenBatch, step: int) -> Sketch:
     return Sketch(
         scores=torch.cat(scores, 1) * scale,
         reference=Reference(table[:BLOCKS], table[BLOCKS:], tokens, sequences),
+        next_tokens=next_tokens(session, policy, prefixes, torch.cat(following, -1) * scale),
         weights_hash=hash_of(names),
         directions_hash=digest.hexdigest(),
     )
@@ -100,6 +104,59 @@ def token_scores(policy: Policy, batch: TokenBatch, config: TrainConfig, chosen:
         along = vmap(lambda direction, f=log_probs: jvp(f, (own,), (direction,))[1])(chosen)
         whole[rows, : along.shape[2]] = along.permute(1, 2, 0)
     return whole[batch.response_mask]
+
+
+def places(batch: TokenBatch, count: int, seed: int) -> list[list[int]]:
+    """What stands before `count` of the batch's response tokens, drawn at random: prompt and response so far."""
+    assert batch.prompt_ids is not None
+    assert batch.prompt_mask is not None
+    assert batch.response_ids is not None
+    tokens = batch.response_mask.nonzero()
+    chosen = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))[:count]
+    return [
+        batch.prompt_ids[row][batch.prompt_mask[row]].tolist() + batch.response_ids[row, :column].tolist()
+        for row, column in tokens[chosen.to(tokens.device)].tolist()
+    ]
+
+
+def next_tokens(session: Session, policy: Policy, prefixes: list[list[int]], scores: Tensor) -> NextTokens:
+    """Distributions of the policy, the reference and the engine; the engine's only while it has the weights that
+    sampled the batch, so not with older or asynchronous ones."""
+    rollout, reference = session.config.rollout, session.reference
+
+    def under(lm: PreTrainedModel) -> Tensor:
+        return next_log_probs(lm, dict(lm.named_parameters()), prefixes, rollout.scored_temperature).detach()
+
+    return NextTokens(
+        log_probs=under(policy.lm),
+        scores=scores,
+        ref_log_probs=None if reference is None else under(reference.lm),
+        rollout_log_probs=None if rollout.staleness else session.engine.next_log_probs(prefixes, rollout.sampling),
+    )
+
+
+def next_log_probs(
+    lm: PreTrainedModel, parameters: Mapping[str, Tensor], prefixes: list[list[int]], temperature: float
+) -> Tensor:
+    """log π(token | prefix) of every token, (P, V)."""
+    ids, mask = left_padded(prefixes, lm.device)
+    given = {"attention_mask": mask, "position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0), "use_cache": False}
+    logits = functional_call(lm, dict(parameters), (ids,), given).logits[:, -1]
+    return (logits.float() / temperature).log_softmax(-1)
+
+
+@torch.no_grad()
+def next_scores(
+    lm: PreTrainedModel, prefixes: list[list[int]], temperature: float, chosen: dict[str, Tensor]
+) -> Tensor:
+    """⟨∇ log π(token | prefix), direction⟩ of every token, (P, V, n)."""
+    own = {name: parameter.detach() for name, parameter in lm.named_parameters()}
+    along = {name.removeprefix("lm."): direction for name, direction in chosen.items()}
+
+    def log_probs(parameters: dict[str, Tensor]) -> Tensor:
+        return next_log_probs(lm, parameters, prefixes, temperature)
+
+    return vmap(lambda direction: jvp(log_probs, (own,), (direction,))[1])(along).permute(1, 2, 0)
 
 
 def reference_gradients(session: Session, policy: Policy, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

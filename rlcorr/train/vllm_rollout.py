@@ -82,6 +82,22 @@ class VllmEngine:
         routed = None if self._tap is None else self._tap.take(answers)
         return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs], routed)
 
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        params = self._sampling_params(
+            temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=1, logprobs=-1,
+            detokenize=False,
+        )  # fmt: skip
+        requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
+        with seeded(0, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+            answers = self._llm.generate(requests, params, use_tqdm=False)
+        if self._tap is not None:
+            self._tap.take(answers)  # or it would count these with the next batch
+        found = torch.full((len(prompts), self._llm.llm_engine.model_config.get_vocab_size()), -torch.inf)
+        for row, answer in zip(found, answers, strict=True):
+            at: Any = answer.outputs[0].logprobs
+            row[list(at[0])] = torch.tensor([each.logprob for each in at[0].values()])
+        return found
+
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
         self._llm.collective_rpc(forget_packing)
@@ -120,6 +136,7 @@ def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
             "dtype": config.dtype,
             "kv_cache_dtype": config.kv_cache_dtype,
             "logprobs_mode": f"{config.log_probs}_logprobs",
+            "max_logprobs": -1,  # `next_log_probs` asks for the whole vocabulary
             "enforce_eager": True,
             "enable_prefix_caching": False,  # a cached prefix would survive a change of weights
             "max_model_len": config.max_model_len,
