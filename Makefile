@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app train test test-fast record-all peers mutate lessons nb bench fmt lock clean system
+.PHONY: help setup play app train test test-fast record record-all peers mutate lessons nb bench fmt lock clean system
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -33,12 +33,11 @@ test: $(READY) system ## every test, the lessons under nbval included
 test-fast: $(READY) ## the tests that start no engine and no browser, with fewer random examples
 	$(PYTEST) -m "not slow" --hypothesis-profile quick
 
-record-all: $(READY) ## record the committed runs again: ten minutes on two cores
-	@$(RECORD) --run bf16 --record-every 40 $(ARGS)
-	@$(RECORD) --run kv_fp8_e5m2 --task running_sum --rollout.kv-cache-dtype fp8_e5m2 --prompts-per-step 128 \
-		--steps 48 --optim.epochs 1 --optim.learning-rate 1e-4 --record-every 8 $(ARGS)
-	@for run in bf16 kv_fp8_e5m2; do \
-		rm -rf runs/$$run && mv runs/local/$$run runs/$$run && $(BIN)/python -m rlcorr verify $$run || exit 1; done
+record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.toml
+	@$(BIN)/python -m rlcorr record $(RUN)
+
+record-all: $(READY) ## make all committed runs again: an hour on two cores
+	@$(BIN)/python -m rlcorr record all
 
 peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"
 	@sh tests/install_peers.sh $(BIN)
@@ -66,8 +65,6 @@ lock: ## rewrite requirements/*.txt from pyproject.toml (needs uv)
 clean: ## remove .venv and caches; recorded runs stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-
-RECORD = $(BIN)/python -m rlcorr train --no-save-model --checkpoint-every 0 --no-tensorboard
 
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
 

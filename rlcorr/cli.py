@@ -14,6 +14,7 @@ from rlcorr import runs
 from rlcorr.doctor import doctor
 from rlcorr.errors import UsageError, unknown
 from rlcorr.play import play
+from rlcorr.record import find_recipe, install, read_index
 from rlcorr.train.config import PretrainConfig, TrainConfig
 
 EXIT_PROBLEMS = 1
@@ -66,7 +67,17 @@ class FromRun(FromFile[TrainConfig]):
     may be given anew."""
 
 
-VERBS = {"play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "verify": Verify, "doctor": Doctor}
+@dataclass(frozen=True)
+class Record:
+    """Make a committed run again, from its entry in runs/index.toml."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Name of the run, or all."""
+
+
+VERBS = {
+    "play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "record": Record, "verify": Verify, "doctor": Doctor
+}  # fmt: skip
 
 NAMED = {"--config": "YAML file", "--resume": "run"}
 
@@ -99,6 +110,8 @@ def run_verb(arguments: list[str]) -> int:
     if name == "pretrain":
         return _pretrain(configured(PretrainConfig, options, prog))
     request = tyro.cli(VERBS[name], args=options, prog=prog)
+    if isinstance(request, Record):
+        return _record(request.run)
     return verify(request.run) if isinstance(request, Verify) else doctor()
 
 
@@ -155,6 +168,16 @@ def _train(config: TrainConfig, *, resume: bool) -> int:
     from rlcorr.train.ppo import train
 
     train(config, resume=resume)
+    return 0
+
+
+def _record(name: str) -> int:
+    from rlcorr.train.ppo import train
+
+    for recipe in read_index().values() if name == "all" else [find_recipe(name)]:
+        print(f"{recipe.name}: {recipe.story}")
+        config = train_config(list(recipe.options), "python -m rlcorr record")
+        print(f"committed run {install(train(config), recipe)}")
     return 0
 
 

@@ -9,6 +9,7 @@ play      a warm start of `make play`: seconds to the page, and to the first liv
 app       moving a threshold on 100 k tokens in headless Chromium: milliseconds to the repainted picture
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
+gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds
 memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
@@ -23,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_app
+import bench_gradients
 import bench_library
 import bench_memory
 import bench_router
@@ -122,6 +124,7 @@ PARTS = {
     "app": bench_app.main,
     "library": bench_library.main,
     "sweep": bench_sweep.main,
+    "gradients": bench_gradients.main,
     "memory": bench_memory.main,
     "trainer": bench_trainer.main,
     "router": bench_router.main,

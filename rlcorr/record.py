@@ -1,0 +1,56 @@
+"""The committed runs: each is made again by one command, from its entry in `runs/index.toml`."""
+
+import shutil
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlcorr import runs
+from rlcorr.errors import UsageError, unknown
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One entry of the index."""
+
+    name: str
+    story: str
+    """What the run is, in one sentence."""
+    look: str
+    """What to look at."""
+    options: tuple[str, ...]
+    """Of `python -m rlcorr train`."""
+
+
+def index_path() -> Path:
+    return runs.ROOT / "index.toml"
+
+
+def read_index() -> dict[str, Recipe]:
+    """Name → recipe, in the order of the file. Options that all runs share stand first in each."""
+    content = tomllib.loads(index_path().read_text(encoding="utf-8"))
+    shared = content.pop("shared")["options"].split()
+    return {
+        name: Recipe(name, entry["story"], entry["look"], (*shared, *entry["options"].split(), "--run", name))
+        for name, entry in content.items()
+    }
+
+
+def find_recipe(name: str) -> Recipe:
+    """Raises `UsageError` naming what exists."""
+    index = read_index()
+    if name not in index:
+        raise unknown("run in the index", name, index)
+    return index[name]
+
+
+def install(recorded: Path, recipe: Recipe) -> Path:
+    """Put a recorded run in the place of the committed one, with its story. Raises `UsageError` for a damaged one."""
+    runs.write_manifest(recorded, replace(runs.read_manifest(recorded), story=recipe.story))
+    problems = runs.verify(recorded).problems
+    if problems:
+        raise UsageError(f"{recorded} is damaged and stays where it is: {problems[0]}")
+    place = runs.ROOT / recipe.name
+    if place.exists():
+        shutil.rmtree(place)
+    return recorded.rename(place)
