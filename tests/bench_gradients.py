@@ -27,8 +27,8 @@ def example() -> tuple[TokenBatch, Sketch]:
         old_log_probs=old,
         advantages=torch.randn(ROWS, COLUMNS, generator=some),
     )
-    blocks = [torch.randn(32, DIRECTIONS, generator=some) for _ in range(2)]
-    reference = Reference(*blocks, torch.full((32,), 4096.0), torch.full((32,), 32.0))
+    by_token, by_sequence = torch.randn(2, 32, DIRECTIONS, generator=some)
+    reference = Reference(by_token, by_sequence, torch.full((32,), 4096.0), torch.full((32,), 32.0))
     return batch, Sketch(torch.randn(ROWS * COLUMNS, DIRECTIONS, generator=some), reference)
 
 
