@@ -1,6 +1,7 @@
 """The verbs of `python -m rlcorr`."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import tyro
 from rlcorr import runs
 from rlcorr.doctor import doctor
 from rlcorr.errors import UsageError, unknown
+from rlcorr.gradient_table import gradient_table
 from rlcorr.play import play
 from rlcorr.record import find_recipe, install, read_index
 from rlcorr.train.config import PretrainConfig, TrainConfig
@@ -75,8 +77,21 @@ class Record:
     """Name of the run, or all."""
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """Bias, noise and direction of every preset's gradient on a recorded step, from its score sketch."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Name of a run, or its directory."""
+    step: int | None = None
+    """Which step; by default the last that has a sketch."""
+    presets: tuple[str, ...] = ()
+    """Which presets; by default all."""
+
+
 VERBS = {
-    "play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "record": Record, "verify": Verify, "doctor": Doctor
+    "play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "record": Record, "gradients": Gradients,
+    "verify": Verify, "doctor": Doctor,
 }  # fmt: skip
 
 NAMED = {"--config": "YAML file", "--resume": "run"}
@@ -92,6 +107,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `| head` has read enough; what Python still wants to flush has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_PROBLEMS)
 
 
 def run_verb(arguments: list[str]) -> int:
@@ -112,6 +130,9 @@ def run_verb(arguments: list[str]) -> int:
     request = tyro.cli(VERBS[name], args=options, prog=prog)
     if isinstance(request, Record):
         return _record(request.run)
+    if isinstance(request, Gradients):
+        print("\n".join(gradient_table(runs.find_run(request.run), request.step, request.presets)))
+        return 0
     return verify(request.run) if isinstance(request, Verify) else doctor()
 
 

@@ -15,10 +15,14 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from rlcorr.advantages import whiten
 from rlcorr.errors import UsageError
-from rlcorr.runs import DamagedFile, RunManifest, read_manifest, write_whole
+from rlcorr.runs import DamagedFile, RunManifest, list_steps, read_manifest, read_step, write_whole
 from rlcorr.score_sums import NextTokens, Reference, Sketch
+from rlcorr.types import TokenBatch
 
+GROUPED = ("grpo", "rloo")
+"""Advantage estimators that compare the samples of a prompt; their advantages are not whitened."""
 HASHES = ("weights_hash", "directions_hash")
 
 
@@ -70,6 +74,23 @@ def read_sketch(run: Path, step: int) -> Sketch:
         raise DamagedFile(f"{path}: cannot be read ({str(error) or type(error).__name__}).") from error
     _compare(path, sketch, read_manifest(run), step)
     return sketch
+
+
+def last_sketch(run: Path) -> int:
+    """The last step that has a sketch; without any the last recorded one, whose `read_sketch` says what to do."""
+    found = list_sketches(run) or list_steps(run)
+    if not found:
+        raise UsageError(f"{run.name} has no recorded steps.")
+    return found[-1]
+
+
+def updated_batch(run: Path, step: int) -> TokenBatch:
+    """The recorded batch with its advantages as an update sees them: where the run whitens them, of mean 0 and
+    variance 1 over all tokens. (The trainer whitens over the tokens that its own preset keeps.)"""
+    batch, advantage = read_step(run, step).batch, read_manifest(run).config.get("advantage", {})
+    if batch.advantages is None or advantage.get("estimator") in GROUPED or not advantage.get("whiten"):
+        return batch
+    return batch.replace(advantages=whiten(batch.advantages, batch.response_mask))
 
 
 def with_sketch(manifest: RunManifest, step: int, sketch: Sketch) -> RunManifest:

@@ -20,7 +20,7 @@ LAYERS = [
     {"report", "translate_verl", "objective"},
     {"runs", "plots", "toy", "score_sums"},
     {"gradients", "sketches"},
-    {"kl_truth", "record"},
+    {"kl_truth", "record", "gradient_table"},
     {"play"},
     {"doctor"},
     {"cli"},

@@ -97,7 +97,13 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.usefixtures("rewarding")
-@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(c, id=name, marks=() if name in ("ppo", "stale") else pytest.mark.slow)
+        for name, c in CHANGES.items()
+    ],
+)
 def test_an_interrupted_run_goes_on(
     changes: dict[str, Any], tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,90 @@
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import tiny_config
+
+from rlcorr import runs
+from rlcorr.cli import run_verb
+from rlcorr.errors import UsageError
+from rlcorr.gradient_table import gradient_table
+from rlcorr.gradients import report
+from rlcorr.presets import PRESETS, preset
+from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.train import ppo
+from rlcorr.train.config import AdvantageConfig, SketchConfig
+from rlcorr.train.tasks import TASKS
+
+pytestmark = pytest.mark.slow  # whole trainings with large references
+
+FEW = SketchConfig(every=2, directions=10, reference_prompts=256)
+SMALL = replace(FEW, reference_prompts=64)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
+    """A random model never answers right; long answers are good here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("runs") / "local")
+        rewarding = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
+        patch.setitem(TASKS, "addition", rewarding)
+        yield ppo.train(tiny_config(tiny_model, prompts_per_step=16, steps=3, sketch=FEW))
+
+
+def test_all_presets_by_their_error(run: Path) -> None:
+    lines = gradient_table(run)
+    tokens = int(runs.read_step(run, 2).batch.response_mask.sum())
+    assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 10 directions; ")
+    assert "of 512 on-policy responses" in lines[0]
+    rows = [line.split() for line in lines[3:-2]]
+    assert {row[0] for row in rows} == set(PRESETS)
+    errors = [float(re.findall(r"\] +\d+\.\d+ +(\d+\.\d+) ", line)[0]) for line in lines[3:-2]]
+    assert errors == sorted(errors)
+    assert sum(int(row[-1].rstrip("%")) for row in rows) == pytest.approx(100, abs=10)  # rounded
+
+
+def test_the_numbers_are_the_reports(run: Path) -> None:
+    (line,) = gradient_table(run, 2, ["decoupled_token_is"])[3:-2]
+    got = report(updated_batch(run, 2), read_sketch(run, 2), preset("decoupled_token_is"))
+    assert f"{got.relative_bias.value:.2f} [{got.relative_bias.low:.2f}, {got.relative_bias.high:.2f}]" in line
+    assert f"{got.cosine.value:.2f} [{got.cosine.low:.2f}, {got.cosine.high:.2f}]" in line
+
+
+def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_runs: Path) -> None:
+    """PPO whitens: mean 0 and variance 1 over the tokens. GRPO compares the samples of a prompt instead."""
+    batch = updated_batch(run, 2)
+    assert batch.advantages is not None
+    seen = batch.advantages[batch.response_mask]
+    assert (float(seen.mean()), float(seen.std(correction=0))) == pytest.approx((0, 1), abs=1e-3)
+    grouped = ppo.train(tiny_config(tiny_model, run="grpo", advantage=AdvantageConfig(estimator="grpo"), sketch=SMALL))
+    recorded, updated = runs.read_step(grouped, 2).batch.advantages, updated_batch(grouped, 2).advantages
+    assert recorded is not None
+    assert updated is not None
+    assert torch.equal(recorded, updated)
+
+
+def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run_verb(["gradients", str(run), "--presets", "disabled", "decoupled_seq_is"]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[3:5]} == {"disabled", "decoupled_seq_is"}
+    with pytest.raises(UsageError, match="unknown preset"):
+        run_verb(["gradients", str(run), "--presets", "decoupled_sequence"])
+
+
+def test_without_a_sketch_it_names_the_command(run: Path, tiny_model: Path, local_runs: Path) -> None:
+    assert last_sketch(run) == 2
+    with pytest.raises(UsageError, match=r"step 3 of tiny has no score sketch \(steps that have one: 2\)"):
+        gradient_table(run, 3)
+    bare = ppo.train(tiny_config(tiny_model, run="bare"))
+    with pytest.raises(UsageError, match=r"step 2 of bare has no score sketch .*--sketch.every 2"):
+        gradient_table(bare)
+
+
+def test_a_reference_that_is_noise_is_no_unit(tiny_model: Path, local_runs: Path) -> None:
+    """Nothing is rewarded: every advantage of GRPO is 0."""
+    silent = ppo.train(tiny_config(tiny_model, advantage=AdvantageConfig(estimator="grpo"), sketch=SMALL))
+    with pytest.raises(UsageError, match="step 2 of tiny: the on-policy gradient cannot be told from its noise"):
+        gradient_table(silent)
