@@ -1,5 +1,6 @@
 """`python -m rlcorr gradients RUN`: every preset's gradient on a recorded step, as a table."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,10 +34,12 @@ def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()
             f"step {step} of {run.name}: the on-policy gradient cannot be told from its noise, so it is no unit; "
             "record more of it with --sketch.reference-prompts."
         )
+    doubt = [] if length.low > 0 else ["The reference may be noise (0 is in its interval): read the units with care."]
     return [
         f"{run.name}, step {step}: {len(batch.response_mask)} sequences, {len(sketch.scores)} tokens, "
         f"{sketch.directions} directions; the reference is the mean of "
         f"{int(sketch.reference.sequences.sum())} on-policy responses, its length {_with_interval(length)}",
+        *doubt,
         "",
         HEADING,
         *(_line(chosen[number], choice, number) for number in order),
@@ -59,4 +62,5 @@ def _noise(report: GradientReport) -> float:
 
 
 def _with_interval(interval: Interval) -> str:
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    value = "–" if math.isnan(interval.value) else f"{interval.value:.2f}"
+    return f"{value} [{interval.low:.2f}, {interval.high:.2f}]"

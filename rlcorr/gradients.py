@@ -32,7 +32,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """One estimator's gradient beside the on-policy one. Lengths are in units of the parameters."""
+    """One estimator's gradient beside the on-policy one. Lengths are in units of the parameters. What noise explains
+    whole has length 0, and what is divided by such a length is NaN."""
 
     length: Interval
     """‖E[g]‖, without what noise adds to it."""
@@ -42,7 +43,7 @@ class GradientReport:
     relative_bias: Interval
     """bias / reference_length."""
     cosine: Interval
-    """Between E[g] and the reference."""
+    """Between E[g] and the reference; NaN where noise explains one of them."""
     scale: Interval
     """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
     variance: Interval
@@ -136,7 +137,7 @@ def decompose(
     stages = (_exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction)
     parts = [contributions(batch, sketch, stage, loss) for stage in stages]
     gradients = [mean_gradients(each, replicas.sequences) for each in parts]
-    length = _numbers(parts[-1], replicas)["reference_length"].clamp(min=1e-30)
+    length = _numbers(parts[-1], replicas)["reference_length"][0]
     steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]
     noise = variances(parts[-1], replicas.sequences).sqrt() / length
     return Decomposition(*(interval_of(values, signed=False) for values in (*steps, noise)))
@@ -201,17 +202,17 @@ def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
     bias2 = (g - r).square().sum(-1) - times * (noise + reference_noise)
     inner = (g * r).sum(-1)
     length, reference_length, bias = (x.clamp(min=0).sqrt() for x in (g2, r2, bias2))
-    one = reference_length.clamp(min=1e-30)
+    unit = reference_length[0]  # one unit for all samples: in some of them the reference may be noise
     weight = parts.weight
     return {
         "length": length,
         "reference_length": reference_length,
         "bias": bias,
-        "relative_bias": bias / one,
-        "cosine": (inner / (length * one).clamp(min=1e-30)).clamp(-1, 1),
-        "scale": inner / r2.clamp(min=1e-30),
+        "relative_bias": bias / unit,
+        "cosine": (inner / (length * reference_length)).clamp(-1, 1),
+        "scale": inner / unit.square(),
         "variance": variance,
-        "error": (bias2 + variance).clamp(min=0).sqrt() / one,
+        "error": (bias2 + variance).clamp(min=0).sqrt() / unit,
         "squared_error": bias2 + variance,
         "snr": g2.clamp(min=0) / variance.clamp(min=1e-30),
         "ess": (drawn @ weight).square() / (drawn @ weight.square()).clamp(min=1e-30) / drawn.sum(-1),
@@ -227,6 +228,6 @@ def _report(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
 
 
 def interval_of(values: Tensor, *, signed: bool) -> Interval:
-    low, high = torch.quantile(values[1:], torch.tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)
-    value = float(values[0])
-    return Interval(value, low if signed else max(low, 0.0), high)
+    known = torch.where(values.isfinite(), values, math.nan)
+    low, high = torch.nanquantile(known[1:], torch.tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)
+    return Interval(float(known[0]), low if signed else max(low, 0.0), high)

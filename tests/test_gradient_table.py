@@ -10,7 +10,7 @@ from tiny import tiny_config
 from rlcorr import runs
 from rlcorr.cli import run_verb
 from rlcorr.errors import UsageError
-from rlcorr.gradient_table import gradient_table
+from rlcorr.gradient_table import HEADING, gradient_table
 from rlcorr.gradients import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.sketches import last_sketch, read_sketch, updated_batch
@@ -34,20 +34,25 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[
         yield ppo.train(tiny_config(tiny_model, prompts_per_step=16, steps=3, sketch=FEW))
 
 
+def rows_of(lines: list[str]) -> list[str]:
+    """The lines between the heading and the units."""
+    return lines[lines.index(HEADING) + 1 : -2]
+
+
 def test_all_presets_by_their_error(run: Path) -> None:
     lines = gradient_table(run)
     tokens = int(runs.read_step(run, 2).batch.response_mask.sum())
     assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 10 directions; ")
     assert "of 512 on-policy responses" in lines[0]
-    rows = [line.split() for line in lines[3:-2]]
+    rows = [line.split() for line in rows_of(lines)]
     assert {row[0] for row in rows} == set(PRESETS)
-    errors = [float(re.findall(r"\] +\d+\.\d+ +(\d+\.\d+) ", line)[0]) for line in lines[3:-2]]
+    errors = [float(re.findall(r"\] +\d+\.\d+ +(\d+\.\d+) ", line)[0]) for line in rows_of(lines)]
     assert errors == sorted(errors)
     assert sum(int(row[-1].rstrip("%")) for row in rows) == pytest.approx(100, abs=10)  # rounded
 
 
 def test_the_numbers_are_the_reports(run: Path) -> None:
-    (line,) = gradient_table(run, 2, ["decoupled_token_is"])[3:-2]
+    (line,) = rows_of(gradient_table(run, 2, ["decoupled_token_is"]))
     got = report(updated_batch(run, 2), read_sketch(run, 2), preset("decoupled_token_is"))
     assert f"{got.relative_bias.value:.2f} [{got.relative_bias.low:.2f}, {got.relative_bias.high:.2f}]" in line
     assert f"{got.cosine.value:.2f} [{got.cosine.low:.2f}, {got.cosine.high:.2f}]" in line
@@ -69,7 +74,10 @@ def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_ru
 def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run_verb(["gradients", str(run), "--presets", "disabled", "decoupled_seq_is"]) == 0
-    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[3:5]} == {"disabled", "decoupled_seq_is"}
+    assert {line.split()[0] for line in rows_of(capsys.readouterr().out.splitlines())} == {
+        "disabled",
+        "decoupled_seq_is",
+    }
     with pytest.raises(UsageError, match="unknown preset"):
         run_verb(["gradients", str(run), "--presets", "decoupled_sequence"])
 
