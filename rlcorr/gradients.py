@@ -96,7 +96,7 @@ def compare(
     """The report of each, such as one correction at sixty thresholds, and which should have been chosen."""
     replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
     each = [_numbers(contributions(batch, sketch, correction, loss), replicas) for correction in corrections]
-    winners = torch.stack([numbers["squared_error"] for numbers in each]).argmin(0)
+    winners = torch.stack([numbers["error"] for numbers in each]).argmin(0)
     return Choice(
         reports=[_report(numbers, sketch) for numbers in each],
         best=int(winners[0]),
@@ -212,8 +212,7 @@ def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
         "cosine": (inner / (length * reference_length)).clamp(-1, 1),
         "scale": inner / unit.square(),
         "variance": variance,
-        "error": (bias2 + variance).clamp(min=0).sqrt() / unit,
-        "squared_error": bias2 + variance,
+        "error": (bias.square() + variance).sqrt() / unit,
         "snr": g2.clamp(min=0) / variance.clamp(min=1e-30),
         "ess": (drawn @ weight).square() / (drawn @ weight.square()).clamp(min=1e-30) / drawn.sum(-1),
     }

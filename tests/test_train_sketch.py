@@ -1,5 +1,6 @@
 """Sketches of the trainer against one backward pass per token."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from safetensors.torch import load_file, save_file
 from tiny import CPU, tiny_config
 
 from rlcorr import gradients, runs
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.score_sums import Sketch
+from rlcorr.objective import policy_loss
+from rlcorr.presets import preset
+from rlcorr.score_sums import Reference, Sketch, contributions, mean_gradients
 from rlcorr.sketches import list_sketches, read_sketch, sketch_path
 from rlcorr.train import ppo
 from rlcorr.train.config import AdvantageConfig, RolloutConfig, SketchConfig, TrainConfig
@@ -66,6 +70,36 @@ def test_a_mixture_of_experts_is_differentiated_too() -> None:
     got = token_scores(eager_copy(policy), some_batch(Path()), config, chosen)
     expected = by_backward(policy, some_batch(Path()), chosen, 1.0)
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_cosines_of_sketches_are_those_of_whole_gradients(tiny_model: Path) -> None:
+    """K = 256 of some 90,000 parameters: the gradients of four presets, each by one backward pass of its own loss."""
+    policy, batch = Policy(load_lm(tiny_model, CPU), None), some_batch(tiny_model)
+    log_p = policy(batch, 1.0).log_probs
+    generator = torch.Generator().manual_seed(1)
+    batch = batch.replace(
+        old_log_probs=log_p.detach(), advantages=torch.randn(log_p.shape, generator=generator),
+        rollout_log_probs=(log_p + 0.5 * torch.randn(log_p.shape, generator=generator)).clamp(max=0).detach(),
+    )  # fmt: skip
+    config = tiny_config(tiny_model)
+    passes = [
+        token_scores(eager_copy(policy), batch, config, chosen)
+        for chosen in directions(dict(policy.named_parameters()), 0, 256)
+    ]
+    nothing = Reference(*torch.zeros(2, 1, 256), *torch.ones(2, 1))
+    sketch = Sketch(torch.cat(passes, 1) / 16, nothing)
+    whole, seen = [], []
+    for name in ("disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_token_icepop"):
+        correction = preset(name)
+        loss, _ = policy_loss(log_p, batch, correct(batch, correction), correction, LossConfig())
+        found = torch.autograd.grad(loss, list(policy.parameters()), retain_graph=True)
+        whole.append(-torch.cat([g.flatten() for g in found]))
+        seen.append(mean_gradients(contributions(batch, sketch, correction), torch.ones(1, 3))[0])
+    for (a, b), (c, d) in zip(itertools.combinations(whole, 2), itertools.combinations(seen, 2), strict=True):
+        exact, got = (float(torch.cosine_similarity(*pair, 0)) for pair in ((a, b), (c, d)))
+        assert got == pytest.approx(exact, abs=0.05)
+    for a, c in zip(whole, seen, strict=True):
+        assert float(c.norm() ** 2) == pytest.approx(float(a.norm() ** 2), rel=4 * (2 / 256) ** 0.5)
 
 
 def test_a_direction_depends_on_its_number_alone() -> None:
