@@ -9,6 +9,8 @@ from rlcorr.presets import preset
 from rlcorr.record import read_index
 from rlcorr.sketches import last_sketch, read_sketch, updated_batch
 
+pytestmark = pytest.mark.slow  # half a second for each run
+
 FLOAT16 = 2e-3
 """Scores are stored in float16."""
 

@@ -99,10 +99,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("rewarding")
 @pytest.mark.parametrize(
     "changes",
-    [
-        pytest.param(c, id=name, marks=() if name in ("ppo", "stale") else pytest.mark.slow)
-        for name, c in CHANGES.items()
-    ],
+    [pytest.param(c, id=name, marks=() if name == "ppo" else pytest.mark.slow) for name, c in CHANGES.items()],
 )
 def test_an_interrupted_run_goes_on(
     changes: dict[str, Any], tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,8 @@ from rlcorr.train.sketch import directions, eager_copy, hash_of, next_scores, sk
 from rlcorr.train.tasks import TASKS
 from rlcorr.types import TokenBatch
 
+pytestmark = pytest.mark.slow  # trainings, and a backward pass per token
+
 FEW = SketchConfig(every=2, directions=10, reference_prompts=64)
 
 
@@ -209,7 +211,6 @@ def test_next_scores_are_derivatives(tiny_model: Path) -> None:
             torch.testing.assert_close(got[row, token], along, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_older_weights_leave_no_distribution_of_the_engine(tiny_model: Path, local_runs: Path) -> None:
     rollout = RolloutConfig(engine="transformers", dtype="float32", staleness=1)
     places = read_sketch(ppo.train(tiny_config(tiny_model, rollout=rollout, sketch=FEW)), 2).next_tokens
@@ -217,7 +218,6 @@ def test_older_weights_leave_no_distribution_of_the_engine(tiny_model: Path, loc
     assert places.rollout_log_probs is None
 
 
-@pytest.mark.slow
 def test_sketching_changes_nothing(tiny_model: Path, local_runs: Path) -> None:
     def outcome(run: Path) -> list[dict[str, Any]]:
         rows = runs.read_metrics(run)
@@ -227,7 +227,6 @@ def test_sketching_changes_nothing(tiny_model: Path, local_runs: Path) -> None:
     assert outcome(ppo.train(tiny_config(tiny_model, steps=3, run="with", sketch=FEW))) == outcome(without)
 
 
-@pytest.mark.slow
 def test_a_resumed_run_keeps_its_sketches(tiny_model: Path, local_runs: Path) -> None:
     config = tiny_config(tiny_model, steps=4, sketch=FEW)
     run = ppo.train(config)
