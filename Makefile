@@ -36,7 +36,7 @@ test-fast: $(READY) ## the tests that start no engine and no browser, with fewer
 record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.toml
 	@$(BIN)/python -m rlcorr record $(RUN)
 
-record-all: $(READY) ## make all committed runs again: an hour on two cores
+record-all: $(READY) ## make all committed runs again: 52 minutes on one core
 	@$(BIN)/python -m rlcorr record all
 
 peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from rlcorr.masked import masked_mean
 
+GROUPED = ("grpo", "rloo")
+"""Estimators that compare the samples of a prompt; their advantages are not whitened."""
+
 
 def token_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
     """(B,) → (B, T): the reward of a response sits on its last token. Tokens of a response are contiguous."""

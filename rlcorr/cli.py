@@ -65,8 +65,8 @@ class FromRun(FromFile[TrainConfig]):
 
     resume: str = ""
     """Name or directory of a run to go on with, from its last checkpoint, as if it had never stopped. Its own options
-    hold; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, tensorboard and wandb
-    may be given anew."""
+    hold; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, save-model,
+    tensorboard and wandb may be given anew."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _record(name: str) -> int:
     from rlcorr.train.ppo import train
 
     for recipe in read_index().values() if name == "all" else [find_recipe(name)]:
-        print(f"{recipe.name}: {recipe.story}")
+        print(f"{recipe.name}: {recipe.story} Look at: {recipe.look}")
         config = train_config(list(recipe.options), "python -m rlcorr record")
         print(f"committed run {install(train(config), recipe)}")
     return 0

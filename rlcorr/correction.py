@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcorr.config import AppliesTo, CorrectionConfig, Divergence, RejectionRule, WeightLevel
 from rlcorr.errors import UsageError
-from rlcorr.masked import masked_mean
+from rlcorr.masked import masked_mean, masked_sum, tally
 from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3, log_ratio, over_sequence, ratio
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -100,6 +100,14 @@ def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
     if level == "token":
         return masked_mean(weights, keep)
     return masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
+
+
+def weight_votes(weights: Tensor, keep: Tensor, level: WeightLevel) -> tuple[Tensor, Tensor]:
+    """What each sequence adds to the two sums whose quotient is `kept_mean`, (B,) each."""
+    if level == "token":
+        return masked_sum(weights, keep, -1), tally(keep)
+    rows = keep.any(-1).to(weights)
+    return masked_mean(weights, keep, -1) * rows, rows
 
 
 def reject(batch: TokenBatch, d: Tensor, rules: tuple[RejectionRule, ...]) -> Tensor:

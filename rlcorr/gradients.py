@@ -68,9 +68,7 @@ def report(
     seed: int = 0,
 ) -> GradientReport:
     """All numbers, with bootstrap intervals over sequences and over the blocks of the reference."""
-    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
-    numbers = _numbers(contributions(batch, sketch, correction, loss), replicas)
-    return _report(numbers, sketch)
+    return compare(batch, sketch, [correction], loss, replicates=replicates, seed=seed).reports[0]
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def decompose(
     stages = (_exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction)
     parts = [contributions(batch, sketch, stage, loss) for stage in stages]
     gradients = [mean_gradients(each, replicas.sequences) for each in parts]
-    length = _numbers(parts[-1], replicas)["reference_length"][0]
+    length = replicas.reference_length[0]
     steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]
     noise = variances(parts[-1], replicas.sequences).sqrt() / length
     return Decomposition(*(interval_of(values, signed=False) for values in (*steps, noise)))
@@ -160,8 +158,7 @@ def _exact(correction: CorrectionConfig) -> CorrectionConfig:
 def _without_noise(differences: Tensor) -> Tensor:
     """(1 + R, K) → (1 + R,): lengths, less what bootstrap noise adds to their squares."""
     noise = (differences[1:] - differences[0]).square().sum(-1).mean() if len(differences) > 1 else 0.0
-    times = torch.where(torch.arange(len(differences)) == 0, 1.0, 2.0)
-    return (differences.square().sum(-1) - times * noise).clamp(min=0).sqrt()
+    return _root(differences.square().sum(-1) - _noises(differences) * noise)
 
 
 @dataclass(frozen=True)
@@ -171,17 +168,30 @@ class Replicas:
     sequences: Tensor  # (1 + R, B) how often each sequence is drawn
     reference: Tensor  # (1 + R, K) the gradient of the reference
     reference_noise: Tensor  # () its variance
+    reference_length: Tensor  # (1 + R,) without what noise adds to it
 
 
 def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:
     """Over sequences, and over the blocks of the reference."""
     blocks = blocks_of(sketch.reference, loss, batch.response_mask)
     drawn = resampled(len(blocks.n), replicates, seed + 1)
+    reference, noise = mean_gradients(blocks, drawn), variances(blocks, drawn[:1])[0]
     return Replicas(
         sequences=resampled(len(batch.response_mask), replicates, seed),
-        reference=mean_gradients(blocks, drawn),
-        reference_noise=variances(blocks, drawn[:1])[0],
+        reference=reference,
+        reference_noise=noise,
+        reference_length=_root(reference.square().sum(-1) - _noises(reference) * noise),
     )
+
+
+def _noises(samples: Tensor) -> Tensor:
+    """How many times the noise is in each row: a bootstrap sample has that of the sample, and as much of its own."""
+    return torch.where(torch.arange(len(samples)) == 0, 1.0, 2.0)
+
+
+def _root(squares: Tensor) -> Tensor:
+    """A squared length without its noise may come out below 0: then noise explains it whole."""
+    return squares.clamp(min=0).sqrt()
 
 
 def resampled(count: int, replicates: int, seed: int) -> Tensor:
@@ -195,13 +205,11 @@ def resampled(count: int, replicates: int, seed: int) -> Tensor:
 def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
     drawn, r = replicas.sequences, replicas.reference
     g, variance = mean_gradients(parts, drawn), variances(parts, drawn)
-    noise, reference_noise = variance[0], replicas.reference_noise
-    # A bootstrap sample has the noise of the sample, and as much again of its own.
-    times = torch.where(torch.arange(len(drawn)) == 0, 1.0, 2.0)
-    g2, r2 = g.square().sum(-1) - times * noise, r.square().sum(-1) - times * reference_noise
-    bias2 = (g - r).square().sum(-1) - times * (noise + reference_noise)
+    noise, times = variance[0], _noises(drawn)
+    g2 = g.square().sum(-1) - times * noise
+    bias2 = (g - r).square().sum(-1) - times * (noise + replicas.reference_noise)
     inner = (g * r).sum(-1)
-    length, reference_length, bias = (x.clamp(min=0).sqrt() for x in (g2, r2, bias2))
+    length, bias, reference_length = _root(g2), _root(bias2), replicas.reference_length
     unit = reference_length[0]  # one unit for all samples: in some of them the reference may be noise
     weight = parts.weight
     return {
@@ -213,7 +221,7 @@ def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
         "scale": inner / unit.square(),
         "variance": variance,
         "error": (bias.square() + variance).sqrt() / unit,
-        "snr": g2.clamp(min=0) / variance.clamp(min=1e-30),
+        "snr": length.square() / variance.clamp(min=1e-30),
         "ess": (drawn @ weight).square() / (drawn @ weight.square()).clamp(min=1e-30) / drawn.sum(-1),
     }
 

@@ -22,13 +22,9 @@ class Recipe:
     """Of `python -m rlcorr train`."""
 
 
-def index_path() -> Path:
-    return runs.ROOT / "index.toml"
-
-
 def read_index() -> dict[str, Recipe]:
     """Name → recipe, in the order of the file. Options that all runs share stand first in each."""
-    content = tomllib.loads(index_path().read_text(encoding="utf-8"))
+    content = tomllib.loads((runs.ROOT / "index.toml").read_text(encoding="utf-8"))
     shared = content.pop("shared")["options"].split()
     return {
         name: Recipe(name, entry["story"], entry["look"], (*shared, *entry["options"].split(), "--run", name))

@@ -144,12 +144,26 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 def list_steps(run: Path) -> list[int]:
     """Recorded steps, ascending, readable or not."""
-    names = (re.fullmatch(r"step_(\d+)\.parquet", p.name) for p in (run / "steps").glob("*.parquet"))
+    return numbered(run / "steps", "parquet")
+
+
+def numbered(folder: Path, ending: str) -> list[int]:
+    """The steps that have a file `step_000012.ending` in this folder, ascending. Unfinished files do not count."""
+    names = (re.fullmatch(rf"step_(\d+)\.{ending}", path.name) for path in folder.glob("step_*"))
     return sorted(int(match[1]) for match in names if match)
 
 
 def step_path(run: Path, step: int) -> Path:
     return run / "steps" / f"step_{step:06d}.parquet"
+
+
+def list_sketches(run: Path) -> list[int]:
+    """Steps with a score sketch, ascending; `sketches.py` reads and writes them."""
+    return numbered(run / "sketch", "safetensors")
+
+
+def sketch_path(run: Path, step: int) -> Path:
+    return run / "sketch" / f"step_{step:06d}.safetensors"
 
 
 def read_step(run: Path, step: int) -> StepRecord:
@@ -248,9 +262,10 @@ def rewind(run: Path, step: int) -> None:
     """Forget everything after `step`, for a run that goes on from there."""
     rows = [row for row in read_metrics(run) if row["step"] <= step]
     write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    for path in [*run.glob("steps/step_*.*"), *run.glob("sketch/step_*.*")]:
-        if int(path.stem.removeprefix("step_")) > step:
-            path.unlink()
+    for path_of, known in ((step_path, list_steps(run)), (sketch_path, list_sketches(run))):
+        for later in known:
+            if later > step:
+                path_of(run, later).unlink()
 
 
 def write_step(run: Path, record: StepRecord) -> None:

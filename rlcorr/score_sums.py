@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import correct
+from rlcorr.correction import correct, weight_votes
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
@@ -82,18 +82,15 @@ def contributions(
     counted = batch.response_mask if correction.denominator == "fixed" else keep
     n = counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)
     weight = masked_mean(result.weights, keep, -1)
-    if correction.rollout_is == "token":
-        total, count = (result.weights * keep).sum(-1), keep.sum(-1)
-    else:
-        total, count = weight * keep.any(-1), keep.any(-1)
-    normalised = correction.rollout_is_batch_normalize
-    one = torch.ones_like(weight)
+    total = count = torch.ones_like(weight)
+    if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
+        total, count = weight_votes(result.weights, keep, correction.rollout_is)
     return Contributions(
         u=per_sequence(c, batch.response_mask, sketch.scores),
         n=n.to(weight),
         weight=weight,
-        total=total.to(weight) if normalised else one,
-        count=count.to(weight) if normalised else one,
+        total=total,
+        count=count,
     )
 
 

@@ -8,32 +8,28 @@
 The manifest and the file both carry the hashes of the weights and of the directions; they must agree.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from rlcorr.advantages import whiten
+from rlcorr.advantages import GROUPED, whiten
 from rlcorr.errors import UsageError
-from rlcorr.runs import DamagedFile, RunManifest, list_steps, read_manifest, read_step, write_whole
+from rlcorr.runs import (
+    DamagedFile,
+    RunManifest,
+    list_sketches,
+    list_steps,
+    read_manifest,
+    read_step,
+    sketch_path,
+    write_whole,
+)
 from rlcorr.score_sums import NextTokens, Reference, Sketch
 from rlcorr.types import TokenBatch
 
-GROUPED = ("grpo", "rloo")
-"""Advantage estimators that compare the samples of a prompt; their advantages are not whitened."""
 HASHES = ("weights_hash", "directions_hash")
-
-
-def sketch_path(run: Path, step: int) -> Path:
-    return run / "sketch" / f"step_{step:06d}.safetensors"
-
-
-def list_sketches(run: Path) -> list[int]:
-    """Steps with a sketch, ascending."""
-    names = (re.fullmatch(r"step_(\d+)\.safetensors", p.name) for p in (run / "sketch").glob("*.safetensors"))
-    return sorted(int(match[1]) for match in names if match)
 
 
 def write_sketch(run: Path, step: int, sketch: Sketch) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import correct
+from rlcorr.correction import correct, weight_votes
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
 from rlcorr.masked import masked_sum
@@ -151,11 +151,10 @@ def gradient_truth(
         )
     sampled = probabilities(where, policies.rollout)
     batch = _batch(where, policies, advantages)
-    result = correct(batch.replace(old_log_probs=batch.log_probs) if correction.bypass_mode else batch,
-                     replace(correction, rollout_is_batch_normalize=False))  # fmt: skip
+    once = replace(correction, rollout_is_batch_normalize=False)  # its factor is an expectation, taken below
+    result = correct(batch.replace(old_log_probs=batch.log_probs) if correction.bypass_mode else batch, once)
     counted = where.mask if correction.denominator == "fixed" else result.keep_mask
     assert batch.log_probs is not None
-    once = replace(correction, rollout_is_batch_normalize=False)
     c = score_coefficients(batch.log_probs, batch, result, once, loss, tokens=1, sequences=1)
     c = c / _divisor(sampled, counted, loss)
     c = c / _mean_weight(sampled, result, correction)
@@ -237,14 +236,9 @@ def _divisor(sampled: Tensor, counted: Tensor, loss: LossConfig) -> float:
 
 def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: CorrectionConfig) -> float:
     """What batch normalisation divides by: the mean weight of what is kept."""
-    if not correction.rollout_is_batch_normalize:
+    if correction.rollout_is is None or not correction.rollout_is_batch_normalize:
         return 1.0
-    keep = result.keep_mask
-    if correction.rollout_is == "token":
-        total, count = masked_sum(result.weights, keep, -1), keep.sum(-1)
-    else:
-        total = masked_sum(result.weights, keep, -1) / keep.sum(-1).clamp(min=1)
-        count = keep.any(-1)
+    total, count = weight_votes(result.weights, result.keep_mask, correction.rollout_is)
     mean = _expected(sampled, total) / _expected(sampled, count)
     return mean if mean > 1e-8 else 1.0
 

@@ -5,6 +5,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny import save_tiny_model
 
     return save_tiny_model(tmp_path_factory.mktemp("tiny_model"))
+
+
+@pytest.fixture
+def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model never answers right, and without rewards nothing would move: long answers are good here."""
+    from rlcorr.train.tasks import TASKS
+
+    monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda _, response: len(response) / 5))

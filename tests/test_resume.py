@@ -25,7 +25,6 @@ from rlcorr.train.ahead import Order
 from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
 from rlcorr.train.config import WARM_START, AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
 from rlcorr.train.config_file import write_config
-from rlcorr.train.tasks import TASKS
 
 # --- the file ---
 
@@ -78,12 +77,6 @@ def test_no_checkpoint_is_a_usage_error(tmp_path: Path) -> None:
 
 
 # --- interrupted in this process ---
-
-
-@pytest.fixture
-def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random model never answers right, and without rewards nothing would move: long answers are good here."""
-    monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda _, response: len(response) / 5))
 
 
 RANDOM = Preset("test", CorrectionConfig(loss_type="clip_cov"), "", "")

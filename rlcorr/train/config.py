@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from rlcorr.advantages import GROUPED
 from rlcorr.config import KL_ESTIMATORS, CorrectionConfig, LossConfig, LossType
 from rlcorr.errors import UsageError, unknown
 from rlcorr.presets import PRESETS, preset
@@ -157,7 +158,7 @@ class AdvantageConfig:
 
     @property
     def grouped(self) -> bool:
-        return self.estimator in ("grpo", "rloo")
+        return self.estimator in GROUPED
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ def sketch_step(session: Session, batch: TokenBatch, step: int) -> Sketch:
     config, policy = session.config, eager_copy(session.policy)
     names = dict(policy.named_parameters())
     by_token, by_sequence, tokens, sequences = reference_gradients(session, policy, step)
+    blocks = torch.cat([by_token, by_sequence])
     prefixes = places(batch, config.sketch.places, step)
     scores, following, projected, digest = [], [], [], hashlib.sha256()
     for chosen in directions(names, config.seed, config.sketch.directions):
@@ -50,7 +51,7 @@ def sketch_step(session: Session, batch: TokenBatch, step: int) -> Sketch:
         scores.append(token_scores(policy, batch, config, chosen))
         following.append(next_scores(policy.lm, prefixes, config.rollout.scored_temperature, chosen))
         flat = torch.cat([direction.flatten(1) for direction in chosen.values()], 1)  # (n, parameters)
-        projected.append(torch.cat([by_token, by_sequence]) @ flat.T)
+        projected.append(blocks @ flat.T)
     scale = config.sketch.directions**-0.5
     table = torch.cat(projected, 1) * scale
     return Sketch(
