@@ -5,6 +5,7 @@ token, K random projections of its score: s_t[k] = ⟨∇ log π_t, d_k⟩/√K,
 ⟨Σ c s, Σ c' s⟩ estimates ⟨Σ c ∇ log π, Σ c' ∇ log π⟩, so another preset or threshold is one matrix product away.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,9 @@ from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
 from rlcorr.types import TokenBatch
+
+ROWS_AT_ONCE = 64
+"""Sequences whose scores are padded to one length together, which bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,25 @@ def contributions(
     """Of the policy loss without its KL terms; a token-sum is taken per sequence, so that batches of different sizes
     compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after sampling. Raises
     `UsageError` for losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ in size."""
+    return contributions_of_each(batch, sketch, [correction], loss)[0]
+
+
+def contributions_of_each(
+    batch: TokenBatch, sketch: Sketch, corrections: Sequence[CorrectionConfig], loss: LossConfig | None = None
+) -> list[Contributions]:
+    """The same for several corrections: the scores, by far the largest table here, are read once for all of them."""
     loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
-    _check(batch, sketch, correction)
+    for correction in corrections:
+        _check(batch, sketch, correction)
+    c, unsummed = zip(*(_before_the_scores(batch, correction, loss) for correction in corrections), strict=True)
+    sums = per_sequence(torch.stack(c), batch.response_mask, sketch.scores)
+    return [replace(parts, u=u) for parts, u in zip(unsummed, sums, strict=True)]
+
+
+def _before_the_scores(
+    batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig
+) -> tuple[Tensor, Contributions]:
+    """The coefficient of every token, (B, T), and all but the sums over them."""
     assert batch.old_log_probs is not None
     once = replace(correction, rollout_is_batch_normalize=False)
     result = correct(batch, once)
@@ -85,20 +106,23 @@ def contributions(
     total = count = torch.ones_like(weight)
     if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
         total, count = weight_votes(result.weights, keep, correction.rollout_is)
-    return Contributions(
-        u=per_sequence(c, batch.response_mask, sketch.scores),
-        n=n.to(weight),
-        weight=weight,
-        total=total,
-        count=count,
-    )
+    return c, Contributions(u=torch.empty(0), n=n.to(weight), weight=weight, total=total, count=count)
 
 
 def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
-    """Σ_t c_t s_t of each sequence: (B, T), (B, T), (N, K) → (B, K)."""
-    starts = mask.sum(-1).cumsum(0) - mask.sum(-1)
-    numbers = torch.arange(len(scores), device=scores.device)
-    return embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=c[mask].to(scores))
+    """Σ_t c_t s_t of each sequence, for P sets of coefficients: (P, B, T), (B, T), (N, K) → (P, B, K)."""
+    if len(c) == 1:  # without padding it takes half the time
+        starts = mask.sum(-1).cumsum(0) - mask.sum(-1)
+        numbers = torch.arange(len(scores), device=scores.device)
+        return embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=c[0][mask].to(scores))[None]
+    sums, rest = [], scores
+    for rows, of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
+        used = rows.any(0)
+        real = rows[:, used]
+        padded = scores.new_zeros(*real.shape, scores.shape[1])
+        padded[real], rest = rest[: real.sum()], rest[real.sum() :]
+        sums.append(torch.where(real, of_rows[:, :, used], 0).to(scores).transpose(0, 1) @ padded)
+    return torch.cat(sums).transpose(0, 1)
 
 
 def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contributions:

@@ -224,10 +224,29 @@ def test_random_directions_keep_lengths_and_angles(sampled: tuple[TokenBatch, Sk
 
 
 def test_sums_per_sequence() -> None:
-    """Two responses of one and two tokens: 2 · s_0; 3 · s_1 + 5 · s_2."""
+    """Two responses of one and two tokens: 2 · s_0; 3 · s_1 + 5 · s_2. What stands on padding does not count."""
     mask = torch.tensor([[True, False], [True, True]])
     c, scores = torch.tensor([[2.0, 7.0], [3.0, 5.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    assert score_sums.per_sequence(c, mask, scores).tolist() == [[2, 0], [5, 8]]
+    assert score_sums.per_sequence(c[None], mask, scores).tolist() == [[[2, 0], [5, 8]]]
+    c[0, 1] = math.nan
+    assert score_sums.per_sequence(torch.stack([c, -c]), mask, scores).tolist() == [
+        [[2, 0], [5, 8]],
+        [[-2, 0], [-5, -8]],
+    ]
+
+
+def test_sums_of_many_ragged_sequences() -> None:
+    """200 sequences of 0 to 30 tokens, more than are padded together, against a loop over the tokens."""
+    some = torch.Generator().manual_seed(0)
+    mask = torch.arange(30) < torch.randint(31, (200, 1), generator=some)
+    c, scores = torch.randn(3, 200, 30, generator=some), torch.randn(int(mask.sum()), 5, generator=some)
+    expected = torch.zeros(3, 200, 5, dtype=torch.float64)
+    for score, (row, column) in zip(scores.double(), mask.nonzero().tolist(), strict=True):
+        expected[:, row] += c[:, row, column, None].double() * score
+    torch.testing.assert_close(score_sums.per_sequence(c, mask, scores).double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        score_sums.per_sequence(c[:1], mask, scores).double(), expected[:1], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
