@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app train test test-fast record record-all peers mutate lessons nb bench fmt lock clean system
+.PHONY: help setup play app train test test-fast record record-all study peers mutate lessons nb bench fmt lock clean system
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -38,6 +38,9 @@ record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.t
 
 record-all: $(READY) ## make all committed runs again: 52 minutes on one core
 	@$(BIN)/python -m rlcorr record all
+
+study: $(READY) ## what became of every preset under mismatches that break a training; ARGS="stale_8 --train" trains anew
+	@$(BIN)/python -m rlcorr study $(or $(ARGS),all)
 
 peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"
 	@sh tests/install_peers.sh $(BIN)

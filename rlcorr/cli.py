@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from rlcorr import runs
+from rlcorr import runs, study
 from rlcorr.doctor import doctor
 from rlcorr.errors import UsageError, unknown
 from rlcorr.gradient_table import gradient_table
 from rlcorr.play import play
 from rlcorr.record import find_recipe, install, read_index
+from rlcorr.study_table import study_table
 from rlcorr.train.config import PretrainConfig, TrainConfig
 
 EXIT_PROBLEMS = 1
@@ -89,9 +91,19 @@ class Gradients:
     """Which presets; by default all."""
 
 
+@dataclass(frozen=True)
+class Study:
+    """What became of every preset under a mismatch that breaks a training, as a table."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """Name of a study in runs/study/index.toml, or all."""
+    train: bool = False
+    """Train it again; what an earlier, interrupted call has finished is kept."""
+
+
 VERBS = {
     "play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "record": Record, "gradients": Gradients,
-    "verify": Verify, "doctor": Doctor,
+    "study": Study, "verify": Verify, "doctor": Doctor,
 }  # fmt: skip
 
 NAMED = {"--config": "YAML file", "--resume": "run"}
@@ -133,6 +145,8 @@ def run_verb(arguments: list[str]) -> int:
     if isinstance(request, Gradients):
         print("\n".join(gradient_table(runs.find_run(request.run), request.step, request.presets)))
         return 0
+    if isinstance(request, Study):
+        return _study(request)
     return verify(request.run) if isinstance(request, Verify) else doctor()
 
 
@@ -200,6 +214,29 @@ def _record(name: str) -> int:
         config = train_config(list(recipe.options), "python -m rlcorr record")
         print(f"committed run {install(train(config), recipe)}")
     return 0
+
+
+def _study(request: Study) -> int:
+    for name in study.read_index() if request.name == "all" else [request.name]:
+        if request.train:
+            _train_study(study.find_study(name))
+        print("\n".join(study_table(name)), "\n")
+    return 0
+
+
+def _train_study(wanted: study.Study) -> None:
+    from rlcorr.train.ppo import train
+
+    rows, finished = [], []
+    for arm in wanted.arms:
+        config = train_config(list(arm.options), "python -m rlcorr study")
+        run = runs.LOCAL / config.run
+        if not study.is_finished(run):
+            shutil.rmtree(run, ignore_errors=True)
+            train(config)
+        finished.append(run)
+        rows += study.rows_of(run, arm, config.correction, config.policy_loss)
+    print(f"written {study.write_study(wanted, rows, finished)}")
 
 
 def _pretrain(config: PretrainConfig) -> int:

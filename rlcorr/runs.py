@@ -18,23 +18,17 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-from torch import Tensor
-
+from rlcorr import parquet
 from rlcorr.errors import UsageError, unknown
-from rlcorr.types import TokenBatch
+from rlcorr.parquet import StepRecord
 
 SCHEMA_VERSION = 1
 ROOT = Path(os.environ.get("RLCORR_RUNS", Path(__file__).resolve().parent.parent / "runs"))
 """Committed runs; those made here lie in `runs/local`. RLCORR_RUNS names another folder."""
 LOCAL = ROOT / "local"
 
-_TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
 _NOT_PART = (".tmp", ".log")  # what an engine had to say is worth keeping, but it is not the run
 _OF_OTHERS = ("tensorboard", "wandb")  # folders whose files go on growing
-_ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 
 
 @dataclass(frozen=True)
@@ -58,16 +52,6 @@ class RunManifest:
     sketches: dict[str, dict[str, str]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One recorded step: the pairs, and the texts they belong to."""
-
-    step: int
-    batch: TokenBatch
-    prompts: list[str]
-    responses: list[str]
 
 
 class DamagedFile(UsageError):
@@ -170,47 +154,9 @@ def read_step(run: Path, step: int) -> StepRecord:
     """One recorded step as a batch. Raises `DamagedFile` if the file is missing, cut off or lacks a column."""
     path = step_path(run, step)
     try:
-        table = pq.read_table(path)
-        batch = _batch(table)
-        prompts, responses = table["prompt"].to_pylist(), table["response"].to_pylist()
-    except (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError) as error:
+        return parquet.to_step(path, step)
+    except parquet.UNREADABLE as error:
         raise DamagedFile(f"{path}: cannot be read ({_first_line(error)}).") from error
-    return StepRecord(step, batch, prompts, responses)
-
-
-def _batch(table: pa.Table) -> TokenBatch:
-    response_ids, mask = _padded(table["response_ids"], pa.int32())
-    prompt_ids, prompt_mask = _padded(table["prompt_ids"], pa.int32(), left=True)
-    columns: dict[str, Any] = {}
-    for name in _TOKEN_COLUMNS:
-        if name in table.column_names:
-            columns[name], filled = _padded(table[name], pa.float32())
-            if not torch.equal(filled, mask):
-                raise UsageError(f"{name} and response_ids have lists of different lengths")
-    columns |= {ours: torch.tensor(table[theirs].to_numpy().copy()) for theirs, ours in _ROW_COLUMNS.items()}
-    return TokenBatch(
-        response_mask=mask,
-        response_ids=response_ids,
-        prompt_ids=prompt_ids,
-        prompt_mask=prompt_mask,
-        rewards=torch.tensor(table["reward"].to_numpy().copy()),
-        **columns,
-    )
-
-
-def _padded(column: pa.ChunkedArray, kind: pa.DataType, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """A list column as (values (B, T) padded with 0, mask (B, T)). Raises `UsageError` for another type or a null."""
-    lists = column.combine_chunks()
-    if lists.type != pa.list_(kind) or lists.null_count or lists.flatten().null_count:
-        raise UsageError(f"a column of {lists.type} where list<{kind}> without nulls belongs")
-    lengths = torch.tensor(lists.value_lengths().to_numpy(zero_copy_only=False).copy(), dtype=torch.int64)
-    values = torch.tensor(lists.flatten().to_numpy(zero_copy_only=False).copy())
-    width = int(lengths.max()) if len(lengths) else 0
-    position = torch.arange(width)
-    mask = position >= width - lengths[:, None] if left else position < lengths[:, None]
-    padded = torch.zeros(mask.shape, dtype=values.dtype)
-    padded[mask] = values
-    return padded, mask
 
 
 # --- writing ---
@@ -270,39 +216,9 @@ def rewind(run: Path, step: int) -> None:
 
 def write_step(run: Path, record: StepRecord) -> None:
     """The pairs of one step, bit-exact float32, as Parquet."""
-    batch = record.batch
-    if bool((batch.response_mask[:, 1:] & ~batch.response_mask[:, :-1]).any()):
-        raise UsageError("a recorded response starts at its first column and has no holes; this response_mask has.")
-    rows = range(len(record.prompts))
-    columns: dict[str, Any] = {"step": pa.array([record.step] * len(rows), pa.int32())}
-    for theirs, ours in _ROW_COLUMNS.items():
-        columns[theirs] = pa.array(_present(batch, ours).tolist(), pa.int32())
-    columns["reward"] = pa.array(_present(batch, "rewards").tolist(), pa.float32())
-    columns["prompt"] = pa.array(record.prompts, pa.string())
-    columns["response"] = pa.array(record.responses, pa.string())
-    columns["prompt_ids"] = _ragged(_present(batch, "prompt_ids"), _present(batch, "prompt_mask"), pa.int32())
-    columns["response_ids"] = _ragged(_present(batch, "response_ids"), batch.response_mask, pa.int32())
-    for name in _TOKEN_COLUMNS:
-        if name in batch.tensors():
-            columns[name] = _ragged(_present(batch, name).float(), batch.response_mask, pa.float32())
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, compression="zstd")
+    content = parquet.from_step(record)
     (run / "steps").mkdir(exist_ok=True)
-    write_whole(step_path(run, record.step), sink.getvalue().to_pybytes())
-
-
-def _present(batch: TokenBatch, name: str) -> Tensor:
-    tensor = batch.tensors().get(name)
-    if tensor is None:
-        raise UsageError(f"a recorded step needs {name}; the batch has {', '.join(batch.tensors())}.")
-    return tensor
-
-
-def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
-    """(B, T) and its mask as a column of lists without padding."""
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), mask.sum(-1).cpu().cumsum(0)]).to(torch.int32)
-    flat = values[mask].cpu().numpy()
-    return pa.ListArray.from_arrays(pa.array(offsets.numpy()), pa.array(flat, type=kind))
+    write_whole(step_path(run, record.step), content)
 
 
 def write_whole(path: Path, content: bytes) -> None:

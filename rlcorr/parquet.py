@@ -1,0 +1,132 @@
+"""The Parquet files of recorded runs and of the study: from tensors to columns and back."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from rlcorr.errors import UsageError
+from rlcorr.types import TokenBatch
+
+_TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
+_ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
+UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError)
+"""What reading a damaged or foreign file may raise."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One recorded step: the pairs, and the texts they belong to."""
+
+    step: int
+    batch: TokenBatch
+    prompts: list[str]
+    responses: list[str]
+
+
+# --- the pairs of a step ---
+
+
+def to_step(path: Path, step: int) -> StepRecord:
+    """Raises one of `UNREADABLE` if the file is missing, cut off or lacks a column."""
+    table = pq.read_table(path)
+    return StepRecord(step, _batch(table), table["prompt"].to_pylist(), table["response"].to_pylist())
+
+
+def _batch(table: pa.Table) -> TokenBatch:
+    response_ids, mask = _padded(table["response_ids"], pa.int32())
+    prompt_ids, prompt_mask = _padded(table["prompt_ids"], pa.int32(), left=True)
+    columns: dict[str, Any] = {}
+    for name in _TOKEN_COLUMNS:
+        if name in table.column_names:
+            columns[name], filled = _padded(table[name], pa.float32())
+            if not torch.equal(filled, mask):
+                raise UsageError(f"{name} and response_ids have lists of different lengths")
+    columns |= {ours: torch.tensor(table[theirs].to_numpy().copy()) for theirs, ours in _ROW_COLUMNS.items()}
+    return TokenBatch(
+        response_mask=mask,
+        response_ids=response_ids,
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        rewards=torch.tensor(table["reward"].to_numpy().copy()),
+        **columns,
+    )
+
+
+def _padded(column: pa.ChunkedArray, kind: pa.DataType, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """A list column as (values (B, T) padded with 0, mask (B, T)). Raises `UsageError` for another type or a null."""
+    lists = column.combine_chunks()
+    if lists.type != pa.list_(kind) or lists.null_count or lists.flatten().null_count:
+        raise UsageError(f"a column of {lists.type} where list<{kind}> without nulls belongs")
+    lengths = torch.tensor(lists.value_lengths().to_numpy(zero_copy_only=False).copy(), dtype=torch.int64)
+    values = torch.tensor(lists.flatten().to_numpy(zero_copy_only=False).copy())
+    width = int(lengths.max()) if len(lengths) else 0
+    position = torch.arange(width)
+    mask = position >= width - lengths[:, None] if left else position < lengths[:, None]
+    padded = torch.zeros(mask.shape, dtype=values.dtype)
+    padded[mask] = values
+    return padded, mask
+
+
+def from_step(record: StepRecord) -> bytes:
+    """One row per sequence, log-probs bit-exact. Raises `UsageError` where the batch lacks a column."""
+    batch = record.batch
+    if bool((batch.response_mask[:, 1:] & ~batch.response_mask[:, :-1]).any()):
+        raise UsageError("a recorded response starts at its first column and has no holes; this response_mask has.")
+    rows = range(len(record.prompts))
+    columns: dict[str, Any] = {"step": pa.array([record.step] * len(rows), pa.int32())}
+    for theirs, ours in _ROW_COLUMNS.items():
+        columns[theirs] = pa.array(_present(batch, ours).tolist(), pa.int32())
+    columns["reward"] = pa.array(_present(batch, "rewards").tolist(), pa.float32())
+    columns["prompt"] = pa.array(record.prompts, pa.string())
+    columns["response"] = pa.array(record.responses, pa.string())
+    columns["prompt_ids"] = _ragged(_present(batch, "prompt_ids"), _present(batch, "prompt_mask"), pa.int32())
+    columns["response_ids"] = _ragged(_present(batch, "response_ids"), batch.response_mask, pa.int32())
+    for name in _TOKEN_COLUMNS:
+        if name in batch.tensors():
+            columns[name] = _ragged(_present(batch, name).float(), batch.response_mask, pa.float32())
+    return _bytes(pa.table(columns))
+
+
+def _present(batch: TokenBatch, name: str) -> Tensor:
+    tensor = batch.tensors().get(name)
+    if tensor is None:
+        raise UsageError(f"a recorded step needs {name}; the batch has {', '.join(batch.tensors())}.")
+    return tensor
+
+
+def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
+    """(B, T) and its mask as a column of lists without padding."""
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), mask.sum(-1).cpu().cumsum(0)]).to(torch.int32)
+    flat = values[mask].cpu().numpy()
+    return pa.ListArray.from_arrays(pa.array(offsets.numpy()), pa.array(flat, type=kind))
+
+
+# --- tables of numbers ---
+
+
+def from_rows(rows: list[dict[str, Any]], about: dict[str, Any]) -> bytes:
+    """Numbers that are not whole as float32; with the rows, as JSON, where they come from."""
+    table = pa.Table.from_pylist(rows)
+    narrow = [
+        field.with_type(pa.float32()) if pa.types.is_floating(field.type) or pa.types.is_null(field.type) else field
+        for field in table.schema
+    ]
+    return _bytes(table.cast(pa.schema(narrow, {"rlcorr": json.dumps(about)})))
+
+
+def to_rows(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows, and where they come from. Raises one of `UNREADABLE` if the file is missing or no such table."""
+    table = pq.read_table(path)
+    return table.to_pylist(), json.loads((table.schema.metadata or {})[b"rlcorr"])
+
+
+def _bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
