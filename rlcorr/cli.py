@@ -15,7 +15,7 @@ import tyro
 from rlcorr import runs, study
 from rlcorr.doctor import doctor
 from rlcorr.errors import UsageError, unknown
-from rlcorr.gradient_table import gradient_table
+from rlcorr.gradient_table import gradient_table, sweep_table
 from rlcorr.play import play
 from rlcorr.record import find_recipe, install, read_index
 from rlcorr.study_table import study_table
@@ -89,6 +89,10 @@ class Gradients:
     """Which step; by default the last that has a sketch."""
     presets: tuple[str, ...] = ()
     """Which presets; by default all."""
+    sweep: str = ""
+    """One preset at twenty thresholds instead, and the one that should have been chosen."""
+    rule: int | None = None
+    """Which of that preset's rejection rules is moved, from 0; by default its weights, or without them rule 0."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,7 @@ def run_verb(arguments: list[str]) -> int:
     if isinstance(request, Record):
         return _record(request.run)
     if isinstance(request, Gradients):
-        print("\n".join(gradient_table(runs.find_run(request.run), request.step, request.presets)))
-        return 0
+        return _gradients(request)
     if isinstance(request, Study):
         return _study(request)
     return verify(request.run) if isinstance(request, Verify) else doctor()
@@ -203,6 +206,13 @@ def _train(config: TrainConfig, *, resume: bool) -> int:
     from rlcorr.train.ppo import train
 
     train(config, resume=resume)
+    return 0
+
+
+def _gradients(request: Gradients) -> int:
+    run = runs.find_run(request.run)
+    swept = sweep_table(run, request.sweep, request.step, request.rule) if request.sweep else None
+    print("\n".join(swept or gradient_table(run, request.step, request.presets)))
     return 0
 
 

@@ -1,16 +1,19 @@
-"""`python -m rlcorr gradients RUN`: every preset's gradient on a recorded step, as a table."""
+"""`python -m rlcorr gradients RUN`: every preset's gradient on a recorded step, or one over its threshold, as text."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlcorr.errors import UsageError
+from rlcorr.gradient_sweep import gradient_sweep, usual_thresholds
 from rlcorr.gradients import Choice, GradientReport, Interval, compare
 from rlcorr.presets import PRESETS, preset
+from rlcorr.score_sums import Sketch
 from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.types import TokenBatch
 
 COLUMNS = {"bias": 22, "noise": 8, "error": 8, "cosine": 22, "step length": 22, "ESS": 7, "best in": 9}
-HEADING = f"{'preset':<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
+HEADING = "{:<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
 UNITS = (
     "bias, noise and error in units of the on-policy gradient: |E[g] − reference|, the standard deviation over\n"
     "batches of this size, and both together. Brackets: 95 % of the bootstrap samples. best in: share of them in\n"
@@ -28,8 +31,44 @@ def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()
     sketch, batch = read_sketch(run, step), updated_batch(run, step)
     chosen = list(names or PRESETS)
     choice = compare(batch, sketch, [preset(name) for name in chosen])
+    lines = _measured_on(run, step, batch, sketch, choice.reports[0])
     order = sorted(range(len(chosen)), key=lambda number: choice.reports[number].error.value)
-    length = choice.reports[0].reference_length
+    return [
+        *lines,
+        "",
+        HEADING.format("preset"),
+        *(_line(chosen[number], choice, number) for number in order),
+        "",
+        UNITS.format(projection=choice.reports[0].projection_error),
+    ]
+
+
+THRESHOLDS = 20
+
+
+def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None = None) -> list[str]:
+    """Lines of text: one preset at ascending thresholds, and which of them should have been chosen. Raises as
+    `gradient_table` does, and for a preset without a threshold."""
+    step = last_sketch(run) if step is None else step
+    sketch, batch = read_sketch(run, step), updated_batch(run, step)
+    points = usual_thresholds(batch, preset(name), rule, THRESHOLDS)
+    sweep = gradient_sweep(batch, sketch, preset(name), rule=rule, thresholds=points)
+    best = sweep.best
+    return [
+        *_measured_on(run, step, batch, sketch, sweep.choice.reports[0]),
+        "",
+        HEADING.format(f"{name} at"),
+        *(_line(f"{threshold:.9g}", sweep.choice, number) for number, threshold in enumerate(points)),
+        "",
+        f"The smallest error is at {best.value:.6g}; in 95 % of the bootstrap samples between {best.low:.6g} and "
+        f"{best.high:.6g}.",
+        UNITS.format(projection=sweep.choice.reports[0].projection_error),
+    ]
+
+
+def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: GradientReport) -> list[str]:
+    """What the numbers are of. Raises `UsageError` where they have no unit."""
+    length = report.reference_length
     if length.value == 0:
         raise UsageError(
             f"step {step} of {run.name}: the on-policy gradient cannot be told from its noise, so it is no unit; "
@@ -41,11 +80,6 @@ def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()
         f"{sketch.directions} directions; the reference is the mean of "
         f"{int(sketch.reference.sequences.sum())} on-policy responses, its length {_with_interval(length)}",
         *doubt,
-        "",
-        HEADING,
-        *(_line(chosen[number], choice, number) for number in order),
-        "",
-        UNITS.format(projection=choice.reports[0].projection_error),
     ]
 
 

@@ -1,9 +1,4 @@
-"""Pure figure builders. The app and the lessons show the same pictures; nothing here touches a file or a page.
-
-Colours mean one thing everywhere: ratio > 1 warm, ratio < 1 cool, kept green, rejected grey, padding blank. Fills are
-translucent, so that every figure works on a light and on a dark page. A figure is built from plain dicts in one call:
-plotly's update_* and add_* methods cost more than the arithmetic behind the picture.
-"""
+"""Pure figure builders. The app and the lessons show the same pictures; nothing here touches a file or a page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,17 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch import Tensor
 
 from rlcorr.axes import decades, ratio_axis, span_of, token_axis
 from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.correction import inside, log_weights, rule_statistic
+from rlcorr.drawing import BLANK, COOL, KEPT, REJECTED, WARM, Figure, Part, Parts, fade, figure, vertical_line
 from rlcorr.errors import UsageError
 from rlcorr.types import CorrectionResult, TokenBatch
 
-WARM, COOL, KEPT, REJECTED = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97"
-BLANK = "rgba(0,0,0,0)"
 _LINES = ("#5f7a94", "#9a6cb4", REJECTED)  # curves over steps mean neither side of ratio 1
 _BINS = 81  # odd, so that the middle bar holds ratio 1 and no bar mixes warm and cool
 _CELLS = 96  # per side of a density
@@ -31,8 +24,6 @@ FATES = ("padding", "kept", "below bound", "above bound", "rejected")
 """Ordered by severity: where several tokens share a cell, the most severe one shows."""
 
 Lines = Mapping[str, Sequence[float | None]]
-Part = dict[str, Any]
-Parts = Sequence[Part]
 Statistic = tuple[list[Part], Part, Parts, Parts]  # traces, x axis, shapes, notes
 
 
@@ -59,9 +50,9 @@ def curve(
         y = {"type": "log", "exponentformat": "power", "dtick": 1, "range": decades}
     elif share and drawn:
         y = {"range": [min(min(drawn) - 0.01, 0.95), 1.005]}
-    shapes = [] if at is None else [_line(x=at, colour=REJECTED, dash="dot", width=1)]
+    shapes = [] if at is None else [vertical_line(x=at, colour=REJECTED, dash="dot", width=1)]
     x = {"title_text": "step", "tickformat": "d", "nticks": 6}
-    return _figure(traces, height=190, x=x, y=y, shapes=shapes, legend=len(lines) > 1)
+    return figure(traces, height=190, x=x, y=y, shapes=shapes, legend=len(lines) > 1)
 
 
 # --- one step: where the two policies disagree ---
@@ -77,7 +68,7 @@ def probability_density(batch: TokenBatch) -> Figure:
     diagonal["line"] = {"color": REJECTED, "width": 1}
     x = {"title_text": "probability in the engine, π_rollout", "range": [0, 1], "constrain": "domain"}
     y = {"title_text": "probability in the trainer, π_old", "range": [0, 1], "constrain": "domain", "scaleanchor": "x"}
-    return _figure([_density(edges, edges, counts, np.sign(rows - columns)), diagonal], height=340, x=x, y=y)
+    return figure([_density(edges, edges, counts, np.sign(rows - columns)), diagonal], height=340, x=x, y=y)
 
 
 def ratio_density(batch: TokenBatch) -> Figure:
@@ -92,7 +83,7 @@ def ratio_density(batch: TokenBatch) -> Figure:
     x = {"title_text": "probability in the engine, π_rollout", "range": [0, 1]}
     y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
     shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0, "y1": 0, "line": {"color": REJECTED}}]
-    return _figure([_density(x_edges, y_edges, counts, side)], height=340, x=x, y=y, shapes=shapes)
+    return figure([_density(x_edges, y_edges, counts, side)], height=340, x=x, y=y, shapes=shapes)
 
 
 def _density(x_edges: np.ndarray, y_edges: np.ndarray, counts: np.ndarray, side: np.ndarray) -> Part:
@@ -100,7 +91,7 @@ def _density(x_edges: np.ndarray, y_edges: np.ndarray, counts: np.ndarray, side:
     strength = np.log1p(counts)
     strength /= max(float(strength.max()), 1.0)
     z = np.where(side == 0, 2 + strength, side * strength)
-    cool, warm, green = ([_fade(c, a) for a in (0.12, 1)] for c in (COOL, WARM, KEPT))
+    cool, warm, green = ([fade(c, a) for a in (0.12, 1)] for c in (COOL, WARM, KEPT))
     scale = [[0, cool[1]], [0.25, cool[0]], [0.2501, warm[0]], [0.5, warm[1]], [0.75, green[0]], [1, green[1]]]
     return {
         "type": "heatmap",
@@ -140,7 +131,7 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
         _outline("before the bounds" if config.rollout_is else "token ratios", before, span),
     ]
     x = {"title_text": "importance weight", **ratio_axis(span)}
-    return _figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, notes=notes, legend=True)
+    return figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, notes=notes, legend=True)
 
 
 def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: RejectionRule) -> Figure:
@@ -158,7 +149,7 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
         y = token_axis(len(kept) + len(rejected))
     else:
         y = {"title_text": "sequences", "range": [0, 1.15 * max(1, int((traces[0]["y"] + traces[1]["y"]).max()))]}
-    return _figure(traces, height=300, x=x, y=y, shapes=marks, notes=notes, legend=True)
+    return figure(traces, height=300, x=x, y=y, shapes=marks, notes=notes, legend=True)
 
 
 def _ratio_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
@@ -214,7 +205,7 @@ def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
 def fate_mask(fates: np.ndarray) -> Figure:
     """Rows are sequences, columns are tokens; padding is blank. Large masks are binned to the most severe fate."""
     down, across = (max(1, math.ceil(n / _LARGEST_MASK)) for n in fates.shape)
-    colours = [BLANK, _fade(KEPT, 0.3), COOL, WARM, REJECTED]
+    colours = [BLANK, fade(KEPT, 0.3), COOL, WARM, REJECTED]
     cells = {
         "type": "heatmap",
         "name": "fate",
@@ -235,7 +226,7 @@ def fate_mask(fates: np.ndarray) -> Figure:
     keys = [key | {"name": n, "marker": marker | {"color": c}} for n, c in zip(FATES[1:], colours[1:], strict=True)]
     x = {"title_text": "token", "showgrid": False}
     y = {"title_text": "sequence", "showgrid": False, "autorange": "reversed"}
-    return _figure([cells, *keys], height=300, x=x, y=y, legend=True)
+    return figure([cells, *keys], height=300, x=x, y=y, legend=True)
 
 
 def _binned(codes: np.ndarray, down: int, across: int) -> np.ndarray:
@@ -265,31 +256,6 @@ def _digest_of(trace: Any) -> str:
 
 
 # --- parts ---
-
-
-def _figure(
-    traces: Parts, *, height: int, x: Part, y: Part, shapes: Parts = (), notes: Parts = (), legend: bool = False
-) -> Figure:
-    axis = {"gridcolor": _fade(REJECTED, 0.25), "zeroline": False, "title_standoff": 6, "title_font_size": 12}
-    note = {"yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11}}
-    layout = {
-        "template": "none",
-        "height": height,
-        "margin": {"l": 52, "r": 12, "t": 42 if legend else 8, "b": 40},
-        "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
-        "bargap": 0,
-        "barmode": "overlay",
-        "hovermode": "closest",
-        "uirevision": "keep",
-        "paper_bgcolor": BLANK,
-        "plot_bgcolor": BLANK,
-        "xaxis": axis | x,
-        "yaxis": axis | y,
-        "shapes": list(shapes),
-        "annotations": [note | n for n in notes],
-    }
-    return Figure(data=traces, layout=layout)
 
 
 _SIDES = [COOL] * (_BINS // 2) + [KEPT] + [WARM] * (_BINS // 2)
@@ -341,13 +307,7 @@ def _bound(x: float, bound: float, drawn: tuple[float, float], colour: str) -> t
     room = (high - low) / 8  # two bounds close to 1 are written outwards, where there is room
     anchor = "left" if (x < high - room if x >= 0 else x < low + room) else "right"
     note = {"x": x, "text": f" {bound:g} ", "xanchor": anchor, "y": 1}
-    return [_line(x=x, colour=colour, dash="dash", width=2)], [note]
-
-
-def _line(*, x: float, colour: str, dash: str, width: int) -> Part:
-    """A vertical line over the whole height."""
-    line = {"color": colour, "dash": dash, "width": width}
-    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    return [vertical_line(x=x, colour=colour, dash="dash", width=2)], [note]
 
 
 def _pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -364,8 +324,3 @@ def _centres(edges: np.ndarray) -> np.ndarray:
 
 def _numpy(values: Tensor) -> np.ndarray:
     return values.detach().float().cpu().numpy()
-
-
-def _fade(colour: str, alpha: float) -> str:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{alpha})"

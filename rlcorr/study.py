@@ -173,6 +173,13 @@ def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
     return sorted(found, key=lambda outcome: -outcome.reward.value)
 
 
+def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[list[int], list[Interval]]:
+    """The steps of a preset, and a column over its seeds at each."""
+    own = [row for row in rows if row["preset"] == preset]
+    steps = sorted({row["step"] for row in own})
+    return steps, [over_seeds([row[column] for row in own if row["step"] == step]) for step in steps]
+
+
 def over_seeds(values: Sequence[float]) -> Interval:
     """Mean, lowest and highest: with three seeds nothing narrower is honest."""
     return Interval(fmean(values), min(values), max(values))

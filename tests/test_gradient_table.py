@@ -10,7 +10,8 @@ from tiny import tiny_config
 from rlcorr import runs
 from rlcorr.cli import run_verb
 from rlcorr.errors import UsageError
-from rlcorr.gradient_table import HEADING, gradient_table
+from rlcorr.gradient_sweep import at_threshold
+from rlcorr.gradient_table import HEADING, gradient_table, sweep_table
 from rlcorr.gradients import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.sketches import last_sketch, read_sketch, updated_batch
@@ -36,7 +37,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[
 
 def rows_of(lines: list[str]) -> list[str]:
     """The lines between the heading and the units."""
-    after = lines[lines.index(HEADING) + 1 :]
+    heading = next(number for number, line in enumerate(lines) if line.endswith(HEADING.format("")[-40:]))
+    after = lines[heading + 1 :]
     return after[: after.index("")]
 
 
@@ -70,6 +72,34 @@ def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_ru
     assert recorded is not None
     assert updated is not None
     assert torch.equal(recorded, updated)
+
+
+def test_one_preset_over_its_threshold(run: Path) -> None:
+    """Twenty thresholds, ascending, with the report at each; the best one is among them and in its own interval."""
+    lines = sweep_table(run, "decoupled_token_is", 2)
+    rows = rows_of(lines)
+    thresholds = [float(line.split()[0]) for line in rows]
+    assert len(thresholds) == 20
+    assert thresholds == sorted(thresholds)
+    last = at_threshold(preset("decoupled_token_is"), thresholds[-1])
+    got = report(updated_batch(run, 2), read_sketch(run, 2), last)
+    assert f"{got.relative_bias.value:.2f} [{got.relative_bias.low:.2f}, {got.relative_bias.high:.2f}]" in rows[-1]
+    (sentence,) = [line for line in lines if line.startswith("The smallest error is at ")]
+    best, low, high = (
+        float(number.rstrip(".")) for number in re.findall(r"\d+\.?\d*(?:e-\d+)?", sentence) if number != "95"
+    )
+    assert any(best == pytest.approx(threshold, rel=1e-4) for threshold in thresholds)
+    assert low <= high
+
+
+def test_the_verb_over_a_threshold(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run_verb(["gradients", str(run), "--sweep", "decoupled_seq_is_rs", "--rule", "0"]) == 0
+    assert "decoupled_seq_is_rs at" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="neither weights nor rejection rules"):
+        run_verb(["gradients", str(run), "--sweep", "disabled"])
+    with pytest.raises(UsageError, match="rule must be below 1"):
+        run_verb(["gradients", str(run), "--sweep", "decoupled_seq_is_rs", "--rule", "1"])
 
 
 def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

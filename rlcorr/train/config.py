@@ -327,6 +327,9 @@ class PretrainConfig:
     stop_at_accuracy: float = 0.35
     """Stop once greedy decoding answers this share of held-out additions: half-taught leaves PPO something to do."""
     eval_every: int = 100
+    addition_every: int = 10
+    """Steps per step on additions, which are learned far sooner than the running sums of the others; 1: additions
+    alone."""
     addition_batch: int = 48
     running_sum_batch: int = 16
     learning_rate: float = 1e-3
@@ -335,6 +338,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         _member("architecture", self.architecture, Architecture)
+        _require(self.addition_every >= 1, "addition_every", self.addition_every, "≥ 1")
 
 
 def _check_task(config: TrainConfig) -> None:

@@ -22,8 +22,6 @@ from rlcorr.types import TokenBatch
 NEW = {"qwen2": new_lm, "qwen3_moe": new_moe_lm}
 TASK_NAMES = ("addition", "running_sum")
 HELD_OUT_PROMPTS = 512
-ADDITION_EVERY = 10
-"""Addition is learned in far fewer steps than running sums, so it comes up more rarely."""
 
 
 def pretrain(config: PretrainConfig) -> Path:
@@ -39,7 +37,7 @@ def pretrain(config: PretrainConfig) -> Path:
     rows = {"addition": config.addition_batch, "running_sum": config.running_sum_batch}
     with tqdm(range(1, config.max_steps + 1), desc="pretrain", unit="step", dynamic_ncols=True) as progress:
         for step in progress:
-            name = "addition" if step % ADDITION_EVERY == 0 else "running_sum"
+            name = "addition" if step % config.addition_every == 0 else "running_sum"
             batch = _supervised(list(itertools.islice(streams[name], rows[name])), tokenizer)
             loss = -policy(batch, 1.0).log_probs[batch.response_mask].mean()
             optimizer.zero_grad()

@@ -1,0 +1,54 @@
+"""What all figures are made of: the colours, the page they lie on, a line across it. The only import of plotly.
+
+Colours mean one thing everywhere: ratio > 1 warm, ratio < 1 cool, kept green, rejected grey, padding blank. Fills are
+translucent, so that every figure works on a light and on a dark page. A figure is built from plain dicts in one call:
+plotly's update_* and add_* methods cost more than the arithmetic behind the picture.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from plotly.graph_objects import Figure
+
+WARM, COOL, KEPT, REJECTED = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97"
+BLANK = "rgba(0,0,0,0)"
+
+Part = dict[str, Any]
+Parts = Sequence[Part]
+
+
+def figure(
+    traces: Parts, *, height: int, x: Part, y: Part, shapes: Parts = (), notes: Parts = (), legend: bool = False
+) -> Figure:
+    """The one way a figure is built: traces, axes, marks and notes on a page without a background."""
+    axis = {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title_standoff": 6, "title_font_size": 12}
+    note = {"yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11}}
+    layout = {
+        "template": "none",
+        "height": height,
+        "margin": {"l": 52, "r": 12, "t": 42 if legend else 8, "b": 40},
+        "showlegend": legend,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
+        "bargap": 0,
+        "barmode": "overlay",
+        "hovermode": "closest",
+        "uirevision": "keep",
+        "paper_bgcolor": BLANK,
+        "plot_bgcolor": BLANK,
+        "xaxis": axis | x,
+        "yaxis": axis | y,
+        "shapes": list(shapes),
+        "annotations": [note | n for n in notes],
+    }
+    return Figure(data=traces, layout=layout)
+
+
+def vertical_line(*, x: float, colour: str, dash: str, width: int) -> Part:
+    """A vertical line over the whole height."""
+    line = {"color": colour, "dash": dash, "width": width}
+    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+
+
+def fade(colour: str, alpha: float) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"

@@ -1,0 +1,145 @@
+"""Figures of gradients: error over a threshold, presets between bias and noise, KL losses, the study."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rlcorr.drawing import COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, vertical_line
+from rlcorr.gradient_sweep import GradientSweep
+from rlcorr.gradients import GradientReport, Interval
+from rlcorr.kl_truth import KLGradientReport
+
+ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
+"""Colours of presets, which stand for neither side of ratio 1."""
+RATIO_TICKS = (*(1 + 10.0**-k for k in range(7, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
+UNIT = "in units of the on-policy gradient"
+
+
+def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure:
+    """Bias, noise and whole error over the threshold, with 95 % bands; the thresholds that may be the best are shaded,
+    `at` draws a cursor."""
+    reports, x = sweep.choice.reports, [_place(sweep, threshold) for threshold in sweep.thresholds]
+    lines = {
+        "bias": (WARM, [report.relative_bias for report in reports]),
+        "noise": (COOL, [noise(report) for report in reports]),
+        "error": (KEPT, [report.error for report in reports]),
+    }
+    traces = [part for name, (colour, values) in lines.items() for part in _banded(name, x, values, colour)]
+    best = [_place(sweep, end) for end in (sweep.best.value, sweep.best.low, sweep.best.high)]
+    chosen = {"type": "rect", "x0": best[1], "x1": best[2], "yref": "paper", "y0": 0, "y1": 1}
+    chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
+    shapes = [chosen, vertical_line(x=best[0], colour=KEPT, dash="dash", width=2), _nothing()]
+    if at is not None:
+        cursor = min(max(_place(sweep, at), x[0]), x[-1])
+        shapes.append(vertical_line(x=cursor, colour=REJECTED, dash="dot", width=2))
+    y = {"title_text": UNIT, "rangemode": "tozero"}
+    return figure(traces, height=300, x=_threshold_axis(sweep, x), y=y, shapes=shapes, legend=True)
+
+
+def _place(sweep: GradientSweep, threshold: float) -> float:
+    """Where a threshold stands on a logarithmic axis: ratios by their logarithm, so that 1.001 is not squeezed in."""
+    return max(math.log(threshold), 1e-12) if sweep.of_ratio else threshold
+
+
+def _threshold_axis(sweep: GradientSweep, x: Sequence[float]) -> Part:
+    axis: Part = {"title_text": "threshold", "type": "log", "range": [math.log10(x[0]), math.log10(x[-1])]}
+    if not sweep.of_ratio:
+        return axis | {"dtick": 1, "exponentformat": "power"}
+    ticks = [t for t in RATIO_TICKS if x[0] <= math.log(t) <= x[-1]]
+    return axis | {"tickvals": [math.log(t) for t in ticks], "ticktext": [f"{t:.8g}" for t in ticks]}
+
+
+def noise(report: GradientReport) -> Interval:
+    """Standard deviation over batches of this size, over the length of the reference."""
+    unit = report.reference_length.value
+    return Interval(*(end**0.5 / unit for end in (report.variance.value, report.variance.low, report.variance.high)))
+
+
+def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "") -> Figure:
+    """One point per preset, noise to the right, bias upwards, with 95 % bars; the error is the distance from the
+    corner. On the dashed arc it is 1, which is what doing nothing has."""
+    found = {name: (noise(report), report.relative_bias) for name, report in reports.items()}
+    traces = [
+        _cross(name, across, up, WARM if name == marked else ACROSS[0], named=name == marked)
+        for name, (across, up) in found.items()
+    ]
+    top = max((max(across.value, up.value) for across, up in found.values()), default=1.0) * 1.15
+    arc = {"type": "circle", "x0": -1, "x1": 1, "y0": -1, "y1": 1, "line": {"color": REJECTED, "dash": "dash"}}
+    x = {"title_text": f"noise, {UNIT}", "range": [0, max(top, 1.2)]}
+    y = {"title_text": f"bias, {UNIT}", "range": [0, max(top, 1.2)]}
+    return figure(traces, height=380, x=x, y=y, shapes=[arc])
+
+
+def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
+    """Of each estimator as a loss: the cosine of its expected gradient with those of both KLs, with 95 % bars, and
+    above them its length over that of the first: a direction without a length means nothing."""
+    names = list(reports)
+    own, other = ([getattr(reports[name], key) for name in names] for key in ("cosine", "reverse_cosine"))
+    traces = [
+        _bars_with_ends("with ∇KL(π_θ‖target)", names, own, KEPT),
+        _bars_with_ends("with ∇KL(target‖π_θ)", names, other, WARM),
+    ]
+    lengths = [{"x": name, "text": f"×{report.length.value:.2g}", "y": 1} for name, report in reports.items()]
+    made = figure(
+        traces,
+        height=300,
+        x={"type": "category"},
+        y={"title_text": "cosine", "range": [-1.05, 1.3]},
+        notes=lengths,
+        legend=True,
+    )
+    return made.update_layout(barmode="group", bargap=0.3)
+
+
+def over_steps(steps: Sequence[int], lines: Mapping[str, Sequence[Interval]], *, log: bool = False) -> Figure:
+    """One line per preset: the mean over seeds, its band from the lowest seed to the highest."""
+    traces = []
+    for (name, values), colour in zip(lines.items(), ACROSS, strict=False):
+        traces += _banded(name, list(steps), list(values), colour)
+    y: Part = {"type": "log", "exponentformat": "power"} if log else {}
+    return figure(traces, height=300, x={"title_text": "step", "tickformat": "d"}, y=y, legend=True)
+
+
+# --- parts ---
+
+
+def _banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: str) -> list[Part]:
+    """A line over its band. The band is one closed outline, so that it cannot come apart from its line."""
+    around = [*(value.high for value in values), *(value.low for value in reversed(values))]
+    band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "fillcolor": fade(colour, 0.18)}
+    band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, 95 %"}
+    line = {"type": "scatter", "x": list(x), "y": [value.value for value in values], "mode": "lines", "name": name}
+    return [band, line | {"line": {"color": colour, "width": 2}, "legendgroup": name}]
+
+
+def _cross(name: str, across: Interval, up: Interval, colour: str, *, named: bool) -> Part:
+    """A point with bars to both sides, that shows its name where it is marked, or under the mouse."""
+    return {
+        "type": "scatter", "name": name, "x": [across.value], "y": [up.value],
+        "mode": "markers+text" if named else "markers", "text": [name], "textposition": "top center",
+        "marker": {"color": colour, "size": 8},
+        "error_x": _ends(across, colour), "error_y": _ends(up, colour),
+        "hovertemplate": name + ": noise %{x:.2f}, bias %{y:.2f}<extra></extra>",
+    }  # fmt: skip
+
+
+def _bars_with_ends(name: str, x: Sequence[str], values: Sequence[Interval], colour: str) -> Part:
+    return {
+        "type": "bar", "name": name, "x": list(x), "y": [value.value for value in values],
+        "marker": {"color": fade(colour, 0.7)},
+        "error_y": {
+            "array": [value.high - value.value for value in values],
+            "arrayminus": [value.value - value.low for value in values],
+            "color": colour, "thickness": 1,
+        },
+    }  # fmt: skip
+
+
+def _ends(interval: Interval, colour: str) -> Part:
+    above, below = interval.high - interval.value, interval.value - interval.low
+    return {"array": [max(above, 0)], "arrayminus": [max(below, 0)], "color": fade(colour, 0.35), "thickness": 1}
+
+
+def _nothing() -> Part:
+    """The error of a gradient that is always 0."""
+    line = {"color": REJECTED, "dash": "dash", "width": 1}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": line}
