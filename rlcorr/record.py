@@ -25,11 +25,16 @@ class Recipe:
 def read_index() -> dict[str, Recipe]:
     """Name → recipe, in the order of the file. Options that all runs share stand first in each."""
     content = tomllib.loads((runs.ROOT / "index.toml").read_text(encoding="utf-8"))
-    shared = content.pop("shared")["options"].split()
+    shared = content.pop("shared")["options"]
     return {
-        name: Recipe(name, entry["story"], entry["look"], (*shared, *entry["options"].split(), "--run", name))
+        name: Recipe(name, entry["story"], entry["look"], _options(f"{shared} {entry['options']} --run {name}"))
         for name, entry in content.items()
     }
+
+
+def _options(text: str) -> tuple[str, ...]:
+    """The words of a command; $RLCORR_RUNS stands for the folder of the runs, as in a run's config.yaml."""
+    return tuple(word.replace("$RLCORR_RUNS", str(runs.ROOT)) for word in text.split())
 
 
 def find_recipe(name: str) -> Recipe:

@@ -18,9 +18,22 @@ def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
     assert runs.verify(paths[0]).problems == []
 
 
-def test_the_shipped_warm_start_is_what_its_manifest_says() -> None:
-    """And leaves PPO something to do: at most half of the held-out additions are right."""
-    warm_start = runs.ROOT / "warm_start"
+@pytest.mark.slow
+def test_additions_alone(local_runs: Path) -> None:
+    """A mixture of experts that never sees a running sum, and says so."""
+    path = pretrain(
+        PretrainConfig(run="moe", architecture="qwen3_moe", addition_every=1, max_steps=4, addition_batch=4)
+    )
+    manifest = runs.read_manifest(path)
+    assert manifest.task == "addition"
+    assert list(manifest.config["greedy_accuracy"]) == ["addition"]
+    assert "qwen3_moe" in manifest.story
+
+
+@pytest.mark.parametrize("name", ["warm_start"])
+def test_the_shipped_warm_starts_are_what_their_manifests_say(name: str) -> None:
+    """And leave PPO something to do: at most half of the held-out additions are right."""
+    warm_start = runs.ROOT / name
     assert runs.verify(warm_start).problems == []
     assert runs.read_manifest(warm_start).config["greedy_accuracy"]["addition"] <= 0.5
 

@@ -33,7 +33,7 @@ def pretrain(config: PretrainConfig) -> Path:
     policy = Policy(NEW[config.architecture](len(tokenizer)))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=config.warmup_steps)
-    streams = {name: examples(get_task(name), config.seed) for name in TASK_NAMES}
+    streams = {name: examples(get_task(name), config.seed) for name in _names(config)}
     rows = {"addition": config.addition_batch, "running_sum": config.running_sum_batch}
     with tqdm(range(1, config.max_steps + 1), desc="pretrain", unit="step", dynamic_ncols=True) as progress:
         for step in progress:
@@ -53,6 +53,10 @@ def pretrain(config: PretrainConfig) -> Path:
     return _save(path, config, policy, tokenizer)
 
 
+def _names(config: PretrainConfig) -> tuple[str, ...]:
+    return TASK_NAMES if config.addition_every > 1 else TASK_NAMES[:1]
+
+
 def _supervised(drawn: list[Example], tokenizer: PreTrainedTokenizerFast) -> TokenBatch:
     """Prompts and their right answers. Nothing sampled these, so the rollout log-probs are placeholders."""
     answers = [[*encode(tokenizer, e.answer)[1:], eos_id(tokenizer)] for e in drawn]
@@ -67,13 +71,13 @@ def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrai
     policy.lm.bfloat16().save_pretrained(checkpoint)
     tokenizer.save_pretrained(checkpoint)
     policy.lm.float()
-    accuracy = {name: _accuracy(policy, tokenizer, name) for name in TASK_NAMES}
+    accuracy = {name: _accuracy(policy, tokenizer, name) for name in _names(config)}
     print(", ".join(f"greedy accuracy on {name}: {value:.1%}" for name, value in accuracy.items()))
     manifest = RunManifest(
         slug=config.run,
-        story="The model that every PPO run starts from, trained by supervision until it half knows the tasks.",
+        story=f"A model to start from, {config.architecture}, taught by supervision until it half knows its task.",
         status="complete",
-        task=", ".join(TASK_NAMES),
+        task=", ".join(_names(config)),
         seed=config.seed,
         trainer_dtype="float32",
         versions=versions(),
