@@ -194,14 +194,16 @@ def finish_run(run: Path, manifest: RunManifest) -> None:
 
 
 def append_metrics(run: Path, row: dict[str, Any]) -> None:
-    """One JSON line, written with one call, so that a reader sees it whole or not at all.
+    """One JSON line, written with one call, so that a reader sees it whole or not at all. Numbers keep the seven digits
+    that float32 has.
 
     A line that a killed process left unfinished is ended first; otherwise the new one would be lost with it.
     """
+    short = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
     with (run / "metrics.jsonl").open("a+b") as file:
         file.seek(max(file.tell() - 1, 0))
         unfinished = file.read() not in (b"", b"\n")
-        file.write(b"\n" * unfinished + json.dumps(row).encode() + b"\n")
+        file.write(b"\n" * unfinished + json.dumps(short).encode() + b"\n")
 
 
 def rewind(run: Path, step: int) -> None:
