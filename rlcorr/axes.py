@@ -1,11 +1,15 @@
 """Axes that stand still while a threshold moves: their ranges and ticks, as plain numbers."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rlcorr.ratios import SAFETY_BOUND
+
+SMALLEST_PLACE = 1e-12
+RATIO_TICKS = (*(1 + 10.0**-k for k in range(5, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
 
 
 def token_axis(tokens: int) -> dict[str, Any]:
@@ -24,6 +28,27 @@ def ratio_axis(span: float) -> dict[str, Any]:
     ticks = ratio_ticks(span)
     places, labels = [math.log(t) for t in ticks], [f"{t:g}" for t in ticks]
     return {"range": [-span * 1.02, span * 1.02], "tickvals": places, "ticktext": labels}
+
+
+def threshold_place(threshold: float, *, of_ratio: bool) -> float:
+    """Where a bound stands on a logarithmic axis: its distance from neutral, so tight is left and loose is right. Of
+    ratios that is |log t|, so that 1.001 is not squeezed into a corner."""
+    return max(abs(math.log(threshold)) if of_ratio else abs(threshold), SMALLEST_PLACE)
+
+
+def threshold_axis(thresholds: Sequence[float], *, of_ratio: bool) -> dict[str, Any]:
+    """Labelled with the bounds themselves."""
+    places = [threshold_place(threshold, of_ratio=of_ratio) for threshold in thresholds]
+    first, last = min(places), max(places)
+    axis = {"title_text": "threshold", "type": "log", "range": [math.log10(first), math.log10(last)]}
+    below = (thresholds[0] < 1) if of_ratio else (thresholds[0] < 0)
+    if of_ratio:
+        bounds = [1 / t for t in RATIO_TICKS] if below else list(RATIO_TICKS)
+    else:
+        bounds = [(-1 if below else 1) * 10.0**k for k in range(-12, 9)]
+    at = [threshold_place(bound, of_ratio=of_ratio) for bound in bounds]
+    ticks = [(place, bound) for place, bound in zip(at, bounds, strict=True) if first <= place <= last]
+    return axis | {"tickvals": [place for place, _ in ticks], "ticktext": [f"{bound:.6g}" for _, bound in ticks]}
 
 
 def span_of(log_values: np.ndarray) -> float:

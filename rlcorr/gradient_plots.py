@@ -1,8 +1,9 @@
 """Figures of gradients: error over a threshold, presets between bias and noise, KL losses, the study."""
 
-import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from rlcorr.axes import threshold_axis, threshold_place
 from rlcorr.drawing import COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, vertical_line
 from rlcorr.gradient_sweep import GradientSweep
 from rlcorr.gradients import GradientReport, Interval
@@ -10,42 +11,31 @@ from rlcorr.kl_truth import KLGradientReport
 
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets, which stand for neither side of ratio 1."""
-RATIO_TICKS = (*(1 + 10.0**-k for k in range(7, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
 UNIT = "in units of the on-policy gradient"
 
 
 def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure:
     """Bias, noise and whole error over the threshold, with 95 % bands; the thresholds that may be the best are shaded,
     `at` draws a cursor."""
-    reports, x = sweep.choice.reports, [_place(sweep, threshold) for threshold in sweep.thresholds]
+    place = partial(threshold_place, of_ratio=sweep.of_ratio)
+    reports, x = sweep.choice.reports, [place(threshold) for threshold in sweep.thresholds]
     lines = {
         "bias": (WARM, [report.relative_bias for report in reports]),
         "noise": (COOL, [noise(report) for report in reports]),
         "error": (KEPT, [report.error for report in reports]),
     }
     traces = [part for name, (colour, values) in lines.items() for part in _banded(name, x, values, colour)]
-    best = [_place(sweep, end) for end in (sweep.best.value, sweep.best.low, sweep.best.high)]
+    best = [place(end) for end in (sweep.best.value, sweep.best.low, sweep.best.high)]
     chosen = {"type": "rect", "x0": best[1], "x1": best[2], "yref": "paper", "y0": 0, "y1": 1}
     chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
     shapes = [chosen, vertical_line(x=best[0], colour=KEPT, dash="dash", width=2), _nothing()]
     if at is not None:
-        cursor = min(max(_place(sweep, at), x[0]), x[-1])
+        cursor = min(max(place(at), x[0]), x[-1])
         shapes.append(vertical_line(x=cursor, colour=REJECTED, dash="dot", width=2))
     y = {"title_text": UNIT, "rangemode": "tozero"}
-    return figure(traces, height=300, x=_threshold_axis(sweep, x), y=y, shapes=shapes, legend=True)
-
-
-def _place(sweep: GradientSweep, threshold: float) -> float:
-    """Where a threshold stands on a logarithmic axis: ratios by their logarithm, so that 1.001 is not squeezed in."""
-    return max(math.log(threshold), 1e-12) if sweep.of_ratio else threshold
-
-
-def _threshold_axis(sweep: GradientSweep, x: Sequence[float]) -> Part:
-    axis: Part = {"title_text": "threshold", "type": "log", "range": [math.log10(x[0]), math.log10(x[-1])]}
-    if not sweep.of_ratio:
-        return axis | {"dtick": 1, "exponentformat": "power"}
-    ticks = [t for t in RATIO_TICKS if x[0] <= math.log(t) <= x[-1]]
-    return axis | {"tickvals": [math.log(t) for t in ticks], "ticktext": [f"{t:.8g}" for t in ticks]}
+    return figure(
+        traces, height=300, x=threshold_axis(sweep.thresholds, of_ratio=sweep.of_ratio), y=y, shapes=shapes, legend=True
+    )
 
 
 def noise(report: GradientReport) -> Interval:

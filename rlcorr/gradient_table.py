@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlcorr.errors import UsageError
-from rlcorr.gradient_sweep import gradient_sweep, usual_thresholds
+from rlcorr.gradient_sweep import gradient_sweep
 from rlcorr.gradients import Choice, GradientReport, Interval, compare
 from rlcorr.presets import PRESETS, preset
 from rlcorr.score_sums import Sketch
 from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.thresholds import usual_thresholds
 from rlcorr.types import TokenBatch
 
 COLUMNS = {"bias": 22, "noise": 8, "error": 8, "cosine": 22, "step length": 22, "ESS": 7, "best in": 9}
@@ -51,7 +52,7 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
     `gradient_table` does, and for a preset without a threshold."""
     step = last_sketch(run) if step is None else step
     sketch, batch = read_sketch(run, step), updated_batch(run, step)
-    points = usual_thresholds(batch, preset(name), rule, THRESHOLDS)
+    points = usual_thresholds(batch, preset(name), rule, count=THRESHOLDS)
     sweep = gradient_sweep(batch, sketch, preset(name), rule=rule, thresholds=points)
     best = sweep.best
     return [

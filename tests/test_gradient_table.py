@@ -10,11 +10,11 @@ from tiny import tiny_config
 from rlcorr import runs
 from rlcorr.cli import run_verb
 from rlcorr.errors import UsageError
-from rlcorr.gradient_sweep import at_threshold
 from rlcorr.gradient_table import HEADING, gradient_table, sweep_table
 from rlcorr.gradients import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.thresholds import at_threshold
 from rlcorr.train import ppo
 from rlcorr.train.config import AdvantageConfig, SketchConfig
 from rlcorr.train.tasks import TASKS

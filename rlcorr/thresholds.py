@@ -1,0 +1,109 @@
+"""One bound of a correction as a number that can be moved, and where it is worth moving it."""
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.correction import log_weights, needed, rule_statistic
+from rlcorr.errors import UsageError
+from rlcorr.ratios import log_ratio
+from rlcorr.types import TokenBatch
+
+Side = Literal["upper", "lower", "band"]
+POINTS = 60
+LARGEST = 500.0
+"""Logarithm of a ratio, so that exp of it is a float."""
+
+
+def at_threshold(
+    correction: CorrectionConfig, threshold: float, rule: int | None = None, side: Side = "band"
+) -> CorrectionConfig:
+    """The correction with another bound of its weights, or of the rule with this index; without weights of the first.
+
+    band: one number for both sides, t above, and where there is a bound below as well, 1/t for ratios and −t for
+    differences; what is bounded on one side only stays so. Raises `UsageError` without weights and rules.
+    """
+    rule = swept(correction, rule)
+    if rule is None:
+        lower, upper = correction.rollout_is_threshold_lower, correction.rollout_is_threshold
+        lower, upper = _moved(lower, upper, threshold, side, of_ratio=True)
+        return replace(correction, rollout_is_threshold=upper, rollout_is_threshold_lower=lower)
+    rules = list(correction.rollout_rs)
+    old = rules[rule]
+    lower, upper = _moved(old.lower, old.upper, threshold, side, of_ratio=old.divergence == "k1")
+    if side == "band" and old.lower is not None and math.isinf(old.upper):
+        upper = old.upper
+    rules[rule] = replace(old, lower=lower, upper=upper)
+    return replace(correction, rollout_rs=tuple(rules))
+
+
+def _moved(
+    lower: float | None, upper: float, threshold: float, side: Side, *, of_ratio: bool
+) -> tuple[float | None, float]:
+    if side == "upper":
+        return lower, threshold
+    if side == "lower":
+        return threshold, upper
+    mirrored = 1 / threshold if of_ratio else -threshold
+    return (None if lower is None else mirrored), threshold
+
+
+def usual_thresholds(
+    batch: TokenBatch,
+    correction: CorrectionConfig,
+    rule: int | None = None,
+    *,
+    side: Side = "band",
+    count: int = POINTS,
+) -> list[float]:
+    """From the tightest to the loosest: spaced evenly in the logarithm of the distance from r = 1, between the 5 %
+    closest items and the farthest. Raises `UsageError` where no item is off."""
+    rule = swept(correction, rule)
+    sizes = _distances(batch, correction, rule)
+    if not len(sizes):
+        raise UsageError("no token of this batch is off its ratio of 1: there is nothing to bound.")
+    sizes = sizes.clamp(max=LARGEST)
+    low, high = math.log(sizes.quantile(0.05)), math.log(1.001 * sizes.max())
+    distances = torch.linspace(low, high, count, dtype=torch.float64).exp()
+    sign = -1 if side == "lower" else 1
+    return ((sign * distances).exp() if is_ratio(correction, rule) else sign * distances).tolist()
+
+
+def swept(correction: CorrectionConfig, rule: int | None) -> int | None:
+    """The rule whose bound moves; None: the weights'."""
+    rules = len(correction.rollout_rs)
+    if rule is None and correction.rollout_is is None:
+        if not rules:
+            raise UsageError("the correction has neither weights nor rejection rules: there is no threshold to move.")
+        return 0
+    if rule is not None and not 0 <= rule < rules:
+        raise UsageError(f"rule must be below {rules}, the number of the correction's rejection rules; got {rule}.")
+    return rule
+
+
+def is_ratio(correction: CorrectionConfig, rule: int | None) -> bool:
+    """Whether what is bounded is a ratio, neutral at 1, rather than a divergence, neutral at 0."""
+    return rule is None or _of_ratio(correction.rollout_rs[rule])
+
+
+def _of_ratio(rule: RejectionRule) -> bool:
+    return rule.divergence in ("k1", "mult_error")
+
+
+def _distances(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> Tensor:
+    """How far each item is off, above 0; of ratios the logarithm."""
+    mask = batch.response_mask
+    d = log_ratio(needed(batch, correction), batch.rollout_log_probs, mask)
+    if rule is None:
+        assert correction.rollout_is is not None
+        statistic = log_weights(d, mask, correction.rollout_is)
+    else:
+        own = correction.rollout_rs[rule]
+        statistic = rule_statistic(own, batch, d)
+        statistic = statistic.log() if own.divergence == "mult_error" else statistic
+    sizes = statistic[mask if statistic.shape == mask.shape else mask.any(-1, keepdim=True)].double().abs()
+    return sizes[(sizes > 0) & sizes.isfinite()]
