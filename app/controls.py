@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import data
+import editing
 import state
 import streamlit as st
 import words
@@ -13,7 +14,8 @@ from state import Bound
 from streamlit.delta_generator import DeltaGenerator
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, runs
-from rlcorr.errors import unknown
+from rlcorr.errors import UsageError, unknown
+from rlcorr.thresholds import Side, at_threshold
 
 
 def pick(known: dict[str, Path]) -> state.Selection:
@@ -111,18 +113,35 @@ def preset_name() -> str:
 
 def _preset_changed() -> None:
     state.changed("preset")
-    state.reset_bounds()
+    state.reset_fields()
 
 
 def thresholds(config: CorrectionConfig) -> CorrectionConfig:
-    """Controls for every bound that the configuration has, the first one live; the configuration with their values."""
+    """Controls for every bound that the configuration has, the first one live, and for what else can be changed; the
+    configuration as they say."""
+    choices = editing.choices_of(config)
+    state.sync_choices(choices)
+    bounded = st.container()
+    with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices)):
+        editing.controls(choices)
+    try:
+        config = editing.edited(config, choices)
+    except UsageError as error:
+        st.error(words.plain(f"{error} Showing the preset itself."))
+        return config
     bounds = bounds_of(config)
-    state.sync_bounds(bounds)
-    for number, b in enumerate(bounds):
-        _live(b) if number == 0 else _native(b)
-    if bounds and state.is_changed():
-        st.button("Reset to the preset's numbers", key="reset", on_click=state.reset_bounds)
+    state.sync_bounds(bounds, choices)
+    state.show_bounds(bounds)
+    with bounded:
+        for number, b in enumerate(bounds):
+            _live(b) if number == 0 else _native(b)
+    if state.is_changed():
+        st.button("Reset to the preset's numbers", key="reset", on_click=state.reset_fields)
     return with_bounds(config, {b.key: state.bound(b) for b in bounds})
+
+
+def _is_edited(choices: list[state.Choice]) -> bool:
+    return any(state.choice(c) != c.value for c in choices)
 
 
 def _live(b: Bound) -> None:
@@ -130,14 +149,30 @@ def _live(b: Bound) -> None:
     at = live_slider(
         b.label, state.bound(b), low=low, high=high, offset=b.offset, token=state.token(), key=f"live_{b.key}"
     )
-    state.set_bound(b, at.value, done=at.done)
+    state.put(b, at.value, done=at.done)
 
 
 def _native(b: Bound) -> None:
     # A fresh key per token: that is how the box takes a new value from the preset or the URL.
     key, start = f"{b.key}_{state.token()}", state.bound(b)
     step = max(abs(b.value - b.offset) / 10, 1e-6)
-    state.set_bound(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
+    state.put(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
+
+
+def set_threshold(config: CorrectionConfig, threshold: float, rule: int | None) -> None:
+    """Put the bounds of the weights, or of a rule, where a budget puts them, within what their controls reach."""
+    moved = {b.key: b.value for b in bounds_of(at_threshold(config, threshold, rule))}
+    for b in state.shown_bounds():
+        if b.key in moved and part_of(config, b)[0] == rule:
+            state.put(b, min(max(moved[b.key], b.low), b.high), done=False)
+    state.fields_are_set()
+
+
+def part_of(config: CorrectionConfig, b: Bound) -> tuple[int | None, Side]:
+    """Which rule a bound belongs to, None for the weights, and its side."""
+    name, _, side = b.key.rpartition("_")
+    names = [rule.name for rule in config.rollout_rs]
+    return (None if name == "is" else names.index(name)), ("lower" if side == "lower" else "upper")
 
 
 def bounds_of(config: CorrectionConfig) -> list[Bound]:

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import streamlit as st
 
-from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics, runs
+from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, budget, correct, measure, metrics, runs
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.report import PREFIX
+from rlcorr.sweep import Sweep
+from rlcorr.thresholds import Side, usual_thresholds
+from rlcorr.thresholds import swept as swept_part
 
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""
+
+CURVE_POINTS = 200
 
 Stamp = tuple[int, int]
 """(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
@@ -117,6 +122,23 @@ def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionRe
     return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
 
 
+Identity = tuple[str, int, Stamp]
+"""What a batch is known by: its run, its step, the state of its file."""
+
+
+def identity(run: Path, number: int) -> Identity:
+    return str(run), number, stamp(runs.step_path(run, number))
+
+
+def swept(
+    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side
+) -> tuple[Sweep, list[float]]:
+    """The index of the weights or of one rule, whatever their bounds are, and thresholds to draw."""
+    part = swept_part(config, rule)
+    what = repr((config.rollout_is, config.rollout_is_mode) if part is None else config.rollout_rs[part].name)
+    return _swept(of, what, side, batch, config, rule)
+
+
 def furthest(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
     """The responses whose mean log-ratio is largest in size."""
     d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
@@ -142,6 +164,14 @@ def _metric_rows(run: Path, version: Stamp) -> list[dict]:
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _step(run: Path, number: int, version: Stamp) -> runs.StepRecord:
     return runs.read_step(run, number)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _swept(
+    of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
+) -> tuple[Sweep, list[float]]:
+    """Raises `UsageError` where no item is off."""
+    return budget.index(_batch, _config, _rule), usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

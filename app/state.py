@@ -1,8 +1,9 @@
-"""What the pages remember. `run`, `step` and `preset` are widgets bound to the URL; bounds are kept here.
+"""What the pages remember. `run`, `step` and `preset` are widgets bound to the URL; the fields of a configuration, its
+choices and its bounds, are kept here.
 
-A bound is in the URL, under the key below, only where it differs from the preset's own number. It is written when a
-control is let go, not while it is dragged, and read again whenever the URL says something that this module did not
-write: on the first visit, and after the browser's Back button.
+A field is in the URL, under its key, only where it differs from the preset's own value. It is written when a control is
+let go, not while it is dragged, and read again whenever the URL says something that this module did not write: on the
+first visit, and after the browser's Back button.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import streamlit as st
 
+BOUNDS, CHOICES = "token", "choices_token"
 NEWEST, LATEST, DEFAULT_PRESET = "newest", "latest", "decoupled_token_is"
 
 
@@ -27,6 +29,22 @@ class Bound:
     high: float
     offset: float
     help: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting of a configuration that is picked from a list: its URL key and the preset's value. Several values are
+    separated by commas."""
+
+    key: str
+    label: str
+    value: str
+    options: tuple[str, ...]
+    help: str
+    several: bool = False
+
+
+Field = Bound | Choice
 
 
 @dataclass(frozen=True)
@@ -57,37 +75,57 @@ def notice(key: str, sentence: str) -> None:
 
 
 def notices() -> list[str]:
-    keys = ("run_notice", "step_notice", "preset_notice", "bounds_notice")
+    keys = ("run_notice", "step_notice", "preset_notice", "fields_notice")
     return [st.session_state[key] for key in keys if key in st.session_state]
 
 
-# --- bounds ---
+# --- the fields of a configuration ---
 
 
-def token() -> int:
-    """Changes whenever the controls of the bounds must take a new value from here."""
-    return st.session_state.setdefault("token", 0)
+def token(of: str = BOUNDS) -> int:
+    """Changes whenever the controls of the bounds, or of the choices, must take a new value from here."""
+    return st.session_state.setdefault(of, 0)
 
 
 def bound(b: Bound) -> float:
-    return _set().get(b.key, b.value)
+    return float(_set().get(b.key, b.value))
 
 
-def set_bound(b: Bound, value: float, *, done: bool = True) -> None:
+def choice(c: Choice) -> str:
+    return str(_set().get(c.key, c.value))
+
+
+def put(field: Field, value: float | str, *, done: bool = True) -> None:
     """Remember the value; write the URL once it is final."""
-    if value == b.value:
-        _set().pop(b.key, None)
+    if value == field.value:
+        _set().pop(field.key, None)
     else:
-        _set()[b.key] = value
+        _set()[field.key] = value
     if done:
         _write_url()
 
 
-def reset_bounds() -> None:
-    """Back to the preset's own numbers."""
-    st.session_state["bounds"] = {}
-    st.session_state.pop("bounds_notice", None)
-    st.session_state["token"] = token() + 1
+def reset_fields() -> None:
+    """Back to the preset's own values."""
+    st.session_state["fields"] = {}
+    st.session_state.pop("fields_notice", None)
+    for of in (BOUNDS, CHOICES):
+        st.session_state[of] = token(of) + 1
+    _write_url()
+
+
+def show_bounds(bounds: list[Bound]) -> None:
+    st.session_state["shown_bounds"] = bounds
+
+
+def shown_bounds() -> list[Bound]:
+    """The bounds that have controls, with the preset's values."""
+    return st.session_state.get("shown_bounds", [])
+
+
+def fields_are_set() -> None:
+    """Something else than their controls has set bounds: the controls take them, and the URL."""
+    st.session_state[BOUNDS] = token() + 1
     _write_url()
 
 
@@ -102,48 +140,71 @@ def enter(view: str) -> None:
         st.session_state["came_back"] = True
 
 
-def sync_bounds(bounds: list[Bound]) -> None:
-    """Take over bounds from the URL, unless the URL is what was written last."""
-    came_back = st.session_state.pop("came_back", False)
-    raw = {b.key: st.query_params[b.key] for b in bounds if b.key in st.query_params}
-    if came_back and not raw and _set():
+def sync_choices(choices: list[Choice]) -> None:
+    """Take over choices from the URL, unless the URL is what was written last."""
+    if st.session_state.pop("came_back", False) and _set() and not set(_set()) & set(st.query_params):
         _write_url()
         return
-    if raw == _written():
+    _sync(list(choices), CHOICES)
+
+
+def sync_bounds(bounds: list[Bound], choices: list[Choice]) -> None:
+    """The same for bounds, which depend on the choices; bounds that no longer exist are forgotten."""
+    _sync(list(bounds), BOUNDS)
+    known = {field.key for field in (*bounds, *choices)}
+    gone = set(_set()) - known
+    for key in gone:
+        del _set()[key]
+    if gone:
+        _write_url()
+
+
+def _sync(fields: list[Field], of: str) -> None:
+    keys = {field.key for field in fields}
+    raw = {key: st.query_params[key] for key in keys if key in st.query_params}
+    if raw == {key: text for key, text in _written().items() if key in keys}:
         return
-    st.session_state["bounds"], wrong = {}, []
-    for b in bounds:
-        if b.key in raw:
-            wrong += _take(b, raw[b.key])
-    st.session_state["token"] = token() + 1
+    wrong = []
+    for field in fields:
+        _set().pop(field.key, None)
+        if field.key in raw:
+            wrong += _take(field, raw[field.key])
+    st.session_state[of] = token(of) + 1
     if wrong:
-        notice("bounds", " ".join(wrong))
+        notice("fields", " ".join(wrong))
     _write_url()
 
 
-def _take(b: Bound, raw: str) -> list[str]:
-    allowed = f"{b.low:g} to {b.high:g}"
+def _take(field: Field, raw: str) -> list[str]:
+    """Put what the URL says, or say what is wrong with it."""
+    if isinstance(field, Choice):
+        wrong = [part for part in (raw.split(",") if field.several else [raw]) if part not in field.options]
+        if not wrong or (field.several and raw == ""):
+            put(field, raw, done=False)
+            return []
+        return [f"{field.key}={raw!r} is not known; using {field.value!r}. Known: {', '.join(field.options)}."]
+    allowed = f"{field.low:g} to {field.high:g}"
     try:
         value = float(raw)
     except ValueError:
-        return [f"{b.key}={raw!r} is not a number; using {b.value:g}. Allowed: {allowed}."]
-    if not b.low <= value <= b.high:
-        return [f"{b.key}={raw} is out of range; using {b.value:g}. Allowed: {allowed}."]
-    set_bound(b, value, done=False)
+        return [f"{field.key}={raw!r} is not a number; using {field.value:g}. Allowed: {allowed}."]
+    if not field.low <= value <= field.high:
+        return [f"{field.key}={raw} is out of range; using {field.value:g}. Allowed: {allowed}."]
+    put(field, value, done=False)
     return []
 
 
-def _set() -> dict[str, float]:
-    return st.session_state.setdefault("bounds", {})
+def _set() -> dict[str, float | str]:
+    return st.session_state.setdefault("fields", {})
 
 
 def _written() -> dict[str, str]:
-    return st.session_state.setdefault("bounds_in_url", {})
+    return st.session_state.setdefault("fields_in_url", {})
 
 
 def _write_url() -> None:
-    """Make the URL agree with the bounds that differ from the preset's."""
-    wanted = {key: f"{value:.12g}" for key, value in _set().items()}
+    """Make the URL agree with the fields that differ from the preset's."""
+    wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in _set().items()}
     current = st.query_params.to_dict()
     for key in {*_written(), *wanted}:
         if key in current and key not in wanted:
@@ -151,4 +212,4 @@ def _write_url() -> None:
     fresh = {key: text for key, text in wanted.items() if current.get(key) != text}
     if fresh:
         st.query_params.update(fresh)
-    st.session_state["bounds_in_url"] = wanted
+    st.session_state["fields_in_url"] = wanted

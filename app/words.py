@@ -49,6 +49,34 @@ STATISTIC = "What the rule compares with its bounds (dashed). Grey bars lie outs
 MASK = "Rows are sequences, columns are tokens. Where several tokens share a cell, the most severe outcome shows."
 RESPONSES = "The responses whose mean ratio is furthest from 1."
 
+LEVEL = (
+    "What a weight is: each token's own ratio, the product of the ratios of its sequence, or their geometric mean. "
+    "None: every token counts 1."
+)
+MODE = "What happens to a weight outside its bounds: it becomes the bound (truncate), or 0 (mask)."
+RULES = "Rules that leave out tokens, or whole sequences, whose divergence lies outside the bounds."
+DENOMINATOR = (
+    "What the loss is divided by: all response tokens (fixed), so that rejecting makes the step smaller, or those that "
+    "are kept (kept)."
+)
+NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
+
+CURVES_OVER = (
+    "The whole range of this bound, the others of its kind as they are. The dotted line is where it stands now. "
+    "Weights and each rule are taken alone."
+)
+LEFT_OVER = "How far apart the two policies are on what is kept, and how uneven the weights are that remain."
+BUDGETS = {"of the tokens inside": "keep", "effective sample size": "ess"}
+BUDGET = "Say what you can afford, and the bound follows."
+USE_IT = "The configuration as it stands, ready to copy."
+TOLERANCE = (
+    "A bound on a product of {length:.0f} ratios, the mean length here, allows each token a mean factor between "
+    "{lower} and {upper}."
+)
+LR_FACTOR = (
+    "What rejection multiplies the step by: the loss is divided by all tokens, but only the kept ones add to it."
+)
+
 NO_RUNS = "No runs yet in {root}. Record one with `make train` or `python -m rlcorr train`; it appears here by itself."
 NO_STEPS = "This run has no step yet. The first one appears here by itself."
 

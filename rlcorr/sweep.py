@@ -143,24 +143,6 @@ class Sweep:
             bound = math.nextafter(bound, math.inf)
         return bound
 
-    def upper_for_ess(self, share: float, points: int = 2000) -> float:
-        """The largest upper bound below which the effective sample size never falls under this share of the tokens, to
-        1 part in `points` of the range of the statistic. There is no lower bound.
-
-        Raises `UsageError` where even the tightest bound has less, as all weights of 0 have.
-        """
-        if not len(self.statistic):
-            raise UsageError("there is no token, so there is no effective sample size.")
-        ratios = isinstance(self.swept, CorrectionConfig) or self.swept.divergence == "k1"
-        low, high = float(self.statistic[0]), float(self.statistic[-1])
-        grid = torch.linspace(min(max(low, -700.0), 700.0), min(high, 700.0), points, dtype=torch.float64)
-        bounds = grid.exp() if ratios else grid.clamp(min=math.nextafter(0, 1))
-        ess = self.curve(bounds).rollout_is_eff_sample_size
-        enough = (ess >= share).long().cumprod(0)
-        if not bool(enough[0]):
-            raise UsageError(f"no bound has an effective sample size of {share}; the tightest has {float(ess[0]):.3g}.")
-        return float(bounds[int(enough.sum()) - 1])
-
 
 def sweep_weights(batch: TokenBatch, level: WeightLevel, mode: WeightMode = "truncate") -> Sweep:
     """Index importance weights of this level, to be bounded in this mode. Nothing is rejected or normalised.

@@ -14,7 +14,8 @@ from app_runs import PROJECT, add_step, make_record, make_run
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import PRESETS, correct, measure, metrics, preset, runs
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, correct, measure, metrics, preset, runs
+from rlcorr.config import RULE_NAMES
 
 MAIN = str(PROJECT / "app" / "main.py")
 BENCH = "views/bench.py"
@@ -141,6 +142,97 @@ def test_dragging_changes_the_numbers_and_another_preset_forgets_it(root: Path) 
     assert "a weight above 2" in said(at)
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_without_choices_is_itself(root: Path, name: str) -> None:
+    import editing
+    import state
+
+    choices = editing.choices_of(preset(name))
+    assert all(set(c.value.split(",")) <= {*c.options, ""} for c in choices)
+    state.st.session_state.clear()
+    assert editing.edited(preset(name), choices) == preset(name)
+
+
+def test_every_rule_can_be_added(root: Path) -> None:
+    import editing
+
+    assert [editing.usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
+
+
+def test_choices_come_from_the_url(root: Path) -> None:
+    """Sequence weights masked beyond 3, and a rule that the preset does not have, with its own bound."""
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    query = {"level": "sequence", "mode": "mask", "rules": "token_k3", "is_upper": "3", "token_k3_upper": "0.02"}
+    numbers = shown(open_app(BENCH, preset="decoupled_token_is", **query))
+    rule = RejectionRule.named("token_k3", upper=0.02)
+    config = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=3, rollout_is_mode="mask", rollout_rs=(rule,))
+    report = metrics(measure(batch, correct(batch, config), config))
+    assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %"
+    assert numbers["Mean weight"] == f"{report['rollout_corr/trained_is_mean']:.4g}"
+
+
+def test_choices_that_contradict_each_other_are_named(root: Path) -> None:
+    """PPO's clip in bypass mode has the ratio in the loss already."""
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="bypass_ppo_clip", level="token")
+    assert "Showing the preset itself." in said(at)
+    assert preset("bypass_ppo_clip").explain() in said(at)
+
+
+def test_a_choice_on_the_page(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_token_is", is_upper="3")
+    token = at.session_state["choices_token"]
+    at.selectbox(key=f"level_{token}").set_value("sequence").run()
+    assert "product of its sequence's ratios" in said(at)
+    assert "a weight above 3 becomes 3" in said(at)
+    at.selectbox(key=f"level_{token}").set_value("none").run()
+    assert not at.exception
+    at.multiselect(key=f"rules_{token}").set_value(["seq_max_k2"]).run()
+    assert "seq_max_k2: upper bound" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
+
+
+def test_a_budget_sets_the_bound(root: Path) -> None:
+    """The tightest cap that leaves 90 % of the ratios as they are: a quantile of them."""
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask.numpy()
+    ratios = np.sort(np.exp((batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]))
+    at = open_app(BENCH, preset="decoupled_token_is")
+    at.number_input(key="budget_share").set_value(90.0).run()
+    at.button(key="budget_set").click().run()
+    assert not at.exception
+    bound = at.session_state["fields"]["is_upper"]
+    assert bound == pytest.approx(ratios[math.ceil(0.9 * len(ratios)) - 1], rel=5e-3)
+    assert f"a weight above {bound:g}" in said(at)
+
+
+def test_a_budget_moves_both_sides_of_a_band(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_geo_rs")
+    at.button(key="budget_set").click().run()
+    fields = at.session_state["fields"]
+    assert fields["seq_mean_k1_lower"] == pytest.approx(1 / fields["seq_mean_k1_upper"], rel=1e-9)
+    assert float(shown(at)["Kept tokens"].removesuffix(" %")) >= 95
+
+
+def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_token_is")
+    at.radio(key="budget_of").set_value("effective sample size")
+    at.number_input(key="budget_share").set_value(100.0).run()
+    assert "no threshold has an effective sample size of 1" in said(at)
+
+
+def test_the_configuration_can_be_copied(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    texts = [block.value for block in open_app(BENCH, preset="decoupled_seq_is", is_upper="3").code]
+    assert any("rollout_is_threshold: 3.0" in text for text in texts)
+    assert any("rollout_is_threshold=3.0" in text for text in texts)
+
+
 def test_reset_returns_to_the_presets_numbers(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_icepop", is_lower="0.9", is_upper="3")
@@ -155,6 +247,8 @@ def test_reset_returns_to_the_presets_numbers(root: Path) -> None:
         ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing the newest."),
         ({"step": "99"}, "This run has no step '99' (2 recorded, 0 to 1). Showing the latest."),
         ({"preset": "icepop"}, "unknown preset 'icepop'."),
+        ({"level": "word"}, "level='word' is not known; using 'token'. Known: none, token, sequence, geometric."),
+        ({"rules": "token_k1,k4"}, "rules='token_k1,k4' is not known; using ''."),
         ({"is_upper": "banana"}, "is_upper='banana' is not a number; using 2."),
         ({"is_upper": "nan"}, "is_upper=nan is out of range; using 2. Allowed: 1.0001 to 100."),
         ({"is_upper": "0.2"}, "is_upper=0.2 is out of range; using 2."),

@@ -1,5 +1,3 @@
-"""Curves over a threshold, and the budget of effective sample size that a threshold is chosen by."""
-
 import math
 from typing import Any
 
@@ -8,7 +6,6 @@ import torch
 
 from rlcorr import sweep_plots
 from rlcorr.config import RejectionRule
-from rlcorr.errors import UsageError
 from rlcorr.sweep import sweep_rule, sweep_weights
 from rlcorr.types import TokenBatch
 
@@ -25,36 +22,6 @@ def batch() -> TokenBatch:
 def ess(cap: float) -> float:
     w = [min(r, cap) for r in RATIOS]
     return sum(w) ** 2 / (len(w) * sum(x * x for x in w))
-
-
-@pytest.mark.parametrize("share", [0.95, 0.8, 0.7, 0.6])
-def test_the_largest_cap_of_a_budget(share: float) -> None:
-    """ESS falls as the cap rises; found by bisection of the loop above. A grid of 2,000 points between log ½ and log 8
-    is 0.14 % apart."""
-    low, high = 0.5, 8.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if ess(middle) >= share else (low, middle)
-    found = sweep_weights(batch(), "token").upper_for_ess(share)
-    assert found <= low * (1 + 1e-9)
-    assert found == pytest.approx(low, rel=1.5e-3)
-
-
-def test_a_budget_that_no_cap_breaks() -> None:
-    """Without a cap the ESS is 12.5²/(5 · 70.25) = 0.445, so a budget of 0.4 allows the largest ratio."""
-    assert ess(8.0) == pytest.approx(12.5**2 / (5 * 70.25))
-    assert sweep_weights(batch(), "token").upper_for_ess(0.4) == pytest.approx(8)
-
-
-def test_a_budget_that_nothing_meets() -> None:
-    """A rule has as its ESS what it keeps: no more than all."""
-    index = sweep_rule(batch(), RejectionRule.named("token_k1", upper=2.0))
-    assert index.upper_for_ess(0.2) == pytest.approx(8)
-    with pytest.raises(UsageError, match=r"no bound has an effective sample size of 0.5; the tightest has 0.2"):
-        index.upper_for_ess(0.5)
-    empty = TokenBatch.from_log_probs(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool))
-    with pytest.raises(UsageError, match="there is no token"):
-        sweep_weights(empty, "token").upper_for_ess(0.5)
 
 
 def trace(figure: Any, name: str) -> Any:

@@ -7,14 +7,18 @@ import streamlit as st
 import words
 from views.picture import picture
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, plots
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, budget, plots, sweep_plots
 from rlcorr.errors import UsageError
+from rlcorr.export import exports
 from rlcorr.report import describe
+from rlcorr.runs import StepRecord
+from rlcorr.thresholds import is_ratio
 
 
 @st.fragment
-def bench(batch: TokenBatch) -> None:
+def bench(chosen: state.Selection, record: StepRecord) -> None:
     """Controls and pictures in one fragment: a threshold reruns this function and nothing else."""
+    batch = record.batch
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = controls.preset_name()
@@ -29,7 +33,9 @@ def bench(batch: TokenBatch) -> None:
     with right:
         _numbers(config, report)
         _pictures(batch, result, config)
+    _over_the_bound(chosen, record, config)
     _explain(name, config)
+    _use_it(config)
 
 
 def _numbers(config: CorrectionConfig, report: dict[str, float]) -> None:
@@ -64,6 +70,55 @@ def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionCon
         picture("Tokens", figure, key="mask", caption=words.MASK)
 
 
+def _over_the_bound(chosen: state.Selection, record: StepRecord, config: CorrectionConfig) -> None:
+    """Every metric over the bound that is dragged, and the bound that a budget allows."""
+    bounds = controls.bounds_of(config)
+    if not bounds:
+        return
+    b = bounds[0]
+    rule, side = controls.part_of(config, b)
+    of = data.identity(chosen.run, record.step)
+    try:
+        sweep, thresholds = data.swept(of, record.batch, config, rule, side)
+    except UsageError as error:
+        st.info(words.plain(str(error)))
+        return
+    curves = budget.over(sweep, config, thresholds, rule, side)
+    at, of_ratio = b.value, is_ratio(config, rule)
+    places = st.columns([3, 3, 2], gap="medium")
+    with places[0]:
+        figure = sweep_plots.shares_over(sweep, thresholds, curves, of_ratio=of_ratio, at=at)
+        picture(f"{b.label}: what it costs", figure, key="shares_over", caption=words.CURVES_OVER)
+    with places[1]:
+        figure = sweep_plots.mismatch_over(thresholds, curves, of_ratio=of_ratio, at=at)
+        picture(f"{b.label}: what is left", figure, key="mismatch_over", caption=words.LEFT_OVER)
+    with places[2]:
+        _budget(record.batch, config, rule)
+
+
+def _budget(batch: TokenBatch, config: CorrectionConfig, rule: int | None) -> None:
+    st.markdown("**Budget**")
+    st.caption(words.BUDGET)
+    kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
+    share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
+    solve = budget.keep_at_least if kind == next(iter(words.BUDGETS)) else budget.ess_at_least
+    try:
+        threshold = solve(batch, config, share, rule)
+    except UsageError as error:
+        st.info(words.plain(str(error)))
+        return
+    st.markdown(f"Threshold **{threshold:.6g}**")
+    st.button("Set it", key="budget_set", on_click=controls.set_threshold, args=(config, threshold, rule))
+
+
+def _use_it(config: CorrectionConfig) -> None:
+    with st.expander("Use it"):
+        st.caption(words.USE_IT)
+        for place, (title, language, text) in zip(st.columns(3), exports(config), strict=True):
+            place.markdown(f"**{title}**")
+            place.code(text, language=language)
+
+
 def _explain(name: str, config: CorrectionConfig) -> None:
     left, right = st.columns(2, gap="medium")
     left.markdown(f"**What it does:** {words.plain(config.explain())}")
@@ -80,7 +135,7 @@ def show(chosen: state.Selection) -> None:
         return
     record = controls.chosen_record(chosen, chosen.step)
     if record is not None:
-        bench(record.batch)
+        bench(chosen, record)
 
 
 show(state.selection())
