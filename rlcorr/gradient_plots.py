@@ -1,6 +1,6 @@
 """Figures of gradients: error over a threshold, presets between bias and noise, KL losses, the study."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rlcorr.axes import threshold_axis, threshold_place
@@ -8,6 +8,7 @@ from rlcorr.drawing import COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figur
 from rlcorr.gradient_sweep import GradientSweep
 from rlcorr.gradients import GradientReport, Interval
 from rlcorr.kl_truth import KLGradientReport
+from rlcorr.toy_sweep import ToySweep
 
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets, which stand for neither side of ratio 1."""
@@ -28,14 +29,31 @@ def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure
     best = [place(end) for end in (sweep.best.value, sweep.best.low, sweep.best.high)]
     chosen = {"type": "rect", "x0": best[1], "x1": best[2], "yref": "paper", "y0": 0, "y1": 1}
     chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
-    shapes = [chosen, vertical_line(x=best[0], colour=KEPT, dash="dash", width=2), _nothing()]
-    if at is not None:
-        cursor = min(max(place(at), x[0]), x[-1])
-        shapes.append(vertical_line(x=cursor, colour=REJECTED, dash="dot", width=2))
+    shapes = [chosen, vertical_line(x=best[0], colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
     y = {"title_text": UNIT, "rangemode": "tozero"}
-    return figure(
-        traces, height=300, x=threshold_axis(sweep.thresholds, of_ratio=sweep.of_ratio), y=y, shapes=shapes, legend=True
-    )
+    axis = threshold_axis(sweep.thresholds, of_ratio=sweep.of_ratio)
+    return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
+
+
+def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> Figure:
+    """The same three lines where they are known exactly."""
+    place = partial(threshold_place, of_ratio=of_ratio)
+    x = [place(threshold) for threshold in toy.thresholds]
+    lines = (("bias", toy.bias, WARM), ("noise", toy.noise, COOL), ("error", toy.error, KEPT))
+    look = {"type": "scatter", "mode": "lines", "x": x}
+    traces = [look | {"name": name, "y": y, "line": {"color": colour, "width": 2}} for name, y, colour in lines]
+    best = x[min(range(len(x)), key=toy.error.__getitem__)]
+    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
+    y = {"title_text": UNIT, "rangemode": "tozero"}
+    axis = threshold_axis(toy.thresholds, of_ratio=of_ratio)
+    return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
+
+
+def _cursor(x: Sequence[float], place: Callable[[float], float], at: float | None) -> list[Part]:
+    """A line at the threshold, or at the end of the axis that lies nearer to it."""
+    if at is None:
+        return []
+    return [vertical_line(x=min(max(place(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]
 
 
 def noise(report: GradientReport) -> Interval:

@@ -16,7 +16,7 @@ class Toy:
 
     where: World
     policies: Policies
-    advantages: torch.Tensor  # (N,) mean 0 under π_old is not assumed
+    advantages: torch.Tensor  # (N,)
 
 
 @dataclass(frozen=True)

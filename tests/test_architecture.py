@@ -21,7 +21,7 @@ LAYERS = [
     {"export"},
     {"parquet", "plots", "sweep_plots", "budget", "toy", "score_sums"},
     {"runs"},
-    {"gradients", "sketches"},
+    {"gradients", "sketches", "toy_sweep"},
     {"kl_truth", "record", "gradient_sweep", "study"},
     {"gradient_table", "gradient_plots", "study_table"},
     {"play"},

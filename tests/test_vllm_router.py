@@ -15,12 +15,12 @@ import torch
 from bench_router import measure
 from tiny import CPU, save_random
 
-from rlcorr import runs
 from rlcorr.errors import UsageError
 from rlcorr.train import vllm_rollout, vllm_router
-from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.config import PretrainConfig, RolloutConfig, Sampling
 from rlcorr.train.engine import start_engine
 from rlcorr.train.model import Policy, load_lm, new_moe_lm
+from rlcorr.train.pretrain import pretrain
 from rlcorr.train.ranks import ALONE
 from rlcorr.train.rollout import RolloutEngine, Samples
 from rlcorr.train.sync_proof import mismatch, prove_sync
@@ -167,9 +167,10 @@ def test_experts_that_stay_unpacked_are_found(
     assert prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6)) <= FLOAT32_K3
 
 
-def test_replay_removes_most_of_the_mismatch(start: Start) -> None:
-    """The shipped mixture, in bfloat16, against the float32 trainer."""
-    model = runs.ROOT / "warm_start_moe" / "checkpoint"
+def test_replay_removes_most_of_the_mismatch(start: Start, local_runs: Path) -> None:
+    """The checkpoint of a pretraining, in bfloat16, against the float32 trainer."""
+    few = {"max_steps": 200, "addition_every": 1, "addition_batch": 16, "eval_every": 1000}
+    model = pretrain(PretrainConfig(run="moe", architecture="qwen3_moe", **few)) / "checkpoint"
     engine, policy = start(BFLOAT16, model), Policy(load_lm(model, CPU), None)
     without, replayed = measure(engine, policy, prompts(128, 20, 40), max_tokens=60)
     assert without.other_set > 1e-3  # bfloat16 tips some choices

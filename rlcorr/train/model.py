@@ -115,13 +115,13 @@ def new_lm(vocab_size: int) -> Qwen2ForCausalLM:
 
 
 def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
-    """The small Qwen3-MoE from scratch: 2 layers of width 64, 8 experts of which a token takes 2, 0.2 M parameters."""
+    """The small Qwen3-MoE from scratch: 3 layers of width 96, 8 experts of which a token takes 2, 0.6 M parameters."""
     config = Qwen3MoeConfig(
         vocab_size=vocab_size,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        hidden_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=3,
         num_experts=8,
         num_experts_per_tok=2,
         moe_intermediate_size=64,
