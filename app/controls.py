@@ -97,7 +97,13 @@ def _show(slug: str) -> None:
     st.session_state["step"] = state.LATEST
 
 
-# --- the bench ---
+def show_step(step: int) -> None:
+    """As if it had been picked."""
+    st.session_state["step"] = str(step)
+    state.changed("step")
+
+
+# --- the configuration ---
 
 
 def preset_name() -> str:

@@ -13,6 +13,7 @@ EXPLAIN = (
 
 LOOK = {
     "Run": "Look for a mismatch that climbs over the steps, and for tokens far from the diagonal.",
+    "Gradient": "Look for a bias that its interval tells from 0, and for what the noise costs beside it.",
     "Correction bench": "Look for the bounds that touch few tokens and keep the effective sample size (ESS) high.",
 }
 """One sentence per page title."""

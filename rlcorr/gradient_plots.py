@@ -77,6 +77,12 @@ def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "")
     return figure(traces, height=380, x=x, y=y, shapes=[arc])
 
 
+def parts_of_error(parts: Mapping[str, Interval]) -> Figure:
+    """One bar per part with its 95 % interval."""
+    bars = _bars_with_ends("parts", list(parts), list(parts.values()), ACROSS[0])
+    return figure([bars], height=380, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
+
+
 def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
     """Of each estimator as a loss: the cosine of its expected gradient with those of both KLs, with 95 % bars, and
     above them its length over that of the first: a direction without a length means nothing."""

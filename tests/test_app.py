@@ -1,6 +1,5 @@
 """The app's script: every view and preset, names that do not exist, damaged runs. The browser has its own tests."""
 
-import functools
 import json
 import math
 import os
@@ -10,56 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_runs import PROJECT, add_step, make_record, make_run
-from streamlit.components.v2 import manifest_scanner
-from streamlit.testing.v1 import AppTest
+from app_pages import one_scan, open_app, root, said, shown
+from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, correct, measure, metrics, preset, runs
 from rlcorr.config import RULE_NAMES
 
-MAIN = str(PROJECT / "app" / "main.py")
+__all__ = ["one_scan", "root"]  # fixtures
+
 BENCH = "views/bench.py"
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(PROJECT / "app")
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
-    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
-    return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each AppTest looks for components in the metadata of every installed package: longer than the page takes."""
-    found = _components()
-    monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
-
-
-@functools.cache
-def _components() -> list:
-    return manifest_scanner.scan_component_manifests()
-
-
-def open_app(view: str | None = None, **query: str) -> AppTest:
-    at = AppTest.from_file(MAIN, default_timeout=30)
-    for key, value in query.items():
-        at.query_params[key] = value
-    if view is not None:
-        at.switch_page(view)
-    at.run()
-    assert not at.exception
-    return at
-
-
-def said(at: AppTest) -> str:
-    """Everything the page says, without the escapes that keep Markdown out."""
-    parts = [*at.warning, *at.error, *at.info, *at.caption, *at.markdown]
-    return "\n".join(part.value for part in parts).replace("\\", "")
-
-
-def shown(at: AppTest) -> dict[str, str]:
-    return {m.label: m.value for m in at.metric}
 
 
 def test_the_first_page_shows_a_recorded_run(root: Path) -> None:

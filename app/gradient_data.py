@@ -1,0 +1,111 @@
+"""What the gradient view shows, cached by what the file system says. Callers must not change what they get."""
+
+from pathlib import Path
+
+import data
+import streamlit as st
+
+from rlcorr import CorrectionConfig, TokenBatch, runs
+from rlcorr.gradient_sweep import GradientSweep, gradient_sweep
+from rlcorr.gradients import Choice, Decomposition, GradientReport, compare, decompose, report
+from rlcorr.kl_truth import KLGradientReport, Target, kl_report
+from rlcorr.presets import PRESETS, preset
+from rlcorr.score_sums import NextTokens, Sketch
+from rlcorr.sketches import read_sketch, updated_batch
+from rlcorr.thresholds import Side, at_threshold, usual_thresholds
+from rlcorr.toy_sweep import ToySweep, small_world, toy_sweep
+
+POINTS = 40
+KL_LOSSES = ("k1", "abs", "k2", "k3", "k1+", "k3+")
+Identity = tuple[data.Identity, data.Stamp]
+
+
+def identity(run: Path, step: int) -> Identity:
+    return data.identity(run, step), data.stamp(runs.sketch_path(run, step))
+
+
+def sketch_and_batch(run: Path, step: int) -> tuple[Sketch, TokenBatch]:
+    """Raises `UsageError` without a sketch and for a damaged one."""
+    return _sketch_and_batch(run, step, identity(run, step))
+
+
+def reported(batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> GradientReport:
+    return report(batch, sketch, config)
+
+
+def decomposed(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Decomposition:
+    return _decomposed(of, repr(config), batch, sketch, config)
+
+
+def swept(
+    of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig, rule: int | None, side: Side
+) -> GradientSweep:
+    """Whatever the moved bound is now: it does not change the curve. Raises `UsageError` where no token is off."""
+    thresholds = usual_thresholds(batch, config, rule, side=side, count=POINTS)
+    rest = at_threshold(config, thresholds[-1], rule, side)
+    return _swept(of, repr(rest), side, batch, sketch, rest, rule, tuple(thresholds))
+
+
+def all_presets(of: Identity, batch: TokenBatch, sketch: Sketch) -> Choice:
+    """In the order of `PRESETS`."""
+    return _all_presets(of, batch, sketch)
+
+
+def kl_losses(of: Identity, places: NextTokens, target: Target) -> dict[str, KLGradientReport]:
+    return _kl_losses(of, target, places)
+
+
+def toy(
+    gap: float, size: int, config: CorrectionConfig, thresholds: list[float], rule: int | None, side: Side
+) -> ToySweep:
+    rest = at_threshold(config, thresholds[-1], rule, side)
+    return _toy(gap, size, repr(rest), side, tuple(thresholds), rest, rule)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _sketch_and_batch(run: Path, step: int, of: Identity) -> tuple[Sketch, TokenBatch]:
+    return read_sketch(run, step), updated_batch(run, step)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _decomposed(
+    of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig
+) -> Decomposition:
+    return decompose(_batch, _sketch, _config)
+
+
+@st.cache_resource(max_entries=64, show_spinner="Measuring the gradient at every threshold …")
+def _swept(
+    of: Identity,
+    what: str,
+    side: Side,
+    _batch: TokenBatch,
+    _sketch: Sketch,
+    _config: CorrectionConfig,
+    _rule: int | None,
+    thresholds: tuple[float, ...],
+) -> GradientSweep:
+    return gradient_sweep(_batch, _sketch, _config, rule=_rule, side=side, thresholds=thresholds)
+
+
+@st.cache_resource(max_entries=16, show_spinner="Measuring the gradient of every preset …")
+def _all_presets(of: Identity, _batch: TokenBatch, _sketch: Sketch) -> Choice:
+    return compare(_batch, _sketch, [preset(name) for name in PRESETS])
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _kl_losses(of: Identity, target: Target, _places: NextTokens) -> dict[str, KLGradientReport]:
+    return {name: kl_report(_places, name, target) for name in KL_LOSSES}
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _toy(
+    gap: float,
+    size: int,
+    what: str,
+    side: Side,
+    thresholds: tuple[float, ...],
+    _config: CorrectionConfig,
+    _rule: int | None,
+) -> ToySweep:
+    return toy_sweep(small_world(gap), _config, thresholds, size, rule=_rule, side=side)

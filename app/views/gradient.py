@@ -1,0 +1,161 @@
+"""The gradient view: bias, noise and direction of a correction's gradient, on a recorded step and exactly on a toy."""
+
+import controls
+import data
+import gradient_data
+import state
+import streamlit as st
+import words
+import words_gradient as say
+from views.picture import picture
+
+from rlcorr import PRESETS, CorrectionConfig, TokenBatch, gradient_plots, runs
+from rlcorr.errors import UsageError
+from rlcorr.gradients import GradientReport, Interval
+from rlcorr.score_sums import Sketch
+from rlcorr.thresholds import is_ratio
+
+
+@st.fragment
+def gradient(chosen: state.Selection, step: int, sketch: Sketch, batch: TokenBatch) -> None:
+    """Controls and pictures in one fragment: a threshold reruns this function and nothing else."""
+    of = gradient_data.identity(chosen.run, step)
+    left, right = st.columns([1, 3], gap="medium")
+    with left:
+        name = controls.preset_name()
+        config = controls.thresholds(PRESETS[name].config)
+    for sentence in state.notices():
+        st.warning(words.plain(sentence))
+    try:
+        found = gradient_data.reported(batch, sketch, config)
+    except UsageError as error:
+        st.error(words.plain(str(error)))
+        return
+    with right:
+        if found.reference_length.value == 0:
+            st.warning(words.plain(say.NOISE_REFERENCE))
+            return
+        _numbers(found)
+        _curves(of, batch, sketch, config)
+    below = st.columns(2, gap="medium")
+    with below[0]:
+        _plane(of, batch, sketch, name, config, found)
+    with below[1]:
+        _decomposition(of, batch, sketch, config)
+    _kl(of, sketch)
+
+
+def _numbers(found: GradientReport) -> None:
+    noise = gradient_plots.noise(found)
+    shown = {
+        "Bias": found.relative_bias, "Noise": noise, "Error": found.error, "Cosine": found.cosine,
+        "Step length": found.scale, "ESS": found.ess,
+    }  # fmt: skip
+    with st.container(horizontal=True, key="numbers"):
+        for label, interval in shown.items():
+            between = f"{_short(interval.low)} to {_short(interval.high)}"
+            st.metric(
+                label,
+                _short(interval.value),
+                delta=between,
+                delta_color="off",
+                delta_arrow="off",
+                help=words.plain(say.NUMBERS[label]),
+                width=118,
+            )
+
+
+def _short(value: float) -> str:
+    return "–" if value != value else f"{value:.2f}"
+
+
+def _curves(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> None:
+    bounds = controls.bounds_of(config)
+    if not bounds:
+        st.info(words.plain("This configuration has no bound to move."))
+        return
+    b = bounds[0]
+    rule, side = controls.part_of(config, b)
+    try:
+        sweep = gradient_data.swept(of, batch, sketch, config, rule, side)
+    except UsageError as error:
+        st.info(words.plain(str(error)))
+        return
+    places = st.columns(2)
+    with places[0]:
+        figure = gradient_plots.threshold_curves(sweep, at=b.value)
+        picture(f"{b.label}: this step", figure, key="gradient_curves", caption=say.RECORDED)
+        best = sweep.best
+        st.markdown(f"Smallest error at **{best.value:.4g}**, between {best.low:.4g} and {best.high:.4g}.")
+    with places[1]:
+        gap, size = data.spread(batch), len(batch.response_mask)
+        exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
+        figure = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
+        picture("The toy, exactly", figure, key="toy_curves", caption=say.TOY.format(gap=gap, size=size))
+
+
+def _plane(
+    of: gradient_data.Identity,
+    batch: TokenBatch,
+    sketch: Sketch,
+    name: str,
+    config: CorrectionConfig,
+    found: GradientReport,
+) -> None:
+    choice = gradient_data.all_presets(of, batch, sketch)
+    reports = dict(zip(PRESETS, choice.reports, strict=True))
+    marked = name if config == PRESETS[name].config else f"{name}, changed"
+    figure = gradient_plots.bias_noise_plane({**reports, marked: found}, marked=marked)
+    picture("All presets between bias and noise", figure, key="plane", caption=say.PLANE)
+
+
+def _decomposition(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> None:
+    found = gradient_data.decomposed(of, batch, sketch, config)
+    parts = dict(
+        zip(say.PARTS, (found.level, found.truncation, found.rejection, found.denominator, found.noise), strict=True)
+    )
+    figure = gradient_plots.parts_of_error(parts)
+    picture("Where the error comes from", figure, key="parts", caption=say.DECOMPOSED)
+
+
+def _kl(of: gradient_data.Identity, sketch: Sketch) -> None:
+    st.markdown("##### k2 against k3: the value of a KL estimator is not its gradient")
+    picked = st.segmented_control(
+        "KL to", list(say.TARGETS), default=next(iter(say.TARGETS)), key="kl_target", required=True
+    )
+    target = say.TARGETS[picked]
+    places = sketch.next_tokens
+    known = None if places is None else {"ref": places.ref_log_probs, "rollout": places.rollout_log_probs}[target]
+    if places is None or known is None:
+        st.info(words.plain(say.NO_PLACES.format(target=picked)))
+        return
+    reports = gradient_data.kl_losses(of, places, target)
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        caption = say.KL.format(places=len(places.log_probs))
+        picture("Direction", gradient_plots.kl_directions(reports), key="kl", caption=caption)
+    with right:
+        rows = [[name, _range(each.cosine), _range(each.length), _range(each.noise)] for name, each in reports.items()]
+        st.html(words.table(["loss", "cosine", "length", "noise of a token"], rows))
+
+
+def _range(interval: Interval) -> str:
+    return f"{_short(interval.value)} ({_short(interval.low)} to {_short(interval.high)})"
+
+
+def show(chosen: state.Selection) -> None:
+    st.caption(say.INTRO)
+    if chosen.step is None:
+        st.info(words.NO_STEPS)
+        return
+    try:
+        sketch, batch = gradient_data.sketch_and_batch(chosen.run, chosen.step)
+    except UsageError as error:
+        st.info(words.plain(str(error)))
+        for step in runs.list_sketches(chosen.run):
+            st.button(say.GO.format(step=step), key=f"sketched_{step}", on_click=controls.show_step, args=(step,))
+        return
+    gradient(chosen, chosen.step, sketch, batch)
+
+
+show(state.selection())

@@ -1,0 +1,60 @@
+"""The app's script, run without a browser: what the tests of its views share."""
+
+import functools
+from pathlib import Path
+
+import pytest
+from app_runs import PROJECT
+from streamlit.components.v2 import manifest_scanner
+from streamlit.testing.v1 import AppTest
+
+from rlcorr import runs
+
+MAIN = str(PROJECT / "app" / "main.py")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(PROJECT / "app")
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    return tmp_path
+
+
+@pytest.fixture
+def committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app over the committed runs."""
+    monkeypatch.syspath_prepend(PROJECT / "app")
+
+
+@pytest.fixture(autouse=True)
+def one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each AppTest looks for components in the metadata of every installed package: longer than the page takes."""
+    found = _components()
+    monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
+
+
+@functools.cache
+def _components() -> list:
+    return manifest_scanner.scan_component_manifests()
+
+
+def open_app(view: str | None = None, **query: str) -> AppTest:
+    at = AppTest.from_file(MAIN, default_timeout=30)
+    for key, value in query.items():
+        at.query_params[key] = value
+    if view is not None:
+        at.switch_page(view)
+    at.run()
+    assert not at.exception
+    return at
+
+
+def said(at: AppTest) -> str:
+    """Everything the page says, without the escapes that keep Markdown out."""
+    parts = [*at.warning, *at.error, *at.info, *at.caption, *at.markdown]
+    return "\n".join(part.value for part in parts).replace("\\", "")
+
+
+def shown(at: AppTest) -> dict[str, str]:
+    return {m.label: m.value for m in at.metric}
