@@ -16,6 +16,7 @@ from rlcorr import runs, study
 from rlcorr.doctor import doctor
 from rlcorr.errors import UsageError, unknown
 from rlcorr.gradient_table import gradient_table, sweep_table
+from rlcorr.import_pairs import import_file, missing
 from rlcorr.play import play
 from rlcorr.record import find_recipe, install, read_index
 from rlcorr.study_table import study_table
@@ -35,6 +36,20 @@ class Verify:
 
     run: Annotated[str, tyro.conf.Positional]
     """Name of a run, or its directory."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz or .safetensors, or another system's dump."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """What it must hold: rollout_log_probs and old_log_probs, and where it is padded response_mask."""
+    run: str = ""
+    """Name of the run, written to runs/local/<name>; empty: imported and the next free number."""
+
+    def __post_init__(self) -> None:
+        if Path(self.run).name != self.run or self.run == "..":
+            raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
 
 
 @dataclass(frozen=True)
@@ -107,7 +122,7 @@ class Study:
 
 VERBS = {
     "play": Play, "train": TrainConfig, "pretrain": PretrainConfig, "record": Record, "gradients": Gradients,
-    "study": Study, "verify": Verify, "doctor": Doctor,
+    "study": Study, "import": Import, "verify": Verify, "doctor": Doctor,
 }  # fmt: skip
 
 NAMED = {"--config": "YAML file", "--resume": "run"}
@@ -150,6 +165,8 @@ def run_verb(arguments: list[str]) -> int:
         return _gradients(request)
     if isinstance(request, Study):
         return _study(request)
+    if isinstance(request, Import):
+        return _import(request)
     return verify(request.run) if isinstance(request, Verify) else doctor()
 
 
@@ -231,6 +248,15 @@ def _study(request: Study) -> int:
         if request.train:
             _train_study(study.find_study(name))
         print("\n".join(study_table(name)), "\n")
+    return 0
+
+
+def _import(request: Import) -> int:
+    path = runs.LOCAL / (request.run or runs.free_name("imported"))
+    record = import_file(request.file, path)
+    mask = record.batch.response_mask
+    print(f"{path}: {len(mask)} responses, {int(mask.sum())} tokens. Not in the file:")
+    print("\n".join(f"  {name:<15} {use}" for name, use in missing(record).items()))
     return 0
 
 
