@@ -67,7 +67,7 @@ def chosen_record(chosen: state.Selection, step: int) -> runs.StepRecord | None:
 @st.fragment(run_every=2.0)
 def watch(seen: tuple, chosen: state.Selection | None) -> None:
     """Reload the page when a run or a step has appeared; otherwise cost a few stats every two seconds."""
-    known = runs.list_runs()
+    known = data.known()
     if world(known, chosen.run if chosen else None) != seen:
         st.rerun()
     if chosen is not None:

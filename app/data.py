@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
+import uploads
 
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, budget, correct, measure, metrics, runs
 from rlcorr.ratios import log_ratio, over_sequence, ratio
@@ -39,6 +40,11 @@ class Response:
     text: str
     reward: float
     mean_ratio: float
+
+
+def known() -> dict[str, Path]:
+    """slug → run: the committed ones, the local ones, and the files that this visitor has dropped."""
+    return runs.list_runs() | uploads.mine()
 
 
 def stamp(path: Path) -> Stamp:

@@ -3,9 +3,11 @@
 import gc
 
 import controls
+import data
 import state
 import streamlit as st
 import torch
+import uploads
 import words
 from views.picture import load_plotly
 
@@ -37,12 +39,13 @@ page = st.navigation(
 
 state.enter(page.title)
 load_plotly()
-known = runs.list_runs()
+known = data.known()
 if known:
     st.markdown(f"#### {page.title}\n{words.LOOK[page.title]}")
     chosen = controls.pick(known)
     state.select(chosen)
     controls.announce_new_runs(known, chosen.slug)
+    uploads.take()
     page.run()
 else:
     controls.watch(controls.world(known, None), None)

@@ -1,6 +1,7 @@
 """Every sentence the app says, and the one way to show text that the app did not write."""
 
 import html
+import math
 import re
 
 EXPLAIN = (
@@ -78,6 +79,13 @@ LR_FACTOR = (
     "What rejection multiplies the step by: the loss is divided by all tokens, but only the kept ones add to it."
 )
 
+UPLOAD = (
+    "Parquet or JSON Lines with a response per row, .npz or .safetensors with arrays and a mask. Needed are the "
+    "log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or as NeMo RL, prime-rl, slime "
+    "and verl call them. The file stays on this machine and is forgotten when the app ends."
+)
+UPLOADED = "Your file {name}."
+
 NO_RUNS = "No runs yet in {root}. Record one with `make train` or `python -m rlcorr train`; it appears here by itself."
 NO_STEPS = "This run has no step yet. The first one appears here by itself."
 
@@ -97,7 +105,7 @@ def plain(text: object) -> str:
 
 def number(value: float | None) -> str:
     """At most four significant digits; a dash where there is nothing to show."""
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 def percent(share: float | None) -> str:

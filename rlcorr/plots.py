@@ -144,7 +144,7 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
     build = {"k1": _ratio_statistic, "prob_diff": _signed_statistic, "signed_kl": _signed_statistic}.get(
         rule.divergence, _divergence_statistic
     )
-    traces, x, marks, notes = build(rule, kept, np.nan_to_num(rejected, nan=np.inf))
+    traces, x, marks, notes = build(rule, kept, np.where(np.isnan(rejected), np.inf, rejected))
     if rule.level == "token":
         y = token_axis(len(kept) + len(rejected))
     else:

@@ -1,0 +1,98 @@
+"""Files that a person drops: shown in every view, or refused in one sentence."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from app_pages import one_scan, open_app, root, said, shown
+from app_runs import make_run
+from streamlit.testing.v1 import AppTest
+
+__all__ = ["one_scan", "root"]  # fixtures
+
+OLD, ROLLOUT = [[-1.0, -2.0, -0.5], [-0.25]], [[-1.5, -2.0, -0.25], [-1.0]]
+VIEWS = ("views/run.py", "views/bench.py", "views/gradient.py")
+
+
+def npz() -> bytes:
+    """Two responses of three tokens and one, padded."""
+    mask = np.array([[1, 1, 1], [1, 0, 0]], bool)
+    arrays = {
+        name: np.array([values[0], [*values[1], 0.0, 0.0]], np.float32)
+        for name, values in (("old_log_probs", OLD), ("rollout_log_probs", ROLLOUT))
+    }
+    file = io.BytesIO()
+    np.savez(file, response_mask=mask, **arrays)
+    return file.getvalue()
+
+
+def jsonl(**more: str) -> bytes:
+    rows = [{"old_log_probs": o, "rollout_log_probs": r, **more} for o, r in zip(OLD, ROLLOUT, strict=True)]
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+def drop(at: AppTest, name: str, content: bytes) -> AppTest:
+    at.file_uploader(key="dropped").set_value((name, content, "application/octet-stream")).run()
+    assert not at.exception
+    return at
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("name", "content"), [("pairs.npz", npz()), ("pairs.jsonl", jsonl())])
+def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, content: bytes) -> None:
+    make_run(root, "alpha", steps=1)
+    at = drop(open_app(view), name, content)
+    text = said(at)
+    assert "Read 2 responses with 4 tokens; every view shows them now." in text
+    assert "advantages (rules for one sign of the advantage" in text
+    assert at.session_state["run"].startswith("upload_")
+    if view == "views/bench.py":
+        d = np.array([0.5, 0.0, -0.25, 0.75])
+        assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
+        assert shown(at)["k3"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
+
+
+def test_a_link_to_a_dropped_file_opens_it_again(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    slug = drop(open_app("views/bench.py"), "pairs.npz", npz()).session_state["run"]
+    again = open_app("views/bench.py", run=slug)
+    assert again.session_state["run"] == slug
+    assert f"{slug} · step 1, 1 recorded" in said(again)
+
+
+@pytest.mark.parametrize("slug", ["upload_../../alpha", "upload_0000000000000000", "upload_"])
+def test_a_link_to_no_file_falls_back(root: Path, slug: str) -> None:
+    make_run(root, "alpha", steps=1)
+    text = said(open_app("views/bench.py", run=slug))
+    assert f"unknown run '{slug}'" in text
+    assert "alpha · step 0" in text
+
+
+def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    hostile = "<script>alert(1)</script> [x](javascript:y)"
+    at = drop(open_app("views/run.py"), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile))
+    page = "".join(str(element.proto) for element in at.get("html"))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in "".join(m.value for m in at.markdown)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("pairs.npz", b"PK\x03\x04 cut off", "pairs.npz"),
+        ("pairs.json", b"\x80\x04}q\x00.", "pickle"),
+        ("pairs.jsonl", b'{"old_log_probs": [-1.0]}', "rollout_log_probs"),
+        ("pairs.jsonl", b'{"old_log_probs": [NaN], "rollout_log_probs": [-1.0]}', "row 0, token 0"),
+        ("pairs.npz", b"", "is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(root: Path, name: str, content: bytes, expected: str) -> None:
+    make_run(root, "alpha", steps=1)
+    at = drop(open_app("views/bench.py"), name, content)
+    assert expected in "\n".join(error.value for error in at.error).replace("\\", "")
+    assert at.session_state["run"] == "newest"
+    assert shown(at)
