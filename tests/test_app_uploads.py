@@ -19,12 +19,9 @@ VIEWS = ("views/run.py", "views/bench.py", "views/gradient.py")
 def npz() -> bytes:
     """Two responses of three tokens and one, padded."""
     mask = np.array([[1, 1, 1], [1, 0, 0]], bool)
-    arrays = {
-        name: np.array([values[0], [*values[1], 0.0, 0.0]], np.float32)
-        for name, values in (("old_log_probs", OLD), ("rollout_log_probs", ROLLOUT))
-    }
+    old, rollout = (np.array([v[0], [*v[1], 0.0, 0.0]], np.float32) for v in (OLD, ROLLOUT))
     file = io.BytesIO()
-    np.savez(file, response_mask=mask, **arrays)
+    np.savez(file, response_mask=mask, old_log_probs=old, rollout_log_probs=rollout)
     return file.getvalue()
 
 
