@@ -19,6 +19,8 @@ from rlcorr.types import CorrectionResult, TokenBatch
 
 PROBABILITY_FLOOR = 1e-6
 """The coins of binary_kl have probabilities in [1e-6, 1 − 1e-6], so it is at most about 13.8 (verl)."""
+SIGNED_KL_FLOOR = 1e-8
+"""The coins of signed_kl have probabilities in [1e-8, 1 − 1e-8]."""
 
 
 def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
@@ -188,17 +190,17 @@ def prob_diff(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     """max(KL(P‖Q), KL(Q‖P)) of the coins "this token or another" (KPop)."""
-    p, q, token, rest = _coins(log_p, log_q, PROBABILITY_FLOOR)
+    p, q, token, rest = coins(log_p, log_q, PROBABILITY_FLOOR)
     return torch.maximum(p * token + (1 - p) * rest, -(q * token + (1 - q) * rest))
 
 
 def signed_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(Q‖P) of the coins, negative where p < q (DPPO, arXiv:2602.04879); probabilities in [1e-8, 1 − 1e-8]."""
-    p, q, token, rest = _coins(log_p, log_q, 1e-8)
+    """KL(Q‖P) of the coins, negative where p < q (DPPO, arXiv:2602.04879)."""
+    p, q, token, rest = coins(log_p, log_q, SIGNED_KL_FLOOR)
     return -(q * token + (1 - q) * rest) * torch.sign(p - q)
 
 
-def _coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """p, q, log p/q and log (1−p)/(1−q); 1 − p comes from expm1, which keeps its digits where p is near 1."""
     low, high = math.log(floor), math.log1p(-floor)
     log_p, log_q = at_least_float32(log_p).clamp(low, high), at_least_float32(log_q).clamp(low, high)
