@@ -33,6 +33,7 @@ page = st.navigation(
         st.Page("views/run.py", title="Run", url_path="run", default=True),
         st.Page("views/bench.py", title="Correction bench", url_path="bench"),
         st.Page("views/gradient.py", title="Gradient", url_path="gradient"),
+        st.Page("views/tokens.py", title="Tokens", url_path="tokens"),
     ],
     position="top",
 )

@@ -1,11 +1,13 @@
 """What the pages remember. `run`, `step` and `preset` are widgets bound to the URL; the fields of a configuration, its
-choices and its bounds, are kept here.
+choices and its bounds, are kept here, and so is the token that the Tokens view has opened.
 
 A field is in the URL, under its key, only where it differs from the preset's own value. It is written when a control is
 let go, not while it is dragged, and read again whenever the URL says something that this module did not write: on the
 first visit, and after the browser's Back button.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,7 +139,7 @@ def enter(view: str) -> None:
     """Note that another view is shown; changing the view empties the URL of what is not a widget."""
     if st.session_state.get("view") != view:
         st.session_state["view"] = view
-        st.session_state["came_back"] = True
+        st.session_state["came_back"] = st.session_state["token_came_back"] = True
 
 
 def sync_choices(choices: list[Choice]) -> None:
@@ -213,3 +215,71 @@ def _write_url() -> None:
     if fresh:
         st.query_params.update(fresh)
     st.session_state["fields_in_url"] = wanted
+
+
+# --- the opened token ---
+
+Place = tuple[int, int]
+"""Row and column of a token, both counted from 0; in the URL as token=ROW.COLUMN."""
+
+
+def opened() -> Place | None:
+    """The token that somebody opened, or that the URL names."""
+    return st.session_state.get("opened")
+
+
+def open_token(place: Place | None) -> None:
+    """Remember it and write the URL."""
+    st.session_state["opened"] = place
+    changed("token")
+    wanted = None if place is None else f"{place[0]}.{place[1]}"
+    if wanted is None:
+        st.query_params.pop("token", None)
+    elif st.query_params.get("token") != wanted:
+        st.query_params["token"] = wanted
+    st.session_state["token_in_url"] = wanted
+
+
+def token_notice() -> str | None:
+    return st.session_state.get("token_notice")
+
+
+def sync_token(lengths: Sequence[int]) -> None:
+    """Take over the token that the URL names, unless it is the one that was seen last. Another step closes the token.
+
+    `lengths` are the numbers of tokens of the step's responses.
+    """
+    step = (selection().slug, selection().step)
+    another = st.session_state.get("opened_in", step) != step
+    st.session_state["opened_in"] = step
+    came_back = st.session_state.pop("token_came_back", False)
+    raw = st.query_params.get("token")
+    if raw == st.session_state.get("token_in_url"):
+        if another:
+            open_token(None)
+    elif raw is None and came_back and not another:
+        open_token(opened())  # the URL was emptied on the way to another view
+    else:
+        _take_token(raw, lengths)
+
+
+def _take_token(raw: str | None, lengths: Sequence[int]) -> None:
+    """A wrong one stays in the URL, and is named, until another token is opened."""
+    changed("token")
+    st.session_state["token_in_url"] = raw
+    place = _place(raw or "")
+    there = place is not None and place[0] < len(lengths) and place[1] < lengths[place[0]]
+    st.session_state["opened"] = place if there else None
+    if raw is None or there:
+        return
+    if place is None:
+        found = f"token={raw} is not a token: it must be ROW.COLUMN, such as 3.0."
+    else:
+        row = f"; response {place[0]} has {lengths[place[0]]} tokens" if place[0] < len(lengths) else ""
+        found = f"token={raw} is not in this step: it has {len(lengths)} responses{row}, all counted from 0."
+    notice("token", f"{found} Showing the one furthest from ratio 1.")
+
+
+def _place(raw: str) -> Place | None:
+    found = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", raw)
+    return None if found is None else (int(found[1]), int(found[2]))

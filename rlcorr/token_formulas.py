@@ -32,8 +32,8 @@ _FEW = 3
 def formulas(story: TokenStory, config: CorrectionConfig) -> list[str]:
     """The ratio, the weight, every rule, the contribution to the gradient, in this order; `config` as in the story.
 
-    A line is `name = expression = result`, a comparison with bounds, or the name of a rule and a colon; behind three
-    spaces stand words.
+    A line is `name = expression = result`, a comparison with bounds, or the name of a rule and a colon, under which its
+    lines are indented; behind three spaces stand words.
     """
     rules = [line for rule in story.rules for line in _rule_lines(rule, story)]
     return [*_ratio_lines(story), *_weight_lines(story, config), *rules, *_gradient_lines(story, config)]
@@ -48,7 +48,7 @@ def _ratio_lines(story: TokenStory) -> list[str]:
     if abs(story.log_ratio) > SAFETY_BOUND:
         return [_line(f"log r = {difference} = {d}", f"counts as {digits(edge)}"), exp]
     if d != digits(edge):
-        return [_line(f"log r = {difference} = {d}", f"more exactly {digits(edge)}"), exp]
+        return [_line(f"log r = {difference} = {d}", _exact(d, story.log_ratio)), exp]
     return [f"r = exp({difference}) {exp.removeprefix('r ')}"]
 
 
@@ -99,7 +99,7 @@ def _masked(story: TokenStory, lower: float | None, upper: float) -> str:
 def _rule_lines(seen: RuleStory, story: TokenStory) -> list[str]:
     rule = seen.rule
     symbol = _SYMBOLS.get(rule.divergence, rule.divergence)
-    lines = [f"{rule.name}:"]
+    lines = []
     if rule.divergence != "k1":
         lines.append(_divergence(seen, story, symbol))
     if rule.reduce is not None:
@@ -117,7 +117,7 @@ def _rule_lines(seen: RuleStory, story: TokenStory) -> list[str]:
     limits = (seen.lower, seen.upper)
     shown = _comparison(at, (rule.lower, rule.upper), seen.inside, seen.statistic, limits, less)
     verdict = "inside" if seen.inside else "outside, but not its concern" if seen.passes else "outside: rejected"
-    return [*lines, _line(shown, verdict)]
+    return [f"{rule.name}:", *(f"  {line}" for line in [*lines, _line(shown, verdict)])]
 
 
 def _concern(seen: RuleStory, story: TokenStory, advantage: float) -> str:
@@ -169,7 +169,7 @@ def _reduced(reduce: Reduce, symbol: str, own: float, value: float, tokens: int)
     if reduce in ("max", "min") or not math.isfinite(value):
         note = "this token" if own == value else f"over {tokens} tokens; this one has {digits(own)}"
         return _line(f"{name} = {digits(value)}", note)
-    note = f"this token and the other {tokens - 1}"
+    note = f"this token and {tokens - 1} more"
     if reduce == "sum":
         return _equation(name, "{} + {}", (own, value - own), lambda x, y: x + y, value, note)
     operands = (own, value * tokens - own)

@@ -208,6 +208,11 @@ def ordered_rows(batch: TokenBatch, result: CorrectionResult, order: Order) -> l
     return key.argsort(descending=True, stable=True).tolist()
 
 
+def mean_ratios(batch: TokenBatch, result: CorrectionResult) -> list[float]:
+    """The geometric mean of the ratios of each response, exp of its mean log r."""
+    return ratio(over_sequence(result.log_ratio, batch.response_mask, "mean")).tolist()
+
+
 def furthest_token(batch: TokenBatch, result: CorrectionResult, rows: Sequence[int]) -> tuple[int, int] | None:
     """(row, column) of the largest |log r| in these rows; None if they have no token."""
     mask = batch.response_mask[list(rows)]

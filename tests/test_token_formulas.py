@@ -49,7 +49,7 @@ def check_equation(text: str) -> float:
 
 
 def check(line: str) -> None:
-    text = line.partition("   (")[0].partition(", so w = ")[0]
+    text = line.strip().partition("   (")[0].partition(", so w = ")[0]
     if text.endswith(":"):
         return
     first, *rest = re.split(r" (≤|<|>|≥) ", text)
@@ -90,7 +90,7 @@ def test_lines_of_every_rule(name: str) -> None:
         for line in lines:
             check(line)
             check_digits(line, config)
-        verdict = lines[lines.index(f"{name}:") + 1 :][-2]
+        verdict = lines[-2].strip()
         value = oracle.exp(statistics[b][t]) if rule.divergence == "k1" else statistics[b][t]
         parts = re.split(r" [≤<>≥] ", verdict.partition("   (")[0])
         # 1 − p loses digits in float32 where p is near 1.
@@ -130,7 +130,8 @@ def lines_of(
                        rollout_log_probs=pair[1])  # fmt: skip
     if advantage is not None:
         batch = batch.replace(advantages=torch.full_like(pair[0], advantage))
-    return formulas(token_story(batch, correct(batch, config), config, 0, column), config)
+    lines = formulas(token_story(batch, correct(batch, config), config, 0, column), config)
+    return [line.strip() for line in lines]
 
 
 def weights(level, upper: float = 2.0, lower: float | None = None, **changes) -> CorrectionConfig:
@@ -161,12 +162,12 @@ def test_weights_of_a_sequence() -> None:
     """Log-ratios 0.42 and −0.30 sum to 0.12, e^0.12 = 1.1275, e^0.06 = 1.0618."""
     pairs = [-0.51, -1.0], [-0.93, -0.7]
     assert lines_of(*pairs, weights("sequence"))[1:] == [
-        "Σ log r = 0.4200 + (−0.3000) = 0.1200   (this token and the other 1)",
+        "Σ log r = 0.4200 + (−0.3000) = 0.1200   (this token and 1 more)",
         "product of r = exp(0.1200) = 1.127",
         "w = min(1.127, 2) = 1.127",
     ]
     assert lines_of(*pairs, weights("geometric", math.inf), column=1)[1:] == [
-        "mean log r = (−0.3000 + 0.4200)/2 = 0.06000   (this token and the other 1)",
+        "mean log r = (−0.3000 + 0.4200)/2 = 0.06000   (this token and 1 more)",
         "geometric mean of r = exp(0.06000) = 1.062",
         "w = 1.062   (without a bound)",
     ]
@@ -294,7 +295,7 @@ def test_divergences_of_the_ratio() -> None:
     ):
         assert lines_of([-1.0], [-0.5], rules(f"token_{name}", upper=9.0))[3] == line
     mean = lines_of([-1.0, -1.0], [-0.5, -1.0], rules("seq_mean_k2", upper=9.0))[4]
-    assert mean == "mean k2 = (0.1250 + 0)/2 = 0.06250   (this token and the other 1)"
+    assert mean == "mean k2 = (0.1250 + 0)/2 = 0.06250   (this token and 1 more)"
     clamped = lines_of([-30.0], [-0.5], rules("token_k2", upper=9.0))[4]
     assert clamped == "k2 = (−20)²/2 = 200   (log r counts as −20)"
 

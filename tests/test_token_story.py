@@ -16,6 +16,7 @@ from rlcorr.token_story import (
     END,
     TokenStory,
     furthest_token,
+    mean_ratios,
     one_character_each,
     ordered_rows,
     pieces,
@@ -188,6 +189,12 @@ def small() -> tuple[TokenBatch, CorrectionConfig]:
 def test_orders(order, rows: list[int]) -> None:
     batch, config = small()
     assert ordered_rows(batch, correct(batch, config), order) == rows
+
+
+def test_mean_ratios() -> None:
+    batch, config = small()
+    expected = [math.exp(0.1), math.exp(-0.4), 1.0, math.nan]
+    assert mean_ratios(batch, correct(batch, config)) == pytest.approx(expected, nan_ok=True)
 
 
 def test_an_order_that_does_not_exist_and_one_without_rewards() -> None:

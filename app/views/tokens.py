@@ -1,0 +1,167 @@
+"""The Tokens view, a microscope: responses coloured by their ratios, and every number of one token."""
+
+import controls
+import state
+import streamlit as st
+import words
+import words_tokens
+from token_text import SHADES, ShownResponse, pages_of, token_text
+from torch import Tensor
+
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, correct, plots, runs
+from rlcorr.errors import UsageError
+from rlcorr.presets import Preset
+from rlcorr.ratios import ratio
+from rlcorr.token_formulas import formulas
+from rlcorr.token_story import (
+    furthest_token,
+    mean_ratios,
+    one_character_each,
+    ordered_rows,
+    pieces,
+    shades,
+    token_story,
+)
+
+TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
+SMALL_CODE = "<style>.st-key-tokens_formulas code { font-size: 0.8rem }</style>"
+Texts = list[list[str]]
+
+
+@st.fragment
+def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
+    """Controls, text and the opened token in one fragment: a click reruns this function and nothing else."""
+    above = st.container()
+    left, middle, right = st.columns([1, 2, 1.9], gap="medium")
+    with left:
+        chosen = PRESETS[controls.preset_name()]
+        config = controls.thresholds(chosen.config)
+        st.caption(words.plain(config.explain()))
+    state.sync_token([len(row) for row in texts])
+    for sentence in [*state.notices(), *filter(None, [state.token_notice()])]:
+        above.warning(words.plain(sentence))
+    try:
+        result = correct(record.batch, config)
+        with middle:
+            opened = _text(record, texts, result, config)
+            st.caption(words.plain(note))
+        with right:
+            _panel(record, texts, result, config, chosen, opened)
+    except UsageError as error:
+        above.error(words.plain(str(error)))
+
+
+def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig) -> state.Place:
+    """One page of responses; the token to show beside it: the opened one, or the furthest of the page."""
+    rows = _page(record, texts, result)
+    opened = state.opened() or furthest_token(record.batch, result, rows)
+    if opened is None:
+        raise UsageError(words_tokens.NO_TOKENS)
+    strengths, span = shades(record.batch, result)
+    token_text(
+        _shown(record, texts, result, config, strengths, rows),
+        opened,
+        span=span,
+        words=words_tokens.LEGEND,
+        fates=words_tokens.FATES,
+        key=TEXT,
+        on_open=_clicked,
+    )
+    return opened
+
+
+def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> list[int]:
+    """The pickers of order and page, and the responses that they choose."""
+    left, right = st.columns([2, 1], vertical_alignment="bottom")
+    order = left.selectbox(
+        "Order", list(words_tokens.ORDERS), format_func=words_tokens.ORDERS.__getitem__, key=ORDER,
+        persist_state="session", on_change=_turn, args=(1,),
+    )  # fmt: skip
+    pages = pages_of(ordered_rows(record.batch, result, order), [len(row) for row in texts])
+    opened = state.opened()
+    if PAGE not in st.session_state or (opened is not None and st.session_state.get("tokens_turned_for") != opened):
+        _turn(next((n for n, rows in enumerate(pages, 1) if opened is not None and opened[0] in rows), 1))
+    st.session_state["tokens_turned_for"] = opened
+    _turn(min(st.session_state[PAGE], max(len(pages), 1)))
+    number = right.number_input(f"Page (of {len(pages)})", 1, max(len(pages), 1), key=PAGE, disabled=len(pages) < 2)
+    return pages[number - 1] if pages else []
+
+
+def _turn(page: int) -> None:
+    st.session_state[PAGE] = page
+
+
+def _clicked() -> None:
+    place = st.session_state[TEXT]["open"]
+    state.open_token((place["row"], place["column"]))
+
+
+def _shown(
+    record: runs.StepRecord,
+    texts: Texts,
+    result: CorrectionResult,
+    config: CorrectionConfig,
+    strengths: Tensor,
+    rows: list[int],
+) -> list[ShownResponse]:
+    fates = plots.token_fates(record.batch, result, config)
+    means, rewards = mean_ratios(record.batch, result), record.batch.rewards
+    shown = []
+    for row in rows:
+        count = len(texts[row])
+        rejected = int((fates[row] == plots.FATES.index("rejected")).sum())
+        reward = None if rewards is None else float(rewards[row])
+        shown.append(
+            ShownResponse(
+                row=row,
+                heading=words_tokens.heading(row, reward, means[row], rejected, count),
+                prompt=words_tokens.prompt(record.prompts[row]),
+                texts=[words_tokens.token(text) for text in texts[row]],
+                ratios=[words.number(r) for r in ratio(result.log_ratio[row, :count]).tolist()],
+                shades=(SHADES + strengths[row, :count] * SHADES).round().int().tolist(),
+                fates=fates[row, :count].tolist(),
+            )
+        )
+    return shown
+
+
+def _panel(
+    record: runs.StepRecord,
+    texts: Texts,
+    result: CorrectionResult,
+    config: CorrectionConfig,
+    chosen: Preset,
+    opened: state.Place,
+) -> None:
+    """The opened token's numbers, the formulas with these numbers, and the way to its neighbours."""
+    row, column = opened
+    story = token_story(record.batch, result, config, row, column, chosen.loss)
+    st.markdown(words_tokens.title(story, texts[row][column]))
+    with st.container(horizontal=True):
+        _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
+        _step("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens)
+    rows = words_tokens.numbers(story, config.rollout_is is not None)
+    st.html(words.table(words_tokens.NUMBERS, rows) + SMALL_CODE)
+    with st.container(key="tokens_formulas"):
+        st.code("\n".join(formulas(story, config)), language=None, wrap_lines=True)
+    st.caption(words_tokens.DIGITS + (f" {words_tokens.BYPASS}" if config.bypass_mode else ""))
+
+
+def _step(label: str, key: str, place: state.Place, possible: bool) -> None:
+    st.button(label, key=key, disabled=not possible, on_click=state.open_token, args=(place,))
+
+
+def show(chosen: state.Selection) -> None:
+    with st.expander("What is this?"):
+        st.write(words_tokens.EXPLAIN)
+        st.caption(words.COLOURS)
+    if chosen.step is None:
+        st.info(words.NO_STEPS)
+        return
+    record = controls.chosen_record(chosen, chosen.step)
+    if record is not None:
+        note = words_tokens.CHARACTERS if one_character_each(record) else words_tokens.IDS
+        microscope(record, pieces(record), f"{words_tokens.KEYS} {note}")
+
+
+show(state.selection())
