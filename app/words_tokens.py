@@ -10,12 +10,10 @@ EXPLAIN = (
     "where the trainer gives it a higher probability than the engine did, cool where it gives a lower one. Open a "
     "token to see both probabilities, its weight, what each rule compared, and the formulas with these numbers in them."
 )
-CHARACTERS = (
-    f"One token is one character here: the lengths of all texts and tokens of this step agree. {END} is the end token."
-)
+CHARACTERS = f"One token is one character here: all texts and tokens of this step agree so. {END} is the end token."
 IDS = (
-    "Tokens are shown by their ids: a run holds no tokenizer, and the lengths of texts and tokens of this step do not "
-    "agree as they would if one token were one character."
+    "Tokens are shown by their ids: a run holds no tokenizer, and the texts and tokens of this step do not agree as "
+    "they would if one token were one character."
 )
 DIGITS = "A result has the digits, at most four, that the numbers before it give back."
 BYPASS = "In bypass mode π_θ stands in for π_old. Before the first update the two are the same."

@@ -240,14 +240,14 @@ def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:
 def one_character_each(record: "StepRecord") -> bool:
     """Whether a token is one character of the response, but for an end token: so lengths say, of every response, and
     one id never stands for two characters."""
+    texts, ids = record.responses, record.batch.response_ids
     lengths = record.batch.response_mask.sum(-1).tolist()
-    pairs = list(zip(record.responses, lengths, strict=True))
-    if any(n - len(text) not in (0, 1) for text, n in pairs):
+    if any(n - len(text) not in (0, 1) for text, n in zip(texts, lengths, strict=True)):
         return False
-    ids = record.batch.response_ids
     if ids is None:
         return True
-    meant = {pair for row, text in zip(ids.tolist(), record.responses, strict=True) for pair in zip(row, text)}  # noqa: B905 - a row goes on after its text: end token, padding
+    rows = zip(ids.tolist(), texts, strict=True)
+    meant = {pair for row, text in rows for pair in zip(row[: len(text)], text, strict=True)}
     return len({token for token, _ in meant}) == len(meant)
 
 
