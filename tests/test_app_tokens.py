@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_app
 import torch
+from app_pages import one_scan, open_app, root, said
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
-from test_app import kinds, open_app, said
+from test_app import kinds
 
 from rlcorr import PRESETS, TokenBatch, correct, runs
 from rlcorr.runs import StepRecord
@@ -23,7 +23,7 @@ from rlcorr.token_story import token_story
 TOKENS = "views/tokens.py"
 HOSTILE = "<img src=x onerror=alert(1)> [link](javascript:alert(1)) $x^2$ `code` **b**"
 
-root, one_scan = test_app.root, test_app.one_scan
+__all__ = ["one_scan", "root"]  # fixtures
 
 
 def drawn(at: AppTest) -> dict[str, Any]:
