@@ -1,20 +1,22 @@
 """What the Tokens view says."""
 
+import math
+
 import words
 
 from rlcorr.token_formulas import digits
-from rlcorr.token_story import END, Order, TokenStory
+from rlcorr.token_story import END, NO_TEXT, Order, TextKind, TokenStory
 
 EXPLAIN = (
     "Every coloured piece of text is one token that the engine sampled. Its colour says how the trainer sees it: warm "
     "where the trainer gives it a higher probability than the engine did, cool where it gives a lower one. Open a "
     "token to see both probabilities, its weight, what each rule compared, and the formulas with these numbers in them."
 )
-CHARACTERS = f"One token is one character here: all texts and tokens of this step agree so. {END} is the end token."
-IDS = (
-    "Tokens are shown by their ids: a run holds no tokenizer, and the texts and tokens of this step do not agree as "
-    "they would if one token were one character."
-)
+TEXTS: dict[TextKind, str] = {
+    "characters": f"One token is one character here: all lengths of this step agree. {END} is the end token.",
+    "ids": "Tokens are shown by their ids: a run holds no tokenizer, and here a token is not one character.",
+    "unknown": f"Every token is shown as {NO_TEXT}: this step holds neither their texts nor their ids.",
+}
 DIGITS = "A result has the digits, at most four, that the numbers before it give back."
 BYPASS = "In bypass mode π_θ stands in for π_old. Before the first update the two are the same."
 NO_TOKENS = "The responses of this step have no tokens."
@@ -49,7 +51,7 @@ def prompt(text: str) -> str:
 def heading(row: int, reward: float | None, mean_ratio: float, rejected: int, tokens: int) -> str:
     """The line over a response."""
     parts = [f"response {row}", f"mean ratio {words.number(mean_ratio)}"]
-    parts += [] if reward is None else [f"reward {words.number(reward)}"]
+    parts += [] if reward is None or math.isnan(reward) else [f"reward {words.number(reward)}"]
     parts += [f"{rejected} of {tokens} rejected"] if rejected else []
     return " · ".join(parts)
 

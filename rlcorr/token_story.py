@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # the story itself needs torch only, and the record comes wit
 
 END = "⏎"
 """What an end token, which has no text, is shown as."""
+NO_TEXT = "·"
+"""What a token is shown as of which neither text nor id was recorded; unknown ids are negative."""
+TextKind = Literal["characters", "ids", "unknown"]
 
 Order = Literal["off", "recorded", "lowest", "highest", "rejected"]
 """Of responses: furthest mean log-ratio first, as recorded, by reward from either end, largest share of rejected tokens
@@ -237,26 +240,28 @@ def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:
 # --- the text of tokens ---
 
 
-def one_character_each(record: "StepRecord") -> bool:
-    """Whether a token is one character of the response, but for an end token: so lengths say, of every response, and
-    one id never stands for two characters."""
+def text_kind(record: "StepRecord") -> TextKind:
+    """characters: a token is one character of the response, but for an end token: so lengths say, of every response,
+    and one id never stands for two characters. ids: it is not, or there are no texts. unknown: no ids either."""
     texts, ids = record.responses, record.batch.response_ids
     lengths = record.batch.response_mask.sum(-1).tolist()
-    if any(n - len(text) not in (0, 1) for text, n in zip(texts, lengths, strict=True)):
-        return False
-    if ids is None:
-        return True
+    agree = any(texts) and all(n - len(text) in (0, 1) for text, n in zip(texts, lengths, strict=True))
+    known = ids is not None and bool((ids[record.batch.response_mask] >= 0).any())
+    if not known or ids is None:
+        return "characters" if agree else "unknown"
+    if not agree:
+        return "ids"
     rows = zip(ids.tolist(), texts, strict=True)
     meant = {pair for row, text in rows for pair in zip(row[: len(text)], text, strict=True)}
-    return len({token for token, _ in meant}) == len(meant)
+    return "characters" if len({token for token, _ in meant}) == len(meant) else "ids"
 
 
 def pieces(record: "StepRecord") -> list[list[str]]:
-    """The text of every response token: its character, or `END`, where `one_character_each` holds; else its id as
-    "#123". Raises `UsageError` where neither is recorded."""
+    """What every response token is shown as: its character, or `END`; its id as "#123"; or `NO_TEXT` (`text_kind`)."""
     lengths = record.batch.response_mask.sum(-1).tolist()
-    if one_character_each(record):
+    kind, ids = text_kind(record), record.batch.response_ids
+    if kind == "characters":
         return [[*text, *[END] * (n - len(text))] for text, n in zip(record.responses, lengths, strict=True)]
-    if record.batch.response_ids is None:
-        raise UsageError("the texts of the tokens are unknown: the batch has no response_ids.")
-    return [[f"#{i}" for i in ids[:n]] for ids, n in zip(record.batch.response_ids.tolist(), lengths, strict=True)]
+    if kind == "unknown" or ids is None:
+        return [[NO_TEXT] * n for n in lengths]
+    return [[f"#{token}" for token in row[:n]] for row, n in zip(ids.tolist(), lengths, strict=True)]

@@ -104,6 +104,17 @@ def test_tokens_of_an_unknown_tokenizer_are_shown_by_their_ids(root: Path) -> No
     assert all(text.startswith("#") for row in drawn(at)["responses"] for text in row["texts"])
 
 
+def test_tokens_of_a_file_that_does_not_say(root: Path) -> None:
+    record = make_record(0, sequences=2)
+    unknown = torch.full_like(record.batch.rewards, math.nan) if record.batch.rewards is not None else None
+    batch = record.batch.replace(response_ids=torch.where(record.batch.response_mask, -1, 0), rewards=unknown)
+    add_step(make_run(root, "alpha", steps=0, status="running"), replace(record, batch=batch, responses=["", ""]))
+    at = open_app(TOKENS)
+    assert "Every token is shown as ·" in said(at)
+    assert {text for row in drawn(at)["responses"] for text in row["texts"]} == {"·"}
+    assert not any("reward" in row["heading"] for row in drawn(at)["responses"])
+
+
 def test_colours_and_ratios(root: Path) -> None:
     """Warm above ratio 1 and cool below, against numpy."""
     batch = read(make_run(root, "alpha", steps=1))
@@ -242,6 +253,20 @@ def test_a_preset_that_needs_advantages_says_so_where_a_step_has_none(root: Path
     assert "the batch has no advantages" in said(open_app(TOKENS, preset="trl_opsm"))
     at = open_app(TOKENS, preset="decoupled_geo_rs")
     assert not any(line.startswith("c = ") for line in at.code[0].value.splitlines())
+
+
+def test_a_token_that_the_trainer_rules_out(root: Path) -> None:
+    record = make_record(0)
+    assert record.batch.old_log_probs is not None
+    old = record.batch.old_log_probs.clone()
+    old[2, 1] = -math.inf
+    add_step(
+        make_run(root, "alpha", steps=0, status="running"),
+        replace(record, batch=record.batch.replace(old_log_probs=old)),
+    )
+    at = open_app(TOKENS, preset="decoupled_k3_rs_token_tis")
+    assert opened(at) == "2.1"
+    assert "r = exp(−20) = 2.061e−09" in at.code[0].value
 
 
 def test_responses_without_tokens(root: Path) -> None:

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 __all__ = ["one_scan", "root"]  # fixtures
 
 OLD, ROLLOUT = [[-1.0, -2.0, -0.5], [-0.25]], [[-1.5, -2.0, -0.25], [-1.0]]
-VIEWS = ("views/run.py", "views/bench.py", "views/gradient.py")
+VIEWS = ("views/run.py", "views/bench.py", "views/gradient.py", "views/tokens.py")
 
 
 def npz() -> bytes:

@@ -323,6 +323,16 @@ def test_numbers_that_are_not_finite() -> None:
     assert lines[-1] == "nan lies outside every bound   (outside: rejected)"
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_probability_of_zero_under_every_preset(name: str) -> None:
+    """The engine may sample what the trainer rules out. Nothing raises, and the weight is one that the library used."""
+    config, advantage = PRESETS[name].config, 1.5
+    lines = lines_of([-math.inf, -1.0, -1.0], [-1.0, -1.5, -0.5], config, advantage=advantage)
+    assert lines[:2] == ["log r = −∞ − (−1) = −∞   (counts as −20)", "r = exp(−20) = 2.061e−09"]
+    assert any(line.startswith("w = ") or ", so w = " in line for line in lines)
+    assert [line.removesuffix(":") for line in lines if line.endswith(":")] == [r.name for r in config.rollout_rs]
+
+
 # --- digits ---
 
 

@@ -14,13 +14,14 @@ from rlcorr.errors import UsageError
 from rlcorr.runs import StepRecord
 from rlcorr.token_story import (
     END,
+    NO_TEXT,
     TokenStory,
     furthest_token,
     mean_ratios,
-    one_character_each,
     ordered_rows,
     pieces,
     shades,
+    text_kind,
     token_story,
 )
 
@@ -242,7 +243,7 @@ def record_of(texts: list[str], ids: list[list[int]]) -> StepRecord:
 def test_one_token_is_one_character_and_the_end() -> None:
     """The second response was cut off before its end, the third is nothing but the end."""
     record = record_of(["1<", "1é1", ""], [[5, 6, 2], [5, 7, 5], [2]])
-    assert one_character_each(record)
+    assert text_kind(record) == "characters"
     assert pieces(record) == [["1", "<", END], ["1", "é", "1"], [END]]
 
 
@@ -252,11 +253,12 @@ def test_one_token_is_one_character_and_the_end() -> None:
         (["12", "3"], [[5, 6, 2], [7, 8, 2]]),  # two tokens more than characters
         (["12", "345"], [[5, 6, 2], [7, 8]]),  # fewer tokens than characters
         (["ab", "cd"], [[5, 6, 2], [5, 8, 2]]),  # lengths agree, but 5 would be a and c
+        (["", ""], [[5], [6]]),  # no texts at all
     ],
 )
 def test_otherwise_tokens_are_shown_by_their_ids(texts: list[str], ids: list[list[int]]) -> None:
     record = record_of(texts, ids)
-    assert not one_character_each(record)
+    assert text_kind(record) == "ids"
     assert pieces(record) == [[f"#{token}" for token in row] for row in ids]
 
 
@@ -267,7 +269,10 @@ def test_a_recorded_batch_of_words() -> None:
     assert pieces(record)[0][:2] == ["#0", "#1"]
 
 
-def test_tokens_without_ids_or_characters() -> None:
-    record = record_of(["words"], [[5, 6]])
-    with pytest.raises(UsageError, match="no response_ids"):
-        pieces(replace(record, batch=record.batch.replace(response_ids=None)))
+@pytest.mark.parametrize(("text", "kind"), [("words", "unknown"), ("", "unknown"), ("12", "characters")])
+def test_tokens_without_ids(text: str, kind: str) -> None:
+    """None at all, or the −1 of a file that did not say."""
+    bare = record_of([text], [[-1, -1]])
+    for record in (bare, replace(bare, batch=bare.batch.replace(response_ids=None))):
+        assert text_kind(record) == kind
+        assert pieces(record) == [["1", "2"] if kind == "characters" else [NO_TEXT, NO_TEXT]]

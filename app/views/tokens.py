@@ -16,10 +16,10 @@ from rlcorr.token_formulas import formulas
 from rlcorr.token_story import (
     furthest_token,
     mean_ratios,
-    one_character_each,
     ordered_rows,
     pieces,
     shades,
+    text_kind,
     token_story,
 )
 
@@ -160,8 +160,7 @@ def show(chosen: state.Selection) -> None:
         return
     record = controls.chosen_record(chosen, chosen.step)
     if record is not None:
-        note = words_tokens.CHARACTERS if one_character_each(record) else words_tokens.IDS
-        microscope(record, pieces(record), f"{words_tokens.KEYS} {note}")
+        microscope(record, pieces(record), f"{words_tokens.KEYS} {words_tokens.TEXTS[text_kind(record)]}")
 
 
 show(state.selection())
