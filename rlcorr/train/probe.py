@@ -12,10 +12,8 @@ from rlcorr.train.config import RolloutConfig
 from rlcorr.train.model import Policy
 from rlcorr.train.rollout import RolloutEngine, to_batch
 from rlcorr.train.sync_proof import rounding_bound
+from rlcorr.triage import ONE_SIDED, one_sided
 from rlcorr.types import TokenBatch
-
-ONE_SIDED = 0.98
-"""Share of the tokens with π_old ≤ π_rollout (but for rounding) from which on mass is missing, not noise."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def pattern_of(
             return "temperature", f"at {other:g} the trainer agrees (k3 {found:.1e}); it scores at {scored:g}."
     if batch.routed_experts is not None and k3_with(scored, True) <= bound:
         return "routing", "with the engine's experts the trainer agrees: see --rollout.router-replay."
-    if one_sided(d, batch) >= ONE_SIDED:
+    if one_sided(d[mask]) >= ONE_SIDED:
         return "top-p mass", "the engine's probabilities are larger: it shares out what top_p or top_k cut off."
     if same_ids < 1:
         return "tokenizer", f"only {same_ids:.0%} of the responses come back from their text as the same ids."
@@ -91,11 +89,6 @@ def difference(policy: Policy, batch: TokenBatch, temperature: float, replay: bo
     """d (B, T), 0 on padding."""
     found = policy(batch, temperature, replay=replay)
     return log_ratio(found.log_probs, batch.rollout_log_probs, batch.response_mask)
-
-
-def one_sided(d: Tensor, batch: TokenBatch) -> float:
-    """Share of the tokens on which the trainer's log-prob is at most the engine's, but for a rounding of 0.02."""
-    return float(masked_mean((d <= 0.02).float(), batch.response_mask))
 
 
 def round_trip(tokenizer: PreTrainedTokenizerFast, responses: list[list[int]]) -> float:

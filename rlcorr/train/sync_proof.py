@@ -13,6 +13,7 @@ from rlcorr.ratios import k3, log_ratio
 from rlcorr.train.config import RolloutConfig, Sampling
 from rlcorr.train.model import Policy, engine_weights
 from rlcorr.train.rollout import RolloutEngine, to_batch
+from rlcorr.triage import ROUNDING_K3
 
 MATRIX_NOISE = 0.5
 """Standard deviation of the noise on a matrix, relative to its mean absolute entry."""
@@ -22,16 +23,10 @@ VECTOR_NOISE = 0.3
 CONTEXT = 6
 """Prompt tokens used: rounding errors pile up with length, and only the weights are on trial."""
 
-ROUNDING_K3 = {"float32": 1e-7, "float16": 1e-4, "bfloat16": 1e-3, "fp8": 0.05, "fp8_e5m2": 0.2}
-"""The k3 that rounding alone may reach on perturbed weights, by the coarsest number format of the engine.
-
-Measured on the warm start: float32 3e-13, float16 1e-6 (1.3e-5 on a random model of the tests), bfloat16 1e-4, where
-one stale tensor gives 3e-3 to 1e-1. An fp8 KV cache rounds by 1e-2 (e4m3) to 7e-2 (e5m2) itself: there the proof sees
-only coarser faults, such as a sync that did nothing (3e-1).
-"""
-
 
 def rounding_bound(config: RolloutConfig) -> float:
+    """The k3 that rounding alone may reach. With an fp8 KV cache the proof sees only faults that are coarser still,
+    such as a sync that did nothing (3e-1)."""
     coarse = [ROUNDING_K3["fp8"]] if config.quantization == "fp8" else []
     return max(ROUNDING_K3[config.dtype], ROUNDING_K3.get(config.kv_cache_dtype, 0.0), *coarse)
 
