@@ -12,6 +12,8 @@ from plotly.graph_objects import Figure
 
 WARM, COOL, KEPT, REJECTED = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97"
 BLANK = "rgba(0,0,0,0)"
+ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
+"""Colours of presets, which stand for neither side of ratio 1."""
 
 Part = dict[str, Any]
 Parts = Sequence[Part]

@@ -4,14 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rlcorr.axes import threshold_axis, threshold_place
-from rlcorr.drawing import COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, vertical_line
+from rlcorr.drawing import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, vertical_line
 from rlcorr.gradient_sweep import GradientSweep
 from rlcorr.gradients import GradientReport, Interval
 from rlcorr.kl_truth import KLGradientReport
 from rlcorr.toy_sweep import ToySweep
 
-ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
-"""Colours of presets, which stand for neither side of ratio 1."""
 UNIT = "in units of the on-policy gradient"
 
 

@@ -58,9 +58,9 @@ def curve(
 # --- one step: where the two policies disagree ---
 
 
-def probability_density(batch: TokenBatch) -> Figure:
-    """Tokens over (π_rollout, π_old), counted in cells: warm above the diagonal, cool below it."""
-    old, rollout = _pair(batch)
+def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
+    """Tokens over (π_rollout, π_old), counted in cells: warm above the diagonal, cool below it. `over` lies on top."""
+    old, rollout = pair(batch)
     p_old, p_rollout = np.exp(old).clip(max=1), np.exp(rollout).clip(max=1)  # log-probs of 1e-8 are recorded, too
     counts, edges, _ = np.histogram2d(p_old, p_rollout, bins=_CELLS, range=((0, 1), (0, 1)))
     rows, columns = np.indices(counts.shape)
@@ -68,12 +68,15 @@ def probability_density(batch: TokenBatch) -> Figure:
     diagonal["line"] = {"color": REJECTED, "width": 1}
     x = {"title_text": "probability in the engine, π_rollout", "range": [0, 1], "constrain": "domain"}
     y = {"title_text": "probability in the trainer, π_old", "range": [0, 1], "constrain": "domain", "scaleanchor": "x"}
-    return figure([_density(edges, edges, counts, np.sign(rows - columns)), diagonal], height=340, x=x, y=y)
+    if not over:
+        return figure([density(edges, edges, counts, np.sign(rows - columns)), diagonal], height=340, x=x, y=y)
+    cells = density(edges, edges, counts, np.sign(rows - columns), faintest=0.3)
+    return figure([cells, diagonal | {"showlegend": False}, *over], height=440, x=x, y=y, legend=True)
 
 
-def ratio_density(batch: TokenBatch) -> Figure:
-    """Tokens over (π_rollout, π_old/π_rollout): the same tokens, with the axis of the difference magnified."""
-    old, rollout = _pair(batch)
+def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = ()) -> Figure:
+    """Tokens over (π_rollout, log π_old/π_rollout): the same tokens, with the axis of the difference magnified."""
+    old, rollout = pair(batch)
     d = old - rollout
     span = span_of(d)
     box = ((-span, span), (0, 1))
@@ -83,15 +86,20 @@ def ratio_density(batch: TokenBatch) -> Figure:
     x = {"title_text": "probability in the engine, π_rollout", "range": [0, 1]}
     y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
     shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0, "y1": 0, "line": {"color": REJECTED}}]
-    return figure([_density(x_edges, y_edges, counts, side)], height=340, x=x, y=y, shapes=shapes)
+    if not over:
+        return figure([density(x_edges, y_edges, counts, side)], height=340, x=x, y=y, shapes=shapes)
+    traces = [density(x_edges, y_edges, counts, side, faintest=0.3), *over]
+    return figure(traces, height=440, x=x, y=y, shapes=shapes, notes=notes, legend=True)
 
 
-def _density(x_edges: np.ndarray, y_edges: np.ndarray, counts: np.ndarray, side: np.ndarray) -> Part:
+def density(
+    x_edges: np.ndarray, y_edges: np.ndarray, counts: np.ndarray, side: np.ndarray, *, faintest: float = 0.12
+) -> Part:
     """log(1 + count) as the strength of a colour: z in −1 … 0 … 1 for the sides, 2 … 3 on the line itself."""
     strength = np.log1p(counts)
     strength /= max(float(strength.max()), 1.0)
     z = np.where(side == 0, 2 + strength, side * strength)
-    cool, warm, green = ([fade(c, a) for a in (0.12, 1)] for c in (COOL, WARM, KEPT))
+    cool, warm, green = ([fade(c, a) for a in (faintest, 1)] for c in (COOL, WARM, KEPT))
     scale = [[0, cool[1]], [0.25, cool[0]], [0.2501, warm[0]], [0.5, warm[1]], [0.75, green[0]], [1, green[1]]]
     return {
         "type": "heatmap",
@@ -310,7 +318,7 @@ def _bound(x: float, bound: float, drawn: tuple[float, float], colour: str) -> t
     return [vertical_line(x=x, colour=colour, dash="dash", width=2)], [note]
 
 
-def _pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
+def pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
     """log π_old and log π_rollout of the real tokens, as flat float64 arrays."""
     if batch.old_log_probs is None:
         raise UsageError("this picture needs old_log_probs; the batch has only rollout_log_probs.")
