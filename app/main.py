@@ -31,6 +31,7 @@ st.html("<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; 
 page = st.navigation(
     [
         st.Page("views/run.py", title="Run", url_path="run", default=True),
+        st.Page("views/mismatch.py", title="Mismatch", url_path="mismatch"),
         st.Page("views/bench.py", title="Correction bench", url_path="bench"),
         st.Page("views/gradient.py", title="Gradient", url_path="gradient"),
         st.Page("views/tokens.py", title="Tokens", url_path="tokens"),

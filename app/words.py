@@ -14,6 +14,7 @@ EXPLAIN = (
 
 LOOK = {
     "Run": "Look for a mismatch that climbs over the steps, and for tokens far from the diagonal.",
+    "Mismatch": "Look for tokens outside a method's lines, and for a mismatch that grows along the response.",
     "Gradient": "Look for a bias that its interval tells from 0, and for what the noise costs beside it.",
     "Correction bench": "Look for the bounds that touch few tokens and keep the effective sample size (ESS) high.",
     "Tokens": "Look for the tokens that carry the mismatch: open one and follow its numbers through the formulas.",

@@ -21,6 +21,7 @@ from rlcorr.parquet import StepRecord
 from rlcorr.plots import density, pair, probability_density, ratio_density
 from rlcorr.ratios import log_ratio
 from rlcorr.regions import Region, bounds_weights, region, sequence_bounds, token_rules
+from rlcorr.token_story import END, one_character_each, pieces
 from rlcorr.types import TokenBatch
 
 Methods = Mapping[str, CorrectionConfig]
@@ -169,21 +170,12 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
 
 
 def token_labels(record: StepRecord) -> dict[int, str]:
-    """What token ids stand for, where it can be told from the responses: if every one of them has a character per
-    token, but for a last token without text. Else empty."""
-    ids, mask = record.batch.response_ids, record.batch.response_mask
-    labels: dict[int, str] = {}
-    for row, text in enumerate(record.responses if ids is not None else []):
-        tokens = ids[row][mask[row]].tolist()  # pyright: ignore[reportOptionalSubscript]
-        characters = [repr(character) for character in text]
-        if len(tokens) == len(text) + 1:
-            characters.append("end")
-        if len(characters) != len(tokens) or any(
-            labels.setdefault(token, character) != character
-            for token, character in zip(tokens, characters, strict=True)
-        ):
-            return {}
-    return labels
+    """What token ids stand for, where responses have one character per token; else nothing is known of any."""
+    if record.batch.response_ids is None or not one_character_each(record):
+        return {}
+    rows = zip(record.batch.response_ids.tolist(), pieces(record), strict=True)
+    found = {token: text for ids, texts in rows for token, text in zip(ids, texts, strict=False)}
+    return {token: text if text == END else repr(text) for token, text in found.items()}
 
 
 # --- by sequence ---

@@ -39,7 +39,7 @@ def _components() -> list:
     return manifest_scanner.scan_component_manifests()
 
 
-def open_app(view: str | None = None, **query: str) -> AppTest:
+def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
     at = AppTest.from_file(MAIN, default_timeout=30)
     for key, value in query.items():
         at.query_params[key] = value

@@ -195,7 +195,7 @@ def test_characters_are_known_where_every_response_agrees() -> None:
     padded = torch.tensor([row + [0] * (4 - len(row)) for row in ids])
     batch = TokenBatch.from_log_probs(torch.zeros(3, 4) - 1, torch.zeros(3, 4) - 1, mask).replace(response_ids=padded)
     known = replace(record, batch=batch, responses=["aba", "bb", "a\n"])
-    assert plots.token_labels(known) == {4: "'a'", 5: "'b'", 9: "'\\n'", 2: "end"}
+    assert plots.token_labels(known) == {4: "'a'", 5: "'b'", 9: "'\\n'", 2: "⏎"}
     assert plots.token_labels(replace(known, responses=["aba", "bb", "bx"])) == {}  # id 4 would be two characters
     assert plots.token_labels(replace(known, responses=["aba", "b", "a\n"])) == {}  # two tokens without text
     assert plots.token_labels(replace(known, batch=batch.replace(response_ids=None))) == {}

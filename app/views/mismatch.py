@@ -1,0 +1,109 @@
+"""The mismatch view: where the two log-probs disagree, and what that looks like."""
+
+import controls
+import state
+import streamlit as st
+import words
+import words_mismatch as say
+from views.picture import picture
+
+from rlcorr import PRESETS, TokenBatch, mismatch_plots
+from rlcorr.drawing import Figure
+from rlcorr.errors import UsageError, unknown
+from rlcorr.import_pairs import missing
+from rlcorr.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
+from rlcorr.runs import StepRecord
+from rlcorr.triage import Finding, triage
+
+METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}
+DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
+
+
+def show(chosen: state.Selection) -> None:
+    for sentence in state.notices():
+        st.warning(words.plain(sentence))
+    if chosen.step is None:
+        st.info(words.NO_STEPS)
+        return
+    record = controls.chosen_record(chosen, chosen.step)
+    if record is None:
+        return
+    try:
+        _looks_like(record, triage(record.batch))
+    except UsageError as error:
+        st.error(words.plain(str(error)))
+        return
+    _regions(record.batch)
+    _where(record)
+
+
+def _looks_like(record: StepRecord, findings: list[Finding]) -> None:
+    """The best finding as the headline, the others below it, the size of the mismatch, the age of the weights."""
+    st.markdown(f"##### {words.plain(findings[0].sentence)}")
+    for finding in findings[1:]:
+        st.markdown(say.ALSO.format(sentence=words.plain(finding.sentence)))
+    numbers = findings[0].numbers
+    with st.container(horizontal=True, key="sizes"):
+        for label, (name, help) in say.SIZES.items():
+            if name in numbers:
+                st.metric(label, words.number(numbers[name]), help=help, width=112)
+    lags = _lags(record)
+    if len(lags) == 1 and lags[0] > 0:
+        st.caption(say.one_lag(lags[0]))
+
+
+@st.fragment
+def _regions(batch: TokenBatch) -> None:
+    """The choice of methods and the pictures that show them: a choice reruns this function and nothing else."""
+    for got in st.query_params.get_all("methods"):
+        if got not in METHODS:
+            st.warning(words.plain(f"{unknown('method', got, METHODS)} Drawn without it."))
+    names = st.multiselect(say.METHODS, list(METHODS), default=DRAWN, key="methods", bind="query-params")
+    methods = {name: METHODS[name] for name in names}
+    left, right = st.columns(2)
+    with left:
+        figure = mismatch_plots.acceptance(batch, methods)
+        picture(say.ACCEPTANCE_TITLE, figure, key="acceptance", caption=say.ACCEPTANCE)
+    with right:
+        figure = mismatch_plots.acceptance(batch, methods, magnified=True)
+        picture(say.MAGNIFIED_TITLE, figure, key="magnified", caption=say.MAGNIFIED)
+    if methods:
+        with st.expander(say.EXPLAINED):
+            st.html(words.table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
+
+
+def _where(record: StepRecord) -> None:
+    batch, lacks = record.batch, missing(record)
+    _row(
+        tail=mismatch_plots.tail(batch),
+        position=mismatch_plots.by_position(batch),
+        length=mismatch_plots.by_length(batch, SEQUENCE_METHODS),
+    )
+    second = {}
+    if "response_ids" in lacks:
+        st.caption(say.NO_IDS)
+    else:
+        labels = mismatch_plots.token_labels(record)
+        second["tokens"] = mismatch_plots.by_token(batch, labels)
+        second["tokens_mean"] = mismatch_plots.by_token(batch, labels, mean=True)
+    if len(_lags(record)) > 1:
+        second["lag"] = mismatch_plots.by_lag(batch, record.step)
+    if second:
+        _row(**second)
+
+
+def _lags(record: StepRecord) -> list[int]:
+    """Which lags the step has; none if it does not say."""
+    if "policy_versions" in missing(record):
+        return []
+    return mismatch_plots.lags(record.batch, record.step).unique().tolist()
+
+
+def _row(**figures: Figure) -> None:
+    for place, (key, figure) in zip(st.columns(len(figures)), figures.items(), strict=True):
+        with place:
+            title, caption = say.PICTURES[key]
+            picture(title, figure, key=f"mismatch_{key}", caption=caption)
+
+
+show(state.selection())
