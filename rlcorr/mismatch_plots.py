@@ -21,7 +21,7 @@ from rlcorr.parquet import StepRecord
 from rlcorr.plots import density, pair, probability_density, ratio_density
 from rlcorr.ratios import log_ratio
 from rlcorr.regions import Region, bounds_weights, region, sequence_bounds, token_rules
-from rlcorr.token_story import END, one_character_each, pieces
+from rlcorr.token_story import END, pieces, text_kind
 from rlcorr.types import TokenBatch
 
 Methods = Mapping[str, CorrectionConfig]
@@ -171,7 +171,7 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
 
 def token_labels(record: StepRecord) -> dict[int, str]:
     """What token ids stand for, where responses have one character per token; else nothing is known of any."""
-    if record.batch.response_ids is None or not one_character_each(record):
+    if record.batch.response_ids is None or text_kind(record) != "characters":
         return {}
     rows = zip(record.batch.response_ids.tolist(), pieces(record), strict=True)
     found = {token: text for ids, texts in rows for token, text in zip(ids, texts, strict=False)}
