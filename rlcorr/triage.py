@@ -46,7 +46,7 @@ LARGEST_ENTROPY = 13.0
 TEMPERATURES = (0.25, 4.0)
 """Of the trainer over the engine. An unrelated π_old would look like a trainer that is much too hot."""
 FITTING, BESIDE_A_CUT = 0.8, 0.98
-"""Share of the tokens that a temperature must explain: on random logits noise had up to 0.15, a cut with noise up to
+"""Share of the tokens that a temperature must explain: on random logits noise had up to 0.15, a cut hidden by noise
 0.97, and temperatures from 0.6 to 1.3 without noise 0.97 and more."""
 PER_TOKEN = 0.25
 """Share of the variance that constants per token id must explain. The recorded runs have 0.4 and more with a stale

@@ -90,6 +90,8 @@ def test_methods_and_presets_come_from_the_url(root: Path) -> None:
     at = open_app(VIEW, methods=["k3", "roll_ratio_filter"])
     assert at.multiselect(key="methods").value == ["k3", "roll_ratio_filter"]
     assert preset("roll_ratio_filter").explain() in "".join(str(e.proto) for e in at.get("html"))
+    none = open_app(VIEW, methods="")
+    assert (none.multiselect(key="methods").value, list(none.warning)) == ([], [])
     wrong = open_app(VIEW, methods=["TIS", "IcePopp"])
     assert "unknown method 'IcePopp'. Did you mean 'IcePop'?" in said(wrong)
 

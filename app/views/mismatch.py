@@ -56,7 +56,7 @@ def _looks_like(record: StepRecord, findings: list[Finding]) -> None:
 def _regions(batch: TokenBatch) -> None:
     """The choice of methods and the pictures that show them: a choice reruns this function and nothing else."""
     for got in st.query_params.get_all("methods"):
-        if got not in METHODS:
+        if got and got not in METHODS:  # nothing chosen is written as an empty text
             st.warning(words.plain(f"{unknown('method', got, METHODS)} Drawn without it."))
     names = st.multiselect(say.METHODS, list(METHODS), default=DRAWN, key="methods", bind="query-params")
     methods = {name: METHODS[name] for name in names}
