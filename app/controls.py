@@ -162,7 +162,9 @@ def _native(b: Bound) -> None:
     # A fresh key per token: that is how the box takes a new value from the preset or the URL.
     key, start = f"{b.key}_{state.token()}", state.bound(b)
     step = max(abs(b.value - b.offset) / 10, 1e-6)
-    state.put(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
+    value = st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help)
+    if value != start:
+        state.put(b, value)
 
 
 def set_threshold(config: CorrectionConfig, threshold: float, rule: int | None) -> None:

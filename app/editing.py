@@ -31,11 +31,13 @@ def controls(choices: list[Choice]) -> None:
     for c in choices:
         key, now = f"{c.key}_{state.token(state.CHOICES)}", state.choice(c)
         if c.several:
-            picked = st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help)
-            state.put(c, ",".join(picked))
+            picked = ",".join(
+                st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help)
+            )
         else:
-            at = c.options.index(now)
-            state.put(c, st.selectbox(c.label, c.options, index=at, key=key, help=c.help))
+            picked = st.selectbox(c.label, c.options, index=c.options.index(now), key=key, help=c.help)
+        if picked != now:  # else the URL would be written while somebody drags a bound
+            state.put(c, picked)
 
 
 def edited(config: CorrectionConfig, choices: list[Choice]) -> CorrectionConfig:

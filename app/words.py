@@ -66,7 +66,7 @@ DENOMINATOR = (
 NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
 
 CURVES_OVER = (
-    "The whole range of this bound, the others of its kind as they are. The dotted line is where it stands now. "
+    "The whole range of the bound that is dragged, the others of its kind as they are. Dotted: where it stands. "
     "Weights and each rule are taken alone."
 )
 LEFT_OVER = "How far apart the two policies are on what is kept, and how uneven the weights are that remain."

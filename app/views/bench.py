@@ -88,10 +88,10 @@ def _over_the_bound(chosen: state.Selection, record: StepRecord, config: Correct
     places = st.columns([3, 3, 2], gap="medium")
     with places[0]:
         figure = sweep_plots.shares_over(sweep, thresholds, curves, of_ratio=of_ratio, at=at)
-        picture(f"{b.label}: what it costs", figure, key="shares_over", caption=words.CURVES_OVER)
+        picture("What the bound costs", figure, key="shares_over", caption=words.CURVES_OVER)
     with places[1]:
         figure = sweep_plots.mismatch_over(thresholds, curves, of_ratio=of_ratio, at=at)
-        picture(f"{b.label}: what is left", figure, key="mismatch_over", caption=words.LEFT_OVER)
+        picture("What the bound leaves", figure, key="mismatch_over", caption=words.LEFT_OVER)
     with places[2]:
         _budget(record.batch, config, rule)
 

@@ -84,7 +84,7 @@ def _curves(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, confi
     places = st.columns(2)
     with places[0]:
         figure = gradient_plots.threshold_curves(sweep, at=b.value)
-        picture(f"{b.label}: this step", figure, key="gradient_curves", caption=say.RECORDED)
+        picture("This step, over the bound", figure, key="gradient_curves", caption=say.RECORDED)
         best = sweep.best
         st.markdown(f"Smallest error at **{best.value:.4g}**, between {best.low:.4g} and {best.high:.4g}.")
     with places[1]:
