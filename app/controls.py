@@ -54,6 +54,17 @@ def _check_url(key: str, options: list[str], sentence) -> None:
         state.notice(key, sentence(got))
 
 
+def explained_record(chosen: state.Selection, explanation: str) -> runs.StepRecord | None:
+    """The chosen step under a box that explains the view; None, with a sentence, where there is none to show."""
+    with st.expander("What is this?"):
+        st.write(explanation)
+        st.caption(words.COLOURS)
+    if chosen.step is None:
+        st.info(words.NO_STEPS)
+        return None
+    return chosen_record(chosen, chosen.step)
+
+
 def chosen_record(chosen: state.Selection, step: int) -> runs.StepRecord | None:
     """The chosen step; if it is damaged, a sentence on the page that says so, and None."""
     try:
@@ -162,9 +173,7 @@ def _native(b: Bound) -> None:
     # A fresh key per token: that is how the box takes a new value from the preset or the URL.
     key, start = f"{b.key}_{state.token()}", state.bound(b)
     step = max(abs(b.value - b.offset) / 10, 1e-6)
-    value = st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help)
-    if value != start:
-        state.put(b, value)
+    state.picked(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
 
 
 def set_threshold(config: CorrectionConfig, threshold: float, rule: int | None) -> None:

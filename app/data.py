@@ -9,7 +9,7 @@ import streamlit as st
 import uploads
 
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, budget, correct, measure, metrics, runs
-from rlcorr.ratios import log_ratio, over_sequence, ratio
+from rlcorr.ratios import over_sequence, ratio
 from rlcorr.report import PREFIX
 from rlcorr.sweep import Sweep
 from rlcorr.thresholds import Side, usual_thresholds
@@ -134,13 +134,6 @@ Identity = tuple[str, int, Stamp]
 
 def identity(run: Path, number: int) -> Identity:
     return str(run), number, stamp(runs.step_path(run, number))
-
-
-def spread(batch: TokenBatch) -> float:
-    """Root mean square of the log-ratio of the tokens, two digits, within what a toy can have."""
-    assert batch.old_log_probs is not None
-    d = log_ratio(batch.old_log_probs, batch.rollout_log_probs, batch.response_mask)[batch.response_mask].double()
-    return float(f"{min(max(float(d.square().mean().sqrt()), 1e-4), 3.0):.2g}")
 
 
 def swept(

@@ -31,13 +31,10 @@ def controls(choices: list[Choice]) -> None:
     for c in choices:
         key, now = f"{c.key}_{state.token(state.CHOICES)}", state.choice(c)
         if c.several:
-            picked = ",".join(
-                st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help)
-            )
+            value = ",".join(st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help))
         else:
-            picked = st.selectbox(c.label, c.options, index=c.options.index(now), key=key, help=c.help)
-        if picked != now:  # else the URL would be written while somebody drags a bound
-            state.put(c, picked)
+            value = st.selectbox(c.label, c.options, index=c.options.index(now), key=key, help=c.help)
+        state.picked(c, value)
 
 
 def edited(config: CorrectionConfig, choices: list[Choice]) -> CorrectionConfig:

@@ -7,7 +7,7 @@ import streamlit as st
 
 from rlcorr import CorrectionConfig, TokenBatch, runs
 from rlcorr.gradient_sweep import GradientSweep, gradient_sweep
-from rlcorr.gradients import Choice, Decomposition, GradientReport, compare, decompose, report
+from rlcorr.gradients import Choice, Decomposition, compare, decompose
 from rlcorr.kl_truth import KLGradientReport, Target, kl_report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.score_sums import NextTokens, Sketch
@@ -27,10 +27,6 @@ def identity(run: Path, step: int) -> Identity:
 def sketch_and_batch(run: Path, step: int) -> tuple[Sketch, TokenBatch]:
     """Raises `UsageError` without a sketch and for a damaged one."""
     return _sketch_and_batch(run, step, identity(run, step))
-
-
-def reported(batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> GradientReport:
-    return report(batch, sketch, config)
 
 
 def decomposed(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Decomposition:

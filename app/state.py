@@ -107,6 +107,12 @@ def put(field: Field, value: float | str, *, done: bool = True) -> None:
         _write_url()
 
 
+def picked(field: Field, value: float | str) -> None:
+    """What a control shows. Only a new value is put: else the URL would be written while somebody drags a bound."""
+    if value != _set().get(field.key, field.value):
+        put(field, value)
+
+
 def reset_fields() -> None:
     """Back to the preset's own values."""
     st.session_state["fields"] = {}

@@ -20,7 +20,7 @@ def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure
     reports, x = sweep.choice.reports, [place(threshold) for threshold in sweep.thresholds]
     lines = {
         "bias": (WARM, [report.relative_bias for report in reports]),
-        "noise": (COOL, [noise(report) for report in reports]),
+        "noise": (COOL, [report.noise for report in reports]),
         "error": (KEPT, [report.error for report in reports]),
     }
     traces = [part for name, (colour, values) in lines.items() for part in _banded(name, x, values, colour)]
@@ -54,16 +54,10 @@ def _cursor(x: Sequence[float], place: Callable[[float], float], at: float | Non
     return [vertical_line(x=min(max(place(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]
 
 
-def noise(report: GradientReport) -> Interval:
-    """Standard deviation over batches of this size, over the length of the reference."""
-    unit = report.reference_length.value
-    return Interval(*(end**0.5 / unit for end in (report.variance.value, report.variance.low, report.variance.high)))
-
-
 def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "") -> Figure:
     """One point per preset, noise to the right, bias upwards, with 95 % bars; the error is the distance from the
     corner. On the dashed arc it is 1, which is what doing nothing has."""
-    found = {name: (noise(report), report.relative_bias) for name, report in reports.items()}
+    found = {name: (report.noise, report.relative_bias) for name, report in reports.items()}
     traces = [
         _cross(name, across, up, WARM if name == marked else ACROSS[0], named=name == marked)
         for name, (across, up) in found.items()

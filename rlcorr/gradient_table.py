@@ -87,14 +87,10 @@ def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report
 def _line(name: str, choice: Choice, number: int) -> str:
     report = choice.reports[number]
     return (
-        f"{name:<28}{_with_interval(report.relative_bias):>22}{_noise(report):>8.2f}{report.error.value:>8.2f}"
+        f"{name:<28}{_with_interval(report.relative_bias):>22}{report.noise.value:>8.2f}{report.error.value:>8.2f}"
         f"{_with_interval(report.cosine):>22}{_with_interval(report.scale):>22}{report.ess.value:>7.0%}"
         f"{choice.support[number]:>9.0%}"
     )
-
-
-def _noise(report: GradientReport) -> float:
-    return report.variance.value**0.5 / report.reference_length.value
 
 
 def _with_interval(interval: Interval) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.score_sums import Contributions, Sketch, blocks_of, contributions_of_each, mean_gradients, variances
+from rlcorr.score_sums import Contributions, Sketch, blocks_of, contributions, mean_gradients, variances
 from rlcorr.types import TokenBatch
 
 REPLICATES = 200
@@ -57,6 +57,12 @@ class GradientReport:
     projection_error: float
     """√(2/K): relative error of a squared length, the same for every estimator."""
 
+    @property
+    def noise(self) -> Interval:
+        """√variance/reference_length: the standard deviation over batches of this size."""
+        found, unit = self.variance, self.reference_length.value
+        return Interval(*(end**0.5 / unit for end in (found.value, found.low, found.high)))
+
 
 def report(
     batch: TokenBatch,
@@ -93,7 +99,7 @@ def compare(
 ) -> Choice:
     """The report of each, such as one correction at sixty thresholds, and which should have been chosen."""
     replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
-    each = [_numbers(parts, replicas) for parts in contributions_of_each(batch, sketch, corrections, loss)]
+    each = [_numbers(parts, replicas) for parts in contributions(batch, sketch, corrections, loss)]
     winners = torch.stack([numbers["error"] for numbers in each]).argmin(0)
     return Choice(
         reports=[_report(numbers, sketch) for numbers in each],
@@ -133,7 +139,7 @@ def decompose(
     bounded = replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
     unbounded = bounded if correction.rollout_is is None else replace(bounded, **_UNBOUNDED)
     stages = (_exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction)
-    parts = contributions_of_each(batch, sketch, stages, loss)
+    parts = contributions(batch, sketch, stages, loss)
     gradients = [mean_gradients(each, replicas.sequences) for each in parts]
     length = replicas.reference_length[0]
     steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]

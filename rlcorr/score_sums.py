@@ -71,18 +71,12 @@ class Contributions:
 
 
 def contributions(
-    batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig | None = None
-) -> Contributions:
-    """Of the policy loss without its KL terms; a token-sum is taken per sequence, so that batches of different sizes
-    compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after sampling. Raises
-    `UsageError` for losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ in size."""
-    return contributions_of_each(batch, sketch, [correction], loss)[0]
-
-
-def contributions_of_each(
     batch: TokenBatch, sketch: Sketch, corrections: Sequence[CorrectionConfig], loss: LossConfig | None = None
 ) -> list[Contributions]:
-    """The same for several corrections: the scores, by far the largest table here, are read once for all of them."""
+    """Of each correction's policy loss without its KL terms; a token-sum is taken per sequence, so that batches of
+    different sizes compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after
+    sampling. The scores, by far the largest table here, are read once for all corrections. Raises `UsageError` for
+    losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ in size."""
     loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
     for correction in corrections:
         _check(batch, sketch, correction)

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.correction import needed
+from rlcorr.ratios import log_ratio
 from rlcorr.thresholds import Side, at_threshold
 from rlcorr.toy import Policies, World, gradient_truth, random_policy, world
+from rlcorr.types import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ def small_world(gap: float, *, vocabulary: int = 4, length: int = 5, seed: int =
     generator = torch.Generator().manual_seed(seed + 2)
     advantages = torch.randn(len(where.tokens), generator=generator, dtype=torch.float64)
     return Toy(where, Policies(rollout, old, old), advantages)
+
+
+def spread_of(batch: TokenBatch) -> float:
+    """√ mean d² over the tokens, d the log-ratio: a gap for `small_world`. Two digits, between 1e-4 and 3."""
+    d = log_ratio(needed(batch, CorrectionConfig()), batch.rollout_log_probs, batch.response_mask)
+    return float(f"{min(max(float(d[batch.response_mask].double().square().mean().sqrt()), 1e-4), 3.0):.2g}")
 
 
 def toy_sweep(

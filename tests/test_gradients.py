@@ -81,7 +81,7 @@ def test_the_gradient_of_every_preset_is_the_trainers(name: str) -> None:
     rows = drawn(ROLLOUT, 200, seed=3)
     batch, correction = batch_of(rows), PRESETS[name].config
     loss = replace(PRESETS[name].loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
-    parts = score_sums.contributions(batch, Sketch(scores_of(rows), NOTHING), correction, PRESETS[name].loss)
+    parts = score_sums.contributions(batch, Sketch(scores_of(rows), NOTHING), [correction], PRESETS[name].loss)[0]
     got = score_sums.mean_gradients(parts, torch.ones(1, 200))[0]
     torch.testing.assert_close(got, by_autograd(batch, rows, correction, loss), rtol=1e-4, atol=1e-6)
 
@@ -94,7 +94,7 @@ def test_the_gradient_of_every_aggregation_is_the_trainers(mode: Aggregation, de
     settings = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,), rollout_is_batch_normalize=True)
     settings = replace(settings, denominator=denominator)
     batch = batch_of(rows)
-    parts = score_sums.contributions(batch, Sketch(scores_of(rows), NOTHING), settings, loss)
+    parts = score_sums.contributions(batch, Sketch(scores_of(rows), NOTHING), [settings], loss)[0]
     got = score_sums.mean_gradients(parts, torch.ones(1, 200))[0]
     torch.testing.assert_close(got, by_autograd(batch, rows, settings, loss), rtol=1e-4, atol=1e-6)
 

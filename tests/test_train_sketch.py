@@ -96,7 +96,7 @@ def test_cosines_of_sketches_are_those_of_whole_gradients(tiny_model: Path) -> N
         loss, _ = policy_loss(log_p, batch, correct(batch, correction), correction, LossConfig())
         found = torch.autograd.grad(loss, list(policy.parameters()), retain_graph=True)
         whole.append(-torch.cat([g.flatten() for g in found]))
-        seen.append(mean_gradients(contributions(batch, sketch, correction), torch.ones(1, 3))[0])
+        seen.append(mean_gradients(contributions(batch, sketch, [correction])[0], torch.ones(1, 3))[0])
     for (a, b), (c, d) in zip(itertools.combinations(whole, 2), itertools.combinations(seen, 2), strict=True):
         exact, got = (float(torch.cosine_similarity(*pair, 0)) for pair in ((a, b), (c, d)))
         assert got == pytest.approx(exact, abs=0.05)

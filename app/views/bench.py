@@ -127,13 +127,7 @@ def _explain(name: str, config: CorrectionConfig) -> None:
 
 
 def show(chosen: state.Selection) -> None:
-    with st.expander("What is this?"):
-        st.write(words.EXPLAIN)
-        st.caption(words.COLOURS)
-    if chosen.step is None:
-        st.info(words.NO_STEPS)
-        return
-    record = controls.chosen_record(chosen, chosen.step)
+    record = controls.explained_record(chosen, words.EXPLAIN)
     if record is not None:
         bench(chosen, record)
 

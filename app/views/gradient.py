@@ -1,7 +1,6 @@
 """The gradient view: bias, noise and direction of a correction's gradient, on a recorded step and exactly on a toy."""
 
 import controls
-import data
 import gradient_data
 import state
 import streamlit as st
@@ -11,9 +10,10 @@ from views.picture import picture
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, gradient_plots, runs
 from rlcorr.errors import UsageError
-from rlcorr.gradients import GradientReport, Interval
+from rlcorr.gradients import GradientReport, Interval, report
 from rlcorr.score_sums import Sketch
 from rlcorr.thresholds import is_ratio
+from rlcorr.toy_sweep import spread_of
 
 
 @st.fragment
@@ -27,7 +27,7 @@ def gradient(chosen: state.Selection, step: int, sketch: Sketch, batch: TokenBat
     for sentence in state.notices():
         st.warning(words.plain(sentence))
     try:
-        found = gradient_data.reported(batch, sketch, config)
+        found = report(batch, sketch, config)
     except UsageError as error:
         st.error(words.plain(str(error)))
         return
@@ -46,9 +46,8 @@ def gradient(chosen: state.Selection, step: int, sketch: Sketch, batch: TokenBat
 
 
 def _numbers(found: GradientReport) -> None:
-    noise = gradient_plots.noise(found)
     shown = {
-        "Bias": found.relative_bias, "Noise": noise, "Error": found.error, "Cosine": found.cosine,
+        "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
         "Step length": found.scale, "ESS": found.ess,
     }  # fmt: skip
     with st.container(horizontal=True, key="numbers"):
@@ -88,7 +87,7 @@ def _curves(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, confi
         best = sweep.best
         st.markdown(f"Smallest error at **{best.value:.4g}**, between {best.low:.4g} and {best.high:.4g}.")
     with places[1]:
-        gap, size = data.spread(batch), len(batch.response_mask)
+        gap, size = spread_of(batch), len(batch.response_mask)
         exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
         figure = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
         picture("The toy, exactly", figure, key="toy_curves", caption=say.TOY.format(gap=gap, size=size))

@@ -152,13 +152,7 @@ def _step(label: str, key: str, place: state.Place, possible: bool) -> None:
 
 
 def show(chosen: state.Selection) -> None:
-    with st.expander("What is this?"):
-        st.write(words_tokens.EXPLAIN)
-        st.caption(words.COLOURS)
-    if chosen.step is None:
-        st.info(words.NO_STEPS)
-        return
-    record = controls.chosen_record(chosen, chosen.step)
+    record = controls.explained_record(chosen, words_tokens.EXPLAIN)
     if record is not None:
         microscope(record, pieces(record), f"{words_tokens.KEYS} {words_tokens.TEXTS[text_kind(record)]}")
 
