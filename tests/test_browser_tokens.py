@@ -155,11 +155,11 @@ def test_a_token_far_down_is_scrolled_to(page: Page, url: str) -> None:
     visit(page, f"{url.replace('alpha', 'long')}&token=7.2")
     grid, opened = box(page.locator(".grid")), box(token(page, 7, 2))
     assert grid["y"] <= opened["y"] <= grid["y"] + grid["height"]
+    assert page.get_by_test_id("stMain").evaluate("e => e.scrollTop") == 0
     last = page.locator(".response").last
     last.locator(".token").first.click()
     name = last.locator(".heading").inner_text().split(" ·")[0]
     expect(page.get_by_text(f"Token 0 of {name}:")).to_be_visible()
-    assert page.get_by_test_id("stMain").evaluate("e => e.scrollTop") == 0
 
 
 def test_dragging_a_bound_redraws_the_text_and_keeps_the_focus(page: Page, url: str) -> None:
