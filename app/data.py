@@ -7,13 +7,14 @@ from pathlib import Path
 
 import streamlit as st
 import uploads
+import words
+from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, budget, correct, measure, metrics, runs
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.report import PREFIX
-from rlcorr.sweep import Sweep
-from rlcorr.thresholds import Side, usual_thresholds
-from rlcorr.thresholds import swept as swept_part
+from rlcorr.sweep import Sweep, Swept
+from rlcorr.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
 
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""
@@ -136,13 +137,32 @@ def identity(run: Path, number: int) -> Identity:
     return str(run), number, stamp(runs.step_path(run, number))
 
 
-def swept(
-    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side
-) -> tuple[Sweep, list[float]]:
-    """The index of the weights or of one rule, whatever their bounds are, and thresholds to draw."""
-    part = swept_part(config, rule)
-    what = repr((config.rollout_is, config.rollout_is_mode) if part is None else config.rollout_rs[part].name)
-    return _swept(of, what, side, batch, config, rule)
+@dataclass(frozen=True)
+class Curves:
+    """The metrics of a correction over one of its bounds."""
+
+    sweep: Sweep
+    thresholds: list[float]
+    found: Swept[Tensor]
+
+
+def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side) -> Curves:
+    """Wherever that bound is now. Raises `UsageError` where no item is off."""
+    return _curves(of, all_but(config, rule, side), side, batch, config, rule)
+
+
+def affordable(
+    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, kind: words.Budget, share: float
+) -> float:
+    """The threshold that a budget allows, wherever the bounds are now. Raises `UsageError` where none does."""
+    return _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
+
+
+def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
+    """A configuration but for one bound: the same text wherever the bound is."""
+    sign = -1.0 if side == "lower" else 1.0
+    anywhere = math.exp(sign) if is_ratio(config, swept(config, rule)) else sign
+    return repr(at_threshold(config, anywhere, rule, side))
 
 
 def furthest(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
@@ -173,11 +193,26 @@ def _step(run: Path, number: int, version: Stamp) -> runs.StepRecord:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _swept(
+def _curves(
     of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
-) -> tuple[Sweep, list[float]]:
-    """Raises `UsageError` where no item is off."""
-    return budget.index(_batch, _config, _rule), usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
+) -> Curves:
+    thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
+    sweep = budget.index(_batch, _config, _rule)
+    return Curves(sweep, thresholds, budget.over(sweep, _config, thresholds, _rule, side))
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _affordable(
+    of: Identity,
+    what: str,
+    kind: words.Budget,
+    share: float,
+    _batch: TokenBatch,
+    _config: CorrectionConfig,
+    _rule: int | None,
+) -> float:
+    solve = budget.keep_at_least if kind == "keep" else budget.ess_at_least
+    return solve(_batch, _config, share, _rule)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

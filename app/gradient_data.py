@@ -12,7 +12,7 @@ from rlcorr.kl_truth import KLGradientReport, Target, kl_report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.score_sums import NextTokens, Sketch
 from rlcorr.sketches import read_sketch, updated_batch
-from rlcorr.thresholds import Side, at_threshold, usual_thresholds
+from rlcorr.thresholds import Side, usual_thresholds
 from rlcorr.toy_sweep import ToySweep, small_world, toy_sweep
 
 POINTS = 40
@@ -37,9 +37,7 @@ def swept(
     of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig, rule: int | None, side: Side
 ) -> GradientSweep:
     """Whatever the moved bound is now: it does not change the curve. Raises `UsageError` where no token is off."""
-    thresholds = usual_thresholds(batch, config, rule, side=side, count=POINTS)
-    rest = at_threshold(config, thresholds[-1], rule, side)
-    return _swept(of, repr(rest), side, batch, sketch, rest, rule, tuple(thresholds))
+    return _swept(of, data.all_but(config, rule, side), side, batch, sketch, config, rule)
 
 
 def all_presets(of: Identity, batch: TokenBatch, sketch: Sketch) -> Choice:
@@ -54,8 +52,7 @@ def kl_losses(of: Identity, places: NextTokens, target: Target) -> dict[str, KLG
 def toy(
     gap: float, size: int, config: CorrectionConfig, thresholds: list[float], rule: int | None, side: Side
 ) -> ToySweep:
-    rest = at_threshold(config, thresholds[-1], rule, side)
-    return _toy(gap, size, repr(rest), side, tuple(thresholds), rest, rule)
+    return _toy(gap, size, data.all_but(config, rule, side), side, tuple(thresholds), config, rule)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -79,8 +76,8 @@ def _swept(
     _sketch: Sketch,
     _config: CorrectionConfig,
     _rule: int | None,
-    thresholds: tuple[float, ...],
 ) -> GradientSweep:
+    thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=POINTS)
     return gradient_sweep(_batch, _sketch, _config, rule=_rule, side=side, thresholds=thresholds)
 
 

@@ -3,6 +3,7 @@
 import html
 import math
 import re
+from typing import Literal
 
 EXPLAIN = (
     "A language model in training writes answers with a fast engine (vLLM) and learns from them with a slower, more "
@@ -70,7 +71,8 @@ CURVES_OVER = (
     "Weights and each rule are taken alone."
 )
 LEFT_OVER = "How far apart the two policies are on what is kept, and how uneven the weights are that remain."
-BUDGETS = {"of the tokens inside": "keep", "effective sample size": "ess"}
+Budget = Literal["keep", "ess"]
+BUDGETS: dict[str, Budget] = {"of the tokens inside": "keep", "effective sample size": "ess"}
 BUDGET = "Say what you can afford, and the bound follows."
 USE_IT = "The configuration as it stands, ready to copy."
 TOLERANCE = (

@@ -7,7 +7,7 @@ import streamlit as st
 import words
 from views.picture import picture
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, budget, plots, sweep_plots
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, plots, sweep_plots
 from rlcorr.errors import UsageError
 from rlcorr.export import exports
 from rlcorr.report import describe
@@ -79,31 +79,29 @@ def _over_the_bound(chosen: state.Selection, record: StepRecord, config: Correct
     rule, side = controls.part_of(config, b)
     of = data.identity(chosen.run, record.step)
     try:
-        sweep, thresholds = data.swept(of, record.batch, config, rule, side)
+        curves = data.curves(of, record.batch, config, rule, side)
     except UsageError as error:
         st.info(words.plain(str(error)))
         return
-    curves = budget.over(sweep, config, thresholds, rule, side)
     at, of_ratio = b.value, is_ratio(config, rule)
     places = st.columns([3, 3, 2], gap="medium")
     with places[0]:
-        figure = sweep_plots.shares_over(sweep, thresholds, curves, of_ratio=of_ratio, at=at)
+        figure = sweep_plots.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
         picture("What the bound costs", figure, key="shares_over", caption=words.CURVES_OVER)
     with places[1]:
-        figure = sweep_plots.mismatch_over(thresholds, curves, of_ratio=of_ratio, at=at)
+        figure = sweep_plots.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
         picture("What the bound leaves", figure, key="mismatch_over", caption=words.LEFT_OVER)
     with places[2]:
-        _budget(record.batch, config, rule)
+        _budget(of, record.batch, config, rule)
 
 
-def _budget(batch: TokenBatch, config: CorrectionConfig, rule: int | None) -> None:
+def _budget(of: data.Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None) -> None:
     st.markdown("**Budget**")
     st.caption(words.BUDGET)
     kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
     share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
-    solve = budget.keep_at_least if kind == next(iter(words.BUDGETS)) else budget.ess_at_least
     try:
-        threshold = solve(batch, config, share, rule)
+        threshold = data.affordable(of, batch, config, rule, words.BUDGETS[kind], share)
     except UsageError as error:
         st.info(words.plain(str(error)))
         return
