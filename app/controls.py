@@ -133,9 +133,9 @@ def _preset_changed() -> None:
     state.reset_fields()
 
 
-def thresholds(config: CorrectionConfig) -> CorrectionConfig:
-    """Controls for every bound that the configuration has, the first one live, and for what else can be changed; the
-    configuration as they say."""
+def settings(config: CorrectionConfig) -> CorrectionConfig:
+    """Controls for what a configuration weighs and rejects, and for its bounds but the first, which `live_bound` moves;
+    the configuration as all of them say."""
     choices = editing.choices_of(config)
     state.sync_choices(choices)
     bounded = st.container()
@@ -145,28 +145,38 @@ def thresholds(config: CorrectionConfig) -> CorrectionConfig:
         config = editing.edited(config, choices)
     except UsageError as error:
         st.error(words.plain(f"{error} Showing the preset itself."))
+        state.show_bounds([])
         return config
     bounds = bounds_of(config)
     state.sync_bounds(bounds, choices)
     state.show_bounds(bounds)
     with bounded:
-        for number, b in enumerate(bounds):
-            _live(b) if number == 0 else _native(b)
-    if state.is_changed():
-        st.button("Reset to the preset's numbers", key="reset", on_click=state.reset_fields)
-    return with_bounds(config, {b.key: state.bound(b) for b in bounds})
+        for b in bounds[1:]:
+            _native(b)
+    return _bounded(config)
 
 
 def _is_edited(choices: list[state.Choice]) -> bool:
     return any(state.choice(c) != c.value for c in choices)
 
 
-def _live(b: Bound) -> None:
-    low, high = b.low - b.offset, b.high - b.offset
-    at = live_slider(
-        b.label, state.bound(b), low=low, high=high, offset=b.offset, token=state.token(), key=f"live_{b.key}"
-    )
-    state.put(b, at.value, done=at.done)
+def live_bound(config: CorrectionConfig) -> CorrectionConfig:
+    """The slider of the first bound, and the way back to the preset; the configuration as it is now. It belongs into a
+    fragment with what moves while it is dragged, and nothing else: that is what makes it quick."""
+    with st.container():  # a button that appears would move what follows, and it would be drawn anew
+        for b in state.shown_bounds()[:1]:
+            low, high = b.low - b.offset, b.high - b.offset
+            at = live_slider(
+                b.label, state.bound(b), low=low, high=high, offset=b.offset, token=state.token(), key=f"live_{b.key}"
+            )
+            state.put(b, at.value, done=at.done)
+        if state.is_changed() and st.button("Reset to the preset's numbers", key="reset", on_click=state.reset_fields):
+            st.rerun()  # the other controls are outside this fragment
+    return _bounded(config)
+
+
+def _bounded(config: CorrectionConfig) -> CorrectionConfig:
+    return with_bounds(config, {b.key: state.bound(b) for b in state.shown_bounds()})
 
 
 def _native(b: Bound) -> None:
