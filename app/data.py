@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import streamlit as st
@@ -11,6 +12,7 @@ import words
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, budget, correct, measure, metrics, runs
+from rlcorr.diagnostics import Named, measure_pairs
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.report import PREFIX
 from rlcorr.sweep import Sweep, Swept
@@ -125,8 +127,13 @@ def verified(run: Path) -> runs.Report:
 def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
     """The correction, and its metrics without verl's prefix."""
     result = correct(batch, config)
-    report = metrics(measure(batch, result, config))
+    report = metrics(measure(batch, result, config, _pairs(batch)))
     return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
+
+
+@lru_cache(maxsize=16)
+def _pairs(batch: TokenBatch) -> list[Named]:
+    return measure_pairs(batch)
 
 
 Identity = tuple[str, int, Stamp]

@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,17 +28,35 @@ from rlcorr.correction import (
 )
 from rlcorr.errors import UsageError
 from rlcorr.masked import moments, row_moments, shares, tally
-from rlcorr.ratios import excess, k3, ratio
+from rlcorr.ratios import excess, k3, log_ratio, ratio
 from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
 
 Named = dict[str, Moments]
 
 
-def measure(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Measured:
-    """Every moment that the metrics read, in float64. Nothing leaves the device. Needs old_log_probs."""
+def measure(
+    batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig, pairs: Sequence[Named] | None = None
+) -> Measured:
+    """Every moment that the metrics read, in float64. Nothing leaves the device. Needs old_log_probs. `pairs` is what
+    `measure_pairs` found of the batch, which is half of the work, for those who try many corrections on it."""
     needed(batch, config)
-    parts = [token_moments(batch.rows(rows), result.rows(rows), config) for rows in batch.blocks()]
+    blocks = [(batch.rows(rows), result.rows(rows)) for rows in batch.blocks()]
+    pairs = pairs or [pair_moments(rows, of_rows.log_ratio) for rows, of_rows in blocks]
+    parts = [
+        of_pairs | correction_moments(rows, of_rows, config)
+        for of_pairs, (rows, of_rows) in zip(pairs, blocks, strict=True)
+    ]
     return Measured.of(from_sequences(_joined(parts), config, result.norm_factor))
+
+
+def measure_pairs(batch: TokenBatch) -> list[Named]:
+    """What `measure` finds whatever the correction is. Needs old_log_probs."""
+    blocks = [batch.rows(rows) for rows in batch.blocks()]
+    old = [needed(rows, CorrectionConfig()) for rows in blocks]
+    return [
+        pair_moments(rows, log_ratio(each, rows.rollout_log_probs, rows.response_mask))
+        for rows, each in zip(blocks, old, strict=True)
+    ]
 
 
 def measure_probabilities(batch: TokenBatch) -> Measured:
@@ -72,7 +90,7 @@ def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[Co
 def _one_pass(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor, Tensor, Named]:
     d, weights, by = decide(batch, config)
     result = CorrectionResult(d, weights, batch.response_mask & (by == 0), by)
-    return d, weights, by.to(torch.int8), token_moments(batch, result, config)
+    return d, weights, by.to(torch.int8), pair_moments(batch, d) | correction_moments(batch, result, config)
 
 
 @functools.cache
@@ -90,13 +108,11 @@ def _fused() -> Callable[..., tuple[Tensor, Tensor, Tensor, Named]]:
 # --- first stage: tokens → moments per sequence, each of shape (B,) ---
 
 
-def token_moments(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Named:
-    """The pass over (B, T); `result` before or after normalisation. Comparisons with bounds happen here, in the dtype
-    in which the correction made them."""
-    mask, keep, d = batch.response_mask, result.keep_mask, result.log_ratio
-    weights = result.weights if result.norm_factor is None else result.weights * result.norm_factor
-    found = {
-        "training_log_prob": moments(needed(batch, config).to(d.dtype), mask, "sum"),
+def pair_moments(batch: TokenBatch, d: Tensor) -> Named:
+    """The part of the pass over (B, T) that looks at the log-probs alone; d is their log-ratio."""
+    mask = batch.response_mask
+    return {
+        "training_log_prob": moments(needed(batch, CorrectionConfig()).to(d.dtype), mask, "sum"),
         "rollout_log_prob": moments(batch.rollout_log_probs.to(d.dtype), mask, "sum"),
         "d": moments(d, mask),
         "abs_d": moments(d.abs(), mask),
@@ -104,6 +120,14 @@ def token_moments(batch: TokenBatch, result: CorrectionResult, config: Correctio
         "ratio": moments(ratio(d), mask),
         "ratio_excess": moments(excess(d), mask, "sum squares"),
     }
+
+
+def correction_moments(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Named:
+    """The part that looks at weights and rejections; `result` before or after normalisation. Comparisons with bounds
+    happen here, in the dtype in which the correction made them."""
+    mask, keep, d = batch.response_mask, result.keep_mask, result.log_ratio
+    weights = result.weights if result.norm_factor is None else result.weights * result.norm_factor
+    found: Named = {}
     if config.rollout_is == "token":
         found |= _of_weights(weights, d, mask, config)
     elif config.rollout_is is not None:

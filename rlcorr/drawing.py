@@ -42,7 +42,7 @@ def figure(
         "shapes": list(shapes),
         "annotations": [note | n for n in notes],
     }
-    return Figure(data=traces, layout=layout)
+    return Figure(data=traces, layout=layout, _validate=False)
 
 
 def vertical_line(*, x: float, colour: str, dash: str, width: int) -> Part:

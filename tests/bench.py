@@ -6,7 +6,8 @@
 ppo grpo rloo   addition from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy
 float32   fifty steps with a float32 engine: the largest k3 between engine and trainer
 play      a warm start of `make play`: seconds to the page, and to the first live step
-app       moving a threshold on 100 k tokens in headless Chromium: milliseconds to the repainted picture
+app       moving a threshold on 131 k and 1 M tokens in headless Chromium: milliseconds to the repainted pictures
+sessions  thirty people who move one at once: milliseconds to the answer, memory of the server
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
 gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds
@@ -28,6 +29,7 @@ import bench_gradients
 import bench_library
 import bench_memory
 import bench_router
+import bench_sessions
 import bench_sweep
 import bench_trainer
 from app_runs import browser, serve, settled
@@ -122,6 +124,7 @@ PARTS = {
     "float32": float32,
     "play": play,
     "app": bench_app.main,
+    "sessions": bench_sessions.main,
     "library": bench_library.main,
     "sweep": bench_sweep.main,
     "gradients": bench_gradients.main,

@@ -1,4 +1,5 @@
 import os
+import sys
 
 # Before torch is imported. One thread: the models of the tests are too small to share out.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,6 +37,15 @@ def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlcorr.train.tasks import TASKS
 
     monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda _, response: len(response) / 5))
+
+
+@pytest.fixture(autouse=True)
+def every_figure_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library leaves out plotly's check of every property, which costs six times the rest of a figure."""
+    drawing = sys.modules.get("rlcorr.drawing")
+    if drawing is not None:
+        figure = drawing.Figure
+        monkeypatch.setattr(drawing, "Figure", lambda **parts: figure(**parts | {"_validate": True}))
 
 
 @pytest.fixture

@@ -1,0 +1,134 @@
+"""`make bench ARGS=sessions`: many people drag a threshold of the bench at once, over Streamlit's own protocol.
+
+A browser for each of thirty would measure browsers. So each session here is what a browser sends and receives: the
+page's address, then a new value of the live slider as soon as the last one has been answered, and at most every 60 ms.
+"""
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from app_runs import make_run, serve
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+SESSIONS, SECONDS, THROTTLE = 30, 60.0, 0.06
+ADDRESS = "preset=decoupled_token_is"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A page that has been drawn, and where its slider is."""
+
+    socket: ClientConnection
+    page: str
+    fragment: str
+    slider: str
+
+
+def received(raw: str | bytes) -> ForwardMsg:
+    assert isinstance(raw, bytes)
+    return ForwardMsg.FromString(raw)
+
+
+async def opened(url: str) -> Opened:
+    socket = await connect(
+        f"{url.replace('http', 'ws')}/_stcore/stream", subprotocols=[Subprotocol("streamlit")], max_size=None
+    )
+    message = BackMsg()
+    message.rerun_script.query_string = ADDRESS
+    message.rerun_script.page_name = "bench"
+    await socket.send(message.SerializeToString())
+    page = fragment = slider = ""
+    async for raw in socket:
+        got = received(raw)
+        if got.HasField("new_session"):
+            page = got.new_session.page_script_hash
+        if got.HasField("delta") and got.delta.new_element.HasField("bidi_component"):
+            found = got.delta.new_element.bidi_component.id
+            if found.endswith("-live_is_upper"):
+                fragment, slider = got.delta.fragment_id, found
+        if got.HasField("script_finished"):
+            assert slider, "the page has no live slider"
+            return Opened(socket, page, fragment, slider)
+    raise RuntimeError("the server closed the connection")
+
+
+async def moved(of: Opened, value: float) -> float:
+    """Seconds until the server has answered a new value."""
+    message = BackMsg()
+    rerun = message.rerun_script
+    rerun.page_script_hash, rerun.fragment_id = of.page, of.fragment
+    rerun.widget_states.widgets.add(
+        id=of.slider, json_value=json.dumps({"at": {"value": value, "token": 0, "done": False}})
+    )
+    start = time.perf_counter()
+    await of.socket.send(message.SerializeToString())
+    async for raw in of.socket:
+        got = received(raw)
+        if got.HasField("delta") and got.delta.new_element.HasField("exception"):
+            raise RuntimeError(got.delta.new_element.exception.message)
+        if got.HasField("script_finished"):
+            assert got.script_finished == ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY
+            return time.perf_counter() - start
+    raise RuntimeError("the server closed the connection")
+
+
+async def dragged(url: str, seconds: float, seed: int) -> list[float]:
+    values, times = random.Random(seed), []
+    page = await opened(url)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        times.append(await moved(page, round(1 + values.random() ** 3 * 5, 3)))
+        await asyncio.sleep(max(0.0, THROTTLE - times[-1]))
+    await page.socket.close()
+    return times
+
+
+async def together(url: str, sessions: int, seconds: float) -> list[float]:
+    each = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
+    return [value for times in each for value in times]
+
+
+def megabytes(pattern: str) -> float:
+    """Private memory of the server, resident or swapped."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if pattern in (path / "cmdline").read_text().replace("\0", " "):
+                rows = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines() if ":" in line)
+                return sum(int(rows[name].split()[0]) for name in ("RssAnon", "VmSwap")) / 1024
+        except FileNotFoundError:
+            continue
+    raise RuntimeError("the server has gone")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        make_run(root, "131k", steps=1, sequences=210, width=1024, noise=0.05)
+        with serve(root) as url:
+            port = f"--server.port {url.rsplit(':', 1)[1]}"
+            print(
+                "| sessions that drag | updates per second of all | median | 95th percentile | memory of the server |"
+            )
+            print("|---|---|---|---|---|")
+            for sessions, seconds in ((1, 10.0), (SESSIONS, float(os.environ.get("SECONDS", SECONDS)))):
+                times = sorted(asyncio.run(together(url, sessions, seconds)))
+                print(
+                    f"| {sessions} | {len(times) / seconds:.1f} | {1000 * statistics.median(times):.0f} ms "
+                    f"| {1000 * times[int(0.95 * (len(times) - 1))]:.0f} ms "
+                    f"| {megabytes(port):.0f} MiB |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
