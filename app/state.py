@@ -14,7 +14,10 @@ from pathlib import Path
 import streamlit as st
 
 BOUNDS, CHOICES = "token", "choices_token"
+FIRST, SECOND = "", "b."
+"""Prefixes of URL keys: fields of the configuration that all views share, and of the one it is compared with."""
 NEWEST, LATEST, DEFAULT_PRESET = "newest", "latest", "decoupled_token_is"
+ANOTHER = "another"
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,9 @@ def notice(key: str, sentence: str) -> None:
     st.session_state[f"{key}_notice"] = sentence
 
 
-def notices() -> list[str]:
-    keys = ("run_notice", "step_notice", "preset_notice", "fields_notice")
+def notices(*more: str) -> list[str]:
+    """What is wrong with the URL, about the pickers that all views have and about `more` of them."""
+    keys = [f"{key}_notice" for key in ("run", "step", "preset", "fields", *more)]
     return [st.session_state[key] for key in keys if key in st.session_state]
 
 
@@ -113,13 +117,33 @@ def picked(field: Field, value: float | str) -> None:
         put(field, value)
 
 
-def reset_fields() -> None:
+def reset_fields(side: str = FIRST) -> None:
     """Back to the preset's own values."""
-    st.session_state["fields"] = {}
-    st.session_state.pop("fields_notice", None)
-    for of in (BOUNDS, CHOICES):
-        st.session_state[of] = token(of) + 1
+    for key in _own(side):
+        del _set()[key]
+    st.session_state.pop(f"{side}fields_notice", None)
+    _take_over(side)
     _write_url()
+
+
+def swap_fields() -> None:
+    """What was set of the first configuration is now set of the second, and the other way round."""
+    moved = {SECOND + key: value for key, value in _own(FIRST).items()}
+    moved |= {key.removeprefix(SECOND): value for key, value in _own(SECOND).items()}
+    st.session_state["fields"] = moved
+    for side in (FIRST, SECOND):
+        st.session_state.pop(f"{side}fields_notice", None)
+        _take_over(side)
+    _write_url()
+
+
+def show_second(shown: bool) -> None:
+    """The second configuration is in the URL only where it has controls."""
+    if shown and not st.session_state.get("second"):
+        st.session_state[f"{SECOND}came_back"] = True
+    for key in [] if shown else [key for key in st.query_params if side_of(key) == SECOND]:
+        del st.query_params[key]
+    st.session_state["second"] = shown
 
 
 def show_bounds(bounds: list[Bound]) -> None:
@@ -137,8 +161,12 @@ def fields_are_set() -> None:
     _write_url()
 
 
-def is_changed() -> bool:
-    return bool(_set())
+def is_changed(side: str = FIRST) -> bool:
+    return bool(_own(side))
+
+
+def side_of(key: str) -> str:
+    return SECOND if key.startswith(SECOND) else FIRST
 
 
 def enter(view: str) -> None:
@@ -146,28 +174,29 @@ def enter(view: str) -> None:
     if st.session_state.get("view") != view:
         st.session_state["view"] = view
         st.session_state["came_back"] = st.session_state["token_came_back"] = True
+        st.session_state["second"] = False
 
 
-def sync_choices(choices: list[Choice]) -> None:
+def sync_choices(choices: list[Choice], side: str = FIRST) -> None:
     """Take over choices from the URL, unless the URL is what was written last."""
-    if st.session_state.pop("came_back", False) and _set() and not set(_set()) & set(st.query_params):
+    if st.session_state.pop(f"{side}came_back", False) and _own(side) and not set(_own(side)) & set(st.query_params):
         _write_url()
         return
-    _sync(list(choices), CHOICES)
+    _sync(list(choices), CHOICES, side)
 
 
-def sync_bounds(bounds: list[Bound], choices: list[Choice]) -> None:
+def sync_bounds(bounds: list[Bound], choices: list[Choice], side: str = FIRST) -> None:
     """The same for bounds, which depend on the choices; bounds that no longer exist are forgotten."""
-    _sync(list(bounds), BOUNDS)
+    _sync(list(bounds), BOUNDS, side)
     known = {field.key for field in (*bounds, *choices)}
-    gone = set(_set()) - known
+    gone = set(_own(side)) - known
     for key in gone:
         del _set()[key]
     if gone:
         _write_url()
 
 
-def _sync(fields: list[Field], of: str) -> None:
+def _sync(fields: list[Field], of: str, side: str) -> None:
     keys = {field.key for field in fields}
     raw = {key: st.query_params[key] for key in keys if key in st.query_params}
     if raw == {key: text for key, text in _written().items() if key in keys}:
@@ -177,9 +206,9 @@ def _sync(fields: list[Field], of: str) -> None:
         _set().pop(field.key, None)
         if field.key in raw:
             wrong += _take(field, raw[field.key])
-    st.session_state[of] = token(of) + 1
+    st.session_state[side + of] = token(side + of) + 1
     if wrong:
-        notice("fields", " ".join(wrong))
+        notice(f"{side}fields", " ".join(wrong))
     _write_url()
 
 
@@ -206,13 +235,24 @@ def _set() -> dict[str, float | str]:
     return st.session_state.setdefault("fields", {})
 
 
+def _own(side: str) -> dict[str, float | str]:
+    return {key: value for key, value in _set().items() if side_of(key) == side}
+
+
+def _take_over(side: str) -> None:
+    """Let every control of this side take its value from here."""
+    for of in (side + BOUNDS, side + CHOICES):
+        st.session_state[of] = token(of) + 1
+
+
 def _written() -> dict[str, str]:
     return st.session_state.setdefault("fields_in_url", {})
 
 
 def _write_url() -> None:
     """Make the URL agree with the fields that differ from the preset's."""
-    wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in _set().items()}
+    shown = _set() if st.session_state.get("second") else _own(FIRST)
+    wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in shown.items()}
     current = st.query_params.to_dict()
     for key in {*_written(), *wanted}:
         if key in current and key not in wanted:
