@@ -55,8 +55,8 @@ GRADIENT_DIFFERENCES = (
 )
 BETWEEN = {
     "Cosine, A with B": "Between the gradients that A and B have on this batch: 1 if their steps go the same way.",
-    "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them cannot be "
-    "told from noise.",
+    "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
+    "cannot be told from noise.",
     "B is better in": "Share of the bootstrap samples in which B has the smaller error.",
 }
 RUNS_INTRO = (
