@@ -39,7 +39,7 @@ def metric(page: Page, label: str) -> Locator:
 
 def slider(page: Page, side: str) -> Locator:
     """The live one of A or B."""
-    return page.get_by_label("Upper bound of the weight", exact=True) if side == "A" else page.get_by_label("B: Upper")
+    return page.get_by_label(re.compile({"A": r"^\s*Upper bound of the weight", "B": "B: Upper bound"}[side]))
 
 
 def value(page: Page, side: str, expected: str) -> None:
@@ -64,6 +64,7 @@ def test_both_configurations_come_from_the_link_and_survive_a_reload(page: Page,
 def test_b_moves_while_the_mouse_is_down_and_is_written_when_it_is_let_go(page: Page, url: str) -> None:
     visit(page, f"{url}?preset_b=decoupled_token_icepop")
     before = metric(page, "Only A").inner_text()
+    slider(page, "B").scroll_into_view_if_needed()
     box = slider(page, "B").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] - 8)
@@ -152,6 +153,7 @@ def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_scrolls_only_downwards(url: str, query: str, scheme: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
+        phone.set_default_timeout(60_000)
         visit(phone, f"{url}?{query}")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
