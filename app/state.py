@@ -108,7 +108,7 @@ def put(field: Field, value: float | str, *, done: bool = True) -> None:
     else:
         _set()[field.key] = value
     if done:
-        _write_url()
+        _write_url(side_of(field.key))
 
 
 def picked(field: Field, value: float | str) -> None:
@@ -123,7 +123,7 @@ def reset_fields(side: str = FIRST) -> None:
         del _set()[key]
     st.session_state.pop(f"{side}fields_notice", None)
     _take_over(side)
-    _write_url()
+    _write_url(side)
 
 
 def swap_fields() -> None:
@@ -134,7 +134,7 @@ def swap_fields() -> None:
     for side in (FIRST, SECOND):
         st.session_state.pop(f"{side}fields_notice", None)
         _take_over(side)
-    _write_url()
+    _write_url(FIRST, SECOND)
 
 
 def show_second(shown: bool) -> None:
@@ -158,7 +158,7 @@ def shown_bounds() -> list[Bound]:
 def fields_are_set() -> None:
     """Something else than their controls has set bounds: the controls take them, and the URL."""
     st.session_state[BOUNDS] = token() + 1
-    _write_url()
+    _write_url(FIRST)
 
 
 def is_changed(side: str = FIRST) -> bool:
@@ -180,7 +180,7 @@ def enter(view: str) -> None:
 def sync_choices(choices: list[Choice], side: str = FIRST) -> None:
     """Take over choices from the URL, unless the URL is what was written last."""
     if st.session_state.pop(f"{side}came_back", False) and _own(side) and not set(_own(side)) & set(st.query_params):
-        _write_url()
+        _write_url(side)
         return
     _sync(list(choices), CHOICES, side)
 
@@ -193,7 +193,7 @@ def sync_bounds(bounds: list[Bound], choices: list[Choice], side: str = FIRST) -
     for key in gone:
         del _set()[key]
     if gone:
-        _write_url()
+        _write_url(side)
 
 
 def _sync(fields: list[Field], of: str, side: str) -> None:
@@ -209,7 +209,7 @@ def _sync(fields: list[Field], of: str, side: str) -> None:
     st.session_state[side + of] = token(side + of) + 1
     if wrong:
         notice(f"{side}fields", " ".join(wrong))
-    _write_url()
+    _write_url(side)
 
 
 def _take(field: Field, raw: str) -> list[str]:
@@ -249,18 +249,22 @@ def _written() -> dict[str, str]:
     return st.session_state.setdefault("fields_in_url", {})
 
 
-def _write_url() -> None:
-    """Make the URL agree with the fields that differ from the preset's."""
-    shown = _set() if st.session_state.get("second") else _own(FIRST)
-    wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in shown.items()}
+def _write_url(*sides: str) -> None:
+    """Make the URL agree with the fields of these sides that differ from the preset's. The other side is left alone: it
+    may be dragged at this moment, or have a new value in the URL that is not read yet."""
+    shown = [side for side in sides if side == FIRST or st.session_state.get("second")]
+    mine = {key: value for side in shown for key, value in _own(side).items()}
+    wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in mine.items()}
+    written = {key: text for key, text in _written().items() if side_of(key) in sides}
     current = st.query_params.to_dict()
-    for key in {*_written(), *wanted}:
+    for key in {*written, *wanted}:
         if key in current and key not in wanted:
             del st.query_params[key]
     fresh = {key: text for key, text in wanted.items() if current.get(key) != text}
     if fresh:
         st.query_params.update(fresh)
-    st.session_state["fields_in_url"] = wanted
+    others = {key: text for key, text in _written().items() if key not in written}
+    st.session_state["fields_in_url"] = others | wanted
 
 
 # --- the opened token ---

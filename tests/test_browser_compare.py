@@ -23,7 +23,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def page() -> Iterator[Page]:
     with browser(viewport={"width": 1440, "height": 900}) as opened:
-        opened.set_default_timeout(30_000)
+        opened.set_default_timeout(60_000)
         yield opened
 
 
