@@ -167,9 +167,9 @@ def _preset_changed(key: str, side: str) -> None:
     state.reset_fields(side)
 
 
-def thresholds(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionConfig:
-    """Controls for every bound that the configuration has, the first one live, and for what else can be changed; the
-    configuration as they say."""
+def settings(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionConfig:
+    """Controls for what a configuration weighs and rejects, and for its bounds but the first, which `live_bound` moves;
+    the configuration as all of them say."""
     choices = _of_side(editing.choices_of(config), side)
     state.sync_choices(choices, side)
     bounded = st.container()
@@ -179,18 +179,15 @@ def thresholds(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionC
         config = editing.edited(config, choices)
     except UsageError as error:
         st.error(words.plain(f"{error} Showing the preset itself."))
+        state.show_bounds([], side)
         return config
     bounds = _of_side(bounds_of(config), side)
     state.sync_bounds(bounds, choices, side)
-    if side == state.FIRST:
-        state.show_bounds(bounds)
+    state.show_bounds(bounds, side)
     with bounded:
-        for number, b in enumerate(bounds):
-            _live(b) if number == 0 else _native(b)
-    if state.is_changed(side):
-        label = "Reset to the preset's numbers" if side == state.FIRST else "Reset B to the preset's numbers"
-        st.button(label, key=f"{side}reset", on_click=state.reset_fields, args=(side,))
-    return with_bounds(config, {b.key.removeprefix(side): state.bound(b) for b in bounds})
+        for b in bounds[1:]:
+            _native(b)
+    return _bounded(config, side)
 
 
 F = TypeVar("F", Bound, state.Choice)
@@ -207,10 +204,24 @@ def _is_edited(choices: list[state.Choice]) -> bool:
     return any(state.choice(c) != c.value for c in choices)
 
 
-def _live(b: Bound) -> None:
-    low, high = b.low - b.offset, b.high - b.offset
-    at = live_slider(b.label, state.bound(b), low=low, high=high, offset=b.offset, token=_token(b), key=f"live_{b.key}")
-    state.put(b, at.value, done=at.done)
+def live_bound(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionConfig:
+    """The slider of the first bound, and the way back to the preset; the configuration as it is now. It belongs into a
+    fragment with what moves while it is dragged, and nothing else: that is what makes it quick."""
+    with st.container():  # a button that appears would move what follows, and it would be drawn anew
+        for b in state.shown_bounds(side)[:1]:
+            low, high = b.low - b.offset, b.high - b.offset
+            at = live_slider(
+                b.label, state.bound(b), low=low, high=high, offset=b.offset, token=_token(b), key=f"live_{b.key}"
+            )
+            state.put(b, at.value, done=at.done)
+        label = "Reset to the preset's numbers" if side == state.FIRST else "Reset B to the preset's numbers"
+        if state.is_changed(side) and st.button(label, key=f"{side}reset", on_click=state.reset_fields, args=(side,)):
+            st.rerun()  # the other controls are outside this fragment
+    return _bounded(config, side)
+
+
+def _bounded(config: CorrectionConfig, side: str) -> CorrectionConfig:
+    return with_bounds(config, {b.key.removeprefix(side): state.bound(b) for b in state.shown_bounds(side)})
 
 
 def _native(b: Bound) -> None:

@@ -146,13 +146,13 @@ def show_second(shown: bool) -> None:
     st.session_state["second"] = shown
 
 
-def show_bounds(bounds: list[Bound]) -> None:
-    st.session_state["shown_bounds"] = bounds
+def show_bounds(bounds: list[Bound], side: str = FIRST) -> None:
+    st.session_state[f"{side}shown_bounds"] = bounds
 
 
-def shown_bounds() -> list[Bound]:
+def shown_bounds(side: str = FIRST) -> list[Bound]:
     """The bounds that have controls, with the preset's values."""
-    return st.session_state.get("shown_bounds", [])
+    return st.session_state.get(f"{side}shown_bounds", [])
 
 
 def fields_are_set() -> None:

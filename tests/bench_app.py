@@ -1,42 +1,110 @@
-"""Measure the app in a real browser: `python tests/bench_app.py` prints slider-to-repaint times on 100 k tokens."""
+"""`make bench ARGS=app`: the playground in a real browser, from a moved slider to the repainted pictures."""
 
 import statistics
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from app_runs import browser, make_run, serve, settled
+from playwright.sync_api import Page
 
-# From the input event to the frame in which the histogram and the mask have both been redrawn.
-MEASURE = """async (position) => {
+from rlcorr import runs, sketches
+from rlcorr.score_sums import Reference, Sketch
+
+WIDTH, DIRECTIONS = 1024, 256
+SIZES = {"131k": 210, "1M": 1640}
+"""Run → sequences, whose lengths are between a quarter of the width and the whole."""
+BENCH = ("weights", "mask", "shares_over", "mismatch_over")
+VIEWS = {
+    "bench, decoupled_token_is": ("bench?preset=decoupled_token_is", BENCH),
+    "bench, decoupled_token_icepop": ("bench?preset=decoupled_token_icepop", BENCH),
+    "bench, decoupled_seq_is_rs": ("bench?preset=decoupled_seq_is_rs", ("statistic", *BENCH)),
+    "gradient, decoupled_token_is": ("gradient?preset=decoupled_token_is", ("gradient_curves", "plane", "parts")),
+}
+"""What is measured → its address, and the pictures that move with the first bound."""
+
+FIND = """
   const all = (node, css) => [...node.querySelectorAll("*")].flatMap(
     (n) => [...(n.matches(css) ? [n] : []), ...(n.shadowRoot ? all(n.shadowRoot, css) : [])])
   const slider = all(document, "input[type=range]")[0]
-  const drawn = (key) => new Promise((done) =>
-    document.querySelector(`.st-key-${key} .js-plotly-plot`).once("plotly_afterplot", done))
-  const redrawn = Promise.all([drawn("weights"), drawn("mask")])
+  const chart = (key) => document.querySelector(`.st-key-${key} .js-plotly-plot`)
+  const move = (position, event) => {
+    slider.value = position
+    slider.dispatchEvent(new Event(event, { bubbles: true }))
+  }
+"""
+# From the event to the frame in which every one of the pictures has been redrawn.
+LATENCY = f"""async ([position, keys]) => {{
+  {FIND}
+  const drawn = (key) => new Promise((done) => chart(key).once("plotly_afterplot", done))
+  const redrawn = Promise.all(keys.map(drawn))
   const start = performance.now()
-  slider.value = position
-  slider.dispatchEvent(new Event("input", { bubbles: true }))
+  move(position, "input")
   await redrawn
   await new Promise(requestAnimationFrame)
   return performance.now() - start
-}"""
+}}"""
+# A thumb that moves with every frame, to and fro, for some seconds; how often each picture was redrawn in a second.
+DRAG = f"""async ([seconds, keys]) => {{
+  {FIND}
+  const times = Object.fromEntries(keys.map((key) => [key, 0]))
+  for (const key of keys) chart(key).on("plotly_afterplot", () => {{ times[key] += 1 }})
+  const start = performance.now()
+  for (let at = 0; performance.now() - start < 1000 * seconds; at += 2) {{
+    move(100 + Math.abs((at % 800) - 400), "input")
+    await new Promise(requestAnimationFrame)
+  }}
+  for (const key of keys) times[key] /= seconds
+  move(300, "change")
+  return times
+}}"""
 
 
-def main(steps: int = 40) -> None:
-    """Build the run, drag through `steps` positions, print median, 95th percentile and largest time."""
+def main(steps: int = 60) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        make_run(root, "big", steps=1, sequences=160, width=1024, noise=0.05)
-        with serve(root) as url, browser() as page:
-            for preset in ("decoupled_token_is", "decoupled_token_icepop", "decoupled_k3_rs_token_tis"):
-                page.goto(f"{url}/bench?preset={preset}")
-                page.wait_for_selector(".st-key-weights .js-plotly-plot .main-svg")
-                settled(page)
-                times = sorted(page.evaluate(MEASURE, 150 + 7 * i) for i in range(steps))
-                p95 = times[int(0.95 * (steps - 1))]
-                middle = statistics.median(times)
-                print(f"{preset:28s} median {middle:4.0f} ms  p95 {p95:4.0f} ms  largest {times[-1]:4.0f} ms")
+        for name, sequences in SIZES.items():
+            write_sketch(make_run(root, name, steps=1, sequences=sequences, width=WIDTH, noise=0.05))
+        with serve(root) as url, browser(viewport={"width": 1440, "height": 900}) as page:
+            page.set_default_timeout(120_000)
+            for name in SIZES:
+                tokens = int(runs.read_step(root / name, 0).batch.response_mask.sum())
+                print(f"\n{tokens:,} tokens. From the moved slider to the last of its pictures, milliseconds:\n")
+                print("| view | median | 95th percentile | largest | redrawn per second while dragging | warm page |")
+                print("|---|---|---|---|---|---|")
+                for what, (address, keys) in VIEWS.items():
+                    print(row(page, what, f"{url}/{address}&run={name}", keys, steps), flush=True)
+
+
+def row(page: Page, what: str, address: str, keys: Sequence[str], steps: int) -> str:
+    for _ in range(2):  # the second time is the warm one
+        start = time.perf_counter()
+        page.goto(address)
+        for key in keys:
+            page.wait_for_selector(f".st-key-{key} .js-plotly-plot .main-svg")
+        seconds = time.perf_counter() - start
+        settled(page)
+    times = sorted(page.evaluate(LATENCY, [150 + 7 * i % 270, list(keys)]) for i in range(steps))
+    rates = page.evaluate(DRAG, [5, list(keys)])
+    slowest = min(rates, key=rates.get)
+    return (
+        f"| {what} | {statistics.median(times):.0f} | {times[int(0.95 * (steps - 1))]:.0f} | {times[-1]:.0f} "
+        f"| {rates[slowest]:.1f} ({slowest}) to {max(rates.values()):.1f} | {seconds:.1f} s |"
+    )
+
+
+def write_sketch(run: Path) -> None:
+    """A score sketch of random numbers for the run's only step."""
+    some = torch.Generator().manual_seed(0)
+    batch = runs.read_step(run, 0).batch
+    by_token, by_sequence = torch.randn(2, 32, DIRECTIONS, generator=some)
+    reference = Reference(by_token, by_sequence, torch.full((32,), 4096.0), torch.full((32,), 32.0))
+    scores = torch.randn(int(batch.response_mask.sum()), DIRECTIONS, generator=some)
+    sketch = Sketch(scores, reference, None, "weights", "directions")
+    sketches.write_sketch(run, 0, sketch)
+    runs.finish_run(run, sketches.with_sketch(runs.read_manifest(run), 0, sketch))
 
 
 if __name__ == "__main__":

@@ -36,3 +36,13 @@ def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlcorr.train.tasks import TASKS
 
     monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda _, response: len(response) / 5))
+
+
+@pytest.fixture
+def page():
+    """An empty page in the system's Chromium."""
+    from app_runs import browser
+
+    with browser(viewport={"width": 1440, "height": 900}) as opened:
+        opened.set_default_timeout(30_000)
+        yield opened

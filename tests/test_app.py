@@ -186,7 +186,10 @@ def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
 
 def test_the_configuration_can_be_copied(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    texts = [block.value for block in open_app(BENCH, preset="decoupled_seq_is", is_upper="3").code]
+    at = open_app(BENCH, preset="decoupled_seq_is", is_upper="3")
+    assert not at.code
+    at.session_state["use_it"] = True
+    texts = [block.value for block in at.run().code]
     assert any("rollout_is_threshold: 3.0" in text for text in texts)
     assert any("rollout_is_threshold=3.0" in text for text in texts)
 

@@ -20,13 +20,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{address}/compare"
 
 
-@pytest.fixture
-def page() -> Iterator[Page]:
-    with browser(viewport={"width": 1440, "height": 900}) as opened:
-        opened.set_default_timeout(60_000)
-        yield opened
-
-
 def visit(page: Page, address: str) -> None:
     page.goto(address)
     page.wait_for_selector(".rl-picture .main-svg")

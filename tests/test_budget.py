@@ -1,7 +1,7 @@
 import math
 
 import pytest
-import torch
+from ratio_batches import effective_share, of_ratios
 
 from rlcorr.budget import ess_at_least, keep_at_least
 from rlcorr.config import CorrectionConfig, RejectionRule
@@ -15,15 +15,11 @@ GRID = 1.005  # neighbouring thresholds: the distances log t of 0.01 … 2.1 in 
 
 
 def batch() -> TokenBatch:
-    """Five sequences of one token, with these ratios."""
-    d = torch.tensor([[math.log(r)] for r in RATIOS], dtype=torch.float64)
-    rollout = torch.full(d.shape, -3.0, dtype=torch.float64)
-    return TokenBatch.from_log_probs(rollout + d, rollout, torch.ones(d.shape, dtype=torch.bool))
+    return of_ratios(RATIOS)
 
 
 def ess(cap: float) -> float:
-    w = [min(r, cap) for r in RATIOS]
-    return sum(w) ** 2 / (len(w) * sum(x * x for x in w))
+    return effective_share([min(r, cap) for r in RATIOS])
 
 
 @pytest.mark.parametrize("share", [0.8, 0.7, 0.6])

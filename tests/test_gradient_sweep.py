@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from ratio_batches import of_log_ratios
 
 from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.errors import UsageError
@@ -13,15 +14,6 @@ from rlcorr.thresholds import at_threshold
 from rlcorr.types import TokenBatch
 
 
-def batch_of(log_ratios: torch.Tensor) -> TokenBatch:
-    return TokenBatch(
-        response_mask=torch.ones(log_ratios.shape, dtype=torch.bool),
-        rollout_log_probs=torch.full(log_ratios.shape, -1.0),
-        old_log_probs=-1.0 + log_ratios,
-        advantages=torch.ones(log_ratios.shape),
-    )
-
-
 def broken_share() -> tuple[TokenBatch, Sketch]:
     """1,000 answers of one token. Half have ratio 1 and score (1, 0); of the others the ratio is e² or e⁻², and the
     score (0, ±5), which is noise alone. The on-policy gradient is (½, 0), known without noise."""
@@ -31,7 +23,7 @@ def broken_share() -> tuple[TokenBatch, Sketch]:
     scores = torch.where(half[:, None], torch.tensor([1.0, 0.0]), sign[:, None] * torch.tensor([0.0, 5.0]))
     by_token = torch.tensor([[16.0, 0.0]]).repeat(32, 1)
     reference = Reference(by_token, by_token, torch.full((32,), 32.0), torch.full((32,), 32.0))
-    return batch_of(log_ratios[:, None]), Sketch(scores, reference)
+    return of_log_ratios(log_ratios[:, None]), Sketch(scores, reference)
 
 
 def test_the_best_threshold_rejects_what_is_noise() -> None:

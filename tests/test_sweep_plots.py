@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from ratio_batches import effective_share, of_ratios
 
 from rlcorr import sweep_plots
 from rlcorr.config import RejectionRule
@@ -13,15 +14,11 @@ RATIOS = (0.5, 1.0, 1.0, 2.0, 8.0)
 
 
 def batch() -> TokenBatch:
-    """Five sequences of one token, with these ratios."""
-    d = torch.tensor([[math.log(r)] for r in RATIOS], dtype=torch.float64)
-    rollout = torch.full(d.shape, -3.0, dtype=torch.float64)
-    return TokenBatch.from_log_probs(rollout + d, rollout, torch.ones(d.shape, dtype=torch.bool))
+    return of_ratios(RATIOS)
 
 
 def ess(cap: float) -> float:
-    w = [min(r, cap) for r in RATIOS]
-    return sum(w) ** 2 / (len(w) * sum(x * x for x in w))
+    return effective_share([min(r, cap) for r in RATIOS])
 
 
 def trace(figure: Any, name: str) -> Any:

@@ -17,23 +17,31 @@ from rlcorr.thresholds import is_ratio
 
 @st.fragment
 def bench(chosen: state.Selection, record: StepRecord) -> None:
-    """Controls and pictures in one fragment: a threshold reruns this function and nothing else."""
-    batch = record.batch
+    """What is picked, and beside it what moves with the first bound."""
+    of = data.identity(chosen.run, record.step)
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = controls.preset_name()
-        config = controls.thresholds(PRESETS[name].config)
+        config = controls.settings(PRESETS[name].config)
+        _budget(of, record.batch, config)
     for sentence in state.notices():
         st.warning(words.plain(sentence))
+    with right:
+        live(of, record.batch, name, config)
+
+
+@st.fragment
+def live(of: data.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
+    """A threshold that is dragged reruns this function and nothing else."""
+    config = controls.live_bound(config)
     try:
         result, report = data.corrected(batch, config)
     except UsageError as error:
         st.error(words.plain(str(error)))
         return
-    with right:
-        _numbers(config, report)
-        _pictures(batch, result, config)
-    _over_the_bound(chosen, record, config)
+    _numbers(config, report)
+    _pictures(batch, result, config)
+    _over_the_bound(of, batch, config)
     _explain(name, config)
     _use_it(config)
 
@@ -70,32 +78,34 @@ def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionCon
         picture("Tokens", figure, key="mask", caption=words.MASK)
 
 
-def _over_the_bound(chosen: state.Selection, record: StepRecord, config: CorrectionConfig) -> None:
-    """Every metric over the bound that is dragged, and the bound that a budget allows."""
+def _over_the_bound(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
+    """Every metric over the bound that is dragged."""
     bounds = controls.bounds_of(config)
     if not bounds:
         return
-    b = bounds[0]
-    rule, side = controls.part_of(config, b)
-    of = data.identity(chosen.run, record.step)
+    at = bounds[0].value
+    rule, side = controls.part_of(config, bounds[0])
     try:
-        curves = data.curves(of, record.batch, config, rule, side)
+        curves = data.curves(of, batch, config, rule, side)
     except UsageError as error:
         st.info(words.plain(str(error)))
         return
-    at, of_ratio = b.value, is_ratio(config, rule)
-    places = st.columns([3, 3, 2], gap="medium")
+    of_ratio = is_ratio(config, rule)
+    places = st.columns(2, gap="medium")
     with places[0]:
         figure = sweep_plots.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
         picture("What the bound costs", figure, key="shares_over", caption=words.CURVES_OVER)
     with places[1]:
         figure = sweep_plots.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
         picture("What the bound leaves", figure, key="mismatch_over", caption=words.LEFT_OVER)
-    with places[2]:
-        _budget(of, record.batch, config, rule)
 
 
-def _budget(of: data.Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None) -> None:
+def _budget(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
+    """The bound that can be dragged, from what one can afford."""
+    bounds = controls.bounds_of(config)
+    if not bounds:
+        return
+    rule, _ = controls.part_of(config, bounds[0])
     st.markdown("**Budget**")
     st.caption(words.BUDGET)
     kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
@@ -110,7 +120,11 @@ def _budget(of: data.Identity, batch: TokenBatch, config: CorrectionConfig, rule
 
 
 def _use_it(config: CorrectionConfig) -> None:
-    with st.expander("Use it"):
+    """Drawn only where it is open, because code is dear to draw and a bound that is dragged changes it."""
+    expander = st.expander("Use it", key="use_it", on_change="rerun")
+    if not expander.open:
+        return
+    with expander:
         st.caption(words.USE_IT)
         for place, (title, language, text) in zip(st.columns(3), exports(config), strict=True):
             place.markdown(f"**{title}**")

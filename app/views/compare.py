@@ -43,7 +43,7 @@ def show(chosen: state.Selection) -> None:
 
 @st.fragment
 def _configurations(chosen: state.Selection, record: StepRecord) -> None:
-    """Controls and pictures in one fragment: a threshold reruns this function and nothing else."""
+    """What is picked, and beside it what moves with the first bound of each."""
     above = st.container()
     left, right = st.columns([1, 3], gap="medium")
     with left:
@@ -52,30 +52,41 @@ def _configurations(chosen: state.Selection, record: StepRecord) -> None:
         b = _picked("B", "preset_b", SECOND_PRESET, state.SECOND)
     for sentence in state.notices("preset_b", f"{state.SECOND}fields"):
         above.warning(words.plain(sentence))
+    with right:
+        _live(chosen, record, a, b)
+
+
+def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
+    st.markdown(say.HEADING[name])
+    return controls.settings(PRESETS[controls.preset_name(f"Preset of {name}", key, default, side)].config, side)
+
+
+@st.fragment
+def _live(chosen: state.Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig) -> None:
+    """A threshold that is dragged reruns this function and nothing else."""
+    left, right = st.columns(2, gap="medium")
+    with left:
+        a = controls.live_bound(a)
+        st.caption(words.plain(f"A. {a.explain()}"))
+    with right:
+        b = controls.live_bound(b, state.SECOND)
+        st.caption(words.plain(f"B. {b.explain()}"))
     batch = record.batch
     try:
         of_a, of_b = data.corrected(batch, a), data.corrected(batch, b)
     except UsageError as error:
-        above.error(words.plain(str(error)))
+        st.error(words.plain(str(error)))
         return
-    with right:
-        _agreement(batch, of_a[0], of_b[0])
-        for place, (name, config, of) in zip(st.columns(2), (("A", a, of_a), ("B", b, of_b)), strict=True):
-            with place:
-                figure = plots.weight_histogram(batch, of[0], config)
-                picture(say.EACH.format(name=name), figure, key=f"weights_{name}", caption=words.WEIGHTS)
+    _agreement(batch, of_a[0], of_b[0])
+    for place, (name, config, of) in zip(st.columns(2), (("A", a, of_a), ("B", b, of_b)), strict=True):
+        with place:
+            figure = plots.weight_histogram(batch, of[0], config)
+            picture(say.EACH.format(name=name), figure, key=f"weights_{name}", caption=words.WEIGHTS)
     left, right = st.columns(2, gap="medium")
     with left:
         _metrics(metric_pairs(of_a[1], of_b[1]))
     with right:
         _gradients(chosen, record.step, a, b)
-
-
-def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
-    st.markdown(say.HEADING[name])
-    config = controls.thresholds(PRESETS[controls.preset_name(f"Preset of {name}", key, default, side)].config, side)
-    st.caption(words.plain(config.explain()))
-    return config
 
 
 def _swap_configurations() -> None:
@@ -179,13 +190,22 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch) -> None:
 
 @st.fragment
 def _same_configuration(a: TokenBatch, b: TokenBatch) -> None:
-    left, middle, right = st.columns([1, 1.5, 1.5], gap="medium")
+    left, right = st.columns([1, 3], gap="medium")
     with left:
-        config = controls.thresholds(PRESETS[controls.preset_name()].config)
-        st.caption(words.plain(config.explain()))
+        config = controls.settings(PRESETS[controls.preset_name()].config)
         for sentence in state.notices():
             st.warning(words.plain(sentence))
-    with middle:
+    with right:
+        _live_same(a, b, config)
+
+
+@st.fragment
+def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig) -> None:
+    """A threshold that is dragged reruns this function and nothing else."""
+    config = controls.live_bound(config)
+    st.caption(words.plain(config.explain()))
+    left, right = st.columns(2, gap="medium")
+    with left:
         picture("The tail", comparison_plots.tails(a, b), key="tails", caption=say.TAIL)
     with right:
         try:

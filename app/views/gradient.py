@@ -18,31 +18,38 @@ from rlcorr.toy_sweep import spread_of
 
 @st.fragment
 def gradient(chosen: state.Selection, step: int, sketch: Sketch, batch: TokenBatch) -> None:
-    """Controls and pictures in one fragment: a threshold reruns this function and nothing else."""
+    """What is picked, and beside it what moves with the first bound."""
     of = gradient_data.identity(chosen.run, step)
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = controls.preset_name()
-        config = controls.thresholds(PRESETS[name].config)
+        config = controls.settings(PRESETS[name].config)
     for sentence in state.notices():
         st.warning(words.plain(sentence))
+    with right:
+        live(of, sketch, batch, name, config)
+    _kl(of, sketch)
+
+
+@st.fragment
+def live(of: gradient_data.Identity, sketch: Sketch, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
+    """A threshold that is dragged reruns this function and nothing else."""
+    config = controls.live_bound(config)
     try:
         found = report(batch, sketch, config)
     except UsageError as error:
         st.error(words.plain(str(error)))
         return
-    with right:
-        if found.reference_length.value == 0:
-            st.warning(words.plain(say.NOISE_REFERENCE))
-            return
-        _numbers(found)
-        _curves(of, batch, sketch, config)
+    if found.reference_length.value == 0:
+        st.warning(words.plain(say.NOISE_REFERENCE))
+        return
+    _numbers(found)
+    _curves(of, batch, sketch, config)
     below = st.columns(2, gap="medium")
     with below[0]:
         _plane(of, batch, sketch, name, config, found)
     with below[1]:
         _decomposition(of, batch, sketch, config)
-    _kl(of, sketch)
 
 
 def _numbers(found: GradientReport) -> None:

@@ -35,7 +35,7 @@ def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
         chosen = PRESETS[controls.preset_name()]
-        config = controls.thresholds(chosen.config)
+        config = controls.live_bound(controls.settings(chosen.config))
         st.caption(words.plain(config.explain()))
     state.sync_token([len(row) for row in texts])
     for sentence in [*state.notices(), *filter(None, [state.token_notice()])]:
