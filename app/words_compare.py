@@ -103,7 +103,7 @@ def metric_rows(pairs: Iterable[MetricPair]) -> list[Hinted]:
 
 def signed(value: float) -> str:
     """With its sign; a dash where there is nothing to show."""
-    return "–" if math.isnan(value) else f"{value + 0.0:+.3g}" if value else "0"
+    return "–" if math.isnan(value) else f"{value:+.4g}" if value else "0"
 
 
 def interval(found: Interval, *, sign: bool = False) -> str:
@@ -143,11 +143,13 @@ def table(header: list[str], rows: list[Hinted]) -> str:
         for name, hint, cells in rows
     )
     return (
-        f"{words.TABLE_STYLE}{STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead>"
+        f"{words.TABLE_STYLE}{STYLE}<div class='rl-table rl-pairs'><table><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 
 
 STYLE = """<style>
-.rl-table span[title] { border-bottom: 1px dotted #8b8f97; cursor: help }
+.rl-pairs span[title] { border-bottom: 1px dotted #8b8f97; cursor: help }
+.rl-pairs td { overflow-wrap: normal }
+.rl-pairs td:first-child { overflow-wrap: anywhere; min-width: 4rem }
 </style>"""

@@ -69,7 +69,7 @@ def differences(found: GradientComparison) -> Figure:
         "hovertemplate": "%{y}: %{x:.3g}<extra></extra>",
     }  # fmt: skip
     nothing = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": REJECTED}}
-    x = {"title_text": "B − A, in units of the on-policy gradient"}
+    x = {"title_text": "B − A"}
     return figure([points], height=300, x=x, y={"type": "category", "showgrid": False}, shapes=[nothing])
 
 

@@ -55,7 +55,7 @@ def test_masks_and_metrics_counted_with_numpy(root: Path) -> None:
     assert numbers["Only B"] == f"{(by_b & ~by_a).sum():,}"
     assert numbers["Neither"] == f"{(mask & ~by_a & ~by_b).sum():,}"
     kept = by_b.sum() / mask.sum()
-    assert row(at, "kept_fraction") == ["1", f"{kept:.4g}", f"{kept - 1:+.3g}"]
+    assert row(at, "kept_fraction") == ["1", f"{kept:.4g}", f"{kept - 1:+.4g}"]
     assert row(at, "rollout_is_max")[1:] == ["–", "–"]
     mean = np.exp(d)[by_a].sum() / mask.sum()
     assert row(at, "trained_is_mean")[:2] == [f"{mean:.4g}", "1"]
@@ -217,7 +217,7 @@ def test_two_runs_under_one_configuration(root: Path) -> None:
     for d, mask in (log_ratios(run), log_ratios(other, 1)):
         weights = np.minimum(np.exp(d[mask]), 1.1)
         means.append(weights.mean())
-    assert row(at, "trained_is_mean") == [*(f"{mean:.4g}" for mean in means), f"{means[1] - means[0]:+.3g}"]
+    assert row(at, "trained_is_mean") == [*(f"{mean:.4g}" for mean in means), f"{means[1] - means[0]:+.4g}"]
     assert row(at, "tokens")[:2] == [f"{log_ratios(run)[1].sum()}", f"{log_ratios(other, 1)[1].sum()}"]
 
 
