@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import data
 import editing
@@ -33,11 +34,41 @@ def pick(known: dict[str, Path]) -> state.Selection:
     return chosen
 
 
-def _pick_step(place: DeltaGenerator, run: Path, steps: list[int]) -> int | None:
+def pick_second(known: dict[str, Path], first: state.Selection) -> state.Selection:
+    """The run and step to compare with; by default the first other run that has a step."""
+    left, right, _ = st.columns([2, 1, 2], vertical_alignment="bottom")
+    others = [slug for slug, path in known.items() if slug != first.slug and data.has_steps(path)]
+    options, another = [state.ANOTHER, *known], (others or [first.slug])[0]
+    _check_url("run_b", options, lambda got: f"{unknown('run', got, known)} Showing {another}.")
+    _restore("run_b")
+    wanted = left.selectbox("Run B", options, key="run_b", bind="query-params", on_change=_run_b_changed)
+    st.session_state["last_run_b"] = wanted
+    slug = another if wanted == state.ANOTHER else wanted
+    steps = runs.list_steps(known[slug])
+    _restore("step_b")
+    step = _pick_step(right, known[slug], steps, "Step B", "step_b")
+    st.session_state["last_step_b"] = st.session_state["step_b"]
+    return state.Selection(slug, known[slug], tuple(steps), step)
+
+
+def _run_b_changed() -> None:
+    state.changed("run_b")
+    state.changed("step_b")
+
+
+def _restore(key: str) -> None:
+    """What a picker showed before its page was left."""
+    if key not in st.session_state and key not in st.query_params and f"last_{key}" in st.session_state:
+        st.session_state[key] = st.session_state[f"last_{key}"]
+
+
+def _pick_step(
+    place: DeltaGenerator, run: Path, steps: list[int], label: str = "Step", key: str = "step"
+) -> int | None:
     options = [state.LATEST, *map(str, reversed(steps))]
     recorded = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
-    _check_url("step", options, lambda got: f"This run has no step {got!r} ({recorded}). Showing the latest.")
-    chosen = place.selectbox("Step", options, key="step", bind="query-params", on_change=state.changed, args=("step",))
+    _check_url(key, options, lambda got: f"This run has no step {got!r} ({recorded}). Showing the latest.")
+    chosen = place.selectbox(label, options, key=key, bind="query-params", on_change=state.changed, args=(key,))
     if chosen != state.LATEST:
         return int(chosen)
     number, problems = data.latest(run, steps)
@@ -117,27 +148,30 @@ def show_step(step: int) -> None:
 # --- the configuration ---
 
 
-def preset_name() -> str:
+def preset_name(
+    label: str = "Preset", key: str = "preset", default: str = state.DEFAULT_PRESET, side: str = state.FIRST
+) -> str:
     names = list(PRESETS)
-    _check_url("preset", names, lambda got: f"{unknown('preset', got, names)} Showing {state.DEFAULT_PRESET}.")
-    if "preset" not in st.session_state and "preset" not in st.query_params and "last_preset" in st.session_state:
-        st.session_state["preset"] = st.session_state["last_preset"]  # the widget was away with its page
-    index = names.index(state.DEFAULT_PRESET)
-    name = st.selectbox("Preset", names, index=index, key="preset", bind="query-params", on_change=_preset_changed)
-    st.session_state["last_preset"] = name
+    _check_url(key, names, lambda got: f"{unknown('preset', got, names)} Showing {default}.")
+    _restore(key)
+    index, changed = names.index(default), (key, side)
+    name = st.selectbox(
+        label, names, index=index, key=key, bind="query-params", on_change=_preset_changed, args=changed
+    )
+    st.session_state[f"last_{key}"] = name
     return name
 
 
-def _preset_changed() -> None:
-    state.changed("preset")
-    state.reset_fields()
+def _preset_changed(key: str, side: str) -> None:
+    state.changed(key)
+    state.reset_fields(side)
 
 
-def settings(config: CorrectionConfig) -> CorrectionConfig:
+def settings(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionConfig:
     """Controls for what a configuration weighs and rejects, and for its bounds but the first, which `live_bound` moves;
     the configuration as all of them say."""
-    choices = editing.choices_of(config)
-    state.sync_choices(choices)
+    choices = _of_side(editing.choices_of(config), side)
+    state.sync_choices(choices, side)
     bounded = st.container()
     with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices)):
         editing.controls(choices)
@@ -145,45 +179,60 @@ def settings(config: CorrectionConfig) -> CorrectionConfig:
         config = editing.edited(config, choices)
     except UsageError as error:
         st.error(words.plain(f"{error} Showing the preset itself."))
-        state.show_bounds([])
+        state.show_bounds([], side)
         return config
-    bounds = bounds_of(config)
-    state.sync_bounds(bounds, choices)
-    state.show_bounds(bounds)
+    bounds = _of_side(bounds_of(config), side)
+    state.sync_bounds(bounds, choices, side)
+    state.show_bounds(bounds, side)
     with bounded:
         for b in bounds[1:]:
             _native(b)
-    return _bounded(config)
+    return _bounded(config, side)
+
+
+F = TypeVar("F", Bound, state.Choice)
+
+
+def _of_side(fields: list[F], side: str) -> list[F]:
+    """Under this side's keys, and labels that tell the sides apart."""
+    if side == state.FIRST:
+        return fields
+    return [replace(field, key=side + field.key, label=f"B: {field.label}") for field in fields]
 
 
 def _is_edited(choices: list[state.Choice]) -> bool:
     return any(state.choice(c) != c.value for c in choices)
 
 
-def live_bound(config: CorrectionConfig) -> CorrectionConfig:
+def live_bound(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionConfig:
     """The slider of the first bound, and the way back to the preset; the configuration as it is now. It belongs into a
     fragment with what moves while it is dragged, and nothing else: that is what makes it quick."""
     with st.container():  # a button that appears would move what follows, and it would be drawn anew
-        for b in state.shown_bounds()[:1]:
+        for b in state.shown_bounds(side)[:1]:
             low, high = b.low - b.offset, b.high - b.offset
             at = live_slider(
-                b.label, state.bound(b), low=low, high=high, offset=b.offset, token=state.token(), key=f"live_{b.key}"
+                b.label, state.bound(b), low=low, high=high, offset=b.offset, token=_token(b), key=f"live_{b.key}"
             )
             state.put(b, at.value, done=at.done)
-        if state.is_changed() and st.button("Reset to the preset's numbers", key="reset", on_click=state.reset_fields):
+        label = "Reset to the preset's numbers" if side == state.FIRST else "Reset B to the preset's numbers"
+        if state.is_changed(side) and st.button(label, key=f"{side}reset", on_click=state.reset_fields, args=(side,)):
             st.rerun()  # the other controls are outside this fragment
-    return _bounded(config)
+    return _bounded(config, side)
 
 
-def _bounded(config: CorrectionConfig) -> CorrectionConfig:
-    return with_bounds(config, {b.key: state.bound(b) for b in state.shown_bounds()})
+def _bounded(config: CorrectionConfig, side: str) -> CorrectionConfig:
+    return with_bounds(config, {b.key.removeprefix(side): state.bound(b) for b in state.shown_bounds(side)})
 
 
 def _native(b: Bound) -> None:
     # A fresh key per token: that is how the box takes a new value from the preset or the URL.
-    key, start = f"{b.key}_{state.token()}", state.bound(b)
+    key, start = f"{b.key}_{_token(b)}", state.bound(b)
     step = max(abs(b.value - b.offset) / 10, 1e-6)
     state.picked(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
+
+
+def _token(b: Bound) -> int:
+    return state.token(state.side_of(b.key) + state.BOUNDS)
 
 
 def set_threshold(config: CorrectionConfig, threshold: float, rule: int | None) -> None:

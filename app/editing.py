@@ -29,7 +29,7 @@ def choices_of(config: CorrectionConfig) -> list[Choice]:
 def controls(choices: list[Choice]) -> None:
     """A box for each choice."""
     for c in choices:
-        key, now = f"{c.key}_{state.token(state.CHOICES)}", state.choice(c)
+        key, now = f"{c.key}_{state.token(state.side_of(c.key) + state.CHOICES)}", state.choice(c)
         if c.several:
             value = ",".join(st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help))
         else:

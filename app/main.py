@@ -35,6 +35,7 @@ page = st.navigation(
         st.Page("views/bench.py", title="Correction bench", url_path="bench"),
         st.Page("views/gradient.py", title="Gradient", url_path="gradient"),
         st.Page("views/tokens.py", title="Tokens", url_path="tokens"),
+        st.Page("views/compare.py", title="Compare", url_path="compare"),
     ],
     position="top",
 )

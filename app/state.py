@@ -14,7 +14,10 @@ from pathlib import Path
 import streamlit as st
 
 BOUNDS, CHOICES = "token", "choices_token"
+FIRST, SECOND = "", "b."
+"""Prefixes of URL keys: fields of the configuration that all views share, and of the one it is compared with."""
 NEWEST, LATEST, DEFAULT_PRESET = "newest", "latest", "decoupled_token_is"
+ANOTHER = "another"
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,9 @@ def notice(key: str, sentence: str) -> None:
     st.session_state[f"{key}_notice"] = sentence
 
 
-def notices() -> list[str]:
-    keys = ("run_notice", "step_notice", "preset_notice", "fields_notice")
+def notices(*more: str) -> list[str]:
+    """What is wrong with the URL, about the pickers that all views have and about `more` of them."""
+    keys = [f"{key}_notice" for key in ("run", "step", "preset", "fields", *more)]
     return [st.session_state[key] for key in keys if key in st.session_state]
 
 
@@ -104,7 +108,7 @@ def put(field: Field, value: float | str, *, done: bool = True) -> None:
     else:
         _set()[field.key] = value
     if done:
-        _write_url()
+        _write_url(side_of(field.key))
 
 
 def picked(field: Field, value: float | str) -> None:
@@ -113,32 +117,56 @@ def picked(field: Field, value: float | str) -> None:
         put(field, value)
 
 
-def reset_fields() -> None:
+def reset_fields(side: str = FIRST) -> None:
     """Back to the preset's own values."""
-    st.session_state["fields"] = {}
-    st.session_state.pop("fields_notice", None)
-    for of in (BOUNDS, CHOICES):
-        st.session_state[of] = token(of) + 1
-    _write_url()
+    for key in _own(side):
+        del _set()[key]
+    st.session_state.pop(f"{side}fields_notice", None)
+    _take_over(side)
+    _write_url(side)
 
 
-def show_bounds(bounds: list[Bound]) -> None:
-    st.session_state["shown_bounds"] = bounds
+def swap_fields() -> None:
+    """What was set of the first configuration is now set of the second, and the other way round."""
+    moved = {SECOND + key: value for key, value in _own(FIRST).items()}
+    moved |= {key.removeprefix(SECOND): value for key, value in _own(SECOND).items()}
+    st.session_state["fields"] = moved
+    for side in (FIRST, SECOND):
+        st.session_state.pop(f"{side}fields_notice", None)
+        _take_over(side)
+    _write_url(FIRST, SECOND)
 
 
-def shown_bounds() -> list[Bound]:
+def show_second(shown: bool) -> None:
+    """The second configuration is in the URL only where it has controls."""
+    if shown and not st.session_state.get("second"):
+        st.session_state[f"{SECOND}came_back"] = True
+    for key in [] if shown else [key for key in st.query_params if side_of(key) == SECOND]:
+        del st.query_params[key]
+    st.session_state["second"] = shown
+
+
+def show_bounds(bounds: list[Bound], side: str = FIRST) -> None:
+    st.session_state[f"{side}shown_bounds"] = bounds
+
+
+def shown_bounds(side: str = FIRST) -> list[Bound]:
     """The bounds that have controls, with the preset's values."""
-    return st.session_state.get("shown_bounds", [])
+    return st.session_state.get(f"{side}shown_bounds", [])
 
 
 def fields_are_set() -> None:
     """Something else than their controls has set bounds: the controls take them, and the URL."""
     st.session_state[BOUNDS] = token() + 1
-    _write_url()
+    _write_url(FIRST)
 
 
-def is_changed() -> bool:
-    return bool(_set())
+def is_changed(side: str = FIRST) -> bool:
+    return bool(_own(side))
+
+
+def side_of(key: str) -> str:
+    return SECOND if key.startswith(SECOND) else FIRST
 
 
 def enter(view: str) -> None:
@@ -146,28 +174,29 @@ def enter(view: str) -> None:
     if st.session_state.get("view") != view:
         st.session_state["view"] = view
         st.session_state["came_back"] = st.session_state["token_came_back"] = True
+        st.session_state["second"] = False
 
 
-def sync_choices(choices: list[Choice]) -> None:
+def sync_choices(choices: list[Choice], side: str = FIRST) -> None:
     """Take over choices from the URL, unless the URL is what was written last."""
-    if st.session_state.pop("came_back", False) and _set() and not set(_set()) & set(st.query_params):
-        _write_url()
+    if st.session_state.pop(f"{side}came_back", False) and _own(side) and not set(_own(side)) & set(st.query_params):
+        _write_url(side)
         return
-    _sync(list(choices), CHOICES)
+    _sync(list(choices), CHOICES, side)
 
 
-def sync_bounds(bounds: list[Bound], choices: list[Choice]) -> None:
+def sync_bounds(bounds: list[Bound], choices: list[Choice], side: str = FIRST) -> None:
     """The same for bounds, which depend on the choices; bounds that no longer exist are forgotten."""
-    _sync(list(bounds), BOUNDS)
+    _sync(list(bounds), BOUNDS, side)
     known = {field.key for field in (*bounds, *choices)}
-    gone = set(_set()) - known
+    gone = set(_own(side)) - known
     for key in gone:
         del _set()[key]
     if gone:
-        _write_url()
+        _write_url(side)
 
 
-def _sync(fields: list[Field], of: str) -> None:
+def _sync(fields: list[Field], of: str, side: str) -> None:
     keys = {field.key for field in fields}
     raw = {key: st.query_params[key] for key in keys if key in st.query_params}
     if raw == {key: text for key, text in _written().items() if key in keys}:
@@ -177,10 +206,10 @@ def _sync(fields: list[Field], of: str) -> None:
         _set().pop(field.key, None)
         if field.key in raw:
             wrong += _take(field, raw[field.key])
-    st.session_state[of] = token(of) + 1
+    st.session_state[side + of] = token(side + of) + 1
     if wrong:
-        notice("fields", " ".join(wrong))
-    _write_url()
+        notice(f"{side}fields", " ".join(wrong))
+    _write_url(side)
 
 
 def _take(field: Field, raw: str) -> list[str]:
@@ -206,21 +235,36 @@ def _set() -> dict[str, float | str]:
     return st.session_state.setdefault("fields", {})
 
 
+def _own(side: str) -> dict[str, float | str]:
+    return {key: value for key, value in _set().items() if side_of(key) == side}
+
+
+def _take_over(side: str) -> None:
+    """Let every control of this side take its value from here."""
+    for of in (side + BOUNDS, side + CHOICES):
+        st.session_state[of] = token(of) + 1
+
+
 def _written() -> dict[str, str]:
     return st.session_state.setdefault("fields_in_url", {})
 
 
-def _write_url() -> None:
-    """Make the URL agree with the fields that differ from the preset's."""
-    wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in _set().items()}
+def _write_url(*sides: str) -> None:
+    """Make the URL agree with the fields of these sides that differ from the preset's. The other side is left alone: it
+    may be dragged at this moment, or have a new value in the URL that is not read yet."""
+    shown = [side for side in sides if side == FIRST or st.session_state.get("second")]
+    mine = {key: value for side in shown for key, value in _own(side).items()}
+    wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in mine.items()}
+    written = {key: text for key, text in _written().items() if side_of(key) in sides}
     current = st.query_params.to_dict()
-    for key in {*_written(), *wanted}:
+    for key in {*written, *wanted}:
         if key in current and key not in wanted:
             del st.query_params[key]
     fresh = {key: text for key, text in wanted.items() if current.get(key) != text}
     if fresh:
         st.query_params.update(fresh)
-    st.session_state["fields_in_url"] = wanted
+    others = {key: text for key, text in _written().items() if key not in written}
+    st.session_state["fields_in_url"] = others | wanted
 
 
 # --- the opened token ---

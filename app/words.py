@@ -18,6 +18,7 @@ LOOK = {
     "Mismatch": "Look for tokens outside a method's lines, and for a mismatch that grows along the response.",
     "Gradient": "Look for a bias that its interval tells from 0, and for what the noise costs beside it.",
     "Correction bench": "Look for the bounds that touch few tokens and keep the effective sample size (ESS) high.",
+    "Compare": "Look for tokens that only one of the two trains on, and for differences that intervals tell from 0.",
     "Tokens": "Look for the tokens that carry the mismatch: open one and follow its numbers through the formulas.",
 }
 """One sentence per page title."""

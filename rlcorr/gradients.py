@@ -99,10 +99,10 @@ def compare(
 ) -> Choice:
     """The report of each, such as one correction at sixty thresholds, and which should have been chosen."""
     replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
-    each = [_numbers(parts, replicas) for parts in contributions(batch, sketch, corrections, loss)]
+    each = [samples_of(parts, replicas) for parts in contributions(batch, sketch, corrections, loss)]
     winners = torch.stack([numbers["error"] for numbers in each]).argmin(0)
     return Choice(
-        reports=[_report(numbers, sketch) for numbers in each],
+        reports=[report_of(numbers, sketch) for numbers in each],
         best=int(winners[0]),
         support=[float((winners[1:] == number).float().mean()) for number in range(len(each))],
     )
@@ -164,7 +164,7 @@ def _exact(correction: CorrectionConfig) -> CorrectionConfig:
 def _without_noise(differences: Tensor) -> Tensor:
     """(1 + R, K) → (1 + R,): lengths, less what bootstrap noise adds to their squares."""
     noise = (differences[1:] - differences[0]).square().sum(-1).mean() if len(differences) > 1 else 0.0
-    return _root(differences.square().sum(-1) - _noises(differences) * noise)
+    return _root(differences.square().sum(-1) - noises(differences) * noise)
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: i
         sequences=resampled(len(batch.response_mask), replicates, seed),
         reference=reference,
         reference_noise=noise,
-        reference_length=_root(reference.square().sum(-1) - _noises(reference) * noise),
+        reference_length=_root(reference.square().sum(-1) - noises(reference) * noise),
     )
 
 
-def _noises(samples: Tensor) -> Tensor:
+def noises(samples: Tensor) -> Tensor:
     """How many times the noise is in each row: a bootstrap sample has that of the sample, and as much of its own."""
     return torch.where(torch.arange(len(samples)) == 0, 1.0, 2.0)
 
@@ -198,6 +198,11 @@ def _noises(samples: Tensor) -> Tensor:
 def _root(squares: Tensor) -> Tensor:
     """A squared length without its noise may come out below 0: then noise explains it whole."""
     return squares.clamp(min=0).sqrt()
+
+
+def cosine(inner: Tensor, lengths: Tensor) -> Tensor:
+    """(1 + R,) from the inner products and the products of both lengths; NaN where noise explains one of these."""
+    return torch.where(lengths > 0, (inner / lengths).clamp(-1, 1), math.nan)
 
 
 def resampled(count: int, replicates: int, seed: int) -> Tensor:
@@ -208,10 +213,11 @@ def resampled(count: int, replicates: int, seed: int) -> Tensor:
     return torch.cat([torch.ones(1, count), counts])
 
 
-def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
+def samples_of(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
+    """The numbers of a report for every bootstrap sample, (1 + R,) each."""
     drawn, r = replicas.sequences, replicas.reference
     g, variance = mean_gradients(parts, drawn), variances(parts, drawn)
-    noise, times = variance[0], _noises(drawn)
+    noise, times = variance[0], noises(drawn)
     g2 = g.square().sum(-1) - times * noise
     bias2 = (g - r).square().sum(-1) - times * (noise + replicas.reference_noise)
     inner = (g * r).sum(-1)
@@ -223,7 +229,7 @@ def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
         "reference_length": reference_length,
         "bias": bias,
         "relative_bias": bias / unit,
-        "cosine": (inner / (length * reference_length)).clamp(-1, 1),
+        "cosine": cosine(inner, length * reference_length),
         "scale": inner / unit.square(),
         "variance": variance,
         "error": (bias.square() + variance).sqrt() / unit,
@@ -232,7 +238,8 @@ def _numbers(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
     }
 
 
-def _report(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
+def report_of(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
+    """Each number of the sample itself, with its interval."""
     names = [f.name for f in fields(GradientReport) if f.name != "projection_error"]
     return GradientReport(
         **{name: interval_of(numbers[name], signed=name in ("cosine", "scale")) for name in names},

@@ -74,11 +74,12 @@ def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
     return figure([cells, diagonal | {"showlegend": False}, *over], height=440, x=x, y=y, legend=True)
 
 
-def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = ()) -> Figure:
-    """Tokens over (π_rollout, log π_old/π_rollout): the same tokens, with the axis of the difference magnified."""
+def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, span: float | None = None) -> Figure:
+    """Tokens over (π_rollout, log π_old/π_rollout): the same tokens, with the axis of the difference magnified, by
+    default so far that ±span holds 99.9 % of them."""
     old, rollout = pair(batch)
     d = old - rollout
-    span = span_of(d)
+    span = span_of(d) if span is None else span
     box = ((-span, span), (0, 1))
     p_rollout = np.exp(rollout).clip(max=1)
     counts, y_edges, x_edges = np.histogram2d(d.clip(-span, span), p_rollout, bins=_CELLS, range=box)
@@ -212,26 +213,31 @@ def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
 
 def fate_mask(fates: np.ndarray) -> Figure:
     """Rows are sequences, columns are tokens; padding is blank. Large masks are binned to the most severe fate."""
-    down, across = (max(1, math.ceil(n / _LARGEST_MASK)) for n in fates.shape)
-    colours = [BLANK, fade(KEPT, 0.3), COOL, WARM, REJECTED]
+    return token_map("fate", fates, FATES[1:], (fade(KEPT, 0.3), COOL, WARM, REJECTED))
+
+
+def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Sequence[str]) -> Figure:
+    """(B, T) uint8 as cells: 0 is blank, k has the k-th colour and name. The highest code of a cell shows."""
+    down, across = (max(1, math.ceil(n / _LARGEST_MASK)) for n in codes.shape)
+    kinds = len(colours) + 1
     cells = {
         "type": "heatmap",
-        "name": "fate",
+        "name": name,
         # Small integers in uint8 hold no 0xFF bytes, whose base64 ("////") plotly escapes to six times its size.
-        "z": _binned(fates, down, across),
+        "z": _binned(codes, down, across),
         "x0": (across - 1) / 2,
         "dx": across,
         "y0": (down - 1) / 2,
         "dy": down,
         "zmin": -0.5,
-        "zmax": 4.5,
-        "colorscale": [[edge / 5, colour] for code, colour in enumerate(colours) for edge in (code, code + 1)],
+        "zmax": kinds - 0.5,
+        "colorscale": [[edge / kinds, c] for code, c in enumerate((BLANK, *colours)) for edge in (code, code + 1)],
         "showscale": False,
         "hovertemplate": "sequence %{y:.0f}, token %{x:.0f}<extra></extra>",
     }
     key = {"type": "scatter", "x": [None], "y": [None], "mode": "markers"}
     marker = {"symbol": "square", "size": 9}
-    keys = [key | {"name": n, "marker": marker | {"color": c}} for n, c in zip(FATES[1:], colours[1:], strict=True)]
+    keys = [key | {"name": n, "marker": marker | {"color": c}} for n, c in zip(names, colours, strict=True)]
     x = {"title_text": "token", "showgrid": False}
     y = {"title_text": "sequence", "showgrid": False, "autorange": "reversed"}
     return figure([cells, *keys], height=300, x=x, y=y, legend=True)

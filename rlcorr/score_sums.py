@@ -143,12 +143,26 @@ def mean_gradients(parts: Contributions, drawn: Tensor) -> Tensor:
 def variances(parts: Contributions, drawn: Tensor) -> Tensor:
     """(1 + R,): Σ over parameters of the variance of the mean gradient, by the delta method on Σu/Σn, the factor and
     the mean of the whole sample held fixed."""
-    size = len(parts.n)
-    mean = mean_gradients(parts, drawn[:1])[0]
+    moved, n = _moved(parts)
+    return drawn @ _unbiased(moved.square().sum(-1)) / (drawn @ n).clamp(min=1e-30).square()
+
+
+def covariance(a: Contributions, b: Contributions) -> Tensor:
+    """(): Σ over parameters of the covariance of two mean gradients of the same sequences, by the same method."""
+    (moved_a, n_a), (moved_b, n_b) = _moved(a), _moved(b)
+    return _unbiased((moved_a * moved_b).sum(-1)).sum() / (n_a.sum() * n_b.sum()).clamp(min=1e-30)
+
+
+def _moved(parts: Contributions) -> tuple[Tensor, Tensor]:
+    """How far each sequence alone moves the mean gradient, times Σn: (B, K); and n, (B,)."""
+    mean = mean_gradients(parts, torch.ones(1, len(parts.n)).to(parts.n))[0]
     factor = parts.total.sum() / parts.count.sum().clamp(min=1e-30)
     n = parts.n * torch.where(factor > 1e-8, factor, 1.0)
-    squared = (parts.u - n[:, None] * mean).square().sum(-1) * size / max(size - 1, 1)
-    return drawn @ squared / (drawn @ n).clamp(min=1e-30).square()
+    return parts.u - n[:, None] * mean, n
+
+
+def _unbiased(squares: Tensor) -> Tensor:
+    return squares * len(squares) / max(len(squares) - 1, 1)
 
 
 def _check(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig) -> None:

@@ -1,0 +1,217 @@
+"""The Compare view: two configurations on one batch, or one configuration on two batches."""
+
+import controls
+import data
+import gradient_data
+import state
+import streamlit as st
+import words
+import words_compare as say
+import words_gradient
+from views.picture import picture
+
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, comparison_plots, plots
+from rlcorr.comparison import MetricPair, agreement, compare_gradients, metric_pairs
+from rlcorr.errors import UsageError
+from rlcorr.runs import StepRecord
+from rlcorr.triage import triage
+
+SECOND_PRESET = "decoupled_geo_rs_token_tis"
+Corrected = tuple[CorrectionResult, dict[str, float]]
+
+
+def show(chosen: state.Selection) -> None:
+    with st.expander("What is this?"):
+        st.write(say.EXPLAIN)
+    modes = [say.CONFIGURATIONS, say.RUNS]
+    mode = st.segmented_control(
+        say.MODE, modes, default=modes[0], key="compare", bind="query-params", required=True,
+        label_visibility="collapsed",
+    )  # fmt: skip
+    state.show_second(mode == say.CONFIGURATIONS)
+    if chosen.step is None:
+        st.info(words.NO_STEPS)
+        return
+    record = controls.chosen_record(chosen, chosen.step)
+    if record is None:
+        return
+    (_configurations if mode == say.CONFIGURATIONS else _runs)(chosen, record)
+
+
+# --- two configurations of one batch ---
+
+
+@st.fragment
+def _configurations(chosen: state.Selection, record: StepRecord) -> None:
+    """What is picked, and beside it what moves with the first bound of each."""
+    above = st.container()
+    left, right = st.columns([1, 3], gap="medium")
+    with left:
+        a = _picked("A", "preset", state.DEFAULT_PRESET, state.FIRST)
+        st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
+        b = _picked("B", "preset_b", SECOND_PRESET, state.SECOND)
+    for sentence in state.notices("preset_b", f"{state.SECOND}fields"):
+        above.warning(words.plain(sentence))
+    with right:
+        _live(chosen, record, a, b)
+
+
+def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
+    st.markdown(say.HEADING[name])
+    return controls.settings(PRESETS[controls.preset_name(f"Preset of {name}", key, default, side)].config, side)
+
+
+@st.fragment
+def _live(chosen: state.Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig) -> None:
+    """A threshold that is dragged reruns this function and nothing else."""
+    left, right = st.columns(2, gap="medium")
+    with left:
+        a = controls.live_bound(a)
+        st.caption(words.plain(f"A. {a.explain()}"))
+    with right:
+        b = controls.live_bound(b, state.SECOND)
+        st.caption(words.plain(f"B. {b.explain()}"))
+    batch = record.batch
+    try:
+        of_a, of_b = data.corrected(batch, a), data.corrected(batch, b)
+    except UsageError as error:
+        st.error(words.plain(str(error)))
+        return
+    _agreement(batch, of_a[0], of_b[0])
+    for place, (name, config, of) in zip(st.columns(2), (("A", a, of_a), ("B", b, of_b)), strict=True):
+        with place:
+            figure = plots.weight_histogram(batch, of[0], config)
+            picture(say.EACH.format(name=name), figure, key=f"weights_{name}", caption=words.WEIGHTS)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _metrics(metric_pairs(of_a[1], of_b[1]))
+    with right:
+        _gradients(chosen, record.step, a, b)
+
+
+def _swap_configurations() -> None:
+    presets = st.session_state["preset"], st.session_state["preset_b"]
+    st.session_state["preset_b"], st.session_state["preset"] = presets
+    state.swap_fields()
+
+
+def _agreement(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> None:
+    with st.container(horizontal=True, key="numbers"):
+        for label, text in say.agreement(agreement(batch, a, b)).items():
+            st.metric(label, text, help=words.plain(say.AGREEMENT[label]), width=112)
+    left, right = st.columns(2)
+    with left:
+        picture("Tokens trained on", comparison_plots.mask_map(batch, a, b), key="shared", caption=say.MASKS)
+    with right:
+        figure = comparison_plots.weights_against(batch, a, b)
+        picture("Weights of B against A", figure, key="weights_against", caption=say.WEIGHTS)
+
+
+def _metrics(pairs: list[MetricPair]) -> None:
+    """The headlines, then the others: those that differ, and those that do not."""
+    header = ["metric", "A", "B", "B − A"]
+    st.markdown("**Metrics**")
+    st.html(say.table(header, say.metric_rows(pair for pair in pairs if pair.key in say.HEADLINES)))
+    st.caption(say.METRICS)
+    others = [pair for pair in pairs if pair.key not in say.HEADLINES]
+    for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
+        found = [pair for pair in others if (pair.a == pair.b) == wanted]
+        if found:
+            with st.expander(f"{title} ({len(found)})"):
+                st.html(say.table(header, say.metric_rows(found)))
+
+
+def _gradients(chosen: state.Selection, step: int, a: CorrectionConfig, b: CorrectionConfig) -> None:
+    st.markdown("**Gradients**")
+    try:
+        sketch, batch = gradient_data.sketch_and_batch(chosen.run, step)
+        found = compare_gradients(batch, sketch, a, b)
+    except UsageError as error:
+        st.info(words.plain(str(error)))
+        return
+    if found.a.reference_length.value == 0:
+        st.warning(words.plain(words_gradient.NOISE_REFERENCE))
+        return
+    shown = (say.short(found.between.value), say.short(found.expected.value), words.percent(found.b_is_better))
+    with st.container(horizontal=True, key="gradient_numbers"):
+        for (label, help), text in zip(say.BETWEEN.items(), shown, strict=True):
+            st.metric(label, text, help=words.plain(help), width=130)
+    st.html(say.table(["", "A", "B", "B − A"], say.gradient_rows(found)))
+    st.caption(say.GRADIENT)
+    left, right = st.columns(2)
+    with left:
+        picture("Bias, noise, error", comparison_plots.gradient_bars(found), key="bars", caption=say.GRADIENT_BARS)
+    with right:
+        figure = comparison_plots.differences(found)
+        picture("B − A", figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
+
+
+# --- one configuration on two batches ---
+
+
+def _runs(chosen: state.Selection, record: StepRecord) -> None:
+    second = controls.pick_second(data.known(), chosen)
+    for sentence in state.notices("run_b", "step_b"):
+        st.warning(words.plain(sentence))
+    if second.step is None:
+        st.info(say.NO_STEP_B)
+        return
+    other = controls.chosen_record(second, second.step)
+    if other is None:
+        return
+    names = {"A": say.batch_name(chosen.slug, record.step), "B": say.batch_name(second.slug, other.step)}
+    st.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(chosen, second))
+    st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
+    try:
+        _densities(names, record.batch, other.batch)
+        _same_configuration(record.batch, other.batch)
+    except UsageError as error:
+        st.error(words.plain(str(error)))
+
+
+def _swap_runs(a: state.Selection, b: state.Selection) -> None:
+    for (run, step), of in ((("run", "step"), b), (("run_b", "step_b"), a)):
+        st.session_state[run] = of.slug
+        st.session_state[step] = state.LATEST if of.step is None else str(of.step)
+        state.changed(run)
+        state.changed(step)
+
+
+def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch) -> None:
+    magnified = comparison_plots.ratio_densities(a, b)
+    for place, (name, title), batch, figure in zip(
+        st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), strict=True
+    ):
+        with place:
+            st.markdown(f"##### {name}: {title}\n\n{words.plain(triage(batch)[0].sentence)}")
+            picture("Both probabilities", plots.probability_density(batch), key=f"density_{name}", caption=say.DENSITY)
+            picture("The difference", figure, key=f"magnified_{name}", caption=say.MAGNIFIED)
+
+
+@st.fragment
+def _same_configuration(a: TokenBatch, b: TokenBatch) -> None:
+    left, right = st.columns([1, 3], gap="medium")
+    with left:
+        config = controls.settings(PRESETS[controls.preset_name()].config)
+        for sentence in state.notices():
+            st.warning(words.plain(sentence))
+    with right:
+        _live_same(a, b, config)
+
+
+@st.fragment
+def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig) -> None:
+    """A threshold that is dragged reruns this function and nothing else."""
+    config = controls.live_bound(config)
+    st.caption(words.plain(config.explain()))
+    left, right = st.columns(2, gap="medium")
+    with left:
+        picture("The tail", comparison_plots.tails(a, b), key="tails", caption=say.TAIL)
+    with right:
+        try:
+            _metrics(metric_pairs(data.corrected(a, config)[1], data.corrected(b, config)[1]))
+        except UsageError as error:
+            st.error(words.plain(str(error)))
+
+
+show(state.selection())

@@ -1,0 +1,153 @@
+"""The Compare view in a real Chromium: address bar, Back, dragging, keyboard, a phone."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from app_runs import browser, make_run, serve, settled
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("runs")
+    make_run(folder, "alpha", steps=2, sequences=32, width=24)
+    make_run(folder, "beta", steps=3, noise=0.02)
+    with serve(folder) as address:
+        yield f"{address}/compare"
+
+
+def visit(page: Page, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+
+
+def metric(page: Page, label: str) -> Locator:
+    return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+
+
+def slider(page: Page, side: str) -> Locator:
+    """The live one of A or B."""
+    return page.get_by_label(re.compile({"A": r"^\s*Upper bound of the weight", "B": "B: Upper bound"}[side]))
+
+
+def value(page: Page, side: str, expected: str) -> None:
+    expect(slider(page, side)).to_have_attribute("aria-valuetext", expected)
+
+
+TWO = "preset=decoupled_token_icepop&preset_b=decoupled_seq_is&is_upper=3&b.is_upper=7"
+
+
+def test_both_configurations_come_from_the_link_and_survive_a_reload(page: Page, url: str) -> None:
+    visit(page, f"{url}?{TWO}")
+    for _ in range(2):
+        value(page, "A", "3")
+        value(page, "B", "7")
+        expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
+        assert "b.is_upper=7" in page.url
+        page.reload()
+        page.wait_for_selector(".rl-picture .main-svg")
+        settled(page)
+
+
+def test_b_moves_while_the_mouse_is_down_and_is_written_when_it_is_let_go(page: Page, url: str) -> None:
+    visit(page, f"{url}?preset_b=decoupled_token_icepop")
+    before = metric(page, "Only A").inner_text()
+    slider(page, "B").scroll_into_view_if_needed()
+    box = slider(page, "B").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] - 8)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + box["height"] - 8, steps=5)
+    expect(metric(page, "Only A")).not_to_have_text(before)
+    assert "b.is_upper" not in page.url
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"b\.is_upper=1\.\d+"))
+    assert re.search(r"[?&]is_upper=", page.url) is None
+
+
+def test_back_takes_bs_bound_back_and_leaves_a(page: Page, url: str) -> None:
+    visit(page, f"{url}?{TWO}")
+    slider(page, "B").focus()
+    slider(page, "B").press("PageUp")
+    page.wait_for_url(lambda address: "b.is_upper=7" not in address)
+    expect(page.get_by_text("a weight above 7 becomes 7")).to_have_count(0)
+    page.go_back()
+    value(page, "B", "7")
+    expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
+    value(page, "A", "3")
+
+
+def test_swapping_writes_both_sides_to_the_url(page: Page, url: str) -> None:
+    visit(page, f"{url}?{TWO}")
+    only = {name: metric(page, f"Only {name}").inner_text() for name in "AB"}
+    swap = page.get_by_role("button", name="Swap A and B")
+    swap.focus()
+    swap.press("Enter")
+    page.wait_for_url(lambda address: "b.is_upper=3" in address and "preset_b=decoupled_token_icepop" in address)
+    assert re.search(r"[?&]preset=decoupled_seq_is", page.url)
+    assert re.search(r"[?&]is_upper=7", page.url)
+    expect(metric(page, "Only A")).to_have_text(only["B"])
+    expect(metric(page, "Only B")).to_have_text(only["A"])
+    value(page, "A", "7")
+    value(page, "B", "3")
+
+
+def test_b_is_kept_on_the_way_through_another_view(page: Page, url: str) -> None:
+    visit(page, f"{url}?{TWO}")
+    page.get_by_role("link", name="Correction bench").click()
+    expect(page.get_by_text("What the bound costs")).to_be_visible()
+    settled(page)
+    assert "b.is_upper" not in page.url
+    page.get_by_role("link", name="Compare").click()
+    page.wait_for_url(lambda address: "b.is_upper=7" in address and "preset_b=decoupled_seq_is" in address)
+    value(page, "A", "3")
+    value(page, "B", "7")
+
+
+def test_two_runs_are_in_the_link_and_swap(page: Page, url: str) -> None:
+    visit(page, f"{url}?compare=two+runs&run=alpha&run_b=beta&step_b=1")
+    expect(page.get_by_role("heading", name="B: beta, step 1")).to_be_visible()
+    page.get_by_role("button", name="Swap A and B").click()
+    expect(page.get_by_role("heading", name="A: beta, step 1")).to_be_visible()
+    expect(page.get_by_role("heading", name="B: alpha, step 1")).to_be_visible()
+    page.wait_for_url(lambda address: "run=beta" in address and "run_b=alpha" in address and "compare=two" in address)
+    page.go_back()
+    expect(page.get_by_role("heading", name=re.compile("A: alpha|A: beta"))).to_be_visible()
+    assert page.get_by_test_id("stException").count() == 0
+
+
+def test_changing_what_is_compared_and_back(page: Page, url: str) -> None:
+    """B's bounds leave the link with their controls, and come back with them."""
+    visit(page, f"{url}?{TWO}")
+    page.get_by_role("radio", name="two runs").click()
+    expect(page.get_by_text("The tail")).to_be_visible()
+    page.wait_for_url(lambda address: "b.is_upper" not in address and "compare=two" in address)
+    value(page, "A", "3")
+    page.get_by_role("radio", name="two configurations").click()
+    page.wait_for_url(lambda address: "b.is_upper=7" in address)
+    value(page, "B", "7")
+    expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
+
+
+def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
+    hosts: set[str | None] = set()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+    for query in ("", "?compare=two+runs"):
+        visit(page, f"{url}{query}")
+    assert hosts <= {"127.0.0.1", None}  # None: data: and blob: addresses
+
+
+@pytest.mark.parametrize("query", [TWO, "compare=two+runs&run=alpha&run_b=beta"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_only_downwards(url: str, query: str, scheme: str) -> None:
+    with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
+        phone.set_default_timeout(60_000)
+        visit(phone, f"{url}?{query}")
+        main = phone.get_by_test_id("stMain")
+        assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
+        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
