@@ -32,8 +32,7 @@ SIZES = {
     "Tokens": "Response tokens of the step.",
 }
 
-PARTS = ("The runs", "The study")
-PART_HELP = "One run and others beside it, or every preset under a mismatch that breaks a training."
+PARTS = ("Runs", "Study", "Train")
 
 # --- the study ---
 
@@ -45,8 +44,8 @@ STUDY_CURVES = {
     "kept_fraction": ("Kept tokens", "Share of the tokens that the preset did not reject."),
     "relative_bias": (
         "Gradient bias",
-        "Of the first seed, in lengths of the on-policy gradient; the band is the 95 % bootstrap interval. 1 is what "
-        "a gradient of 0 would have.",
+        "Of the first seed, in lengths of the on-policy gradient, logarithmic from 0.01; the band is the 95 % "
+        "bootstrap interval. 1 is what a gradient of 0 would have.",
     ),
 }
 OUTCOMES = (
@@ -60,7 +59,6 @@ MAKE_STUDY = "`python -m rlcorr study {name} --train` makes it anew."
 
 # --- a training beside the app ---
 
-LIVE = "Train"
 LIVE_HELP = (
     "Starts `python -m rlcorr train` on the machine that serves this page, one training at a time. It goes on when the "
     "page is closed."

@@ -4,10 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlcorr.drawing import ACROSS, Figure, Part, figure
+from rlcorr.drawing import ACROSS, Figure, figure
 from rlcorr.gradient_plots import banded
 from rlcorr.gradients import Interval
 from rlcorr.study import course
+from rlcorr.training_plots import names_at_ends, room_for_names, value_axis
+
+HEIGHT = 290
+SMALLEST_BIAS = 0.01
 
 Row = dict[str, Any]
 Curve = tuple[list[int], list[Interval]]
@@ -27,8 +31,8 @@ def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, lo
 
 
 def study_bias(rows: Sequence[Row], presets: Sequence[str]) -> Figure | None:
-    """The relative bias of the gradient with its own 95 % interval, at the steps of the first seed that has sketches;
-    None where no step has one."""
+    """The relative bias of the gradient with its own 95 % interval, at the steps of the first seed that has sketches,
+    from `SMALLEST_BIAS` upwards; None where no step has one."""
     columns = [f"relative_bias_{end}" for end in ("value", "low", "high")]
     sketched = sorted((row for row in rows if _finite(row[columns[0]])), key=lambda row: row["step"])
     if not sketched:
@@ -37,17 +41,24 @@ def study_bias(rows: Sequence[Row], presets: Sequence[str]) -> Figure | None:
     curves = {}
     for preset in presets:
         own = [row for row in sketched if row["preset"] == preset and row["seed"] == seed]
-        curves[preset] = [row["step"] for row in own], [Interval(*(row[name] for name in columns)) for row in own]
-    return _figure(curves, preset_colours(rows), log=False)
+        values = [Interval(*(max(row[name], SMALLEST_BIAS) for name in columns)) for row in own]
+        curves[preset] = [row["step"] for row in own], values
+    return _figure(curves, preset_colours(rows), log=True)
 
 
 def _figure(curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool) -> Figure:
-    traces = []
+    """Presets of the second half of the colours are dashed: ten colours are too many to be told apart."""
+    traces, ends, dashed = [], {}, list(colours)[len(ACROSS) // 2 :]
     for preset, (steps, values) in curves.items():
         if steps:
-            traces += banded(preset, steps, values, colours[preset])
-    y: Part = {"type": "log", "exponentformat": "power", "dtick": 1} if log else {}
-    return figure(traces, height=280, x={"title_text": "step", "tickformat": "d"}, y=y)
+            band, line = banded(preset, steps, values, colours[preset])
+            line["line"]["dash"] = "dash" if preset in dashed else "solid"
+            traces += [band, line]
+            ends[preset] = values[-1].value
+    y = value_axis([end for _, values in curves.values() for v in values for end in (v.low, v.high)], log=log)
+    notes = names_at_ends(ends, colours, y, height=HEIGHT)
+    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, notes=notes)
+    return made.update_layout({"margin.r": room_for_names(list(ends))})
 
 
 def _finite(value: object) -> bool:

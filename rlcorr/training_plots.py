@@ -15,7 +15,7 @@ DASHES = ("solid", "dot")
 MOST_RUNS = len(ACROSS)
 FEW = 40
 """Up to so many points are marked one by one."""
-_HEIGHT, _DIRECT_NAME = 210, 13  # pixels
+_HEIGHT, _NAME_HEIGHT = 210, 13  # pixels
 
 Rows = Sequence[Mapping[str, Any]]
 """Rows of metrics.jsonl."""
@@ -102,18 +102,25 @@ def over_steps(
     first = next((course for course in drawn if course.run == names[0]), None) if names else None
     if first is not None:
         traces += _rings(first, set(recorded), traces[drawn.index(first)]["line"]["color"])
-    y = _axis(panel, [value for course in drawn for value in course.values if value is not None])
-    notes = [] if alone else _direct_names(drawn, names, metrics, y)
+    y = value_axis([v for course in drawn for v in course.values if v is not None], log=panel.log, share=panel.share)
+    ends = {course.run: _last(course) for course in drawn if course.metric == metrics[0]}
+    notes = [] if alone else names_at_ends(ends, run_colours(names), y, height=_HEIGHT)
     shapes = [] if at is None else [vertical_line(x=at, colour=REJECTED, dash="dot", width=1)]
-    x: Part = {"title_text": "step", "tickformat": "d", "nticks": 6}
+    every = [step for course in drawn for step in course.steps] or [0]
+    room = max(0.02 * (max(every) - min(every)), 0.5)
+    x: Part = {"title_text": "step", "tickformat": "d", "nticks": 6, "range": [min(every) - room, max(every) + room]}
     legend = alone and len(drawn) > 1
     made = figure(traces, height=_HEIGHT, x=x, y=y, shapes=shapes, notes=notes, legend=legend)
-    room = 12 if alone else 14 + 6 * max((len(_short(name)) for name in names), default=0)
-    return made.update_layout({"hovermode": "x", "hoverdistance": -1, "margin.r": room})
+    margin = 12 if alone else room_for_names(names)
+    return made.update_layout({"hovermode": "x", "hoverdistance": -1, "margin.r": margin})
+
+
+def _last(course: Course) -> float:
+    return next(value for value in reversed(course.values) if value is not None)
 
 
 def _line(course: Course, colour: str, dash: str, alone: bool) -> Part:
-    many = sum(value is not None for value in course.values) > FEW
+    many = sum(value is not None for value in course.values) > (FEW if alone else FEW / 4)
     named = course.metric if alone else f"{course.run}: {course.metric}"
     return {
         "type": "scatter",
@@ -138,39 +145,39 @@ def _rings(course: Course, recorded: set[int], colour: str) -> list[Part]:
     return [{"type": "scatter", "name": "recorded", "x": x, "y": y, **look}]
 
 
-def _axis(panel: Panel, values: Sequence[float]) -> Part:
+def value_axis(values: Sequence[float], *, log: bool = False, share: bool = False) -> Part:
     """A fixed range, so that names find their places. The axis of a share ends at 1 and covers at least 5 %: noise in
     the fourth digit then looks like what it is."""
     if not values:
         return {"range": [0, 1]}
     low, high = min(values), max(values)
-    if panel.log:
+    if log:
         span = [math.floor(math.log10(low)), math.floor(math.log10(high)) + 1]
         every = max(1, round((span[1] - span[0]) / 4))
         return {"type": "log", "exponentformat": "power", "dtick": every, "range": span}
-    if panel.share:
+    if share:
         return {"range": [min(low - 0.01, 0.95), 1.005]}
     room = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
     return {"range": [low - room, high + room]}
 
 
-def _direct_names(drawn: Sequence[Course], names: Sequence[str], metrics: Sequence[str], y: Part) -> Parts:
-    """Each run's name at the end of its first metric, moved apart where they would lie on each other."""
+def names_at_ends(ends: Mapping[str, float], colours: Mapping[str, str], y: Part, *, height: int) -> Parts:
+    """Names to the right of the axes, as high as their last values, moved apart where they would lie on each other."""
     low, high = y["range"]
-    ends = []
-    for course in drawn:
-        if course.metric == metrics[0]:
-            last = next(value for value in reversed(course.values) if value is not None)
-            place = math.log10(last) if y.get("type") == "log" else last
-            ends.append(((place - low) / (high - low), course.run))
-    heights = spread([end for end, _ in ends], _DIRECT_NAME / (_HEIGHT - 50))
+    places = [math.log10(end) if y.get("type") == "log" else end for end in ends.values()]
+    heights = spread([(place - low) / (high - low) for place in places], _NAME_HEIGHT / (height - 50))
     return [
         {
-            "xref": "paper", "x": 1, "xanchor": "left", "y": height, "yanchor": "middle",
-            "text": f" {_short(run)}", "font": {"size": 10, "color": ACROSS[names.index(run) % MOST_RUNS]},
+            "xref": "paper", "x": 1, "xanchor": "left", "y": at, "yanchor": "middle",
+            "text": f" {_short(name)}", "font": {"size": 10, "color": colours[name]},
         }
-        for (_, run), height in zip(ends, heights, strict=True)
+        for name, at in zip(ends, heights, strict=True)
     ]  # fmt: skip
+
+
+def room_for_names(names: Sequence[str]) -> int:
+    """Pixels."""
+    return 14 + 6 * max((len(_short(name)) for name in names), default=0)
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:
@@ -189,8 +196,8 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
     return moved
 
 
-def _short(run: str, longest: int = 14) -> str:
-    return _literal(run if len(run) <= longest else f"{run[: longest - 1]}…")
+def _short(name: str, longest: int = 16) -> str:
+    return _literal(name if len(name) <= longest else f"{name[: longest - 1]}…")
 
 
 def _literal(text: str) -> str:

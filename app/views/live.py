@@ -16,18 +16,20 @@ ERROR = "live_error"
 NAMES, PER_ROW = list(say.FIELDS), 4
 
 
-def live(chosen: state.Selection) -> None:
-    """What is in progress; below it, unless that is forbidden, the form that starts a training."""
-    busy = live_run.in_progress()
-    _follow(chosen, busy)
-    with st.expander(say.LIVE, key="live_form"):
-        if live_run.is_forbidden():
-            st.caption(words.plain(say.FORBIDDEN.format(name=live_run.FORBID)))
-        elif busy:
-            st.caption(say.ONE_AT_A_TIME)
-        else:
-            st.caption(words.plain(say.LIVE_HELP))
-            _form()
+def follow(chosen: state.Selection) -> None:
+    """What is in progress, or ended last, wherever it was started."""
+    _follow(chosen, live_run.in_progress())
+
+
+def train() -> None:
+    """Unless it is forbidden, or one is in progress, the form that starts a training."""
+    if live_run.is_forbidden():
+        st.info(words.plain(say.FORBIDDEN.format(name=live_run.FORBID)))
+    elif live_run.in_progress():
+        st.info(say.ONE_AT_A_TIME)
+    else:
+        st.caption(words.plain(say.LIVE_HELP))
+        _form()
 
 
 @st.fragment(run_every=2.0)
@@ -131,4 +133,4 @@ def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
     low, high = LIMITS[name]
     if isinstance(default, int):
         return st.number_input(label, int(low), int(high), default, key=key, help=help)
-    return st.number_input(label, float(low), float(high), default, format="%g", key=key, help=help)
+    return st.number_input(label, float(low), float(high), float(default), format="%g", key=key, help=help)

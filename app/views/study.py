@@ -24,7 +24,7 @@ def study() -> None:
     name = st.segmented_control(
         say.STUDY, list(known), default=next(iter(known)), key="study", bind="query-params", required=True
     )
-    st.markdown(words.plain(known[name].story))
+    st.markdown(words.plain(f"{known[name].story} {known[name].look}"))
     try:
         table = training_data.table(name)
     except UsageError as error:
@@ -38,7 +38,13 @@ def study() -> None:
 def _curves(table: StudyTable) -> None:
     """The choice of presets and what it changes."""
     colours = study_plots.preset_colours(table.rows)
-    picked = st.pills(say.PRESETS_DRAWN, list(colours), default=list(colours), selection_mode="multi", key="drawn")
+    for got in st.query_params.get_all("presets"):
+        if got and got not in colours:
+            st.warning(words.plain(f"{unknown('preset', got, colours)} Drawn without it."))
+    picked = st.pills(
+        say.PRESETS_DRAWN, list(colours), default=list(colours), selection_mode="multi", key="presets",
+        bind="query-params",
+    )  # fmt: skip
     st.html(words.swatches({preset: colours[preset] for preset in picked}))
     left, right = st.columns(2)
     figures: dict[str, Figure | None] = {

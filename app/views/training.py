@@ -9,11 +9,12 @@ import state
 import streamlit as st
 import words
 import words_training as say
-from views.live import live
+from views.live import follow, train
 from views.picture import picture
 from views.study import study
 
 from rlcorr import CorrectionConfig, training_plots
+from rlcorr.errors import unknown
 from rlcorr.report import PREFIX
 from rlcorr.runs import DamagedFile
 
@@ -30,14 +31,20 @@ ACROSS = 3
 def show(chosen: state.Selection) -> None:
     for sentence in state.notices():
         st.warning(words.plain(sentence))
-    live(chosen)
-    part = st.segmented_control(
-        "Show", say.PARTS, default=say.PARTS[0], key="part", bind="query-params", required=True,
-        label_visibility="collapsed", help=say.PART_HELP,
-    )  # fmt: skip
-    if part == say.PARTS[1]:
+    follow(chosen)
+    runs, study_part, _ = say.PARTS
+    if (got := st.query_params.get("part")) is not None and got not in say.PARTS:
+        st.warning(words.plain(f"{unknown('part', got, say.PARTS)} Showing {runs}."))
+    part = st.segmented_control("Show", say.PARTS, default=runs, key="part", bind="query-params", required=True)
+    if part == runs:
+        _runs(chosen)
+    elif part == study_part:
         study()
-        return
+    else:
+        train()
+
+
+def _runs(chosen: state.Selection) -> None:
     _story(chosen)
     _curves(chosen)
     if not chosen.steps:
