@@ -44,7 +44,7 @@ STUDY_CURVES = {
     "kept_fraction": ("Kept tokens", "Share of the tokens that the preset did not reject."),
     "relative_bias": (
         "Gradient bias",
-        "Of the first seed, in lengths of the on-policy gradient, logarithmic from 0.01; the band is the 95 % "
+        "Of the first seed, in lengths of the on-policy gradient, logarithmic from 0.1; the band is the 95 % "
         "bootstrap interval. 1 is what a gradient of 0 would have.",
     ),
 }

@@ -28,7 +28,7 @@ FORBID = "RLCORR_NO_TRAINING"
 GRACE = 20.0
 """Seconds that a training gets to end by itself before it may be killed."""
 
-Outcome = Literal["starting", "running", "stopping", "complete", "stopped", "failed"]
+Outcome = Literal["running", "stopping", "complete", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,10 @@ def in_progress() -> bool:
 def last() -> Training | None:
     """What was started last, in progress or not; None if nothing was, or its description cannot be read."""
     try:
-        content = json.loads(_description().read_text(encoding="utf-8"))
-        known = Training(**content)
-        return replace(known, command=tuple(known.command)) if Path(known.run).name == known.run else None
+        known = Training(**json.loads(_description().read_text(encoding="utf-8")))
+        plain = Path(known.run).name == known.run and known.run not in ("", "..")
+        right = plain and isinstance(known.pid, int) and known.pid > 1 and isinstance(known.stop_asked, int | float)
+        return replace(known, command=tuple(known.command)) if right else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -165,7 +166,7 @@ def last_lines(run: str, count: int = 12) -> str:
             text = log.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-    lines = [line.rstrip("\r").split("\r")[-1] for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip("\r").split("\r")[-1] for line in text.split("\n") if line.strip()]
     return "\n".join(lines[-count:])
 
 

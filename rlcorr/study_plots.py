@@ -11,7 +11,7 @@ from rlcorr.study import course
 from rlcorr.training_plots import names_at_ends, room_for_names, value_axis
 
 HEIGHT = 290
-SMALLEST_BIAS = 0.01
+SMALLEST_BIAS = 0.1
 
 Row = dict[str, Any]
 Curve = tuple[list[int], list[Interval]]

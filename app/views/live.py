@@ -28,7 +28,7 @@ def train() -> None:
     elif live_run.in_progress():
         st.info(say.ONE_AT_A_TIME)
     else:
-        st.caption(words.plain(say.LIVE_HELP))
+        st.caption(say.LIVE_HELP)
         _form()
 
 
@@ -115,13 +115,19 @@ def _form() -> None:
         st.error(words.plain(str(error)))
         return
     st.caption(say.COMMAND)
-    st.code(live_run.as_typed(live_run.train_command(options_of(request))), language="bash", wrap_lines=True)
+    st.code(_command(request), language="bash", wrap_lines=True)
     if st.button("Start", key="train_start", type="primary"):
         try:
             live_run.start(options_of(request), task=request.task)
         except UsageError as error:
             st.session_state[ERROR] = str(error)
         st.rerun()
+
+
+def _command(request: TrainRequest) -> str:
+    """With the name that the run will have, unless somebody else takes it first."""
+    named = [*options_of(request), "--run", runs.free_name(request.task)]
+    return live_run.as_typed(live_run.train_command(named))
 
 
 def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
@@ -133,4 +139,6 @@ def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
     low, high = LIMITS[name]
     if isinstance(default, int):
         return st.number_input(label, int(low), int(high), default, key=key, help=help)
-    return st.number_input(label, float(low), float(high), float(default), format="%g", key=key, help=help)
+    return st.number_input(
+        label, float(low), float(high), float(default), float(default) / 10, "%g", key=key, help=help
+    )
