@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -51,28 +51,35 @@ def is_forbidden() -> bool:
 
 
 def start(options: Sequence[str], run: str = "", task: str = "training") -> Training:
-    """`python -m rlcorr train` with these options, in a session of its own; an empty name is `task` and the next free
-    number. Raises `UsageError` while another training is in progress, and where starting is forbidden."""
+    """What a page does: `launch` under the name `run`, or that of the task and the next free number, with its output in
+    `log_path`. Raises `UsageError` while another training is in progress, and where starting is forbidden."""
     _refuse_if_forbidden()
+    return launch(options, run, task)
+
+
+def launch(options: Sequence[str], run: str = "", task: str = "training", *, log: bool = True) -> Training:
+    """`python -m rlcorr train` with these options and `--run`, in a session of its own. Raises `UsageError` while
+    another training is in progress. Without `log` it prints where this process prints."""
     with _lock() as lock:
         _description().unlink(missing_ok=True)  # nobody must stop the process of the training before
         run = run or runs.free_name(task)
         command = train_command([*options, "--run", run])
-        (runs.LOCAL / run).mkdir(exist_ok=True)
-        with log_path(run).open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=[lock.fileno()],  # the lock is free once nobody has it open any more
-                env={**os.environ, "RLCORR_RUNS": str(runs.ROOT)},
-            )
+        process = _spawn(command, run, lock, log)
         started = Training(run, process.pid, tuple(command), os.getpid())
         _describe(started)
     threading.Thread(target=process.wait, daemon=True).start()  # else it stays in the process table when it has ended
     return started
+
+
+def _spawn(command: Sequence[str], run: str, lock: IO[bytes], log: bool) -> "subprocess.Popen[Any]":
+    """The lock is free again once nobody has it open any more."""
+    look: dict[str, Any] = {"start_new_session": True, "pass_fds": [lock.fileno()], "stdin": subprocess.DEVNULL}
+    look["env"] = {**os.environ, "RLCORR_RUNS": str(runs.ROOT)}
+    if not log:
+        return subprocess.Popen(command, **look)
+    (runs.LOCAL / run).mkdir(exist_ok=True)
+    with log_path(run).open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **look)
 
 
 def train_command(options: Sequence[str]) -> list[str]:
@@ -95,6 +102,20 @@ def stop() -> None:
         _describe(replace(training, stop_asked=time.time()))
         _signal(training, signal.SIGINT)
     elif may_kill(training):
+        _signal(training, signal.SIGKILL)
+
+
+def end(starters: Container[int]) -> None:
+    """End the training in progress, and wait, if one of these processes started it."""
+    training = last()
+    if training is None or training.started_by not in starters or not in_progress():
+        return
+    _describe(replace(training, stop_asked=time.time()))
+    _signal(training, signal.SIGINT)
+    deadline = time.monotonic() + GRACE
+    while in_progress() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if in_progress():
         _signal(training, signal.SIGKILL)
 
 

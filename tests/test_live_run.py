@@ -143,6 +143,7 @@ def test_starting_and_stopping_can_be_forbidden(folder: Path, monkeypatch: pytes
         with pytest.raises(UsageError, match="RLCORR_NO_TRAINING is set"):
             forbidden()
     assert not runs.LOCAL.exists()
+    live_run.end({os.getpid()})  # `play` ends what it has started all the same; here there is nothing
     monkeypatch.setenv(live_run.FORBID, "0")
     live_run.stop()  # nothing is in progress
 
