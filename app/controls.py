@@ -131,10 +131,11 @@ def announce_new_runs(known: dict[str, Path], shown: str) -> None:
     for slug in [slug for slug, path in known.items() if slug not in seen and data.has_steps(path)]:
         text, button = st.columns([4, 1], vertical_alignment="center")
         text.info(words.plain(f"A new run has appeared: {slug}."))
-        button.button("Show it", key=f"show_{slug}", on_click=_show, args=(slug,))
+        button.button("Show it", key=f"show_{slug}", on_click=show_run, args=(slug,))
 
 
-def _show(slug: str) -> None:
+def show_run(slug: str) -> None:
+    """As if it had been picked, with its latest step."""
     st.session_state["run"] = slug
     st.session_state["step"] = state.LATEST
 

@@ -30,7 +30,7 @@ st.set_page_config(page_title="rlcorr", layout="wide")
 st.html("<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }</style>")
 page = st.navigation(
     [
-        st.Page("views/run.py", title="Run", url_path="run", default=True),
+        st.Page("views/training.py", title="Training", url_path="training", default=True),
         st.Page("views/mismatch.py", title="Mismatch", url_path="mismatch"),
         st.Page("views/bench.py", title="Correction bench", url_path="bench"),
         st.Page("views/gradient.py", title="Gradient", url_path="gradient"),

@@ -173,7 +173,8 @@ def enter(view: str) -> None:
     """Note that another view is shown; changing the view empties the URL of what is not a widget."""
     if st.session_state.get("view") != view:
         st.session_state["view"] = view
-        st.session_state["came_back"] = st.session_state["token_came_back"] = True
+        for came_back in ("came_back", "token_came_back", "with_came_back"):
+            st.session_state[came_back] = True
         st.session_state["second"] = False
 
 

@@ -14,7 +14,7 @@ EXPLAIN = (
 )
 
 LOOK = {
-    "Run": "Look for a mismatch that climbs over the steps, and for tokens far from the diagonal.",
+    "Training": "Look for a mismatch that climbs over the steps, and for what the reward does after it.",
     "Mismatch": "Look for tokens outside a method's lines, and for a mismatch that grows along the response.",
     "Gradient": "Look for a bias that its interval tells from 0, and for what the noise costs beside it.",
     "Correction bench": "Look for the bounds that touch few tokens and keep the effective sample size (ESS) high.",
@@ -25,35 +25,12 @@ LOOK = {
 
 COLOURS = "Warm: ratio above 1. Cool: ratio below 1. Green: on the line, or kept. Grey: rejected. Blank: padding."
 
-CURVES = {
-    "reward": ("Reward", "Mean reward of the sampled responses, per step."),
-    "mismatch": (
-        "Mismatch",
-        "Distance of the two policies, logarithmic: k3 estimates their KL divergence; |Δ| is the mean difference "
-        "of the two log-probs.",
-    ),
-    "ess": (
-        "Effective sample size",
-        "Share of the tokens that still carry information once weighted, with and without the bounds.",
-    ),
-    "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
-}
-
-DENSITY = (
-    "Each cell counts tokens by the probability that the engine (across) and the trainer (up) gave them. On the "
-    "diagonal the two agree."
-)
-RATIO_DENSITY = (
-    "The same tokens with the difference magnified: the ratio of the two probabilities (up) against the engine's "
-    "probability (across). The outermost rows hold everything beyond."
-)
 WEIGHTS = (
     "Bars: final weights of the kept tokens. Grey line: the same tokens before the bounds. Counts are logarithmic; "
     "the outermost bars hold everything beyond."
 )
 STATISTIC = "What the rule compares with its bounds (dashed). Grey bars lie outside and are rejected."
 MASK = "Rows are sequences, columns are tokens. Where several tokens share a cell, the most severe outcome shows."
-RESPONSES = "The responses whose mean ratio is furthest from 1."
 
 LEVEL = (
     "What a weight is: each token's own ratio, the product of the ratios of its sequence, or their geometric mean. "
@@ -137,6 +114,16 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return (
         f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def swatches(colours: dict[str, str]) -> str:
+    """A legend: every name, as literal text, behind a spot of its colour."""
+    spots = "".join(
+        f"<span style='margin-right:1.1em;white-space:nowrap'><span style='color:{colour}'>●</span> "
+        f"{html.escape(name)}</span>"
+        for name, colour in colours.items()
+    )
+    return f"<div style='font-size:0.85rem;line-height:1.7;display:flex;flex-wrap:wrap'>{spots}</div>"
 
 
 TABLE_STYLE = """<style>

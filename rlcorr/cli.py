@@ -178,8 +178,9 @@ def _usage() -> str:
 def _play(options: list[str]) -> int:
     prog = "python -m rlcorr play"
     request, for_training = tyro.cli(Play, args=options, prog=prog, return_unknown_args=True)
-    train_config(for_training, prog)  # a wrong option is refused here, not in the background
-    return play(request.port, for_training if request.train else None)
+    config = train_config(for_training, prog)  # a wrong option is refused here, not in the background
+    run = config.run or runs.free_name(config.task)
+    return play(request.port, for_training if request.train else None, run)
 
 
 def configured(config_type: type[Config], options: list[str], prog: str, own: Sequence[str] = ()) -> Config:

@@ -23,7 +23,7 @@ def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure
         "noise": (COOL, [report.noise for report in reports]),
         "error": (KEPT, [report.error for report in reports]),
     }
-    traces = [part for name, (colour, values) in lines.items() for part in _banded(name, x, values, colour)]
+    traces = [part for name, (colour, values) in lines.items() for part in banded(name, x, values, colour)]
     best = [place(end) for end in (sweep.best.value, sweep.best.low, sweep.best.high)]
     chosen = {"type": "rect", "x0": best[1], "x1": best[2], "yref": "paper", "y0": 0, "y1": 1}
     chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
@@ -96,25 +96,16 @@ def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
     return made.update_layout(barmode="group", bargap=0.3)
 
 
-def over_steps(steps: Sequence[int], lines: Mapping[str, Sequence[Interval]], *, log: bool = False) -> Figure:
-    """One line per preset: the mean over seeds, its band from the lowest seed to the highest."""
-    traces = []
-    for (name, values), colour in zip(lines.items(), ACROSS, strict=False):
-        traces += _banded(name, list(steps), list(values), colour)
-    y: Part = {"type": "log", "exponentformat": "power"} if log else {}
-    return figure(traces, height=300, x={"title_text": "step", "tickformat": "d"}, y=y, legend=True)
-
-
-# --- parts ---
-
-
-def _banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: str) -> list[Part]:
-    """A line over its band. The band is one closed outline, so that it cannot come apart from its line."""
+def banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: str) -> list[Part]:
+    """A line over the band of its intervals: one closed outline, so that it cannot come apart from its line."""
     around = [*(value.high for value in values), *(value.low for value in reversed(values))]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "fillcolor": fade(colour, 0.18)}
     band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, 95 %"}
     line = {"type": "scatter", "x": list(x), "y": [value.value for value in values], "mode": "lines", "name": name}
     return [band, line | {"line": {"color": colour, "width": 2}, "legendgroup": name}]
+
+
+# --- parts ---
 
 
 def _cross(name: str, across: Interval, up: Interval, colour: str, *, named: bool) -> Part:

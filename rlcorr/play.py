@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlcorr import live_run
 from rlcorr.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,29 +19,38 @@ GRACE = 20.0
 """Seconds that a process gets to end by itself before it is killed."""
 
 
-def play(port: int, train_options: Sequence[str] | None) -> int:
-    """Serve the app on the first free port from `port`, and train with these options (None: only the app).
+def play(port: int, train_options: Sequence[str] | None, run: str = "") -> int:
+    """Serve the app on the first free port from `port`, and train `run` with these options (None: only the app).
 
-    Returns the app's exit code. Ctrl-C or SIGTERM ends both.
+    Returns the app's exit code. Ctrl-C or SIGTERM ends both, and a training that was started from a page.
     """
     free = first_free_port(port)
     if free != port:
         print(f"port {port} is busy; using {free}.")
-    processes: list[subprocess.Popen[bytes]] = []
+    app = None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        processes.append(subprocess.Popen(_app_command(free), start_new_session=True, cwd=ROOT))
+        app = subprocess.Popen(_app_command(free), start_new_session=True, cwd=ROOT)
         print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training)", flush=True)
         if train_options is not None:
-            processes.append(subprocess.Popen(_train_command(train_options), start_new_session=True))
-        return processes[0].wait()
+            _train(train_options, run)
+        return app.wait()
     except KeyboardInterrupt:
         print("\nstopping; the run stays readable.")
         return 0
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a trainer behind
-        for process in reversed(processes):
-            _stop(process)
+        if app is not None:
+            live_run.end({os.getpid(), app.pid})
+            _stop(app)
+
+
+def _train(options: Sequence[str], run: str) -> None:
+    """In the background, where every page sees it. One that is in progress already goes on instead."""
+    try:
+        live_run.launch(options, run, log=False)
+    except UsageError as error:
+        print(f"rlcorr: {error}", flush=True)
 
 
 def first_free_port(start: int) -> int:
@@ -66,12 +76,8 @@ def _app_command(port: int) -> list[str]:
     ]
 
 
-def _train_command(options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "rlcorr", "train", *options]
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGINT first, so that a trainer closes its run; SIGKILL for what does not listen."""
+    """SIGINT first; SIGKILL for what does not listen."""
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGINT)

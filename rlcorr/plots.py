@@ -1,7 +1,6 @@
 """Pure figure builders. The app and the lessons show the same pictures; nothing here touches a file or a page."""
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from rlcorr.drawing import BLANK, COOL, KEPT, REJECTED, WARM, Figure, Part, Part
 from rlcorr.errors import UsageError
 from rlcorr.types import CorrectionResult, TokenBatch
 
-_LINES = ("#5f7a94", "#9a6cb4", REJECTED)  # curves over steps mean neither side of ratio 1
 _BINS = 81  # odd, so that the middle bar holds ratio 1 and no bar mixes warm and cool
 _CELLS = 96  # per side of a density
 _LARGEST_MASK = 256  # cells per side; beyond it, neighbouring tokens share a cell
@@ -23,36 +21,7 @@ _LARGEST_MASK = 256  # cells per side; beyond it, neighbouring tokens share a ce
 FATES = ("padding", "kept", "below bound", "above bound", "rejected")
 """Ordered by severity: where several tokens share a cell, the most severe one shows."""
 
-Lines = Mapping[str, Sequence[float | None]]
 Statistic = tuple[list[Part], Part, Parts, Parts]  # traces, x axis, shapes, notes
-
-
-# --- a run over its steps ---
-
-
-def curve(
-    steps: Sequence[int], lines: Lines, *, log: bool = False, share: bool = False, at: int | None = None
-) -> Figure:
-    """One line per name over the steps; `at` draws a cursor. A logarithmic axis leaves values ≤ 0 out.
-
-    The axis of a share ends at 1 and covers at least 5 %, so that noise in the fourth digit looks like what it is.
-    """
-    mode = "lines+markers" if len(steps) <= 40 else "lines"
-    traces = []
-    for (name, values), colour in zip(lines.items(), _LINES, strict=False):
-        shown = [v if v is not None and (v > 0 or not log) else None for v in values]
-        look = {"line": {"color": colour}, "marker": {"color": colour, "size": 5}}
-        traces.append({"type": "scatter", "x": list(steps), "y": shown, "name": name, "mode": mode, **look})
-    drawn = [v for trace in traces for v in trace["y"] if v is not None]
-    y: Part = {}
-    if log and drawn:
-        decades = [math.floor(math.log10(min(drawn))), math.floor(math.log10(max(drawn))) + 1]
-        y = {"type": "log", "exponentformat": "power", "dtick": 1, "range": decades}
-    elif share and drawn:
-        y = {"range": [min(min(drawn) - 0.01, 0.95), 1.005]}
-    shapes = [] if at is None else [vertical_line(x=at, colour=REJECTED, dash="dot", width=1)]
-    x = {"title_text": "step", "tickformat": "d", "nticks": 6}
-    return figure(traces, height=190, x=x, y=y, shapes=shapes, legend=len(lines) > 1)
 
 
 # --- one step: where the two policies disagree ---

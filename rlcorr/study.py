@@ -7,6 +7,7 @@ seed and step, and where that step has a score sketch the gradient of that prese
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import nan
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -165,9 +166,9 @@ def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
             Outcome(
                 preset=preset,
                 reward=over_seeds([fmean(_end(seed, "reward")) for seed in seeds]),
-                best_reward=over_seeds([max(_smooth([row["reward"] for row in seed])) for seed in seeds]),
+                best_reward=over_seeds([max(_smooth(_known(seed, "reward"))) for seed in seeds]),
                 k3=over_seeds([median(_end(seed, "k3")) for seed in seeds]),
-                kept_fraction=over_seeds([fmean(row["kept_fraction"] for row in seed) for seed in seeds]),
+                kept_fraction=over_seeds([fmean(_known(seed, "kept_fraction")) for seed in seeds]),
             )
         )
     return sorted(found, key=lambda outcome: -outcome.reward.value)
@@ -186,7 +187,12 @@ def over_seeds(values: Sequence[float]) -> Interval:
 
 
 def _end(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
-    return [row[column] for row in rows[-max(1, round(LAST * len(rows))) :]]
+    return _known(rows[-max(1, round(LAST * len(rows))) :], column)
+
+
+def _known(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
+    """A step whose batch was skipped lacks numbers; where all lack one, it is nan."""
+    return [row[column] for row in rows if row[column] is not None] or [nan]
 
 
 def _smooth(values: Sequence[float], width: int = 5) -> list[float]:

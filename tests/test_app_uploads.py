@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 __all__ = ["one_scan", "root"]  # fixtures
 
 OLD, ROLLOUT = [[-1.0, -2.0, -0.5], [-0.25]], [[-1.5, -2.0, -0.25], [-1.0]]
-VIEWS = ("views/run.py", "views/bench.py", "views/gradient.py", "views/tokens.py")
+VIEWS = ("views/training.py", "views/bench.py", "views/gradient.py", "views/tokens.py")
 
 
 def npz() -> bytes:
@@ -70,7 +70,7 @@ def test_a_link_to_no_file_falls_back(root: Path, slug: str) -> None:
 def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     hostile = "<script>alert(1)</script> [x](javascript:y)"
-    at = drop(open_app("views/run.py"), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile))
+    at = drop(open_app("views/training.py"), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile))
     page = "".join(str(element.proto) for element in at.get("html"))
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

@@ -22,8 +22,10 @@ LAYERS = [
     {"parquet", "plots", "sweep_plots", "budget", "toy", "score_sums", "regions"},
     {"runs", "foreign_step", "token_story"},
     {"gradients", "sketches", "toy_sweep", "import_pairs", "token_formulas"},
+    {"training_plots", "live_run", "train_request"},
     {"kl_truth", "record", "gradient_sweep", "study", "comparison"},
     {"gradient_table", "gradient_plots", "study_table", "mismatch_plots", "comparison_plots"},
+    {"study_plots"},
     {"play"},
     {"doctor"},
     {"cli"},
@@ -32,7 +34,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 # May start the trainer, inside a function only: `python -m rlcorr` must answer without loading transformers. The
 # trainer's configuration is light, and the command line shows its fields.
-LAZY = {"cli", "play", "doctor"}
+LAZY = {"cli", "play", "doctor", "train_request"}
 LIGHT = "rlcorr.train.config"
 
 MODULES = sorted(LIBRARY.glob("*.py"))

@@ -106,8 +106,8 @@ def test_the_back_button_takes_a_threshold_back(page: Page, url: str) -> None:
 def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=7")
     expect(page.get_by_text("a weight above 7")).to_be_visible()
-    page.get_by_role("link", name="Run", exact=True).click()
-    expect(page.get_by_text("Responses", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Training", exact=True).click()
+    expect(page.get_by_text("Where this run comes from")).to_be_visible()
     page.get_by_role("link", name="Correction bench").click()
     expect(page.get_by_text("a weight above 7")).to_be_visible()
     page.wait_for_url(re.compile("is_upper=7"))

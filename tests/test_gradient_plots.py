@@ -78,10 +78,3 @@ def test_kl_directions() -> None:
     assert list(first.error_y.array) == pytest.approx([0, 0.2])
     assert list(second.y) == [0.5, 0.5]
     assert [note.text for note in figure.layout.annotations] == ["×0.06", "×0.5"]
-
-
-def test_over_steps() -> None:
-    lines = {"a": [Interval(1, 0, 2), Interval(3, 1, 4)], "b": [Interval(1, 1, 1)] * 2}
-    figure: Any = gradient_plots.over_steps([1, 2], lines)
-    assert [trace.name for trace in figure.data if trace.mode == "lines"] == ["a", "b"]
-    assert list(figure.data[0].y) == [2, 4, 1, 0]

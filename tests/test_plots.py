@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, axes, correct, plots
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, axes, correct, drawing, plots
 
 
 def batch_of(log_ratios: list[list[float | None]]) -> TokenBatch:
@@ -100,18 +100,6 @@ def test_density_counts_every_token_and_knows_its_side() -> None:
     assert trace(plots.ratio_density(SMALL), "tokens").customdata.sum() == 7
 
 
-def test_curve_leaves_out_what_a_logarithm_cannot_show() -> None:
-    figure = plots.curve([0, 1, 2], {"k3": [1e-3, 0.0, None]}, log=True)
-    assert list(trace(figure, "k3").y) == [1e-3, None, None]
-    assert list(figure.layout.yaxis.range) == [-3, -2]
-
-
-def test_the_axis_of_a_share_shows_noise_as_noise() -> None:
-    low, high = plots.curve([0, 1], {"ESS": [0.9999, 0.9998]}, share=True).layout.yaxis.range
-    assert low == 0.95
-    assert high > 1
-
-
 @pytest.mark.parametrize("span", [1e-4, 3e-3, 0.05, 0.3, 0.79, 1.0, 3.0, 8.0, 20.0])
 def test_ticks_are_few_and_within_the_axis(span: float) -> None:
     ticks = axes.ratio_ticks(span)
@@ -139,8 +127,9 @@ def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) ->
 
 
 def test_digest() -> None:
-    figure = plots.curve([0, 1, 2], {"reward": [0.25, None, 0.75], "nothing": [None, None, None]})
-    assert plots.digest(figure) == (
+    lines = [{"type": "scatter", "name": "reward", "x": [0, 1, 2], "y": [0.25, None, 0.75]}]
+    lines.append({"type": "scatter", "name": "nothing", "x": [0, 1, 2], "y": [None, None, None]})
+    assert plots.digest(drawing.figure(lines, height=100, x={}, y={})) == (
         "reward (scatter, 3): sum=1 mean=0.5 min=0.25 max=0.75\nnothing (scatter, 3): nothing drawn"
     )
     assert plots.digest(plots.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(

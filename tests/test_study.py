@@ -1,3 +1,4 @@
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,6 +55,16 @@ def test_outcomes() -> None:
     assert a.k3 == Interval(7.5, 7.5, 7.5)
     assert a.kept_fraction == Interval(0.75, 0.5, 1.0)
     assert b.reward == Interval(2, 2, 2)
+
+
+def test_a_step_that_was_skipped_lacks_numbers() -> None:
+    """The end is the last two of eight steps: k3 of one of them, kept of the seven others."""
+    rows = [row("a", 0, s, 0.5, k3=s) for s in range(1, 9)]
+    rows[7] |= {"k3": None, "kept_fraction": None}
+    (a,) = study.outcomes(rows)
+    assert (a.k3.value, a.kept_fraction.value) == (7, 1)
+    (b,) = study.outcomes([each | {"k3": None} for each in rows])
+    assert math.isnan(b.k3.value)
 
 
 def test_over_seeds_at_a_step() -> None:

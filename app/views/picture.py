@@ -5,13 +5,16 @@ for about 100 ms, and its zoom is lost. This component keeps its element and han
 Plotly that Streamlit itself brings.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import streamlit as st
 from streamlit.components.v2 import component
 
 from rlcorr.plots import Figure
 
 JS = """
-export default function ({ data, parentElement }) {
+export default function ({ data, parentElement, setTriggerValue }) {
   let box = parentElement.querySelector(".rl-picture")
   if (!box) {
     box = document.createElement("div")
@@ -28,6 +31,9 @@ export default function ({ data, parentElement }) {
     const style = getComputedStyle(box)
     figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 }
     window.Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: true })
+    box.clicked = data.clicks && ((event) => setTriggerValue("click", { x: event.points[0].x }))
+    box.classList.toggle("rl-clicks", data.clicks)
+    if (!box.listens) box.listens = box.on("plotly_click", (event) => box.clicked && box.clicked(event))
   }
   draw()
   return () => setTimeout(() => { if (!box.isConnected && window.Plotly) window.Plotly.purge(box) })
@@ -38,10 +44,14 @@ export default function ({ data, parentElement }) {
 _mount = component("rlcorr_picture", js=JS, isolate_styles=False)
 
 
-def picture(title: str, figure: Figure, *, key: str, caption: str) -> None:
-    """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown."""
+def picture(title: str, figure: Figure, *, key: str, caption: str, on_click: Callable[[], None] | None = None) -> None:
+    """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
+
+    After a click on a point `on_click` is called, and st.session_state[key]["click"]["x"] says where."""
     st.markdown(f"**{title}**")
-    _mount(data={"figure": figure.to_json(), "alt": f"{title}. {caption}"}, key=key)
+    data = {"figure": figure.to_json(), "alt": f"{title}. {caption}", "clicks": on_click is not None}
+    listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
+    _mount(data=data, key=key, **listening)
     st.caption(caption)
 
 

@@ -1,0 +1,42 @@
+"""What the Training page reads, cached by what the file system says. Callers must not change what they get."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import data
+import streamlit as st
+
+from rlcorr import study
+from rlcorr.study import Outcome
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """The rows of a study, where they come from, and what became of each preset."""
+
+    rows: list[dict[str, Any]]
+    known: dict[str, Any]
+    outcomes: list[Outcome]
+
+
+def studies() -> dict[str, study.Study]:
+    """Name → study; empty without an index."""
+    index = study.FOLDER / "index.toml"
+    return _studies(str(index), data.stamp(index)) if index.is_file() else {}
+
+
+def table(name: str) -> StudyTable:
+    """Raises `UsageError` where the study has not been trained, and `DamagedFile`."""
+    path = study.study_path(name)
+    return _table(name, str(path), data.stamp(path))
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _studies(index: str, version: data.Stamp) -> dict[str, study.Study]:
+    return study.read_index()
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _table(name: str, path: str, version: data.Stamp) -> StudyTable:
+    rows, known = study.read_study(name)
+    return StudyTable(rows, known, study.outcomes(rows))

@@ -1,0 +1,155 @@
+"""The Training view: runs over their steps, one step in short, the study, and a training that is in progress."""
+
+from functools import partial
+
+import controls
+import data
+import overlaid
+import state
+import streamlit as st
+import words
+import words_training as say
+from views.live import follow, train
+from views.picture import picture
+from views.study import study
+
+from rlcorr import CorrectionConfig, training_plots
+from rlcorr.errors import unknown
+from rlcorr.report import PREFIX
+from rlcorr.runs import DamagedFile
+
+VIEWS = {
+    "Mismatch": "views/mismatch.py",
+    "Correction bench": "views/bench.py",
+    "Gradient": "views/gradient.py",
+    "Tokens": "views/tokens.py",
+}
+SIZES = {"Reward": "reward", "Mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl", "Tokens": f"{PREFIX}tokens"}
+ACROSS = 3
+
+
+def show(chosen: state.Selection) -> None:
+    for sentence in state.notices():
+        st.warning(words.plain(sentence))
+    follow(chosen)
+    runs, study_part, _ = say.PARTS
+    if (got := st.query_params.get("part")) is not None and got not in say.PARTS:
+        st.warning(words.plain(f"{unknown('part', got, say.PARTS)} Showing {runs}."))
+    part = st.segmented_control("Show", say.PARTS, default=runs, key="part", bind="query-params", required=True)
+    if part == runs:
+        _runs(chosen)
+    elif part == study_part:
+        study()
+    else:
+        train()
+
+
+def _runs(chosen: state.Selection) -> None:
+    _story(chosen)
+    _curves(chosen)
+    if not chosen.steps:
+        st.info(words.NO_STEPS)
+    elif chosen.step is not None:
+        _step(chosen, chosen.step)
+    _provenance(chosen)
+
+
+def _story(chosen: state.Selection) -> None:
+    with st.expander("What is this?"):
+        st.markdown(words.EXPLAIN)
+    try:
+        story = data.manifest(chosen.run).story
+    except DamagedFile as error:
+        count = len(data.metric_rows(chosen.run))
+        st.error(words.plain(f"{error} Still readable: {count} rows of metrics, {len(chosen.steps)} step files."))
+    else:
+        if story:
+            st.markdown(f"**This run.** {words.plain(story)}")
+
+
+def _curves(chosen: state.Selection) -> None:
+    """Every metric over the steps, of the shown run and of those beside it; a click opens a step."""
+    known = data.known()
+    others = overlaid.pick(known, chosen.slug)
+    rows = {slug: data.metric_rows(known[slug]) for slug in (chosen.slug, *others)}
+    if not any(rows.values()):
+        return
+    if others:
+        st.html(words.swatches(training_plots.run_colours(list(rows))))
+        st.caption(say.DOTTED)
+    panels = list(training_plots.PANELS.items())
+    for first in range(0, len(panels), ACROSS):
+        for place, (name, panel) in zip(st.columns(ACROSS), panels[first : first + ACROSS], strict=False):
+            title, caption = say.CURVES[name]
+            figure = training_plots.over_steps(panel, rows, at=chosen.step, recorded=chosen.steps)
+            key = f"curve_{name}"
+            with place:
+                picture(title, figure, key=key, caption=caption, on_click=partial(_clicked, key, chosen.steps))
+    st.caption(say.CLICK)
+
+
+def _clicked(key: str, steps: tuple[int, ...]) -> None:
+    place = st.session_state[key]["click"]["x"]
+    if steps:
+        controls.show_step(training_plots.nearest(steps, place))
+
+
+def _step(chosen: state.Selection, step: int) -> None:
+    """The step in short, and the ways to the views that show it whole."""
+    record = controls.chosen_record(chosen, step)
+    if record is None:
+        return
+    st.markdown(f"##### {say.OPENED.format(step=step)}")
+    with st.container(horizontal=True, vertical_alignment="center", key="open_in"):
+        st.caption(say.OPEN_IN, width="content")
+        for title, page in VIEWS.items():
+            st.page_link(page, label=title)
+    row = next((row for row in data.metric_rows(chosen.run) if row["step"] == step), {})
+    with st.container(horizontal=True, key="sizes"):
+        for label, key in SIZES.items():
+            value = data.series([row], key)[0]
+            if value is not None:
+                st.metric(label, words.number(value), help=say.SIZES[label], width=112)
+    st.caption(say.RESPONSES)
+    result, _ = data.corrected(record.batch, CorrectionConfig())
+    rows = [
+        [_clipped(r.prompt), _clipped(r.text), words.number(r.reward), f"{r.mean_ratio:.4f}"]
+        for r in data.furthest(record, result, 6)
+    ]
+    st.html(words.table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
+
+
+def _clipped(text: str, limit: int = 400) -> str:
+    return text if len(text) <= limit else text[:limit] + " …"
+
+
+def _provenance(chosen: state.Selection) -> None:
+    try:
+        manifest = data.manifest(chosen.run)
+    except DamagedFile:
+        return  # said above, with what can still be read
+    with st.expander("Where this run comes from"):
+        facts = ("task", "model", "engine", "trainer_dtype", "seed", "hardware", "git_commit")
+        rows = [
+            [name.replace("_", " "), str(getattr(manifest, name))] for name in facts if getattr(manifest, name) != ""
+        ]
+        rows += [[name, str(version)] for name, version in {**manifest.engine_settings, **manifest.versions}.items()]
+        st.html(words.table(["", ""], rows))
+    if manifest.status != "running":
+        _check(chosen)
+
+
+def _check(chosen: state.Selection) -> None:
+    """Compare every file with its hash; cached until a file changes."""
+    report = data.verified(chosen.run)
+    readable = (
+        f"Readable: {report.readable_steps} of {report.recorded_steps} steps, {report.metric_rows} rows of metrics."
+    )
+    if not report.problems:
+        st.caption(f"Every file agrees with its hash. {readable}")
+        return
+    lines = "\n".join(f"- {words.plain(problem)}" for problem in report.problems)
+    st.error(f"Damaged files:\n\n{lines}\n\n{readable}")
+
+
+show(state.selection())

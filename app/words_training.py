@@ -1,0 +1,99 @@
+"""What the Training page says."""
+
+CURVES = {
+    "reward": ("Reward", "Mean reward of the sampled responses; greedy accuracy on prompts that are never trained on."),
+    "mismatch": (
+        "Mismatch",
+        "Distance of the two policies, logarithmic: |Δ| is the mean difference of the two log-probs, k3 estimates "
+        "their KL divergence.",
+    ),
+    "ess": (
+        "Effective sample size",
+        "Share of the tokens that still carry information once weighted, with and without the bounds.",
+    ),
+    "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
+    "entropy": ("Entropy", "Mean entropy of the trainer's next-token distribution, in nats. At 0 nothing is explored."),
+    "grad_norm": ("Gradient norm", "Length of the gradient before it is clipped, logarithmic."),
+}
+
+CLICK = "Rings: recorded steps. A click on a curve opens the recorded step that is nearest, here and in every view."
+DOTTED = "Each run has its colour; where a picture has two metrics, the second is dotted."
+COMPARE = "Compare with"
+COMPARE_HELP = "Other runs in the same axes."
+TOO_MANY = "Only {most} runs fit into one picture; the others are left out."
+
+OPENED = "Step {step}"
+OPEN_IN = "Open this step in"
+RESPONSES = "The responses whose mean ratio is furthest from 1."
+SIZES = {
+    "Reward": "Mean reward of the sampled responses.",
+    "Mean |Δ|": "Mean difference of the two log-probs, without its sign.",
+    "k3": "Mean of eᵈ − 1 − d, which estimates the KL divergence.",
+    "Tokens": "Response tokens of the step.",
+}
+
+PARTS = ("Runs", "Study", "Train")
+
+# --- the study ---
+
+STUDY = "Mismatch"
+PRESETS_DRAWN = "Presets"
+STUDY_CURVES = {
+    "reward": ("Reward", "Mean over the seeds; the band reaches from the lowest seed to the highest."),
+    "k3": ("k3", "Estimated KL divergence between engine and trainer, logarithmic."),
+    "kept_fraction": ("Kept tokens", "Share of the tokens that the preset did not reject."),
+    "relative_bias": (
+        "Gradient bias",
+        "Of the first seed, in lengths of the on-policy gradient, logarithmic from 0.1; the band is the 95 % "
+        "bootstrap interval. 1 is what a gradient of 0 would have.",
+    ),
+}
+OUTCOMES = (
+    "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps, of k3 its median. Highest on "
+    "the way: the best five steps together."
+)
+OUTCOME_COLUMNS = ["Preset", "Reward at the end", "Highest on the way", "k3 at the end", "Kept"]
+NO_STUDIES = "There is no index of studies in {folder}, so none can be shown."
+NO_BIAS = "No step of this study has a score sketch, so the bias of its gradients is not known."
+MAKE_STUDY = "`python -m rlcorr study {name} --train` makes it anew."
+
+# --- a training beside the app ---
+
+LIVE_HELP = (
+    "Starts `python -m rlcorr train` on the machine that serves this page, one training at a time. It goes on when the "
+    "page is closed."
+)
+FORBIDDEN = "Trainings cannot be started or stopped from this page: it is served with {name} set."
+FIELDS = {
+    "preset": ("Preset", "The correction that the trainer applies."),
+    "task": ("Task", "What the prompts ask for, and what is rewarded."),
+    "engine": ("Engine", "What samples. auto: vLLM where it is installed."),
+    "dtype": ("Engine dtype", "Number format of the engine's weights; the trainer computes in float32."),
+    "kv_cache_dtype": ("KV cache dtype", "Number format of the engine's KV cache; needs vLLM unless it is auto."),
+    "staleness": ("Staleness", "Steps by which the sampling weights are older than the trained ones."),
+    "temperature": ("Temperature", "At which the engine samples."),
+    "learning_rate": ("Learning rate", "Of AdamW at the first step; it falls to 3e-5 at the last."),
+    "prompts_per_step": ("Prompts per step", "Responses that are sampled for a step."),
+    "steps": ("Steps", "Updates of the engine's weights."),
+    "seed": ("Seed", "Of the prompts and of everything drawn."),
+}
+COMMAND = "The command that this starts:"
+ONE_AT_A_TIME = "A training is in progress. Another can be started when it has ended."
+STATES = {
+    "running": "{run} is in progress.",
+    "stopping": "{run} was asked to stop and is closing its files.",
+    "complete": "{run} is complete.",
+    "stopped": "{run} was stopped. Its finished steps can be read.",
+    "failed": "{run} ended before its last step. The end of its log:",
+}
+LEFT = "{left} left at this pace"
+WARMING = "starting: the model, the engine, and a probe of the mismatch come before the first step"
+LAST_BATCH = "Show its last batch"
+STOP, KILL, HIDE = "Stop", "It does not answer: end it now", "Hide this"
+
+
+def duration(seconds: float) -> str:
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"
