@@ -56,7 +56,7 @@ def _check_url(key: str, options: list[str], sentence) -> None:
 
 def explained_record(chosen: state.Selection, explanation: str) -> runs.StepRecord | None:
     """The chosen step under a box that explains the view; None, with a sentence, where there is none to show."""
-    with st.expander("What is this?"):
+    with st.expander("What is this?", key="what_is_this"):
         st.write(explanation)
         st.caption(words.COLOURS)
     if chosen.step is None:
@@ -138,8 +138,8 @@ def thresholds(config: CorrectionConfig) -> CorrectionConfig:
     configuration as they say."""
     choices = editing.choices_of(config)
     state.sync_choices(choices)
-    bounded = st.container()
-    with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices)):
+    bounded = st.container(key="bounds")
+    with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices), key="choices"):
         editing.controls(choices)
     try:
         config = editing.edited(config, choices)

@@ -1,5 +1,6 @@
 """Reading runs for the pages, cached by what the file system says. Callers must not change what they get."""
 
+import hashlib
 import math
 import time
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""
 
 CURVE_POINTS = 200
+
+NO_CORRECTION = CorrectionConfig()
 
 Stamp = tuple[int, int]
 """(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
@@ -102,6 +105,21 @@ def step(run: Path, number: int) -> runs.StepRecord:
     return _step(run, number, stamp(runs.step_path(run, number)))
 
 
+def source(run: Path, number: int | None) -> str:
+    """Where a picture comes from, in one line: run, step, seed, and the first digits of the sha256 of the step's file
+    (of what is on the disk where the manifest does not have it yet)."""
+    if number is None:
+        return run.name
+    path = runs.step_path(run, number)
+    try:
+        known = manifest(run)
+    except runs.DamagedFile:
+        seed, hashed = "unknown", None
+    else:
+        seed, hashed = known.seed, known.files.get(path.relative_to(run).as_posix())
+    return f"{run.name} · step {number} · seed {seed} · {(hashed or _sha256(path, stamp(path)))[:12]}"
+
+
 def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
     """The newest step that can be read, and a sentence about each newer one that cannot."""
     problems = []
@@ -178,6 +196,11 @@ def _swept(
 ) -> tuple[Sweep, list[float]]:
     """Raises `UsageError` where no item is off."""
     return budget.index(_batch, _config, _rule), usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _sha256(path: Path, version: Stamp) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

@@ -4,6 +4,8 @@ import html
 import math
 import re
 
+from rlcorr.glossary import define
+
 EXPLAIN = (
     "A language model in training writes answers with a fast engine (vLLM) and learns from them with a slower, more "
     "exact program (the trainer). Both hold the same weights, yet they give the same token slightly different "
@@ -13,6 +15,8 @@ EXPLAIN = (
 )
 
 LOOK = {
+    "Start": "Look at three trainings, and open the one that looks like yours.",
+    "Learn": "Look for the lesson, the word or the preset that answers your question.",
     "Run": "Look for a mismatch that climbs over the steps, and for tokens far from the diagonal.",
     "Mismatch": "Look for tokens outside a method's lines, and for a mismatch that grows along the response.",
     "Gradient": "Look for a bias that its interval tells from 0, and for what the noise costs beside it.",
@@ -59,10 +63,7 @@ LEVEL = (
 )
 MODE = "What happens to a weight outside its bounds: it becomes the bound (truncate), or 0 (mask)."
 RULES = "Rules that leave out tokens, or whole sequences, whose divergence lies outside the bounds."
-DENOMINATOR = (
-    "What the loss is divided by: all response tokens (fixed), so that rejecting makes the step smaller, or those that "
-    "are kept (kept)."
-)
+DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
 
 CURVES_OVER = (

@@ -92,7 +92,7 @@ def _over_the_bound(chosen: state.Selection, record: StepRecord, config: Correct
     with places[1]:
         figure = sweep_plots.mismatch_over(thresholds, curves, of_ratio=of_ratio, at=at)
         picture("What the bound leaves", figure, key="mismatch_over", caption=words.LEFT_OVER)
-    with places[2]:
+    with places[2], st.container(key="budget"):
         _budget(record.batch, config, rule)
 
 
@@ -112,7 +112,7 @@ def _budget(batch: TokenBatch, config: CorrectionConfig, rule: int | None) -> No
 
 
 def _use_it(config: CorrectionConfig) -> None:
-    with st.expander("Use it"):
+    with st.expander("Use it", key="use_it"):
         st.caption(words.USE_IT)
         for place, (title, language, text) in zip(st.columns(3), exports(config), strict=True):
             place.markdown(f"**{title}**")

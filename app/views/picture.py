@@ -5,6 +5,10 @@ for about 100 ms, and its zoom is lost. This component keeps its element and han
 Plotly that Streamlit itself brings.
 """
 
+import re
+
+import saving
+import state
 import streamlit as st
 from streamlit.components.v2 import component
 
@@ -14,19 +18,31 @@ JS = """
 export default function ({ data, parentElement }) {
   let box = parentElement.querySelector(".rl-picture")
   if (!box) {
+    const frame = document.createElement("div")
+    frame.className = "rl-frame"
     box = document.createElement("div")
     box.className = "rl-picture"
     box.setAttribute("role", "img")
-    parentElement.appendChild(box)
+    frame.append(box)
+    addButtons(frame, box)
+    parentElement.appendChild(frame)
   }
   box.setAttribute("aria-label", data.alt)
+  keepForSaving(box.parentElement, data)
   const figure = JSON.parse(data.figure)
+  const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
+  if (scale !== 1) {
+    enlarge(figure.layout, scale)
+    figure.layout.height *= scale
+    for (const side of Object.keys(figure.layout.margin)) figure.layout.margin[side] *= scale
+  }
+  addStamp(figure.layout, data.stamp, scale)
   box.style.height = figure.layout.height + "px"
   clearTimeout(box.waiting)
   const draw = () => {
     if (!window.Plotly) { box.waiting = setTimeout(draw, 30); return }
     const style = getComputedStyle(box)
-    figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 }
+    figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
     window.Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: true })
   }
   draw()
@@ -35,13 +51,21 @@ export default function ({ data, parentElement }) {
 """
 
 # Not isolated: Plotly puts its style sheet into the document, which a shadow root would not see.
-_mount = component("rlcorr_picture", js=JS, isolate_styles=False)
+_mount = component("rlcorr_picture", css=saving.CSS, js=saving.JS + JS, isolate_styles=False)
 
 
-def picture(title: str, figure: Figure, *, key: str, caption: str) -> None:
-    """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown."""
+def picture(title: str, figure: Figure, *, key: str, caption: str, source: str | None = None) -> None:
+    """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
+
+    The figure carries `source`, by default that of the chosen step, in itself and where it is saved.
+    """
     st.markdown(f"**{title}**")
-    _mount(data={"figure": figure.to_json(), "alt": f"{title}. {caption}"}, key=key)
+    stamp = state.source() if source is None else source
+    plain = re.sub(r"[\\`]", "", title)
+    _mount(
+        data={"figure": figure.to_json(), "alt": f"{plain}. {caption}", "title": plain, "stamp": stamp},
+        key=key,
+    )
     st.caption(caption)
 
 
