@@ -53,12 +53,14 @@ const unpacked = (values) => {
   return Array.from({ length: flat.length / columns }, (_, i) => flat.slice(i * columns, (i + 1) * columns))
 }
 
+const isThere = (value) => value !== undefined && value !== null && !Number.isNaN(value)
+
 const cellsOf = (trace) => {
   const z = unpacked(trace.z), counts = unpacked(trace.customdata)
   const x = unpacked(trace.x) ?? z[0].map((_, j) => (trace.x0 ?? 0) + j * (trace.dx ?? 1))
   const y = unpacked(trace.y) ?? z.map((_, i) => (trace.y0 ?? 0) + i * (trace.dy ?? 1))
   return z.flatMap((row, i) => row.map((value, j) => ({ x: x[j], y: y[i], z: value, detail: counts?.[i][j] })))
-    .filter((cell) => cell.z !== null && !Number.isNaN(cell.z))
+    .filter((cell) => isThere(cell.z))
 }
 
 const pointsOf = (trace) => {
@@ -71,22 +73,27 @@ const pointsOf = (trace) => {
     ends[`${axis} below`] = unpacked(bars.arrayminus)
   }
   const points = Array.from({ length: Math.max(x?.length ?? 0, y?.length ?? 0) }, (_, i) => {
-    const point = { x: x?.[i] ?? i, y: y?.[i] ?? i, text: Array.isArray(text) ? text[i] : text }
+    const point = { x: x ? x[i] : i, y: y ? y[i] : i, text: Array.isArray(text) ? text[i] : text }
     for (const [name, values] of Object.entries(ends)) point[name] = values?.[i]
     for (const [j, value] of [detail?.[i]].flat().entries()) point[j ? `detail ${j + 1}` : "detail"] = value
     return point
   })
-  return points.filter((_, i) => (x?.[i] ?? null) !== null && (y?.[i] ?? null) !== null)
+  return points.filter((point) => isThere(point.x) && isThere(point.y))
 }
 
+const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&amp;": "&" }
+
+// Plotly reads names as HTML, a table does not. A spreadsheet would take a text that begins with = for a formula.
 const quoted = (value) => {
-  const text = value === undefined || value === null || Number.isNaN(value) ? "" : String(value)
-  return /[",\\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+  if (typeof value === "number") return Number.isNaN(value) ? "" : String(value)
+  const plain = isThere(value) ? String(value).replace(/&(lt|gt|quot|#x27|amp);/g, (entity) => ENTITIES[entity]) : ""
+  const text = /^[=+@\\t-]/.test(plain) ? `'${plain}` : plain
+  return /[",\\n\\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
 }
 
 // One row per point or cell, under the titles of the axes.
 const csvOf = (figure) => {
-  const read = figure.layout.meta ?? {}
+  const read = figure.layout.meta?.read ?? {}
   const rows = figure.data.flatMap((trace) => {
     const found = trace.type === "heatmap" ? cellsOf(trace) : pointsOf(trace)
     return found.map((row) => ({
@@ -97,7 +104,8 @@ const csvOf = (figure) => {
   })
   const names = [...new Set(rows.flatMap((row) => Object.keys(row).filter((name) => row[name] !== undefined)))]
   const title = (name) => {
-    const shown = figure.layout[`${name}axis`]?.title?.text
+    const told = figure.data.map((trace) => trace.meta?.[name]).find((text) => text)
+    const shown = told ?? figure.layout[`${name}axis`]?.title?.text
     return shown ? `${name}: ${shown}` : name
   }
   return [names.map(title), ...rows.map((row) => names.map((name) => row[name]))]

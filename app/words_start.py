@@ -9,6 +9,9 @@ WHAT = (
     "it."
 )
 
+OVER_STEPS = "Run"
+"""Title of the view that shows a run over its steps."""
+
 
 @dataclass(frozen=True)
 class Story:
@@ -50,7 +53,7 @@ COLLAPSING = Story(
     press="Look for the step at which the mismatch leaves its level.",
     changes="The step that the pictures below the curves show.",
     button="Open the training",
-    view="Run",
+    view=OVER_STEPS,
     run="stale_4",
     preset="disabled",
 )

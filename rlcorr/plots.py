@@ -108,6 +108,7 @@ def density(
         "y": _centres(y_edges).astype(np.float32),
         "z": np.where(counts > 0, z, np.nan).astype(np.float32),
         "customdata": counts.astype(np.int32),
+        "meta": {"z": "strength of the colour", "detail": "count"},
         "zmin": -1,
         "zmax": 3,
         "colorscale": scale,
@@ -193,6 +194,7 @@ def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.nd
     ticks = list(range(low, high + 1))
     title = f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip()
     x = {"title_text": title, "range": [low, high], "tickvals": ticks, "ticktext": [f"{10.0**t:g}" for t in ticks]}
+    x["read"] = "10^"
     mark, note = _bound(math.log10(rule.upper), rule.upper, (low, high), REJECTED)
     return traces, x, mark, note
 
@@ -227,6 +229,7 @@ def fate_mask(fates: np.ndarray) -> Figure:
         "zmax": 4.5,
         "colorscale": [[edge / 5, colour] for code, colour in enumerate(colours) for edge in (code, code + 1)],
         "showscale": False,
+        "meta": {"z": ", ".join(f"{code} {name}" for code, name in enumerate(FATES))},
         "hovertemplate": "sequence %{y:.0f}, token %{x:.0f}<extra></extra>",
     }
     key = {"type": "scatter", "x": [None], "y": [None], "mode": "markers"}

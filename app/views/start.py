@@ -102,7 +102,7 @@ def _yours(known: dict[str, Path]) -> None:
     with st.container(horizontal=True):
         for slug in own:
             if st.button(words.plain(slug), key=f"own_{slug}", on_click=state.choose, args=(slug,)):
-                state.go("Run")
+                state.go(say.OVER_STEPS)
 
 
 def _any(known: dict[str, Path]) -> None:
