@@ -3,6 +3,7 @@
 import html
 import math
 import re
+from collections.abc import Mapping
 
 from rlcorr.glossary import define
 
@@ -56,6 +57,7 @@ WEIGHTS = (
 STATISTIC = "What the rule compares with its bounds (dashed). Grey bars lie outside and are rejected."
 MASK = "Rows are sequences, columns are tokens. Where several tokens share a cell, the most severe outcome shows."
 RESPONSES = "The responses whose mean ratio is furthest from 1."
+RESPONSE_MEANINGS = {"Reward": "What the task gave for the response.", "Mean ratio": define("geometric level")}
 
 LEVEL = (
     "What a weight is: each token's own ratio, the product of the ratios of its sequence, or their geometric mean. "
@@ -128,13 +130,21 @@ def ago(seconds: float) -> str:
     return f"{seconds / 86400:.0f} days ago"
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """An HTML table in which every cell is literal text."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] | None = None) -> str:
+    """An HTML table in which every cell is literal text. `meanings` explains words of the header and of the first
+    column, to the mouse and to the keyboard."""
+    known = meanings or {}
+    head = "".join(f"<th>{_explained(cell, known)}</th>" for cell in header)
+    cells = [[_explained(cell, known) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows]
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     return (
         f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _explained(cell: str, meanings: Mapping[str, str]) -> str:
+    text = html.escape(cell)
+    return f'<abbr title="{html.escape(meanings[cell])}" tabindex="0">{text}</abbr>' if cell in meanings else text
 
 
 TABLE_STYLE = """<style>
@@ -143,4 +153,6 @@ TABLE_STYLE = """<style>
 .rl-table th { text-align: left; font-weight: 600; padding: 4px 12px 4px 0; border-bottom: 1px solid #8b8f9766 }
 .rl-table td { vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid #8b8f9733;
   white-space: pre-wrap; overflow-wrap: anywhere }
+.rl-table abbr { cursor: help; text-underline-offset: 3px }
+.rl-table abbr:focus::after { content: " " attr(title); font-weight: 400; opacity: 0.8; white-space: normal }
 </style>"""

@@ -41,10 +41,16 @@ def url(root: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> None:
+    """Tests of the browser share the cores with one another."""
+    expect.set_options(timeout=20_000)
+
+
 @pytest.fixture
-def page(request: pytest.FixtureRequest) -> Iterator[Page]:
+def page() -> Iterator[Page]:
     with browser(viewport={"width": 1440, "height": 900}, accept_downloads=True) as opened:
-        opened.set_default_timeout(30_000)
+        opened.set_default_timeout(60_000)
         yield opened
 
 
@@ -123,17 +129,18 @@ def test_hidden_controls_are_not_reached_by_the_keyboard(page: Page, url: str) -
     assert not any(label.startswith(("Run", "Step")) for label in reached)
 
 
-def test_every_name_hides_something(page: Page, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands in the table of the Teaching notes is true: each place is there, and is gone with its name."""
+def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place is there, and is gone once it is named."""
     monkeypatch.syspath_prepend(PROJECT / "app")
     import sharing
 
-    for name, place in sharing.PLACES.items():
-        path, text = ("mismatch", PAGES["mismatch"]) if name == "methods" else ("bench", None)
-        visit(page, f"{url}/{path}", text)
-        expect(page.locator(place).first).to_be_visible()
-        visit(page, f"{url}/{path}?hide={name}", text)
-        expect(page.locator(place).first).to_be_hidden()
+    for path, names in (("mismatch", {"methods"}), ("bench", set(sharing.PLACES) - {"methods"})):
+        visit(page, f"{url}/{path}", PAGES[path])
+        for name in names:
+            expect(page.locator(sharing.PLACES[name]).first).to_be_visible()
+        visit(page, f"{url}/{path}?hide={','.join(names)}", PAGES[path])
+        for name in names:
+            expect(page.locator(sharing.PLACES[name]).first).to_be_hidden()
 
 
 def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
@@ -238,10 +245,10 @@ def test_the_table_of_weights_holds_the_librarys_numbers(page: Page, url: str, r
     rows = [row for row in table(content) if row["trace"] == "kept"]
     batch, config = batch_of(root, 0), CorrectionConfig(rollout_is="token", rollout_is_threshold=1.1)
     result = correct(batch, config)
-    kept = plots.weight_histogram(batch, result, config).data[0]
+    kept = plots.weight_histogram(batch, result, config).to_dict()["data"][0]
     x = np.array([float(row["x: importance weight"]) for row in rows])
-    assert x == pytest.approx(np.exp(np.asarray(kept.x, float)), rel=1e-12)
-    assert [int(row["y: tokens"]) for row in rows] == np.asarray(kept.y).tolist()
+    assert x == pytest.approx(np.exp(np.asarray(kept["x"], float)), rel=1e-12)
+    assert [int(row["y: tokens"]) for row in rows] == np.asarray(kept["y"]).tolist()
     assert sum(int(row["y: tokens"]) for row in rows) == int(result.keep_mask.sum())
     assert x.min() < 1 < x.max()
 
@@ -283,7 +290,7 @@ def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Pa
 
 def test_a_touch_screen_shows_the_buttons(url: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
-        phone.set_default_timeout(30_000)
+        phone.set_default_timeout(60_000)
         visit(phone, f"{url}/bench")
         drawn(phone, "weights")
         expect(phone.locator(".st-key-weights .rl-save")).not_to_have_css("opacity", "0")
@@ -296,7 +303,7 @@ def test_a_touch_screen_shows_the_buttons(url: str) -> None:
 @pytest.mark.parametrize("projector", ["0", "1"])
 def test_a_phone_scrolls_only_downwards(url: str, scheme: str, projector: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
-        phone.set_default_timeout(30_000)
+        phone.set_default_timeout(60_000)
         for path, text in PAGES.items():
             visit(phone, f"{url}/{path}{'&' if '?' in path else '?'}projector={projector}", text)
             main = phone.get_by_test_id("stMain")

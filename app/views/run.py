@@ -83,7 +83,7 @@ def _responses(record: runs.StepRecord) -> None:
         [_clipped(r.prompt), _clipped(r.text), words.number(r.reward), f"{r.mean_ratio:.4f}"]
         for r in data.furthest(record, result, 6)
     ]
-    st.html(words.table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
+    st.html(words.table(["Prompt", "Response", "Reward", "Mean ratio"], rows, words.RESPONSE_MEANINGS))
 
 
 def _clipped(text: str, limit: int = 400) -> str:
