@@ -28,7 +28,10 @@ def forget_imports() -> None:
 forget_imports()
 
 st.set_page_config(page_title="rlcorr", layout="wide")
-st.html("<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }</style>")
+st.html(
+    "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
+    " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
+)
 PAGES = [
     st.Page("views/start.py", title="Start", url_path="start", default=True),
     st.Page("views/run.py", title="Run", url_path="run"),

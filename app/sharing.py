@@ -46,7 +46,8 @@ def apply(names: frozenset[str], *, without_pickers: bool, another_view: bool) -
     """Hide what is to be hidden, make the type large if that is wanted, and name what is wrong in the URL."""
     for name in sorted(names - set(say.HIDEABLE)):
         st.warning(words.plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
-    places = [place for name, place in PLACES.items() if name in names or (name == "run_picker" and without_pickers)]
+    gone = names | ({"run_picker", "upload"} if without_pickers else set())
+    places = [place for name, place in PLACES.items() if name in gone]
     places += [f"[data-testid='stColumn']:has({PLACES['preset']})"] if names >= LEFT_COLUMN else []
     rules = f"{', '.join(places)} {{ display: none }}" if places else ""
     st.html(f"<style>{rules}{LARGE if _projector(another_view) else ''}</style>")

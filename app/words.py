@@ -16,7 +16,9 @@ EXPLAIN = (
 )
 
 LOOK = {
-    "Start": "Look at three trainings, and open the one that looks like yours.",
+    "Start": "The program that writes answers and the one that learns from them give the same token different "
+    "probabilities. Here you see by how much, what every known correction makes of it, and what that does to learning. "
+    "Open one of three trainings: everything in it is set, and nothing that you press can break it.",
     "Learn": "Look for the lesson, the word or the preset that answers your question.",
     "Run": "Look for a mismatch that climbs over the steps, and for tokens far from the diagonal.",
     "Mismatch": "Look for tokens outside a method's lines, and for a mismatch that grows along the response.",

@@ -2,13 +2,6 @@
 
 from dataclasses import dataclass
 
-WHAT = (
-    "The program that writes answers and the program that learns from them give the same token different "
-    "probabilities. Here you see by how much, what each known correction makes of it, and what that does to learning. "
-    "Pick one of three trainings: each opens in a view where everything is set, and nothing that you press can break "
-    "it."
-)
-
 OVER_STEPS = "Run"
 """Title of the view that shows a run over its steps."""
 
@@ -73,10 +66,12 @@ STUDY = "stale_8"
 DENSITY_TITLE = "Both probabilities of every token"
 DENSITY = "Engine (across) and trainer (up). On the diagonal the two agree."
 REWARD_TITLE = "Reward, without a correction"
-REWARD = "Mean over three seeds, per step."
+REWARD = "Mean over the seeds, per step."
+REWARD_SOURCE = "study {study} · preset disabled · mean over seeds"
 LENGTH_TITLE = "The ratio of whole answers, over their length"
 LENGTH = "One point per answer. Inside the dotted cone lies what independent noise of this size leaves."
 
+K3 = "k3 **{k3}**"
 PRESS = "**Press:** {press}"
 CHANGES = "**What will change:** {changes}"
 MISSING = "The recorded run {run} is not here, so this story has no picture."

@@ -18,11 +18,12 @@ from rlcorr.report import describe
 from rlcorr.study import course, read_study, study_path
 from rlcorr.types import TokenBatch
 
+HEIGHT = 240  # pixels of a picture: three stories fit one screen
+
 
 def show(known: dict[str, Path]) -> None:
     for sentence in state.notices():
         st.warning(words.plain(sentence))
-    st.markdown(say.WHAT)
     if not known:
         return
     trained = study_path(say.STUDY).is_file()
@@ -35,7 +36,7 @@ def show(known: dict[str, Path]) -> None:
     _any(known)
 
 
-def _story(story: Story, draw: Callable[[Story, Path], None], known: dict[str, Path]) -> None:
+def _story(story: Story, draw: Callable[[Story, Path], float | None], known: dict[str, Path]) -> None:
     st.markdown(f"##### {story.title}\n{story.sentence}")
     if story.run not in known:
         st.info(words.plain(say.MISSING.format(run=story.run)))
@@ -44,10 +45,13 @@ def _story(story: Story, draw: Callable[[Story, Path], None], known: dict[str, P
         story.button, key=f"story_{story.title}", type="primary", width="stretch", on_click=_choose, args=(story,)
     )
     try:
-        draw(story, known[story.run])
+        k3 = draw(story, known[story.run])
     except UsageError as error:
         st.error(words.plain(str(error)))
-    st.markdown(say.PRESS.format(press=story.press) + "  \n" + say.CHANGES.format(changes=story.changes))
+        k3 = None
+    if k3 is not None:
+        st.markdown(say.K3.format(k3=words.number(k3)), help=words.plain(describe("k3_kl")))
+    st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
     if pressed:
         state.go(story.view)
 
@@ -64,31 +68,31 @@ def _newest(run: Path) -> tuple[int, TokenBatch]:
     return step, data.step(run, step).batch
 
 
-def _density(story: Story, run: Path) -> None:
+def _density(story: Story, run: Path) -> float:
     step, batch = _newest(run)
     _picture(say.DENSITY_TITLE, plots.probability_density(batch), say.DENSITY, story, data.source(run, step))
-    _k3(batch)
+    return _k3(batch)
 
 
-def _lengths(story: Story, run: Path) -> None:
+def _lengths(story: Story, run: Path) -> float:
     step, batch = _newest(run)
     figure = mismatch_plots.by_length(batch, SEQUENCE_METHODS)
     _picture(say.LENGTH_TITLE, figure, say.LENGTH, story, data.source(run, step))
-    _k3(batch)
+    return _k3(batch)
 
 
 def _reward(story: Story, run: Path) -> None:
     steps, rewards = course(read_study(say.STUDY)[0], story.preset, "reward")
     figure = plots.curve(steps, {"reward": [reward.value for reward in rewards]})
-    _picture(say.REWARD_TITLE, figure, say.REWARD, story, "")
+    _picture(say.REWARD_TITLE, figure, say.REWARD, story, say.REWARD_SOURCE.format(study=say.STUDY))
 
 
-def _k3(batch: TokenBatch) -> None:
-    _, report = data.corrected(batch, data.NO_CORRECTION)
-    st.metric("k3", words.number(report["k3_kl"]), help=words.plain(describe("k3_kl")))
+def _k3(batch: TokenBatch) -> float:
+    return data.corrected(batch, data.NO_CORRECTION)[1]["k3_kl"]
 
 
 def _picture(title: str, figure: plots.Figure, caption: str, story: Story, source: str) -> None:
+    figure.layout.height = HEIGHT
     picture(title, figure, key=f"picture_{story.title}", caption=caption, source=source)
 
 
