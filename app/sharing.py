@@ -72,10 +72,12 @@ def _toggled() -> None:
 
 
 def heading(title: str) -> DeltaGenerator:
-    """The page's name, and what to look for. Beside it, the place for the link."""
-    with st.container(horizontal=True, vertical_alignment="top"):
-        st.markdown(f"#### {title}\n{words.LOOK[title]}", width="stretch")
-        return st.container(key="links", horizontal=True, width="content")
+    """The page's name and what to look for; the place for the link beside the name."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"#### {title}", width="stretch")
+        place = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
+    st.markdown(words.LOOK[title])
+    return place
 
 
 def links(place: DeltaGenerator) -> None:

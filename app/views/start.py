@@ -18,7 +18,7 @@ from rlcorr.report import describe
 from rlcorr.study import course, read_study, study_path
 from rlcorr.types import TokenBatch
 
-HEIGHT = 240  # pixels of a picture: three stories fit one screen
+HEIGHT = 215  # pixels of a picture: three stories fit one screen
 
 
 def show(known: dict[str, Path]) -> None:
