@@ -123,7 +123,7 @@ def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
 def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
     hosts: set[str | None] = set()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
-    for path in ("", "run", "bench"):
+    for path in ("run", "bench"):
         visit(page, f"{url}/{path}")
     assert hosts <= {"127.0.0.1", None}  # None: data: and blob: addresses
 
@@ -136,7 +136,7 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
 
 
-@pytest.mark.parametrize("path", ["", "bench?preset=decoupled_k3_rs_token_tis"])
+@pytest.mark.parametrize("path", ["run", "bench?preset=decoupled_k3_rs_token_tis"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_scrolls_only_downwards(url: str, path: str, scheme: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
