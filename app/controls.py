@@ -87,7 +87,7 @@ def _check_url(key: str, options: list[str], sentence) -> None:
 
 def explained_record(chosen: state.Selection, explanation: str) -> runs.StepRecord | None:
     """The chosen step under a box that explains the view; None, with a sentence, where there is none to show."""
-    with st.expander("What is this?"):
+    with st.expander("What is this?", key="what_is_this"):
         st.write(explanation)
         st.caption(words.COLOURS)
     if chosen.step is None:
@@ -173,8 +173,8 @@ def settings(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionCon
     the configuration as all of them say."""
     choices = _of_side(editing.choices_of(config), side)
     state.sync_choices(choices, side)
-    bounded = st.container()
-    with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices)):
+    bounded = st.container(key=f"{side}bounds")
+    with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices), key=f"{side}choices"):
         editing.controls(choices)
     try:
         config = editing.edited(config, choices)

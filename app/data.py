@@ -1,5 +1,6 @@
 """Reading runs for the pages, cached by what the file system says. Callers must not change what they get."""
 
+import hashlib
 import math
 import time
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""
 
 CURVE_POINTS = 200
+
+NO_CORRECTION = CorrectionConfig()
 
 Stamp = tuple[int, int]
 """(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
@@ -103,6 +106,21 @@ def series(rows: list[dict], key: str) -> list[float | None]:
 def step(run: Path, number: int) -> runs.StepRecord:
     """Raises `DamagedFile`."""
     return _step(run, number, stamp(runs.step_path(run, number)))
+
+
+def source(run: Path, number: int | None) -> str:
+    """Where a picture comes from, in one line: run, step, seed, and the first digits of the sha256 of the step's file
+    (of what is on the disk where the manifest does not have it yet)."""
+    if number is None:
+        return run.name
+    path = runs.step_path(run, number)
+    try:
+        known = manifest(run)
+    except runs.DamagedFile:
+        seed, hashed = "unknown", None
+    else:
+        seed, hashed = known.seed, known.files.get(path.relative_to(run).as_posix())
+    return f"{run.name} · step {number} · seed {seed} · {(hashed or _sha256(path, stamp(path)))[:12]}"
 
 
 def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
@@ -220,6 +238,11 @@ def _affordable(
 ) -> float:
     solve = budget.keep_at_least if kind == "keep" else budget.ess_at_least
     return solve(_batch, _config, share, _rule)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _sha256(path: Path, version: Stamp) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

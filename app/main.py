@@ -4,6 +4,7 @@ import gc
 
 import controls
 import data
+import sharing
 import state
 import streamlit as st
 import torch
@@ -27,29 +28,43 @@ def forget_imports() -> None:
 forget_imports()
 
 st.set_page_config(page_title="rlcorr", layout="wide")
-st.html("<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }</style>")
-page = st.navigation(
-    [
-        st.Page("views/training.py", title="Training", url_path="training", default=True),
-        st.Page("views/mismatch.py", title="Mismatch", url_path="mismatch"),
-        st.Page("views/bench.py", title="Correction bench", url_path="bench"),
-        st.Page("views/gradient.py", title="Gradient", url_path="gradient"),
-        st.Page("views/tokens.py", title="Tokens", url_path="tokens"),
-        st.Page("views/compare.py", title="Compare", url_path="compare"),
-    ],
-    position="top",
+st.html(
+    "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
+    " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
 )
-
-state.enter(page.title)
+PAGES = [
+    st.Page("views/start.py", title="Start", url_path="start", default=True),
+    st.Page("views/training.py", title="Training", url_path="training"),
+    st.Page("views/mismatch.py", title="Mismatch", url_path="mismatch"),
+    st.Page("views/bench.py", title="Correction bench", url_path="bench"),
+    st.Page("views/gradient.py", title="Gradient", url_path="gradient"),
+    st.Page("views/tokens.py", title="Tokens", url_path="tokens"),
+    st.Page("views/compare.py", title="Compare", url_path="compare"),
+    st.Page("views/learn.py", title="Learn", url_path="learn"),
+]
+hidden = sharing.hidden()
+page = st.navigation(PAGES, position="hidden" if "navigation" in hidden else "top")
+state.set_pages({each.title: each for each in PAGES})
+another_view = state.enter(page.title)
 load_plotly()
+sharing.apply(hidden, without_pickers=page.title == "Learn", another_view=another_view)
+links = sharing.heading(page.title)
+before = st.container()  # Start and Learn come before the pickers: they need no run
 known = data.known()
 if known:
-    st.markdown(f"#### {page.title}\n{words.LOOK[page.title]}")
-    chosen = controls.pick(known)
+    with st.container(key="pickers"):
+        chosen = controls.pick(known)
     state.select(chosen)
+    state.set_source(data.source(chosen.run, chosen.step))
     controls.announce_new_runs(known, chosen.slug)
-    uploads.take()
-    page.run()
+    with st.container(key="upload"):
+        uploads.take()
 else:
     controls.watch(controls.world(known, None), None)
     st.info(words.NO_RUNS.format(root=words.plain(str(runs.ROOT))))
+sharing.links(links)
+if page.title in ("Start", "Learn"):
+    with before:
+        page.run()
+elif known:
+    page.run()

@@ -7,11 +7,12 @@ first visit, and after the browser's Back button.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
+from streamlit.navigation.page import Page
 
 BOUNDS, CHOICES = "token", "choices_token"
 FIRST, SECOND = "", "b."
@@ -68,6 +69,62 @@ def select(selection: Selection) -> None:
 
 def selection() -> Selection:
     return st.session_state["selection"]
+
+
+def choose(run: str, *, preset: str | None = None) -> None:
+    """As if this run, its latest step and this preset, as it is, had been picked."""
+    st.session_state["run"], st.session_state["step"] = run, LATEST
+    for key in ("run", "step"):
+        changed(key)
+    if preset is not None:
+        choose_preset(preset)
+
+
+def choose_preset(preset: str) -> None:
+    """As it is, without anything that was changed about the last one."""
+    st.session_state["last_preset"] = preset
+    changed("preset")
+    reset_fields()
+
+
+def placed() -> dict[str, str]:
+    """The run and the step that are shown, as a link says them, also where the URL leaves them to the newest."""
+    shown = st.session_state.get("selection")
+    if shown is None:
+        return {}
+    return {"run": shown.slug} | ({} if shown.step is None else {"step": str(shown.step)})
+
+
+def set_pages(pages: Mapping[str, Page]) -> None:
+    st.session_state["pages"] = pages
+
+
+def pages() -> Mapping[str, Page]:
+    """Title → page, in the order of the navigation."""
+    return st.session_state["pages"]
+
+
+def configured() -> dict[str, str]:
+    """The preset that was chosen last and what was changed about it, as a link says it."""
+    preset = st.session_state.get("last_preset", DEFAULT_PRESET)
+    return ({} if preset == DEFAULT_PRESET else {"preset": preset}) | _written()
+
+
+def go(title: str) -> None:
+    """Show another view, with the preset that was chosen last. Widgets that stay write themselves to the URL again."""
+    kept = {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
+    preset = st.session_state.get("last_preset", DEFAULT_PRESET)
+    st.session_state.pop("preset", None)  # the picker takes it from the URL
+    st.switch_page(pages()[title], query_params=kept if preset == DEFAULT_PRESET else kept | {"preset": preset})
+
+
+def set_source(source: str) -> None:
+    st.session_state["source"] = source
+
+
+def source() -> str:
+    """Where the pictures of the chosen step come from, in one line."""
+    return st.session_state.get("source", "")
 
 
 def changed(key: str) -> None:
@@ -169,13 +226,15 @@ def side_of(key: str) -> str:
     return SECOND if key.startswith(SECOND) else FIRST
 
 
-def enter(view: str) -> None:
-    """Note that another view is shown; changing the view empties the URL of what is not a widget."""
-    if st.session_state.get("view") != view:
+def enter(view: str) -> bool:
+    """Note that another view is shown, and say so; changing the view empties the URL of what is not a widget."""
+    another = st.session_state.get("view") != view
+    if another:
         st.session_state["view"] = view
         for came_back in ("came_back", "token_came_back", "with_came_back"):
             st.session_state[came_back] = True
         st.session_state["second"] = False
+    return another
 
 
 def sync_choices(choices: list[Choice], side: str = FIRST) -> None:

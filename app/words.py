@@ -3,7 +3,10 @@
 import html
 import math
 import re
+from collections.abc import Mapping
 from typing import Literal
+
+from rlcorr.glossary import define
 
 EXPLAIN = (
     "A language model in training writes answers with a fast engine (vLLM) and learns from them with a slower, more "
@@ -14,6 +17,10 @@ EXPLAIN = (
 )
 
 LOOK = {
+    "Start": "The program that writes answers and the one that learns from them give the same token different "
+    "probabilities. Here you see by how much, what every known correction makes of it, and what that does to learning. "
+    "Open one of three trainings: everything in it is set, and nothing that you press can break it.",
+    "Learn": "Look for the lesson, the word or the preset that answers your question.",
     "Training": "Look for a mismatch that climbs over the steps, and for what the reward does after it.",
     "Mismatch": "Look for tokens outside a method's lines, and for a mismatch that grows along the response.",
     "Gradient": "Look for a bias that its interval tells from 0, and for what the noise costs beside it.",
@@ -38,10 +45,7 @@ LEVEL = (
 )
 MODE = "What happens to a weight outside its bounds: it becomes the bound (truncate), or 0 (mask)."
 RULES = "Rules that leave out tokens, or whole sequences, whose divergence lies outside the bounds."
-DENOMINATOR = (
-    "What the loss is divided by: all response tokens (fixed), so that rejecting makes the step smaller, or those that "
-    "are kept (kept)."
-)
+DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
 
 CURVES_OVER = (
@@ -107,10 +111,13 @@ def ago(seconds: float) -> str:
     return f"{seconds / 86400:.0f} days ago"
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """An HTML table in which every cell is literal text."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] | None = None) -> str:
+    """An HTML table in which every cell is literal text. `meanings` explains words of the header and of the first
+    column, to the mouse and to the keyboard."""
+    known = meanings or {}
+    head = "".join(f"<th>{_explained(cell, known)}</th>" for cell in header)
+    cells = [[_explained(cell, known) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows]
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     return (
         f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
@@ -126,10 +133,17 @@ def swatches(colours: dict[str, str]) -> str:
     return f"<div style='font-size:0.85rem;line-height:1.7;display:flex;flex-wrap:wrap'>{spots}</div>"
 
 
+def _explained(cell: str, meanings: Mapping[str, str]) -> str:
+    text = html.escape(cell)
+    return f'<abbr title="{html.escape(meanings[cell])}" tabindex="0">{text}</abbr>' if cell in meanings else text
+
+
 TABLE_STYLE = """<style>
 .rl-table { overflow-x: auto }
 .rl-table table { border-collapse: collapse; width: 100%; font-size: 0.875rem }
 .rl-table th { text-align: left; font-weight: 600; padding: 4px 12px 4px 0; border-bottom: 1px solid #8b8f9766 }
 .rl-table td { vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid #8b8f9733;
   white-space: pre-wrap; overflow-wrap: anywhere }
+.rl-table abbr { cursor: help; text-underline-offset: 3px }
+.rl-table abbr:focus::after { content: " " attr(title); font-weight: 400; opacity: 0.8; white-space: normal }
 </style>"""

@@ -40,6 +40,11 @@ KL = (
     "tokens is exact. k2 follows ∇KL(π_θ‖target); k3 follows the other KL, and k1 in expectation nothing at all. The "
     "number above the bars is the length of the gradient over that of ∇KL(π_θ‖target)."
 )
+KL_NUMBERS = {
+    "cosine": "Between the loss's expected gradient and ∇KL(π_θ‖target).",
+    "length": "Of the loss's expected gradient, over that of ∇KL(π_θ‖target).",
+    "noise of a token": "Standard deviation of the gradient of one sampled token, in units of ∇KL(π_θ‖target).",
+}
 TARGETS: dict[str, Target] = {"the reference model": "ref", "the engine's policy": "rollout"}
 NO_PLACES = "This run recorded no distribution of {target} at that step, so there is no truth to compare with."
 NOISE_REFERENCE = (

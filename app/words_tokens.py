@@ -4,6 +4,7 @@ import math
 
 import words
 
+from rlcorr.glossary import define
 from rlcorr.token_formulas import digits
 from rlcorr.token_story import END, NO_TEXT, Order, TextKind, TokenStory
 
@@ -72,6 +73,17 @@ def title(story: TokenStory, text: str) -> str:
 
 
 NUMBERS = ["", "logarithm", "value"]
+MEANINGS = {
+    "π_rollout, the engine": define("π_rollout"),
+    "π_old, the trainer": define("π_old"),
+    "r = π_old/π_rollout": define("ratio"),
+    "w before bounds": define("importance weight"),
+    "w after bounds": f"{define('truncation')} {define('masking')}",
+    "w normalised": "The weight, divided by the mean of the weights over what is kept.",
+    "rejected by": define("rejection"),
+    "A, the advantage": define("advantage"),
+    "c, in the gradient Σ c ∇ log π": "What this token's ∇ log π is multiplied by in the gradient.",
+}
 
 
 def numbers(story: TokenStory, weighted: bool) -> list[list[str]]:

@@ -27,7 +27,7 @@ def token_axis(tokens: int) -> dict[str, Any]:
 def ratio_axis(span: float) -> dict[str, Any]:
     ticks = ratio_ticks(span)
     places, labels = [math.log(t) for t in ticks], [f"{t:g}" for t in ticks]
-    return {"range": [-span * 1.02, span * 1.02], "tickvals": places, "ticktext": labels}
+    return {"range": [-span * 1.02, span * 1.02], "tickvals": places, "ticktext": labels, "read": "exp"}
 
 
 def threshold_place(threshold: float, *, of_ratio: bool) -> float:
@@ -48,6 +48,7 @@ def threshold_axis(thresholds: Sequence[float], *, of_ratio: bool) -> dict[str, 
         bounds = [(-1 if below else 1) * 10.0**k for k in range(-12, 9)]
     at = [threshold_place(bound, of_ratio=of_ratio) for bound in bounds]
     ticks = [(place, bound) for place, bound in zip(at, bounds, strict=True) if first <= place <= last]
+    axis["read"] = ("exp of −" if below else "exp") if of_ratio else ("−" if below else "")
     return axis | {"tickvals": [place for place, _ in ticks], "ticktext": [f"{bound:.6g}" for _, bound in ticks]}
 
 

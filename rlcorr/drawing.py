@@ -22,7 +22,13 @@ Parts = Sequence[Part]
 def figure(
     traces: Parts, *, height: int, x: Part, y: Part, shapes: Parts = (), notes: Parts = (), legend: bool = False
 ) -> Figure:
-    """The one way a figure is built: traces, axes, marks and notes on a page without a background."""
+    """The one way a figure is built: traces, axes, marks and notes on a page without a background.
+
+    An axis that is labelled with other numbers than it has says in `read` how these come from its own: exp, exp of −,
+    10^ or −. A table of the figure holds what the labels say.
+    """
+    read = {name: given["read"] for name, given in (("x", x), ("y", y)) if given.get("read")}
+    x, y = ({key: value for key, value in given.items() if key != "read"} for given in (x, y))
     axis = {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title_standoff": 6, "title_font_size": 12}
     note = {"yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11}}
     layout = {
@@ -41,7 +47,7 @@ def figure(
         "yaxis": axis | y,
         "shapes": list(shapes),
         "annotations": [note | n for n in notes],
-    }
+    } | ({"meta": {"read": read}} if read else {})
     return Figure(data=traces, layout=layout, _validate=False)
 
 

@@ -29,6 +29,7 @@ Methods = Mapping[str, CorrectionConfig]
 _GRID = (1 - np.cos(np.linspace(0.01, math.pi - 0.01, 161))) / 2  # close to 0 and to 1, where the boundaries bend
 _POSITIONS = 60  # bins at most
 _SHOWN = 20  # bars
+_TOKEN_DETAILS = ("id", "times", "mean |log r|", "mean log r")
 _FEWEST = 5  # tokens whose mean is worth drawing
 _SEQUENCES = 2000  # drawn one by one; more are counted in cells
 
@@ -159,6 +160,7 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
     bars = {
         "type": "bar", "name": "tokens", "orientation": "h", "x": value[top].astype(np.float32),
         "y": np.arange(len(top)), "marker": {"color": [WARM if n > 0 else COOL for n in net[top]]}, "width": 0.75,
+        "meta": dict(zip(("detail", *(f"detail {n}" for n in (2, 3, 4))), _TOKEN_DETAILS, strict=True)),
         "customdata": np.stack([ids[top], count[top], size[top] / count[top], net[top] / count[top]], 1),
         "hovertemplate": "id %{customdata[0]}, %{customdata[1]} times: mean |log r| %{customdata[2]:.2g}, mean log r "
         "%{customdata[3]:.2g}<extra></extra>",

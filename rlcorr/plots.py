@@ -1,6 +1,7 @@
 """Pure figure builders. The app and the lessons show the same pictures; nothing here touches a file or a page."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ def density(
         "y": _centres(y_edges).astype(np.float32),
         "z": np.where(counts > 0, z, np.nan).astype(np.float32),
         "customdata": counts.astype(np.int32),
+        "meta": {"z": "strength of the colour", "detail": "count"},
         "zmin": -1,
         "zmax": 3,
         "colorscale": scale,
@@ -163,6 +165,7 @@ def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.nd
     ticks = list(range(low, high + 1))
     title = f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip()
     x = {"title_text": title, "range": [low, high], "tickvals": ticks, "ticktext": [f"{10.0**t:g}" for t in ticks]}
+    x["read"] = "10^"
     mark, note = _bound(math.log10(rule.upper), rule.upper, (low, high), REJECTED)
     return traces, x, mark, note
 
@@ -202,6 +205,7 @@ def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Seque
         "zmax": kinds - 0.5,
         "colorscale": [[edge / kinds, c] for code, c in enumerate((BLANK, *colours)) for edge in (code, code + 1)],
         "showscale": False,
+        "meta": {"z": ", ".join(f"{code} {name}" for code, name in enumerate(FATES))},
         "hovertemplate": "sequence %{y:.0f}, token %{x:.0f}<extra></extra>",
     }
     key = {"type": "scatter", "x": [None], "y": [None], "mode": "markers"}

@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 from rlcorr import runs
 
 MAIN = str(PROJECT / "app" / "main.py")
+RUN = "views/training.py"
 
 
 @pytest.fixture
@@ -43,8 +44,7 @@ def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
     at = AppTest.from_file(MAIN, default_timeout=30)
     for key, value in query.items():
         at.query_params[key] = value
-    if view is not None:
-        at.switch_page(view)
+    at.switch_page(view or RUN)
     at.run()
     assert not at.exception
     return at

@@ -18,7 +18,7 @@ LAYERS = [
     {"kl", "correction", "advantages", "axes", "drawing"},
     {"presets", "losses", "diagnostics", "sweep", "thresholds", "translate", "triage"},
     {"report", "translate_verl", "objective", "array_files", "json_rows", "foreign_dumps"},
-    {"export"},
+    {"export", "glossary", "preset_map"},
     {"parquet", "plots", "sweep_plots", "budget", "toy", "score_sums", "regions"},
     {"runs", "foreign_step", "token_story"},
     {"gradients", "sketches", "toy_sweep", "import_pairs", "token_formulas"},

@@ -23,7 +23,8 @@ def bench(chosen: state.Selection, record: StepRecord) -> None:
     with left:
         name = controls.preset_name()
         config = controls.settings(PRESETS[name].config)
-        _budget(of, record.batch, config)
+        with st.container(key="budget"):
+            _budget(of, record.batch, config)
     for sentence in state.notices():
         st.warning(words.plain(sentence))
     with right:

@@ -142,7 +142,7 @@ def _kl(of: gradient_data.Identity, sketch: Sketch) -> None:
         picture("Direction", gradient_plots.kl_directions(reports), key="kl", caption=caption)
     with right:
         rows = [[name, _range(each.cosine), _range(each.length), _range(each.noise)] for name, each in reports.items()]
-        st.html(words.table(["loss", "cosine", "length", "noise of a token"], rows))
+        st.html(words.table(["loss", *say.KL_NUMBERS], rows, say.KL_NUMBERS))
 
 
 def _range(interval: Interval) -> str:

@@ -5,9 +5,12 @@ for about 100 ms, and its zoom is lost. This component keeps its element and han
 Plotly that Streamlit itself brings.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+import saving
+import state
 import streamlit as st
 from streamlit.components.v2 import component
 
@@ -17,19 +20,31 @@ JS = """
 export default function ({ data, parentElement, setTriggerValue }) {
   let box = parentElement.querySelector(".rl-picture")
   if (!box) {
+    const frame = document.createElement("div")
+    frame.className = "rl-frame"
     box = document.createElement("div")
     box.className = "rl-picture"
     box.setAttribute("role", "img")
-    parentElement.appendChild(box)
+    frame.append(box)
+    addButtons(frame, box)
+    parentElement.appendChild(frame)
   }
   box.setAttribute("aria-label", data.alt)
+  keepForSaving(box.parentElement, data)
   const figure = JSON.parse(data.figure)
+  const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
+  if (scale !== 1) {
+    enlarge(figure.layout, scale)
+    figure.layout.height *= scale
+    for (const side of Object.keys(figure.layout.margin)) figure.layout.margin[side] *= scale
+  }
+  addStamp(figure.layout, data.stamp, scale)
   box.style.height = figure.layout.height + "px"
   clearTimeout(box.waiting)
   const draw = () => {
     if (!window.Plotly) { box.waiting = setTimeout(draw, 30); return }
     const style = getComputedStyle(box)
-    figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 }
+    figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
     window.Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: true })
     box.clicked = data.clicks && ((event) => setTriggerValue("click", { x: event.points[0].x }))
     box.classList.toggle("rl-clicks", data.clicks)
@@ -41,15 +56,32 @@ export default function ({ data, parentElement, setTriggerValue }) {
 """
 
 # Not isolated: Plotly puts its style sheet into the document, which a shadow root would not see.
-_mount = component("rlcorr_picture", js=JS, isolate_styles=False)
+_mount = component("rlcorr_picture", css=saving.CSS, js=saving.JS + JS, isolate_styles=False)
 
 
-def picture(title: str, figure: Figure, *, key: str, caption: str, on_click: Callable[[], None] | None = None) -> None:
+def picture(
+    title: str,
+    figure: Figure,
+    *,
+    key: str,
+    caption: str,
+    source: str | None = None,
+    on_click: Callable[[], None] | None = None,
+) -> None:
     """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
 
-    After a click on a point `on_click` is called, and st.session_state[key]["click"]["x"] says where."""
+    The figure carries `source`, by default that of the chosen step, in itself and where it is saved. After a click on a
+    point `on_click` is called, and st.session_state[key]["click"]["x"] says where.
+    """
     st.markdown(f"**{title}**")
-    data = {"figure": figure.to_json(), "alt": f"{title}. {caption}", "clicks": on_click is not None}
+    plain = re.sub(r"[\\`]", "", title)
+    data = {
+        "figure": figure.to_json(),
+        "alt": f"{plain}. {caption}",
+        "title": plain,
+        "stamp": state.source() if source is None else source,
+        "clicks": on_click is not None,
+    }
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
     _mount(data=data, key=key, **listening)
     st.caption(caption)

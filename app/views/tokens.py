@@ -141,7 +141,7 @@ def _panel(
         _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
         _step("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens)
     rows = words_tokens.numbers(story, config.rollout_is is not None)
-    st.html(words.table(words_tokens.NUMBERS, rows) + SMALL_CODE)
+    st.html(words.table(words_tokens.NUMBERS, rows, words_tokens.MEANINGS) + SMALL_CODE)
     with st.container(key="tokens_formulas"):
         st.code("\n".join(formulas(story, config)), language=None, wrap_lines=True)
     st.caption(words_tokens.DIGITS + (f" {words_tokens.BYPASS}" if config.bypass_mode else ""))

@@ -1,0 +1,162 @@
+"""Saving a picture as PNG or SVG and its data as CSV, and the line in it that says where it comes from: the part of
+`views/picture.py` that runs in the browser only when somebody asks for it."""
+
+CSS = """
+.rl-frame { position: relative }
+.rl-save { position: absolute; top: -2.1rem; right: 0; z-index: 3; display: flex; gap: 4px; opacity: 0;
+  transition: opacity 0.1s }
+.rl-frame:hover .rl-save, .rl-save:focus-within { opacity: 1 }
+[data-testid="stElementContainer"]:hover + * .rl-save { opacity: 1 }
+.rl-save button { font: 0.7rem var(--st-font, sans-serif); padding: 1px 6px; cursor: pointer; color: inherit;
+  background: var(--st-background-color, Canvas); border: 1px solid #8b8f97aa; border-radius: 4px }
+.rl-save button:hover { border-color: currentColor }
+.rl-save button:focus-visible { outline: 2px solid var(--st-primary-color, Highlight); outline-offset: 1px }
+@media (hover: none) { .rl-save { opacity: 0.8 } }
+"""
+
+# `read` of an axis undoes what its tick labels undo: log-ratios, say, are written to the CSV as ratios.
+JS = """
+const READ = {
+  exp: Math.exp, "exp of −": (v) => Math.exp(-v), "10^": (v) => 10 ** v, "−": (v) => -v, "": (v) => v,
+}
+const ARRAYS = {
+  f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, i1: Int8Array,
+  u1: Uint8Array,
+}
+const STAMP = 18  // px
+
+const escaped = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" }[c]))
+
+// Everything in a figure that is measured in pixels follows the size of the page's type.
+const enlarge = (node, scale) => {
+  for (const [key, value] of Object.entries(node)) {
+    if (key.endsWith("font") && value.size) value.size *= scale
+    else if (value && typeof value === "object") enlarge(value, scale)
+  }
+}
+
+const addStamp = (layout, stamp, scale) => {
+  if (!stamp) return
+  layout.margin.b += STAMP * scale
+  layout.height += STAMP * scale
+  const at = { xref: "paper", yref: "paper", x: 1, y: 0, xanchor: "right", yanchor: "bottom", yshift: -layout.margin.b }
+  const look = { text: escaped(stamp), showarrow: false, font: { size: 9 * scale }, opacity: 0.7 }
+  layout.annotations = [...(layout.annotations ?? []), { ...at, ...look }]
+}
+
+const unpacked = (values) => {
+  if (values === undefined || values === null || Array.isArray(values)) return values
+  const bytes = Uint8Array.from(atob(values.bdata), (c) => c.charCodeAt(0))
+  const flat = Array.from(new ARRAYS[values.dtype](bytes.buffer))
+  if (values.shape === undefined) return flat
+  const columns = Number(String(values.shape).split(",")[1])
+  return Array.from({ length: flat.length / columns }, (_, i) => flat.slice(i * columns, (i + 1) * columns))
+}
+
+const isThere = (value) => value !== undefined && value !== null && !Number.isNaN(value)
+
+const cellsOf = (trace) => {
+  const z = unpacked(trace.z), counts = unpacked(trace.customdata)
+  const x = unpacked(trace.x) ?? z[0].map((_, j) => (trace.x0 ?? 0) + j * (trace.dx ?? 1))
+  const y = unpacked(trace.y) ?? z.map((_, i) => (trace.y0 ?? 0) + i * (trace.dy ?? 1))
+  return z.flatMap((row, i) => row.map((value, j) => ({ x: x[j], y: y[i], z: value, detail: counts?.[i][j] })))
+    .filter((cell) => isThere(cell.z))
+}
+
+const pointsOf = (trace) => {
+  const [x, y, text, detail] = [trace.x, trace.y, trace.text, trace.customdata].map(unpacked)
+  const ends = {}
+  for (const axis of ["x", "y"]) {
+    const bars = trace[`error_${axis}`]
+    if (!bars) continue
+    ends[`${axis} above`] = unpacked(bars.array)
+    ends[`${axis} below`] = unpacked(bars.arrayminus)
+  }
+  const points = Array.from({ length: Math.max(x?.length ?? 0, y?.length ?? 0) }, (_, i) => {
+    const point = { x: x ? x[i] : i, y: y ? y[i] : i, text: Array.isArray(text) ? text[i] : text }
+    for (const [name, values] of Object.entries(ends)) point[name] = values?.[i]
+    for (const [j, value] of [detail?.[i]].flat().entries()) point[j ? `detail ${j + 1}` : "detail"] = value
+    return point
+  })
+  return points.filter((point) => isThere(point.x) && isThere(point.y))
+}
+
+const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&amp;": "&" }
+
+// Plotly reads names as HTML, a table does not. A spreadsheet would take a text that begins with = for a formula.
+const quoted = (value) => {
+  if (typeof value === "number") return Number.isNaN(value) ? "" : String(value)
+  const plain = isThere(value) ? String(value).replace(/&(lt|gt|quot|#x27|amp);/g, (entity) => ENTITIES[entity]) : ""
+  const text = /^[=+@\\t-]/.test(plain) ? `'${plain}` : plain
+  return /[",\\n\\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+}
+
+// One row per point or cell, under the titles of the axes.
+const csvOf = (figure) => {
+  const read = figure.layout.meta?.read ?? {}
+  const rows = figure.data.flatMap((trace) => {
+    const found = trace.type === "heatmap" ? cellsOf(trace) : pointsOf(trace)
+    return found.map((row) => ({
+      trace: trace.name, ...row,
+      x: typeof row.x === "number" ? READ[read.x ?? ""](row.x) : row.x,
+      y: typeof row.y === "number" ? READ[read.y ?? ""](row.y) : row.y,
+    }))
+  })
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row).filter((name) => row[name] !== undefined)))]
+  const title = (name) => {
+    const told = figure.data.map((trace) => trace.meta?.[name]).find((text) => text)
+    const shown = told ?? figure.layout[`${name}axis`]?.title?.text
+    return shown ? `${name}: ${shown}` : name
+  }
+  return [names.map(title), ...rows.map((row) => names.map((name) => row[name]))]
+    .map((row) => row.map(quoted).join(",") + "\\n").join("")
+}
+
+const imageOf = async (box, kind, title) => {
+  const room = 26, layout = structuredClone(box.layout)
+  layout.paper_bgcolor = getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor
+  layout.margin.t += room
+  layout.height += room
+  const top = { yref: "container", y: 1, yanchor: "top", pad: { t: 8 } }
+  layout.title = { text: escaped(title), x: 0, xref: "paper", xanchor: "left", font: { size: 14 }, ...top }
+  const size = { width: box.clientWidth, height: layout.height, scale: kind === "png" ? 2 : 1 }
+  const address = await window.Plotly.toImage({ data: box.data, layout }, { format: kind, ...size })
+  return (await fetch(address)).blob()  // a data: address, so nothing is requested
+}
+
+const save = async (box, kind, { figure, stamp, title }) => {
+  const table = () => new Blob([csvOf(JSON.parse(figure))], { type: "text/csv" })
+  const blob = kind === "csv" ? table() : await imageOf(box, kind, title)
+  const link = document.createElement("a")
+  link.href = URL.createObjectURL(blob)
+  link.download = `${title} ${stamp}`.replace(/[^\\p{L}\\p{N}.]+/gu, "_").replace(/^_+|_+$/g, "") + `.${kind}`
+  link.click()
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000)
+}
+
+const addButtons = (frame, box) => {
+  const tools = document.createElement("div")
+  tools.className = "rl-save"
+  tools.setAttribute("role", "group")
+  for (const kind of ["png", "svg", "csv"]) {
+    const button = document.createElement("button")
+    button.type = "button"
+    button.textContent = kind.toUpperCase()
+    button.onclick = () => save(box, kind, frame.saved)
+    tools.append(button)
+  }
+  frame.append(tools)
+}
+
+// What the buttons save from now on; a few bytes per call, since the figure is parsed only when it is saved.
+const keepForSaving = (frame, data) => {
+  if (frame.saved?.title !== data.title) {
+    const tools = frame.querySelector(".rl-save")
+    tools.setAttribute("aria-label", `Save ${data.title}`)
+    for (const button of tools.children) {
+      button.setAttribute("aria-label", `${data.title}: save as ${button.textContent}`)
+    }
+  }
+  frame.saved = data
+}
+"""

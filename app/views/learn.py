@@ -1,0 +1,99 @@
+"""What there is to learn: the lessons, the glossary, a cheat sheet with a map of all presets, notes for teaching."""
+
+import state
+import streamlit as st
+import words
+import words_learn as say
+import words_shared
+from copy_link import copy_link
+from lesson_index import lessons, notebook, number
+
+from rlcorr import PRESETS
+from rlcorr.glossary import GLOSSARY, define, find, find_metrics
+from rlcorr.preset_map import LEVELS, RULES, preset_map
+
+
+def show() -> None:
+    for sentence in state.notices():
+        st.warning(words.plain(sentence))
+    part = st.segmented_control(
+        "Part", say.PARTS, default=say.LESSONS, key="part", bind="query-params", required=True,
+        label_visibility="collapsed",
+    )  # fmt: skip
+    {say.LESSONS: _lessons, say.GLOSSARY: _glossary, say.SHEET: _sheet, say.TEACHING: _teaching}[part]()
+
+
+def _lessons() -> None:
+    st.markdown(say.LESSONS_ARE)
+    for lesson in lessons():
+        before = ", ".join(map(number, lesson.prerequisites))
+        facts = say.FACTS.format(
+            minutes=lesson.minutes,
+            level=lesson.level,
+            needs=say.NEEDS.format(lessons=before) if before else say.NEEDS_NOTHING,
+            hardware=lesson.hardware,
+        )
+        with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
+            st.markdown(f"##### {number(lesson.slug)} · {words.plain(lesson.title)}\n{words.plain(lesson.claim)}")
+            st.caption(words.plain(facts))
+            st.code(say.JUPYTER.format(notebook=notebook(lesson.slug)), language="bash", wrap_lines=True)
+    st.markdown(say.CHECK)
+
+
+def _glossary() -> None:
+    text = st.text_input(say.SEARCH, key="search")
+    found, metrics = find(text), find_metrics(text)
+    if not found and not metrics:
+        st.info(words.plain(say.NOT_FOUND.format(text=text)))
+    if found:
+        rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in found]
+        st.html(words.table(say.WORDS, rows))
+    if metrics:
+        with st.expander(say.METRICS, expanded=bool(text)):
+            st.html(words.table(say.METRIC_HEADER, [list(row) for row in metrics.items()]))
+
+
+def _sheet() -> None:
+    left, right = st.columns(2, gap="medium")
+    left.markdown(say.SYMBOLS)
+    right.markdown(say.ESTIMATORS)
+    right.markdown(say.CORRECTIONS)
+    st.markdown(f"**{say.MAP}**")
+    places = preset_map()
+    used = [rule for rule in RULES if any((level, rule) in places for level in LEVELS)]
+    rows = [[level, *("\n".join(places.get((level, rule), [])) for rule in used)] for level in LEVELS]
+    with st.container(key="preset_map"):
+        st.html(words.table([say.MAP_CORNER, *used], rows))
+    _preset()
+    with st.expander(say.ALL):
+        every = [[name, p.system, p.config.explain(), p.hurts, p.source] for name, p in PRESETS.items()]
+        st.html(words.table(say.ALL_HEADER, every))
+
+
+def _preset() -> None:
+    name = st.selectbox(say.PICK, list(PRESETS), key="looked_up")
+    entry = PRESETS[name]
+    st.markdown(f"{words.plain(entry.config.explain())}\n\n**When it hurts:** {words.plain(entry.hurts)}.")
+    st.caption(f"Source: {words.plain(entry.source)}.")
+    if st.button(say.OPEN_PRESET, key="open_preset", on_click=state.choose_preset, args=(name,)):
+        state.go("Correction bench")
+
+
+def _teaching() -> None:
+    st.markdown(say.TEACHING_IS)
+    st.markdown(say.BUILD)
+    st.caption(say.BUILD_IS)
+    st.session_state.setdefault("link_view", "Correction bench")
+    left, middle, right = st.columns([1, 2, 1], vertical_alignment="bottom")
+    view = left.selectbox(say.VIEW, list(state.pages()), key="link_view")
+    names = middle.multiselect(say.HIDE, list(words_shared.HIDEABLE), key="link_hide")
+    large = right.toggle(say.LARGE, key="link_projector")
+    query = state.placed() | state.configured()
+    query |= {"hide": ",".join(names)} if names else {}
+    query |= {"projector": "1"} if large else {}
+    copy_link(say.MAKE, query, words=words_shared.LINK, key="copy_built", path=state.pages()[view].url_path)
+    st.html(words.table(say.HIDE_HEADER, [list(row) for row in words_shared.HIDEABLE.items()]))
+    st.markdown(say.PLANS)
+
+
+show()

@@ -1,0 +1,122 @@
+"""The start: three trainings on one screen, each with a picture and one button that opens it in the right state."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import data
+import state
+import streamlit as st
+import words
+import words_start as say
+from views.picture import picture
+from words_start import Story
+
+from rlcorr import mismatch_plots, plots, runs
+from rlcorr.errors import UsageError
+from rlcorr.regions import SEQUENCE_METHODS
+from rlcorr.report import describe
+from rlcorr.study import course, read_study, study_path
+from rlcorr.types import TokenBatch
+
+HEIGHT = 215  # pixels of a picture: three stories fit one screen
+
+
+def show(known: dict[str, Path]) -> None:
+    for sentence in state.notices():
+        st.warning(words.plain(sentence))
+    if not known:
+        return
+    trained = study_path(say.STUDY).is_file()
+    stories = (say.HEALTHY, say.STALE, say.COLLAPSING if trained else say.LONG)
+    pictures = (_density, _density, _reward if trained else _lengths)
+    for place, story, draw in zip(st.columns(3, gap="medium", border=True), stories, pictures, strict=True):
+        with place:
+            _story(story, draw, known)
+    _yours(known)
+    _any(known)
+
+
+def _story(story: Story, draw: Callable[[Story, Path], float | None], known: dict[str, Path]) -> None:
+    st.markdown(f"##### {story.title}\n{story.sentence}")
+    if story.run not in known:
+        st.info(words.plain(say.MISSING.format(run=story.run)))
+        return
+    pressed = st.button(
+        story.button, key=f"story_{story.title}", type="primary", width="stretch", on_click=_choose, args=(story,)
+    )
+    try:
+        k3 = draw(story, known[story.run])
+    except UsageError as error:
+        st.error(words.plain(str(error)))
+        k3 = None
+    if k3 is not None:
+        st.markdown(say.K3.format(k3=words.number(k3)), help=words.plain(describe("k3_kl")))
+    st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
+    if pressed:
+        state.go(story.view)
+
+
+def _choose(story: Story) -> None:
+    """As if run, step and preset had been picked."""
+    state.choose(story.run, preset=story.preset)
+
+
+def _newest(run: Path) -> tuple[int, TokenBatch]:
+    step, problems = data.latest(run, runs.list_steps(run))
+    if step is None:
+        raise runs.DamagedFile(" ".join([*problems, words.NO_STEPS]))
+    return step, data.step(run, step).batch
+
+
+def _density(story: Story, run: Path) -> float:
+    step, batch = _newest(run)
+    _picture(say.DENSITY_TITLE, plots.probability_density(batch), say.DENSITY, story, data.source(run, step))
+    return _k3(batch)
+
+
+def _lengths(story: Story, run: Path) -> float:
+    step, batch = _newest(run)
+    figure = mismatch_plots.by_length(batch, SEQUENCE_METHODS)
+    _picture(say.LENGTH_TITLE, figure, say.LENGTH, story, data.source(run, step))
+    return _k3(batch)
+
+
+def _reward(story: Story, run: Path) -> None:
+    steps, rewards = course(read_study(say.STUDY)[0], story.preset, "reward")
+    figure = plots.curve(steps, {"reward": [reward.value for reward in rewards]})
+    _picture(say.REWARD_TITLE, figure, say.REWARD, story, say.REWARD_SOURCE.format(study=say.STUDY))
+
+
+def _k3(batch: TokenBatch) -> float:
+    return data.corrected(batch, data.NO_CORRECTION)[1]["k3_kl"]
+
+
+def _picture(title: str, figure: plots.Figure, caption: str, story: Story, source: str) -> None:
+    figure.layout.height = HEIGHT
+    picture(title, figure, key=f"picture_{story.title}", caption=caption, source=source)
+
+
+def _yours(known: dict[str, Path]) -> None:
+    """A button for each of the newest local runs."""
+    own = [slug for slug, path in known.items() if path.parent == runs.LOCAL and data.has_steps(path)][:4]
+    if not own:
+        return
+    st.markdown(f"##### {say.YOURS}")
+    st.caption(say.YOURS_ARE)
+    with st.container(horizontal=True):
+        for slug in own:
+            if st.button(words.plain(slug), key=f"own_{slug}", on_click=state.choose, args=(slug,)):
+                state.go(say.OVER_STEPS)
+
+
+def _any(known: dict[str, Path]) -> None:
+    """Links to the other views, which show the run that is chosen below."""
+    st.markdown(f"##### {say.ANY}")
+    st.markdown(say.ANY_IS.format(run=f"**{words.plain(state.selection().slug)}**"))
+    with st.container(horizontal=True):
+        for title, page in state.pages().items():
+            if title != "Start":
+                st.page_link(page, label=title)
+
+
+show(data.known())

@@ -1,0 +1,82 @@
+"""What the Start page says."""
+
+from dataclasses import dataclass
+
+OVER_STEPS = "Training"
+"""Title of the view that shows a run over its steps."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """One recorded training, and where its button leads: the title of a view, a run and a preset."""
+
+    title: str
+    sentence: str
+    press: str
+    changes: str
+    button: str
+    view: str
+    run: str
+    preset: str
+
+
+HEALTHY = Story(
+    title="Healthy",
+    sentence="Rounding in bfloat16 alone. Both probabilities of nearly every token agree, so nothing needs correcting.",
+    press="Drag the bound of the rule from 1.001 towards 1.1.",
+    changes="The grey tokens. As it stands, the rule rejects about a tenth of a batch that has nothing wrong with it.",
+    button="Open the healthy run",
+    view="Correction bench",
+    run="bf16",
+    preset="decoupled_geo_rs",
+)
+STALE = Story(
+    title="Stale",
+    sentence="Each batch was written by weights that are four steps old. Whole probabilities differ, not digits.",
+    press="Choose other methods above the two pictures.",
+    changes="The lines. Tokens outside a method's lines are what it caps or rejects.",
+    button="Open the stale run",
+    view="Mismatch",
+    run="stale_4",
+    preset="decoupled_token_is",
+)
+COLLAPSING = Story(
+    title="Collapsing",
+    sentence="Weights eight steps old, a high learning rate, no correction: the reward climbs, and then falls.",
+    press="Look for the step at which the mismatch leaves its level.",
+    changes="The step that the pictures below the curves show.",
+    button="Open the training",
+    view=OVER_STEPS,
+    run="stale_4",
+    preset="disabled",
+)
+LONG = Story(
+    title="Adding up",
+    sentence="A coarse KV cache and answers of sixty tokens. Small ratios multiply over so many tokens.",
+    press="Drag the bound of the weight.",
+    changes="Weights, effective sample size and the curves: a bound on a product is a bound on the length, too.",
+    button="Open the long answers",
+    view="Correction bench",
+    run="kv_fp8_e5m2",
+    preset="decoupled_seq_is",
+)
+STUDY = "stale_8"
+"""The study that the collapsing training comes from; without it, LONG is the third story."""
+
+DENSITY_TITLE = "Both probabilities of every token"
+DENSITY = "Engine (across) and trainer (up). On the diagonal the two agree."
+REWARD_TITLE = "Reward, without a correction"
+REWARD = "Mean over the seeds, per step."
+REWARD_SOURCE = "study {study} · preset disabled · mean over seeds"
+LENGTH_TITLE = "The ratio of whole answers, over their length"
+LENGTH = "One point per answer. Inside the dotted cone lies what independent noise of this size leaves."
+
+K3 = "k3 **{k3}**"
+PRESS = "**Press:** {press}"
+CHANGES = "**What will change:** {changes}"
+MISSING = "The recorded run {run} is not here, so this story has no picture."
+
+YOURS = "Your runs"
+YOURS_ARE = "Trained on this machine, newest first."
+ANY = "Any run"
+ANY_IS = "The run that is chosen below, {run}, opens in every view:"
