@@ -14,15 +14,24 @@ from streamlit.components.v2 import component
 from rlcorr.plots import Figure
 
 JS = """
+// Where a click lies on the horizontal axis. Plotly's own event needs a point under the mouse, and forgets it when the
+// picture is redrawn.
+const clicked = (box, event) => {
+  const area = event.target.closest(".nsewdrag")
+  if (box.send && area) box.send(box._fullLayout.xaxis.p2d(event.clientX - area.getBoundingClientRect().left))
+}
+
 export default function ({ data, parentElement, setTriggerValue }) {
   let box = parentElement.querySelector(".rl-picture")
   if (!box) {
     box = document.createElement("div")
     box.className = "rl-picture"
     box.setAttribute("role", "img")
+    box.addEventListener("click", (event) => clicked(box, event))
     parentElement.appendChild(box)
   }
   box.setAttribute("aria-label", data.alt)
+  box.send = data.clicks && ((x) => setTriggerValue("click", { x }))
   const figure = JSON.parse(data.figure)
   box.style.height = figure.layout.height + "px"
   clearTimeout(box.waiting)
@@ -31,9 +40,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const style = getComputedStyle(box)
     figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 }
     window.Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: true })
-    box.clicked = data.clicks && ((event) => setTriggerValue("click", { x: event.points[0].x }))
-    box.classList.toggle("rl-clicks", data.clicks)
-    if (!box.listens) box.listens = box.on("plotly_click", (event) => box.clicked && box.clicked(event))
   }
   draw()
   return () => setTimeout(() => { if (!box.isConnected && window.Plotly) window.Plotly.purge(box) })
@@ -47,7 +53,7 @@ _mount = component("rlcorr_picture", js=JS, isolate_styles=False)
 def picture(title: str, figure: Figure, *, key: str, caption: str, on_click: Callable[[], None] | None = None) -> None:
     """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
 
-    After a click on a point `on_click` is called, and st.session_state[key]["click"]["x"] says where."""
+    After a click inside the axes `on_click` is called, and st.session_state[key]["click"]["x"] says where."""
     st.markdown(f"**{title}**")
     data = {"figure": figure.to_json(), "alt": f"{title}. {caption}", "clicks": on_click is not None}
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
