@@ -112,7 +112,7 @@ def over_steps(
     legend = alone and len(drawn) > 1
     made = figure(traces, height=_HEIGHT, x=x, y=y, shapes=shapes, notes=notes, legend=legend)
     margin = 12 if alone else room_for_names(names)
-    return made.update_layout({"hovermode": "x", "hoverdistance": 1000, "margin.r": margin})
+    return made.update_layout({"hovermode": "x", "margin.r": margin})
 
 
 def _last(course: Course) -> float:

@@ -19,7 +19,8 @@ from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, plots, runs
 pytestmark = pytest.mark.slow
 
 PAGES = {
-    "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on", "mismatch": "Along the response", "bench": "What the bound costs",
+    "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
+    "mismatch": "Along the response", "bench": "What the bound costs",
     "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Start here",
     "learn?part=Glossary": "Also called", "learn?part=Cheat+sheet": "Look up a preset",
     "learn?part=Teaching": "Make a link",

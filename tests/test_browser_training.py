@@ -130,7 +130,8 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(page: Pag
         page.get_by_role("button", name="Start").click()
         expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()
         expect(page.get_by_text("A training is in progress. Another can be started")).to_be_visible()
-        with browser(viewport={"width": 390, "height": 844}) as other:
+        assert page.context.browser is not None
+        with page.context.browser.new_page(viewport={"width": 390, "height": 844}) as other:
             other.set_default_timeout(180_000)
             other.goto(f"{address}/{PAGE}?run=alpha")
             expect(other.get_by_text(re.compile(r"Step \d+ of 400 · .* left at this pace"))).to_be_visible()

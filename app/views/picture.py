@@ -17,6 +17,13 @@ from streamlit.components.v2 import component
 from rlcorr.plots import Figure
 
 JS = """
+// Where a click lies on the horizontal axis. Plotly's own event needs a point under the mouse, and forgets it when the
+// picture is redrawn.
+const clicked = (box, event) => {
+  const area = event.target.closest(".nsewdrag")
+  if (box.send && area) box.send(box._fullLayout.xaxis.p2d(event.clientX - area.getBoundingClientRect().left))
+}
+
 export default function ({ data, parentElement, setTriggerValue }) {
   let box = parentElement.querySelector(".rl-picture")
   if (!box) {
@@ -25,11 +32,13 @@ export default function ({ data, parentElement, setTriggerValue }) {
     box = document.createElement("div")
     box.className = "rl-picture"
     box.setAttribute("role", "img")
+    box.addEventListener("click", (event) => clicked(box, event))
     frame.append(box)
     addButtons(frame, box)
     parentElement.appendChild(frame)
   }
   box.setAttribute("aria-label", data.alt)
+  box.send = data.clicks && ((x) => setTriggerValue("click", { x }))
   keepForSaving(box.parentElement, data)
   const figure = JSON.parse(data.figure)
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
@@ -46,9 +55,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const style = getComputedStyle(box)
     figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
     window.Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: true })
-    box.clicked = data.clicks && ((event) => setTriggerValue("click", { x: event.points[0].x }))
-    box.classList.toggle("rl-clicks", data.clicks)
-    if (!box.listens) box.listens = box.on("plotly_click", (event) => box.clicked && box.clicked(event))
   }
   draw()
   return () => setTimeout(() => { if (!box.isConnected && window.Plotly) window.Plotly.purge(box) })
@@ -70,8 +76,8 @@ def picture(
 ) -> None:
     """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
 
-    The figure carries `source`, by default that of the chosen step, in itself and where it is saved. After a click on a
-    point `on_click` is called, and st.session_state[key]["click"]["x"] says where.
+    The figure carries `source`, by default that of the chosen step, in itself and where it is saved. After a click
+    inside the axes `on_click` is called, and st.session_state[key]["click"]["x"] says where.
     """
     st.markdown(f"**{title}**")
     plain = re.sub(r"[\\`]", "", title)
