@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 PAGES = {
     "": "Healthy", "run": "Responses", "mismatch": "Along the response", "bench": "What the bound costs",
     "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Start here",
-    "learn?part=Glossary": "Also called", "learn?part=Cheat+sheet": "Look up a preset",
-    "learn?part=Teaching": "Make a link",
+    "learn?learn=Glossary": "Also called", "learn?learn=Cheat+sheet": "Look up a preset",
+    "learn?learn=Teaching": "Make a link",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 

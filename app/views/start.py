@@ -53,7 +53,7 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], known: dic
         st.markdown(say.K3.format(k3=words.number(k3)), help=words.plain(describe("k3_kl")))
     st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
     if pressed:
-        state.go(story.view)
+        state.go(story.view, dict(story.query))
 
 
 def _choose(story: Story) -> None:
@@ -82,8 +82,10 @@ def _lengths(story: Story, run: Path) -> float:
 
 
 def _reward(story: Story, run: Path) -> None:
-    steps, rewards = course(read_study(say.STUDY)[0], story.preset, "reward")
-    figure = plots.curve(steps, {"reward": [reward.value for reward in rewards]})
+    rows = read_study(say.STUDY)[0]
+    steps, _ = course(rows, story.preset, "reward")
+    lines = {label: [r.value for r in course(rows, preset, "reward")[1]] for label, preset in say.REWARD_LINES.items()}
+    figure = plots.curve(steps, lines)
     _picture(say.REWARD_TITLE, figure, say.REWARD, story, say.REWARD_SOURCE.format(study=say.STUDY))
 
 
