@@ -110,9 +110,10 @@ def configured() -> dict[str, str]:
     return ({} if preset == DEFAULT_PRESET else {"preset": preset}) | _written()
 
 
-def go(title: str) -> None:
-    """Show another view, with the preset that was chosen last. Widgets that stay write themselves to the URL again."""
-    kept = {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
+def go(title: str, query: Mapping[str, str] | None = None) -> None:
+    """Show another view, with the preset that was chosen last and what `query` says. Widgets that stay write themselves
+    to the URL again."""
+    kept = dict(query or {}) | {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
     preset = st.session_state.get("last_preset", DEFAULT_PRESET)
     st.session_state.pop("preset", None)  # the picker takes it from the URL
     st.switch_page(pages()[title], query_params=kept if preset == DEFAULT_PRESET else kept | {"preset": preset})

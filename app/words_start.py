@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+STUDY = "stale_8"
+"""The study that the collapsing training comes from; without it, LONG is the third story."""
 OVER_STEPS = "Training"
 """Title of the view that shows a run over its steps."""
 
@@ -18,6 +20,8 @@ class Story:
     view: str
     run: str
     preset: str
+    query: tuple[tuple[str, str], ...] = ()
+    """What else the address of the view says."""
 
 
 HEALTHY = Story(
@@ -43,12 +47,13 @@ STALE = Story(
 COLLAPSING = Story(
     title="Collapsing",
     sentence="Weights eight steps old, a high learning rate, no correction: the reward climbs, and then falls.",
-    press="Look for the step at which the mismatch leaves its level.",
-    changes="The step that the pictures below the curves show.",
-    button="Open the training",
+    press="Choose the study there, and which of its presets are drawn.",
+    changes="The curves of reward and mismatch: some presets hold the training up, others only delay its end.",
+    button="Open the trainings",
     view=OVER_STEPS,
     run="stale_4",
     preset="disabled",
+    query=(("part", "Study"), ("study", STUDY)),
 )
 LONG = Story(
     title="Adding up",
@@ -60,14 +65,13 @@ LONG = Story(
     run="kv_fp8_e5m2",
     preset="decoupled_seq_is",
 )
-STUDY = "stale_8"
-"""The study that the collapsing training comes from; without it, LONG is the third story."""
 
 DENSITY_TITLE = "Both probabilities of every token"
 DENSITY = "Engine (across) and trainer (up). On the diagonal the two agree."
-REWARD_TITLE = "Reward, without a correction"
-REWARD = "Mean over the seeds, per step."
-REWARD_SOURCE = "study {study} · preset disabled · mean over seeds"
+REWARD_TITLE = "Reward, without and with a correction"
+REWARD = "Mean over the seeds, per step. Both trainings are the same but for the cap on the weights of single tokens."
+REWARD_PRESETS = ("disabled", "decoupled_token_is")
+REWARD_SOURCE = "study {study} · mean over seeds"
 LENGTH_TITLE = "The ratio of whole answers, over their length"
 LENGTH = "One point per answer. Inside the dotted cone lies what independent noise of this size leaves."
 

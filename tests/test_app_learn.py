@@ -60,7 +60,7 @@ def test_it_opens_without_any_run(root: Path) -> None:
 
 
 def test_the_glossary_says_what_the_library_says(root: Path) -> None:
-    page = unescape(html(open_app(VIEW, part="Glossary")))
+    page = unescape(html(open_app(VIEW, learn="Glossary")))
     for word in GLOSSARY:
         assert f"<td>{word}</td>" in page
         assert define(word) in page
@@ -69,7 +69,7 @@ def test_the_glossary_says_what_the_library_says(root: Path) -> None:
 
 
 def test_the_glossary_can_be_searched(root: Path) -> None:
-    at = open_app(VIEW, part="Glossary")
+    at = open_app(VIEW, learn="Glossary")
     at.text_input(key="search").set_value("icepop").run()
     assert "<td>masking</td>" in html(at)
     assert "<td>staleness</td>" not in html(at)
@@ -78,7 +78,7 @@ def test_the_glossary_can_be_searched(root: Path) -> None:
 
 
 def test_every_preset_is_on_the_map_once(root: Path) -> None:
-    at = open_app(VIEW, part="Cheat sheet")
+    at = open_app(VIEW, learn="Cheat sheet")
     (sheet,) = [e.proto.body for e in at.get("html") if "weights \\ rules" in e.proto.body]
     names = [name for cell in sheet.split("<td>")[1:] for name in cell.partition("</td>")[0].split("\n")]
     assert sorted(name for name in names if name in PRESETS) == sorted(PRESETS)
@@ -88,7 +88,7 @@ def test_every_preset_is_on_the_map_once(root: Path) -> None:
 
 def test_a_preset_is_looked_up_and_opened(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    at = open_app(VIEW, part="Cheat sheet")
+    at = open_app(VIEW, learn="Cheat sheet")
     at.selectbox(key="looked_up").set_value("trl_opsm").run()
     entry = PRESETS["trl_opsm"]
     assert entry.config.explain() in said(at)
@@ -102,7 +102,7 @@ def test_a_preset_is_looked_up_and_opened(root: Path) -> None:
 def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> None:
     make_run(root, "alpha", steps=2)
     at = open_app("views/bench.py", preset="decoupled_seq_is", is_upper="3", step="0")
-    at.session_state["part"] = "Teaching"
+    at.session_state["learn"] = "Teaching"
     at.switch_page(VIEW).run()
     at.selectbox(key="link_view").set_value("Tokens").run()
     at.multiselect(key="link_hide").set_value(["preset", "choices"]).run()
@@ -120,7 +120,7 @@ def test_what_can_be_hidden_is_listed_and_is_where_it_is_said_to_be(root: Path) 
     import words_shared
 
     assert {*sharing.PLACES, "navigation"} == set(words_shared.HIDEABLE)
-    page = html(open_app(VIEW, part="Teaching"))
+    page = html(open_app(VIEW, learn="Teaching"))
     for name in words_shared.HIDEABLE:
         assert f"<td>{name}</td>" in page
 
@@ -136,4 +136,7 @@ def test_a_wrong_name_to_hide_is_named(root: Path) -> None:
 
 
 def test_a_wrong_part_in_the_url_falls_back(root: Path) -> None:
-    assert "##### 00 ·" in said(open_app(VIEW, part="Sheet"))
+    text = said(open_app(VIEW, learn="Sheet"))
+    assert "##### 00 ·" in text
+    assert "unknown part 'Sheet'." in text
+    assert "Showing Lessons." in text

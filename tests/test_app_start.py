@@ -76,13 +76,17 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path, monke
         encoding="utf-8",
     )
     rows = [
-        {"preset": "disabled", "seed": seed, "step": step, "reward": 0.1 * step + 0.2 * seed}
+        {"preset": name, "seed": seed, "step": step, "reward": 0.1 * step + 0.2 * seed}
+        for name in ("disabled", "decoupled_token_is")
         for seed in (0, 1)
         for step in (1, 2)
     ]
     (stories / "study" / "stale_8.parquet").write_bytes(parquet.from_rows(rows, {}))
     at = open_app(VIEW)
     assert "##### Collapsing" in said(at)
+    (told,) = [str(e.proto) for e in at.get("bidi_component") if "picture_Collapsing" in e.proto.id]
+    for reward in (0.2, 0.3):  # 0.1·step + 0.2·(0 + 1)/2, to float64's last digit
+        assert f"{reward:.1f}" in told
     assert "Adding up" not in said(at)
     at.button(key="story_Collapsing").click().run()
     assert not at.exception

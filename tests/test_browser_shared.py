@@ -22,8 +22,8 @@ PAGES = {
     "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
     "mismatch": "Along the response", "bench": "What the bound costs",
     "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Start here",
-    "learn?part=Glossary": "Also called", "learn?part=Cheat+sheet": "Look up a preset",
-    "learn?part=Teaching": "Make a link",
+    "learn?learn=Glossary": "Also called", "learn?learn=Cheat+sheet": "Look up a preset",
+    "learn?learn=Teaching": "Make a link",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 

@@ -9,6 +9,7 @@ from copy_link import copy_link
 from lesson_index import lessons, notebook, number
 
 from rlcorr import PRESETS
+from rlcorr.errors import unknown
 from rlcorr.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.preset_map import LEVELS, RULES, preset_map
 
@@ -16,8 +17,10 @@ from rlcorr.preset_map import LEVELS, RULES, preset_map
 def show() -> None:
     for sentence in state.notices():
         st.warning(words.plain(sentence))
+    if (got := st.query_params.get("learn")) is not None and got not in say.PARTS:
+        st.warning(words.plain(f"{unknown('part', got, say.PARTS)} Showing {say.LESSONS}."))
     part = st.segmented_control(
-        "Part", say.PARTS, default=say.LESSONS, key="part", bind="query-params", required=True,
+        "Part", say.PARTS, default=say.LESSONS, key="learn", bind="query-params", required=True,
         label_visibility="collapsed",
     )  # fmt: skip
     {say.LESSONS: _lessons, say.GLOSSARY: _glossary, say.SHEET: _sheet, say.TEACHING: _teaching}[part]()

@@ -11,11 +11,11 @@ import words_start as say
 from views.picture import picture
 from words_start import Story
 
-from rlcorr import mismatch_plots, plots, runs
+from rlcorr import mismatch_plots, plots, runs, study_plots
 from rlcorr.errors import UsageError
 from rlcorr.regions import SEQUENCE_METHODS
 from rlcorr.report import describe
-from rlcorr.study import course, read_study, study_path
+from rlcorr.study import read_study, study_path
 from rlcorr.types import TokenBatch
 
 HEIGHT = 215  # pixels of a picture: three stories fit one screen
@@ -53,7 +53,7 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], known: dic
         st.markdown(say.K3.format(k3=words.number(k3)), help=words.plain(describe("k3_kl")))
     st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
     if pressed:
-        state.go(story.view)
+        state.go(story.view, dict(story.query))
 
 
 def _choose(story: Story) -> None:
@@ -82,8 +82,8 @@ def _lengths(story: Story, run: Path) -> float:
 
 
 def _reward(story: Story, run: Path) -> None:
-    steps, rewards = course(read_study(say.STUDY)[0], story.preset, "reward")
-    figure = plots.curve(steps, {"reward": [reward.value for reward in rewards]})
+    rows = read_study(say.STUDY)[0]
+    figure = study_plots.study_curves(rows, say.REWARD_PRESETS, "reward")
     _picture(say.REWARD_TITLE, figure, say.REWARD, story, say.REWARD_SOURCE.format(study=say.STUDY))
 
 
