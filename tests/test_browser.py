@@ -108,7 +108,7 @@ def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
     expect(page.get_by_text("a weight above 7")).to_be_visible()
     page.get_by_role("link", name="Training", exact=True).click()
     expect(page.get_by_text("Where this run comes from")).to_be_visible()
-    page.get_by_role("link", name="Correction bench").click()
+    page.get_by_role("link", name="Correction bench").first.click()
     expect(page.get_by_text("a weight above 7")).to_be_visible()
     page.wait_for_url(re.compile("is_upper=7"))
 
