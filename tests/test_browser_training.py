@@ -12,7 +12,7 @@ from tiny import save_tiny_model
 from rlcorr import runs
 
 pytestmark = pytest.mark.slow
-PAGE = ""
+PAGE = "training"
 """The Training page's path: it is the first of the pages."""
 
 
