@@ -1,4 +1,4 @@
-"""Measure router replay: `python tests/bench_router.py [checkpoint]`, by default on a mixture pretrained for 600 steps.
+"""Measure router replay: `python tests/bench_router.py [checkpoint]`, by default on the shipped mixture of experts.
 
 Per engine format, with and without replay: the mismatch with the float32 trainer, and how often the trainer's router
 would rather take another set of experts than the engine took.
@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from processes import ROOT
 
-from rlcorr import runs
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
-from rlcorr.train.config import PretrainConfig, RolloutConfig, Sampling
+from rlcorr.train.config import RolloutConfig, Sampling
 from rlcorr.train.engine import start_engine
 from rlcorr.train.model import Policy, load_lm
-from rlcorr.train.pretrain import pretrain
 from rlcorr.train.ranks import ALONE
 from rlcorr.train.rollout import RolloutEngine, to_batch
 from rlcorr.train.router import replayed
@@ -27,6 +26,7 @@ from rlcorr.train.tokenizer import encode, eos_ids, load_tokenizer
 from rlcorr.types import TokenBatch
 
 CPU = torch.device("cpu")
+WARM_START = ROOT / "runs" / "warm_start_moe" / "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,9 @@ def _other_sets(policy: Policy, batch: TokenBatch, *, replay: bool) -> torch.Ten
     return (own[fed].sort(-1).values != engines[fed].sort(-1).values).any(-1)
 
 
-def pretrained(steps: int = 600) -> Path:
-    config = PretrainConfig(run=f"moe_{steps}", architecture="qwen3_moe", max_steps=steps, eval_every=steps)
-    return pretrain(config) / "checkpoint"
-
-
-def main(model: Path | None = None) -> None:
+def main(model: Path = WARM_START) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        runs.LOCAL = Path(folder)
-        model = model or pretrained()
-        tokenizer, task = load_tokenizer(model), get_task("running_sum")
+        tokenizer, task = load_tokenizer(model), get_task("addition")
         held_out = itertools.islice(examples(task, 0, held_out=True), 512)
         prompts = [encode(tokenizer, example.prompt) for example in held_out]
         base, policy = RolloutConfig(engine="vllm", router_replay=True), Policy(load_lm(model, CPU), None)

@@ -30,7 +30,7 @@ def test_additions_alone(local_runs: Path) -> None:
     assert "qwen3_moe" in manifest.story
 
 
-@pytest.mark.parametrize("name", ["warm_start"])
+@pytest.mark.parametrize("name", ["warm_start", "warm_start_moe"])
 def test_the_shipped_warm_starts_are_what_their_manifests_say(name: str) -> None:
     """And leave PPO something to do: at most half of the held-out additions are right."""
     warm_start = runs.ROOT / name
