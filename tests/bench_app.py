@@ -29,6 +29,7 @@ FIND = """
   const all = (node, css) => [...node.querySelectorAll("*")].flatMap(
     (n) => [...(n.matches(css) ? [n] : []), ...(n.shadowRoot ? all(n.shadowRoot, css) : [])])
   const slider = all(document, "input[type=range]")[0]
+  const DRAWN = ["plotly_afterplot", "plotly_relayout"]  // anew, or a cursor alone
   const chart = (key) => document.querySelector(`.st-key-${key} .js-plotly-plot`)
   const move = (position, event) => {
     slider.value = position
@@ -38,7 +39,7 @@ FIND = """
 # From the event to the frame in which every one of the pictures has been redrawn.
 LATENCY = f"""async ([position, keys]) => {{
   {FIND}
-  const drawn = (key) => new Promise((done) => chart(key).once("plotly_afterplot", done))
+  const drawn = (key) => new Promise((done) => DRAWN.map((event) => chart(key).once(event, done)))
   const redrawn = Promise.all(keys.map(drawn))
   const start = performance.now()
   move(position, "input")
@@ -50,7 +51,7 @@ LATENCY = f"""async ([position, keys]) => {{
 DRAG = f"""async ([seconds, keys]) => {{
   {FIND}
   const times = Object.fromEntries(keys.map((key) => [key, 0]))
-  for (const key of keys) chart(key).on("plotly_afterplot", () => {{ times[key] += 1 }})
+  for (const key of keys) for (const event of DRAWN) chart(key).on(event, () => {{ times[key] += 1 }})
   const start = performance.now()
   for (let at = 0; performance.now() - start < 1000 * seconds; at += 2) {{
     move(100 + Math.abs((at % 800) - 400), "input")

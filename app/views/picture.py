@@ -54,7 +54,11 @@ export default function ({ data, parentElement, setTriggerValue }) {
     if (!window.Plotly) { box.waiting = setTimeout(draw, 30); return }
     const style = getComputedStyle(box)
     figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
-    window.Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: true })
+    const { shapes, ...rest } = figure.layout
+    const others = JSON.stringify([figure.data, rest])
+    if (box.others === others) window.Plotly.relayout(box, { shapes })  // a cursor that moves, and nothing else
+    else window.Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: true })
+    box.others = others
   }
   draw()
   return () => setTimeout(() => { if (!box.isConnected && window.Plotly) window.Plotly.purge(box) })
