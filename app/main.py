@@ -4,6 +4,7 @@ import gc
 
 import controls
 import data
+import pandas  # noqa: F401 - plotly looks for it, and must not find what another visitor's thread has half imported
 import sharing
 import state
 import streamlit as st

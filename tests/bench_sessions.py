@@ -35,8 +35,12 @@ class Opened:
 
 
 def received(raw: str | bytes) -> ForwardMsg:
+    """Raises RuntimeError for what the page would show as an exception."""
     assert isinstance(raw, bytes)
-    return ForwardMsg.FromString(raw)
+    got = ForwardMsg.FromString(raw)
+    if got.HasField("delta") and got.delta.new_element.HasField("exception"):
+        raise RuntimeError(got.delta.new_element.exception.message)
+    return got
 
 
 async def opened(url: str) -> Opened:
@@ -74,8 +78,6 @@ async def moved(of: Opened, value: float) -> float:
     await of.socket.send(message.SerializeToString())
     async for raw in of.socket:
         got = received(raw)
-        if got.HasField("delta") and got.delta.new_element.HasField("exception"):
-            raise RuntimeError(got.delta.new_element.exception.message)
         if got.HasField("script_finished"):
             assert got.script_finished == ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY
             return time.perf_counter() - start
