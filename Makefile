@@ -30,8 +30,8 @@ test: $(READY) system ## every test, the lessons under nbval included
 	$(PYTEST) -m slow --dist loadfile
 	$(NBVAL)
 
-test-fast: $(READY) ## the tests that start no engine and no browser, with fewer random examples
-	$(PYTEST) -m "not slow" --hypothesis-profile quick
+test-fast: $(READY) ## the tests that start no engine, browser or page, with fewer random examples
+	$(PYTEST) -m "not slow and not pages" --hypothesis-profile quick
 
 record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.toml
 	@$(BIN)/python -m rlcorr record $(RUN)

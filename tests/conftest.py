@@ -17,6 +17,12 @@ from rlcorr import runs
 settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name.startswith("test_app"):
+            item.add_marker("pages")
+
+
 @pytest.fixture
 def local_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs made by a test go to a folder of its own."""
