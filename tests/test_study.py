@@ -8,7 +8,7 @@ import pytest
 from tiny import tiny_config
 
 from rlcorr import runs, study
-from rlcorr.cli import train_config
+from rlcorr.cli import run_verb, train_config
 from rlcorr.errors import UsageError
 from rlcorr.gradients import Interval, report
 from rlcorr.presets import PRESETS, preset
@@ -31,8 +31,9 @@ def test_every_training_of_the_index_is_a_command(name: str) -> None:
     assert [(config.preset, config.seed) for config in configs] == [(arm.preset, arm.seed) for arm in found.arms]
     assert len({config.run for config in configs}) == len(configs)
     assert len({(arm.preset, arm.seed) for arm in found.arms}) == len(configs)
-    assert found.story.endswith(".")
-    assert found.look.endswith(".")
+    for sentence in (found.story, found.look):
+        assert sentence.endswith(".")
+        assert len(sentence.split()) > 5
     sketched = {config.seed for config in configs if config.sketch.every}
     assert sketched <= {found.arms[0].seed}
 
@@ -124,3 +125,51 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(runs.DamagedFile, match=re.escape(str(path))):
         study.read_study("small")
+
+
+# --- the committed study ---
+
+
+@pytest.mark.parametrize("name", study.read_index())
+def test_the_committed_study_is_whole(name: str) -> None:
+    """Every training of the index with all its steps; nothing of another; sketched steps have their gradient."""
+    rows, known = study.read_study(name)
+    found = study.find_study(name)
+    for arm in found.arms:
+        config = train_config(list(arm.options), "test")
+        own = [each for each in rows if (each["preset"], each["seed"]) == (arm.preset, arm.seed)]
+        assert [each["step"] for each in own] == list(range(1, config.steps + 1))
+        assert all(math.isfinite(each["reward"]) and math.isfinite(each["k3"]) for each in own)
+        with_gradient = [each["step"] for each in own if each["error_value"] is not None]
+        every = config.sketch.every
+        assert with_gradient == ([step for step in range(1, config.steps + 1) if step % every == 0] if every else [])
+    assert len(rows) == sum(train_config(list(arm.options), "test").steps for arm in found.arms)
+    assert known["engine"].startswith("vllm")
+    assert all(commit and not commit.endswith("+") for commit in known["git_commits"])
+
+
+def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["study", "stale_8"]) == 0
+    assert "decoupled_seq_is" in capsys.readouterr().out
+
+
+def test_what_the_readme_says_of_it() -> None:
+    """Its table, and the sentences that are more than a look at one row."""
+    text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
+    stale, coarse = (study.outcomes(study.read_study(name)[0]) for name in ("stale_8", "kv_fp8_e5m2"))
+    second = {outcome.preset: outcome for outcome in coarse}
+    for outcome in stale:
+        cells = [f"`{outcome.preset}`"]
+        for each in (outcome, second[outcome.preset]):
+            reward = each.reward
+            cells += [f"{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]", f"{each.kept_fraction.value:.0%}"]
+        assert f"| {' | '.join(cells)} |".replace("%", " %") in text
+    assert stale[0].preset == coarse[0].preset == "decoupled_seq_is"
+    first = [row["reward"] for row in study.read_study("kv_fp8_e5m2")[0] if row["step"] == 1]
+    start = sum(first) / len(first)
+    assert [outcome.preset for outcome in coarse if outcome.reward.low > start] == ["decoupled_seq_is"]
+    for name in ("stale_0", "kv_bf16"):
+        reward = study.outcomes(study.read_study(name)[0])[0].reward
+        assert f"{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]" in " ".join(text.split())
+    below = {outcome.preset for outcome in stale if outcome.reward.value < 0.1}
+    assert below == {"decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"}
