@@ -8,7 +8,7 @@ from app_runs import PROJECT
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import runs
+from rlcorr import runs, study
 
 MAIN = str(PROJECT / "app" / "main.py")
 RUN = "views/training.py"
@@ -19,6 +19,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(PROJECT / "app")
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    monkeypatch.setattr(study, "FOLDER", tmp_path / "study")
     return tmp_path
 
 
@@ -41,7 +42,7 @@ def _components() -> list:
 
 
 def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
-    at = AppTest.from_file(MAIN, default_timeout=30)
+    at = AppTest.from_file(MAIN, default_timeout=120)
     for key, value in query.items():
         at.query_params[key] = value
     at.switch_page(view or RUN)
