@@ -1,6 +1,7 @@
 """The app's script, run without a browser: what the tests of its views share."""
 
 import functools
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,12 @@ def said(at: AppTest) -> str:
     """Everything the page says, without the escapes that keep Markdown out."""
     parts = [*at.warning, *at.error, *at.info, *at.caption, *at.markdown]
     return "\n".join(part.value for part in parts).replace("\\", "")
+
+
+def sources(at: AppTest) -> list[tuple[str, str]]:
+    """Title of each picture, and the line in it that says where it comes from."""
+    sent = [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
+    return [(each["title"], each["stamp"]) for each in sent if "stamp" in each]
 
 
 def shown(at: AppTest) -> dict[str, str]:

@@ -22,7 +22,7 @@ from rlcorr.runs import RunManifest, StepRecord, append_metrics, finish_run, sta
 PROJECT = Path(__file__).resolve().parent.parent
 CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
 PATIENCE = 120_000
-"""Milliseconds for what a page waits for: where the server is cold and the machine busy, a first page takes a minute."""
+"""Milliseconds that a page waits: a first one takes a minute where the server is cold and the machine busy."""
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu"]
 
 
