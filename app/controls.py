@@ -208,7 +208,9 @@ def _is_edited(choices: list[state.Choice]) -> bool:
 def live_bound(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionConfig:
     """The slider of the first bound, and the way back to the preset; the configuration as it is now. It belongs into a
     fragment with what moves while it is dragged, and nothing else: that is what makes it quick."""
-    with st.container():  # a button that appears would move what follows, and it would be drawn anew
+    with st.container(
+        key=f"{side}live_bound"
+    ):  # a button that appears would move what follows, and it would be drawn anew
         for b in state.shown_bounds(side)[:1]:
             low, high = b.low - b.offset, b.high - b.offset
             at = live_slider(

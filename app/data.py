@@ -110,17 +110,23 @@ def step(run: Path, number: int) -> runs.StepRecord:
 
 def source(run: Path, number: int | None) -> str:
     """Where a picture comes from, in one line: run, step, seed, and the first digits of the sha256 of the step's file
-    (of what is on the disk where the manifest does not have it yet)."""
-    if number is None:
+    (of what is on the disk where the manifest does not have it yet). Without a step, that of the metrics over all."""
+    path = run / "metrics.jsonl" if number is None else runs.step_path(run, number)
+    if number is None and not path.is_file():
         return run.name
-    path = runs.step_path(run, number)
     try:
         known = manifest(run)
     except runs.DamagedFile:
         seed, hashed = "unknown", None
     else:
         seed, hashed = known.seed, known.files.get(path.relative_to(run).as_posix())
-    return f"{run.name} · step {number} · seed {seed} · {(hashed or _sha256(path, stamp(path)))[:12]}"
+    steps = "" if number is None else f" · step {number}"
+    return f"{run.name}{steps} · seed {seed} · {digest(path, hashed)}"
+
+
+def digest(path: Path, hashed: str | None = None) -> str:
+    """The first digits of a file's sha256, which need not be computed where it is known."""
+    return (hashed or _sha256(path, stamp(path)))[:12]
 
 
 def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:

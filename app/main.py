@@ -35,12 +35,12 @@ st.html(
 )
 PAGES = [
     st.Page("views/start.py", title="Start", url_path="start", default=True),
-    st.Page("views/training.py", title="Training", url_path="training"),
     st.Page("views/mismatch.py", title="Mismatch", url_path="mismatch"),
     st.Page("views/bench.py", title="Correction bench", url_path="bench"),
     st.Page("views/gradient.py", title="Gradient", url_path="gradient"),
     st.Page("views/tokens.py", title="Tokens", url_path="tokens"),
     st.Page("views/compare.py", title="Compare", url_path="compare"),
+    st.Page("views/training.py", title="Training", url_path="training"),
     st.Page("views/learn.py", title="Learn", url_path="learn"),
 ]
 hidden = sharing.hidden()

@@ -23,7 +23,7 @@ const ARRAYS = {
   f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, i1: Int8Array,
   u1: Uint8Array,
 }
-const STAMP = 18  // px
+const STAMP = 18, LINE = 12  // px
 
 const escaped = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" }[c]))
 
@@ -37,10 +37,12 @@ const enlarge = (node, scale) => {
 
 const addStamp = (layout, stamp, scale) => {
   if (!stamp) return
-  layout.margin.b += STAMP * scale
-  layout.height += STAMP * scale
+  const lines = stamp.split("\\n"), room = (STAMP + LINE * (lines.length - 1)) * scale
+  layout.margin.b += room
+  layout.height += room
   const at = { xref: "paper", yref: "paper", x: 1, y: 0, xanchor: "right", yanchor: "bottom", yshift: -layout.margin.b }
-  const look = { text: escaped(stamp), showarrow: false, font: { size: 9 * scale }, opacity: 0.7 }
+  const text = lines.map(escaped).join("<br>")
+  const look = { text, align: "right", showarrow: false, font: { size: 9 * scale }, opacity: 0.7 }
   layout.annotations = [...(layout.annotations ?? []), { ...at, ...look }]
 }
 

@@ -13,18 +13,21 @@ PLACES = {
     "run_picker": ".st-key-pickers",
     "upload": ".st-key-upload",
     "preset": ".st-key-preset",
-    "bounds": ".st-key-bounds",
+    "bounds": ".st-key-bounds, .st-key-live_bound",
     "choices": ".st-key-choices",
     "methods": ".st-key-methods",
     "budget": ".st-key-budget",
     "use_it": ".st-key-use_it",
+    "second": ".st-key-second, .st-key-b-live_bound",
+    "training": ".st-key-train, .st-key-live_stop, .st-key-part button:last-of-type",
     "explanations": ".st-key-what_is_this",
     "links": ".st-key-links",
 }
 """Name in hide= → where it is on a page. Hidden controls keep their values; the keyboard does not reach them."""
 
 LEFT_COLUMN = frozenset(("preset", "bounds", "choices"))
-"""Without these, the column that holds them has no use."""
+BELOW = ("budget", "second")
+"""Without those, the column that holds them has no use, unless one of these is shown in it."""
 LARGE = """
 html { font-size: 21px }
 .stCaption, [data-testid="stCaptionContainer"], .st-key-what_is_this { display: none }
@@ -48,7 +51,9 @@ def apply(names: frozenset[str], *, without_pickers: bool, another_view: bool) -
         st.warning(words.plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
     gone = names | ({"run_picker", "upload"} if without_pickers else set())
     places = [place for name, place in PLACES.items() if name in gone]
-    places += [f"[data-testid='stColumn']:has({PLACES['preset']})"] if names >= LEFT_COLUMN else []
+    if names >= LEFT_COLUMN:
+        others = "".join(f":not(:has({PLACES[name]}))" for name in BELOW if name not in names)
+        places.append(f"[data-testid='stColumn']:has({PLACES['preset']}){others}")
     rules = f"{', '.join(places)} {{ display: none }}" if places else ""
     st.html(f"<style>{rules}{LARGE if _projector(another_view) else ''}</style>")
 

@@ -12,10 +12,11 @@ from rlcorr.study import Outcome
 
 @dataclass(frozen=True)
 class StudyTable:
-    """The rows of a study, where they come from, and what became of each preset."""
+    """The rows of a study, where they come from, at length and in one line, and what became of each preset."""
 
     rows: list[dict[str, Any]]
     known: dict[str, Any]
+    source: str
     outcomes: list[Outcome]
 
 
@@ -39,4 +40,6 @@ def _studies(index: str, version: data.Stamp) -> dict[str, study.Study]:
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _table(name: str, path: str, version: data.Stamp) -> StudyTable:
     rows, known = study.read_study(name)
-    return StudyTable(rows, known, study.outcomes(rows))
+    seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
+    source = f"study {name} · seeds {seeds} · {data.digest(study.study_path(name))}"
+    return StudyTable(rows, known, source, study.outcomes(rows))

@@ -23,6 +23,7 @@ TOY = (
     "The same correction, exactly: all 364 responses over four tokens, log-ratios as wide as here ({gap:.2g}), batches "
     "of {size}. Nothing is sampled, so there are no bands."
 )
+TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
 PLANE = (
     "Every preset on this step: noise to the right, bias upwards, both in units of the on-policy gradient. Inside the "
     "dashed arc one step does better than none."

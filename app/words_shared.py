@@ -16,6 +16,8 @@ HIDEABLE = {
     "methods": "the picker of the methods in the mismatch view",
     "budget": "the budget",
     "use_it": "the configuration, ready to copy",
+    "second": "what is picked of B in the comparison",
+    "training": "the form that starts a training, and the button that stops it",
     "explanations": "“What is this?”",
     "links": "“Copy link” and the projector switch",
 }

@@ -71,7 +71,6 @@ DENSITY = "Engine (across) and trainer (up). On the diagonal the two agree."
 REWARD_TITLE = "Reward, without and with a correction"
 REWARD = "Mean over the seeds, per step. Both trainings are the same but for the cap on the weights of single tokens."
 REWARD_PRESETS = ("disabled", "decoupled_token_is")
-REWARD_SOURCE = "study {study} · mean over seeds"
 LENGTH_TITLE = "The ratio of whole answers, over their length"
 LENGTH = "One point per answer. Inside the dotted cone lies what independent noise of this size leaves."
 

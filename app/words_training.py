@@ -22,6 +22,14 @@ COMPARE = "Compare with"
 COMPARE_HELP = "Other runs in the same axes."
 TOO_MANY = "Only {most} runs fit into one picture; the others are left out."
 
+NAMED = 3
+
+
+def several(names: list[str]) -> str:
+    """Where a picture of several runs comes from; the picture itself names them all."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
 OPENED = "Step {step}"
 OPEN_IN = "Open this step in"
 RESPONSES = "The responses whose mean ratio is furthest from 1."

@@ -1,6 +1,7 @@
 """The app's script, run without a browser: what the tests of its views share."""
 
 import functools
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from app_runs import PROJECT
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import runs
+from rlcorr import runs, study
 
 MAIN = str(PROJECT / "app" / "main.py")
 RUN = "views/training.py"
@@ -19,6 +20,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(PROJECT / "app")
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    monkeypatch.setattr(study, "FOLDER", tmp_path / "study")
     return tmp_path
 
 
@@ -41,7 +43,7 @@ def _components() -> list:
 
 
 def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
-    at = AppTest.from_file(MAIN, default_timeout=30)
+    at = AppTest.from_file(MAIN, default_timeout=120)
     for key, value in query.items():
         at.query_params[key] = value
     at.switch_page(view or RUN)
@@ -54,6 +56,12 @@ def said(at: AppTest) -> str:
     """Everything the page says, without the escapes that keep Markdown out."""
     parts = [*at.warning, *at.error, *at.info, *at.caption, *at.markdown]
     return "\n".join(part.value for part in parts).replace("\\", "")
+
+
+def sources(at: AppTest) -> list[tuple[str, str]]:
+    """Title of each picture, and the line in it that says where it comes from."""
+    sent = [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
+    return [(each["title"], each["stamp"]) for each in sent if "stamp" in each]
 
 
 def shown(at: AppTest) -> dict[str, str]:

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics
+from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics, study
 from rlcorr.runs import RunManifest, StepRecord, append_metrics, finish_run, start_run, write_step
 
 PROJECT = Path(__file__).resolve().parent.parent
 CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
+PATIENCE = 120_000
+"""Milliseconds that a page waits: a first one takes a minute where the server is cold and the machine busy."""
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu"]
 
 
@@ -76,6 +78,14 @@ def make_run(
     return run
 
 
+def study_row(preset: str, seed: int, step: int, reward: float) -> dict[str, Any]:
+    """One step of one training of a study; the first seed knows the bias of its gradient at step 4."""
+    bias = 0.5 if seed == 0 and step == 4 else None
+    row: dict[str, Any] = {"preset": preset, "seed": seed, "step": step, "reward": reward, "k3": 0.01 * step}
+    row |= {"kept_fraction": 0.9, "accuracy": None, "ess": 1.0, "lr_factor": 1.0, "entropy": 1.0, "grad_norm": 1.0}
+    return row | {f"{name}_{end}": bias for name in study.GRADIENT for end in ("value", "low", "high")}
+
+
 @contextmanager
 def serve(runs: Path) -> Iterator[str]:
     """The app over these runs; its address."""
@@ -101,7 +111,7 @@ def serve(runs: Path) -> Iterator[str]:
 
 
 def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE / 1000
     while time.monotonic() < deadline and server.poll() is None:
         try:
             with urllib.request.urlopen(url, timeout=2):
@@ -113,11 +123,14 @@ def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
 
 @contextmanager
 def browser(**context: Any) -> Iterator[Page]:
-    """A fresh page; options are those of Playwright's new_context."""
+    """A fresh page, which waits patiently; options are those of Playwright's new_context."""
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *QUIET])
         try:
-            yield chromium.new_context(**context).new_page()
+            page = chromium.new_context(**context).new_page()
+            page.set_default_timeout(PATIENCE)
+            yield page
         finally:
             chromium.close()
 

@@ -50,8 +50,9 @@ def every_figure_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library leaves out plotly's check of every property, which costs six times the rest of a figure."""
     drawing = sys.modules.get("rlcorr.drawing")
     if drawing is not None:
-        figure = drawing.Figure
-        monkeypatch.setattr(drawing, "Figure", lambda **parts: figure(**parts | {"_validate": True}))
+        made = drawing.Figure.__init__
+        checked = {"_validate": True}
+        monkeypatch.setattr(drawing.Figure, "__init__", lambda self, *a, **parts: made(self, *a, **parts | checked))
 
 
 @pytest.fixture
@@ -60,5 +61,4 @@ def page():
     from app_runs import browser
 
     with browser(viewport={"width": 1440, "height": 900}) as opened:
-        opened.set_default_timeout(30_000)
         yield opened

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from app_pages import committed, one_scan, open_app, root, said
-from app_runs import add_step, make_record, make_run
+from app_runs import add_step, make_record, make_run, study_row
 
 from rlcorr import PRESETS, parquet, preset, runs, study
 
@@ -66,22 +66,22 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
         assert f"k3 **{float((d.exp() - 1 - d).mean()):.4g}**" in said(at)
 
 
-def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> None:
     """Two seeds: the curve is their mean."""
-    monkeypatch.setattr(study, "FOLDER", stories / "study")
-    (stories / "study").mkdir()
-    (stories / "study" / "index.toml").write_text(
+    study.FOLDER.mkdir()
+    one = '[{name}]\nstory = "About {name}."\nlook = "l"\noptions = ""\n'
+    (study.FOLDER / "index.toml").write_text(
         '[shared]\nseeds = [0]\npresets = ["disabled"]\noptions = ""\nsketches = ""\n'
-        '[stale_8]\nstory = "s"\nlook = "l"\noptions = ""\n',
+        + one.format(name="first") + one.format(name="stale_8"),
         encoding="utf-8",
-    )
+    )  # fmt: skip
     rows = [
-        {"preset": name, "seed": seed, "step": step, "reward": 0.1 * step + 0.2 * seed}
+        study_row(name, seed, step, 0.1 * step + 0.2 * seed)
         for name in ("disabled", "decoupled_token_is")
         for seed in (0, 1)
         for step in (1, 2)
     ]
-    (stories / "study" / "stale_8.parquet").write_bytes(parquet.from_rows(rows, {}))
+    study.study_path("stale_8").write_bytes(parquet.from_rows(rows, {}))
     at = open_app(VIEW)
     assert "##### Collapsing" in said(at)
     (told,) = [str(e.proto) for e in at.get("bidi_component") if "picture_Collapsing" in e.proto.id]
@@ -91,6 +91,8 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path, monke
     at.button(key="story_Collapsing").click().run()
     assert not at.exception
     assert at.session_state["last_preset"] == "disabled"
+    assert "About stale_8." in said(at)
+    assert "About first." not in said(at)
 
 
 def test_a_damaged_step_of_a_story_is_named(stories: Path) -> None:
@@ -115,7 +117,7 @@ def test_own_runs_are_found_and_open(stories: Path) -> None:
     at.button(key="own_mine").click().run()
     assert not at.exception
     assert "mine · step 0, 1 recorded · running" in said(at)
-    assert "Responses" in said(at)
+    assert "Step 0" in said(at)
 
 
 def test_an_old_link_keeps_its_run(stories: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from app_pages import one_scan, open_app, root, said, shown
-from app_runs import add_step, make_record, make_run
+from app_runs import add_step, make_record, make_run, study_row
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import live_run, parquet, runs, study, training_plots
@@ -41,13 +41,12 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def studies(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def studies(root: Path) -> Path:
     """A run, so that the page has something to show, and a study of two presets with two seeds and four steps."""
     make_run(root, "alpha", steps=1)
-    folder = root / "study"
+    folder = study.FOLDER
     folder.mkdir()
     (folder / "index.toml").write_text(INDEX)
-    monkeypatch.setattr(study, "FOLDER", folder)
     rows = [
         study_row(preset, seed, step, reward)
         for preset, rewards in (("disabled", (0.2, 0.4)), ("decoupled_token_is", (0.6, 0.7)))
@@ -57,13 +56,6 @@ def studies(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     known = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
     runs.write_whole(study.study_path("small"), parquet.from_rows(rows, known))
     return folder
-
-
-def study_row(preset: str, seed: int, step: int, reward: float) -> dict[str, Any]:
-    bias = 0.5 if seed == 0 and step == 4 else None
-    row: dict[str, Any] = {"preset": preset, "seed": seed, "step": step, "reward": reward, "k3": 0.01 * step}
-    row |= {"kept_fraction": 0.9, "accuracy": None, "ess": 1.0, "lr_factor": 1.0, "entropy": 1.0, "grad_norm": 1.0}
-    return row | {f"{name}_{end}": bias for name in study.GRADIENT for end in ("value", "low", "high")}
 
 
 def pictures(at: AppTest) -> dict[str, dict[str, Any]]:
@@ -209,9 +201,8 @@ def test_a_study_that_is_missing_or_damaged_says_how_to_make_it(studies: Path) -
     assert "unknown study 'big'" in said(open_app(VIEW, part="Study", study="big"))
 
 
-def test_no_index_of_studies(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_index_of_studies(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    monkeypatch.setattr(study, "FOLDER", root / "study")
     assert "There is no index of studies" in said(open_app(VIEW, part="Study"))
 
 

@@ -116,20 +116,20 @@ def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
 def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
     hosts: set[str | None] = set()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
-    for path in ("run", "bench"):
+    for path in ("training", "bench"):
         visit(page, f"{url}/{path}")
     assert hosts <= {"127.0.0.1", None}  # None: data: and blob: addresses
 
 
 def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
-    visit(page, f"{url}/run")
+    visit(page, f"{url}/training")
     expect(page.get_by_role("cell", name=HOSTILE, exact=True).first).to_be_visible()
     assert page.title() == "rlcorr"
     assert page.locator("a[href^='javascript']").count() == 0
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
 
 
-@pytest.mark.parametrize("path", ["run", "bench?preset=decoupled_k3_rs_token_tis"])
+@pytest.mark.parametrize("path", ["training", "bench?preset=decoupled_k3_rs_token_tis"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_scrolls_only_downwards(url: str, path: str, scheme: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
@@ -142,7 +142,7 @@ def test_a_phone_scrolls_only_downwards(url: str, path: str, scheme: str) -> Non
 def test_a_run_grows_while_one_watches(page: Page, tmp_path: Path) -> None:
     make_run(tmp_path, "alpha", steps=1)
     with serve(tmp_path) as address:
-        visit(page, f"{address}/run")
+        visit(page, f"{address}/training")
         expect(page.get_by_text("alpha · step 0, 1 recorded · complete")).to_be_visible()
         run = make_run(tmp_path / "local", "mine", steps=1, status="running")
         expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
@@ -169,7 +169,7 @@ def test_a_damaged_run_shows_no_traceback(page: Page, tmp_path: Path) -> None:
     (run / "manifest.json").write_text("{")
     (run / "steps" / "step_000001.parquet").write_bytes(b"PAR1")
     with serve(tmp_path) as address:
-        visit(page, f"{address}/run")
+        visit(page, f"{address}/training")
         expect(page.get_by_text("Showing step 0, the newest that can be read.")).to_be_visible()
         expect(page.get_by_text("not a readable manifest")).to_be_visible()
         assert page.get_by_test_id("stException").count() == 0

@@ -146,7 +146,6 @@ def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_scrolls_only_downwards(url: str, query: str, scheme: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
-        phone.set_default_timeout(60_000)
         visit(phone, f"{url}?{query}")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth")

@@ -42,19 +42,6 @@ def url(root: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(autouse=True, scope="module")
-def patience() -> None:
-    """Tests of the browser share the cores with one another."""
-    expect.set_options(timeout=20_000)
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    with browser(viewport={"width": 1440, "height": 900}, accept_downloads=True) as opened:
-        opened.set_default_timeout(60_000)
-        yield opened
-
-
 def visit(page: Page, address: str, text: str | None = None) -> None:
     page.goto(address)
     page.get_by_text(text or "What the bound costs").first.wait_for(state="attached")
@@ -292,7 +279,6 @@ def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Pa
 
 def test_a_touch_screen_shows_the_buttons(url: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
-        phone.set_default_timeout(60_000)
         visit(phone, f"{url}/bench")
         drawn(phone, "weights")
         expect(phone.locator(".st-key-weights .rl-save")).not_to_have_css("opacity", "0")
@@ -304,7 +290,6 @@ def test_a_touch_screen_shows_the_buttons(url: str) -> None:
 @pytest.mark.parametrize(("scheme", "projector"), [("light", "1"), ("dark", "0")])
 def test_a_phone_scrolls_only_downwards(url: str, scheme: str, projector: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
-        phone.set_default_timeout(60_000)
         for path, text in PAGES.items():
             visit(phone, f"{url}/{path}{'&' if '?' in path else '?'}projector={projector}", text)
             main = phone.get_by_test_id("stMain")
@@ -326,7 +311,7 @@ def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
 
 
 def test_every_picture_has_a_text_and_its_buttons_a_name(page: Page, url: str) -> None:
-    for path in ("", "run", "mismatch", "bench"):
+    for path in ("", "training", "mismatch", "bench"):
         visit(page, f"{url}/{path}", PAGES[path])
         page.wait_for_selector(".rl-picture .main-svg")
         names = page.locator(".rl-picture").evaluate_all("all => all.map((e) => e.getAttribute('aria-label') ?? '')")

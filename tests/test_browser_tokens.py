@@ -194,7 +194,6 @@ def test_a_phone_shows_the_token_below_the_text(url: str, scheme: str, run: str)
     with browser(
         viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, is_mobile=True
     ) as phone:  # fmt: skip
-        phone.set_default_timeout(30_000)
         visit(phone, f"{url.replace('alpha', run)}&preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth")

@@ -5,23 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import add_step, browser, make_record, make_run, serve, settled
+from app_runs import PATIENCE, add_step, browser, make_record, make_run, serve, settled
 from playwright.sync_api import Page, expect
 from tiny import save_tiny_model
 
 from rlcorr import runs
 
 pytestmark = pytest.mark.slow
-PAGE = "training"
-"""The Training page's path: it is the first of the pages."""
-
-
-@pytest.fixture(autouse=True)
-def patience() -> Iterator[None]:
-    """A training is started beside a browser here."""
-    expect.set_options(timeout=180_000)
-    yield
-    expect.set_options(timeout=5_000)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +24,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     make_run(folder, "gamma", steps=3)
     with serve(folder) as address:
         yield address
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    with browser(viewport={"width": 1440, "height": 1000}) as opened:
-        opened.set_default_timeout(60_000)
-        yield opened
 
 
 def visit(page: Page, address: str) -> None:
@@ -61,7 +44,7 @@ def click(page: Page, picture: str, share: float) -> None:
 
 def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) -> None:
     """Steps 10, 20 and 30 from edge to edge: the middle is 20."""
-    visit(page, f"{url}/{PAGE}?run=alpha")
+    visit(page, f"{url}/training?run=alpha")
     expect(page.get_by_role("heading", name="Step 30")).to_be_visible()
     click(page, "curve_mismatch", 0.5)
     expect(page.get_by_role("heading", name="Step 20")).to_be_visible()
@@ -74,14 +57,14 @@ def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) 
 
 
 def test_a_click_works_again_after_the_picture_was_redrawn(page: Page, url: str) -> None:
-    visit(page, f"{url}/{PAGE}?run=alpha")
+    visit(page, f"{url}/training?run=alpha")
     for share, step in ((0.02, 10), (0.5, 20), (0.98, 30), (0.02, 10)):
         click(page, "curve_reward", share)
         expect(page.get_by_role("heading", name=f"Step {step}")).to_be_visible()
 
 
 def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Page, url: str) -> None:
-    visit(page, f"{url}/{PAGE}?run=alpha")
+    visit(page, f"{url}/training?run=alpha")
     page.get_by_role("combobox", name="Compare with").click()
     page.get_by_role("option", name="beta").click()
     page.wait_for_url(re.compile("with=beta"))
@@ -95,7 +78,7 @@ def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Pag
     page.get_by_role("link", name="Training", exact=True).click()
     expect(names).to_have_text(["alpha", "beta"])
     page.wait_for_url(re.compile("with=beta"))
-    visit(page, f"{url}/{PAGE}?run=alpha&with=beta,gamma")
+    visit(page, f"{url}/training?run=alpha&with=beta,gamma")
     expect(names).to_have_count(3)
     page.go_back()
     expect(names).to_have_text(["alpha", "beta"])
@@ -105,8 +88,7 @@ def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Pag
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_scrolls_only_downwards(url: str, query: str, scheme: str) -> None:
     with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
-        phone.set_default_timeout(60_000)
-        phone.goto(f"{url}/{PAGE}?{query}")
+        phone.goto(f"{url}/training?{query}")
         settled(phone)
         expect(phone.get_by_text("Show", exact=True)).to_be_visible()
         main = phone.get_by_test_id("stMain")
@@ -118,8 +100,7 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(page: Pag
     make_run(tmp_path, "alpha", steps=1)
     save_tiny_model(tmp_path / "warm_start" / "checkpoint")
     with serve(tmp_path) as address:
-        page.set_default_timeout(180_000)
-        page.goto(f"{address}/{PAGE}?run=alpha&part=Train")
+        page.goto(f"{address}/training?run=alpha&part=Train")
         prompts = page.get_by_role("spinbutton", name="Prompts per step")
         prompts.fill("4")
         prompts.press("Enter")
@@ -132,8 +113,8 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(page: Pag
         expect(page.get_by_text("A training is in progress. Another can be started")).to_be_visible()
         assert page.context.browser is not None
         with page.context.browser.new_page(viewport={"width": 390, "height": 844}) as other:
-            other.set_default_timeout(180_000)
-            other.goto(f"{address}/{PAGE}?run=alpha")
+            other.set_default_timeout(PATIENCE)
+            other.goto(f"{address}/training?run=alpha")
             expect(other.get_by_text(re.compile(r"Step \d+ of 400 · .* left at this pace"))).to_be_visible()
             other.get_by_role("button", name="Show its last batch").click()
             other.wait_for_url(re.compile("run=addition_1"))

@@ -21,7 +21,7 @@ Corrected = tuple[CorrectionResult, dict[str, float]]
 
 
 def show(chosen: state.Selection) -> None:
-    with st.expander("What is this?"):
+    with st.expander("What is this?", key="what_is_this"):
         st.write(say.EXPLAIN)
     modes = [say.CONFIGURATIONS, say.RUNS]
     mode = st.segmented_control(
@@ -48,8 +48,9 @@ def _configurations(chosen: state.Selection, record: StepRecord) -> None:
     left, right = st.columns([1, 3], gap="medium")
     with left:
         a = _picked("A", "preset", state.DEFAULT_PRESET, state.FIRST)
-        st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
-        b = _picked("B", "preset_b", SECOND_PRESET, state.SECOND)
+        with st.container(key="second"):
+            st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
+            b = _picked("B", "preset_b", SECOND_PRESET, state.SECOND)
     for sentence in state.notices("preset_b", f"{state.SECOND}fields"):
         above.warning(words.plain(sentence))
     with right:
@@ -150,7 +151,9 @@ def _gradients(chosen: state.Selection, step: int, a: CorrectionConfig, b: Corre
 
 
 def _runs(chosen: state.Selection, record: StepRecord) -> None:
-    second = controls.pick_second(data.known(), chosen)
+    place = st.container(key="second")
+    with place:
+        second = controls.pick_second(data.known(), chosen)
     for sentence in state.notices("run_b", "step_b"):
         st.warning(words.plain(sentence))
     if second.step is None:
@@ -160,11 +163,12 @@ def _runs(chosen: state.Selection, record: StepRecord) -> None:
     if other is None:
         return
     names = {"A": say.batch_name(chosen.slug, record.step), "B": say.batch_name(second.slug, other.step)}
-    st.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(chosen, second))
+    place.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(chosen, second))
     st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
+    sources = data.source(chosen.run, record.step), data.source(second.run, other.step)
     try:
-        _densities(names, record.batch, other.batch)
-        _same_configuration(record.batch, other.batch)
+        _densities(names, record.batch, other.batch, sources)
+        _same_configuration(record.batch, other.batch, "\n".join(sources))
     except UsageError as error:
         st.error(words.plain(str(error)))
 
@@ -177,36 +181,37 @@ def _swap_runs(a: state.Selection, b: state.Selection) -> None:
         state.changed(step)
 
 
-def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch) -> None:
+def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tuple[str, str]) -> None:
     magnified = comparison_plots.ratio_densities(a, b)
-    for place, (name, title), batch, figure in zip(
-        st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), strict=True
+    for place, (name, title), batch, figure, source in zip(
+        st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
     ):
         with place:
             st.markdown(f"##### {name}: {title}\n\n{words.plain(triage(batch)[0].sentence)}")
-            picture("Both probabilities", plots.probability_density(batch), key=f"density_{name}", caption=say.DENSITY)
-            picture("The difference", figure, key=f"magnified_{name}", caption=say.MAGNIFIED)
+            both = plots.probability_density(batch)
+            picture("Both probabilities", both, key=f"density_{name}", caption=say.DENSITY, source=source)
+            picture("The difference", figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
 
 
 @st.fragment
-def _same_configuration(a: TokenBatch, b: TokenBatch) -> None:
+def _same_configuration(a: TokenBatch, b: TokenBatch, source: str) -> None:
     left, right = st.columns([1, 3], gap="medium")
     with left:
         config = controls.settings(PRESETS[controls.preset_name()].config)
         for sentence in state.notices():
             st.warning(words.plain(sentence))
     with right:
-        _live_same(a, b, config)
+        _live_same(a, b, config, source)
 
 
 @st.fragment
-def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig) -> None:
+def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig, source: str) -> None:
     """A threshold that is dragged reruns this function and nothing else."""
     config = controls.live_bound(config)
     st.caption(words.plain(config.explain()))
     left, right = st.columns(2, gap="medium")
     with left:
-        picture("The tail", comparison_plots.tails(a, b), key="tails", caption=say.TAIL)
+        picture("The tail", comparison_plots.tails(a, b), key="tails", caption=say.TAIL, source=source)
     with right:
         try:
             _metrics(metric_pairs(data.corrected(a, config)[1], data.corrected(b, config)[1]))

@@ -97,7 +97,8 @@ def _curves(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, confi
         gap, size = spread_of(batch), len(batch.response_mask)
         exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
         figure = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
-        picture("The toy, exactly", figure, key="toy_curves", caption=say.TOY.format(gap=gap, size=size))
+        caption, source = say.TOY.format(gap=gap, size=size), say.TOY_SOURCE.format(source=state.source())
+        picture("The toy, exactly", figure, key="toy_curves", caption=caption, source=source)
 
 
 def _plane(

@@ -23,6 +23,11 @@ def follow(chosen: state.Selection) -> None:
 
 def train() -> None:
     """Unless it is forbidden, or one is in progress, the form that starts a training."""
+    with st.container(key="train"):
+        _train()
+
+
+def _train() -> None:
     if live_run.is_forbidden():
         st.info(words.plain(say.FORBIDDEN.format(name=live_run.FORBID)))
     elif live_run.in_progress():

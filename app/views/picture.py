@@ -80,7 +80,8 @@ def picture(
 ) -> None:
     """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
 
-    The figure carries `source`, by default that of the chosen step, in itself and where it is saved. After a click
+    The figure carries `source`, by default that of the chosen step, in itself and where it is saved, a line for each of
+    its lines. After a click
     inside the axes `on_click` is called, and st.session_state[key]["click"]["x"] says where.
     """
     st.markdown(f"**{title}**")

@@ -6,6 +6,7 @@ from pathlib import Path
 import data
 import state
 import streamlit as st
+import training_data
 import words
 import words_start as say
 from views.picture import picture
@@ -15,7 +16,7 @@ from rlcorr import mismatch_plots, plots, runs, study_plots
 from rlcorr.errors import UsageError
 from rlcorr.regions import SEQUENCE_METHODS
 from rlcorr.report import describe
-from rlcorr.study import read_study, study_path
+from rlcorr.study import study_path
 from rlcorr.types import TokenBatch
 
 HEIGHT = 215  # pixels of a picture: three stories fit one screen
@@ -82,9 +83,9 @@ def _lengths(story: Story, run: Path) -> float:
 
 
 def _reward(story: Story, run: Path) -> None:
-    rows = read_study(say.STUDY)[0]
-    figure = study_plots.study_curves(rows, say.REWARD_PRESETS, "reward")
-    _picture(say.REWARD_TITLE, figure, say.REWARD, story, say.REWARD_SOURCE.format(study=say.STUDY))
+    table = training_data.table(say.STUDY)
+    figure = study_plots.study_curves(table.rows, say.REWARD_PRESETS, "reward")
+    _picture(say.REWARD_TITLE, figure, say.REWARD, story, table.source)
 
 
 def _k3(batch: TokenBatch) -> float:

@@ -58,7 +58,7 @@ def _curves(table: StudyTable) -> None:
             if figure is None:
                 st.info(say.NO_BIAS)
             else:
-                picture(title, figure, key=f"study_{column}", caption=caption)
+                picture(title, figure, key=f"study_{column}", caption=caption, source=table.source)
 
 
 def _outcomes(table: StudyTable) -> None:

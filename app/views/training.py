@@ -55,7 +55,7 @@ def _runs(chosen: state.Selection) -> None:
 
 
 def _story(chosen: state.Selection) -> None:
-    with st.expander("What is this?"):
+    with st.expander("What is this?", key="what_is_this"):
         st.markdown(words.EXPLAIN)
     try:
         story = data.manifest(chosen.run).story
@@ -77,6 +77,7 @@ def _curves(chosen: state.Selection) -> None:
     if others:
         st.html(words.swatches(training_plots.run_colours(list(rows))))
         st.caption(say.DOTTED)
+    source = data.source(chosen.run, None) if len(rows) == 1 else say.several(list(rows))
     panels = list(training_plots.PANELS.items())
     for first in range(0, len(panels), ACROSS):
         for place, (name, panel) in zip(st.columns(ACROSS), panels[first : first + ACROSS], strict=False):
@@ -84,7 +85,8 @@ def _curves(chosen: state.Selection) -> None:
             figure = training_plots.over_steps(panel, rows, at=chosen.step, recorded=chosen.steps)
             key = f"curve_{name}"
             with place:
-                picture(title, figure, key=key, caption=caption, on_click=partial(_clicked, key, chosen.steps))
+                clicked = partial(_clicked, key, chosen.steps)
+                picture(title, figure, key=key, caption=caption, source=source, on_click=clicked)
     st.caption(say.CLICK)
 
 
