@@ -36,7 +36,7 @@ test-fast: $(READY) ## the tests that start no engine, browser or page, with few
 record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.toml
 	@$(BIN)/python -m rlcorr record $(RUN)
 
-record-all: $(READY) ## make all committed runs again: 52 minutes on one core
+record-all: $(READY) ## make all committed runs again: about an hour on one core
 	@$(BIN)/python -m rlcorr record all
 
 study: $(READY) ## what became of every preset under mismatches that break a training; ARGS="stale_8 --train" trains anew
