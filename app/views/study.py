@@ -73,8 +73,8 @@ def _outcomes(table: StudyTable) -> None:
 
 
 def _share(interval: Interval) -> str:
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    return f"{interval.value:.2f} [{interval.low:.2f},\u00a0{interval.high:.2f}]"
 
 
 def _tiny(interval: Interval) -> str:
-    return f"{interval.value:.0e} [{interval.low:.0e}, {interval.high:.0e}]"
+    return f"{interval.value:.0e} [{interval.low:.0e},\u00a0{interval.high:.0e}]"
