@@ -199,7 +199,7 @@ def _short(name: str, longest: int = 16) -> str:
     """Without its first words if it is too long: names of one family differ at their ends."""
     if len(name) <= longest:
         return _literal(name)
-    ends = [name[i:] for i, letter in enumerate(name) if letter == "_" and len(name) - i < longest]
+    ends = [name[i + 1 :] for i, letter in enumerate(name) if letter == "_" and len(name) - i <= longest]
     return _literal(f"…{ends[0]}" if ends else f"{name[: longest - 1]}…")
 
 

@@ -67,7 +67,7 @@ def _outcomes(table: StudyTable) -> None:
         [o.preset, _share(o.reward), _share(o.best_reward), _tiny(o.k3), _share(o.kept_fraction)]
         for o in table.outcomes
     ]
-    st.html(words.table(say.OUTCOME_COLUMNS, rows))
+    st.html(f"{say.WHOLE_NUMBERS}<div class='rl-outcomes'>{words.table(say.OUTCOME_COLUMNS, rows)}</div>")
     facts = f"{seeds} seeds, {steps} steps; {table.known.get('engine', '')}, {table.known.get('hardware', '')}."
     st.caption(f"{say.OUTCOMES} {words.plain(facts)}")
 
@@ -77,4 +77,6 @@ def _share(interval: Interval) -> str:
 
 
 def _tiny(interval: Interval) -> str:
-    return f"{interval.value:.0e} [{interval.low:.0e},\u00a0{interval.high:.0e}]"
+    """One digit; a hyphen at which no line breaks."""
+    text = f"{interval.value:.1g} [{interval.low:.1g},\u00a0{interval.high:.1g}]"
+    return text.replace("-", "\N{NON-BREAKING HYPHEN}")
