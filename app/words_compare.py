@@ -108,7 +108,7 @@ def signed(value: float) -> str:
 
 def interval(found: Interval, *, sign: bool = False) -> str:
     text = _signed if sign else short
-    return f"{text(found.value)} [{text(found.low)}, {text(found.high)}]"
+    return f"{text(found.value)} [{text(found.low)},\u00a0{text(found.high)}]"
 
 
 def gradient_rows(found: GradientComparison) -> list[Hinted]:

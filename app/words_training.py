@@ -61,6 +61,11 @@ OUTCOMES = (
     "the way: the best five steps together."
 )
 OUTCOME_COLUMNS = ["Preset", "Reward at the end", "Highest on the way", "k3 at the end", "Kept"]
+WHOLE_NUMBERS = """<style>
+.rl-outcomes .rl-table td { overflow-wrap: normal }
+.rl-outcomes .rl-table td:first-child { overflow-wrap: anywhere; min-width: 4rem }
+</style>"""
+"""A line breaks within names, and not within numbers."""
 NO_STUDIES = "There is no index of studies in {folder}, so none can be shown."
 NO_BIAS = "No step of this study has a score sketch, so the bias of its gradients is not known."
 MAKE_STUDY = "`python -m rlcorr study {name} --train` makes it anew."

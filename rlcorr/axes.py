@@ -9,6 +9,8 @@ import numpy as np
 from rlcorr.ratios import SAFETY_BOUND
 
 SMALLEST_PLACE = 1e-12
+SMALLEST_GAP = 0.09
+"""Of an axis, between two of its labels."""
 RATIO_TICKS = (*(1 + 10.0**-k for k in range(5, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
 
 
@@ -37,7 +39,7 @@ def threshold_place(threshold: float, *, of_ratio: bool) -> float:
 
 
 def threshold_axis(thresholds: Sequence[float], *, of_ratio: bool) -> dict[str, Any]:
-    """Labelled with the bounds themselves."""
+    """Labelled with the bounds themselves, as far apart as a phone needs."""
     places = [threshold_place(threshold, of_ratio=of_ratio) for threshold in thresholds]
     first, last = min(places), max(places)
     axis = {"title_text": "threshold", "type": "log", "range": [math.log10(first), math.log10(last)]}
@@ -47,9 +49,20 @@ def threshold_axis(thresholds: Sequence[float], *, of_ratio: bool) -> dict[str, 
     else:
         bounds = [(-1 if below else 1) * 10.0**k for k in range(-12, 9)]
     at = [threshold_place(bound, of_ratio=of_ratio) for bound in bounds]
-    ticks = [(place, bound) for place, bound in zip(at, bounds, strict=True) if first <= place <= last]
+    apart = (last / first) ** SMALLEST_GAP
+    ticks: list[tuple[float, float]] = []
+    for place, bound in zip(at, bounds, strict=True):
+        if first <= place <= last and (not ticks or place >= ticks[-1][0] * apart):
+            ticks.append((place, bound))
     axis["read"] = ("exp of −" if below else "exp") if of_ratio else ("−" if below else "")
     return axis | {"tickvals": [place for place, _ in ticks], "ticktext": [f"{bound:.6g}" for _, bound in ticks]}
+
+
+def power_axis(low: float, high: float) -> dict[str, Any]:
+    """From the decade of the lowest value to the end of that of the highest; about four labels, all powers of ten."""
+    span = [math.floor(math.log10(low)), math.floor(math.log10(high)) + 1]
+    every = max(1, round((span[1] - span[0]) / 4))
+    return {"type": "log", "exponentformat": "power", "dtick": every, "range": span}
 
 
 def span_of(log_values: np.ndarray) -> float:

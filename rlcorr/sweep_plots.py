@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from rlcorr.axes import threshold_axis, threshold_place
+from rlcorr.axes import power_axis, threshold_axis, threshold_place
 from rlcorr.config import RejectionRule
 from rlcorr.drawing import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
 from rlcorr.sweep import Sweep, Swept
@@ -41,7 +42,9 @@ def mismatch_over(
 ) -> Figure:
     """Of what is kept: k3, and χ² of the weights that are left; values ≤ 0 have no place on a logarithmic axis."""
     lines = {"k3 of the kept tokens": swept.kept_k3_kl, "χ² of the weights": swept.kept_chi2}
-    y = {"type": "log", "exponentformat": "power"}
+    found = torch.cat(list(lines.values()))
+    found = found[found.isfinite() & (found > 1e-12)]
+    y = power_axis(float(found.min()), float(found.max())) if len(found) else power_axis(1e-6, 1)
     return _over(lines, dict(zip(lines, (REJECTED, _PURPLE), strict=True)), thresholds, of_ratio, at, y)
 
 

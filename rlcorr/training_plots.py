@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlcorr.axes import power_axis
 from rlcorr.drawing import ACROSS, REJECTED, Figure, Part, Parts, figure, vertical_line
 from rlcorr.report import PREFIX
 
@@ -152,9 +153,7 @@ def value_axis(values: Sequence[float], *, log: bool = False, share: bool = Fals
         return {"range": [0, 1]}
     low, high = min(values), max(values)
     if log:
-        span = [math.floor(math.log10(low)), math.floor(math.log10(high)) + 1]
-        every = max(1, round((span[1] - span[0]) / 4))
-        return {"type": "log", "exponentformat": "power", "dtick": every, "range": span}
+        return power_axis(low, high)
     if share:
         return {"range": [min(low - 0.01, 0.95), 1.005]}
     room = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
@@ -197,7 +196,11 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
 
 
 def _short(name: str, longest: int = 16) -> str:
-    return _literal(name if len(name) <= longest else f"{name[: longest - 1]}…")
+    """Without its first words if it is too long: names of one family differ at their ends."""
+    if len(name) <= longest:
+        return _literal(name)
+    ends = [name[i + 1 :] for i, letter in enumerate(name) if letter == "_" and len(name) - i <= longest]
+    return _literal(f"…{ends[0]}" if ends else f"{name[: longest - 1]}…")
 
 
 def _literal(text: str) -> str:

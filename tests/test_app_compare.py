@@ -88,9 +88,9 @@ def test_gradients_are_the_librarys(committed: None) -> None:
     assert numbers["Cosine, A with B"] == f"{found.between.value:.2f}"
     assert numbers["B is better in"] == f"{100 * found.b_is_better:.2f} %"
     noise = found.noise
-    assert row(at, "Noise")[2] == f"{noise.value:+.2f} [{noise.low:+.2f}, {noise.high:+.2f}]"
+    assert row(at, "Noise")[2] == f"{noise.value:+.2f} [{noise.low:+.2f},\u00a0{noise.high:+.2f}]"
     error = found.b.error
-    assert row(at, "Error")[1] == f"{error.value:.2f} [{error.low:.2f}, {error.high:.2f}]"
+    assert row(at, "Error")[1] == f"{error.value:.2f} [{error.low:.2f},\u00a0{error.high:.2f}]"
 
 
 def test_a_step_without_a_sketch_says_so(root: Path) -> None:

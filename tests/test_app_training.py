@@ -180,7 +180,7 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     assert lines["decoupled_token_is"]["y"] == pytest.approx([0.65] * 4)
     page = html(at)
     assert page.index("decoupled_token_is</td>") < page.index("disabled</td>")  # the higher reward first
-    assert "0.65 [0.60, 0.70]" in page
+    assert "0.65 [0.60,\u00a00.70]" in page
     assert "2 seeds, 4 steps; vllm, 1 CPU threads." in said(at)
 
 

@@ -58,4 +58,5 @@ def test_shares_and_mismatch_over_a_rule() -> None:
     drawn = list(trace(mismatch, "k3 of the kept tokens").y)
     assert math.isnan(drawn[0])
     assert drawn[1:] == pytest.approx([half / 3, (half + two) / 4], rel=1e-5)
+    assert list(mismatch.layout.yaxis.range) == [-2, 0]  # from 0.01 to 1, and not the 0
     assert [shape.x0 for shape in mismatch.layout.shapes] == [1.0]

@@ -7,7 +7,7 @@ import pytest
 
 from rlcorr import study_plots, training_plots
 from rlcorr.drawing import ACROSS
-from rlcorr.training_plots import PANELS, Panel, nearest, over_steps, spread
+from rlcorr.training_plots import PANELS, Panel, _short, nearest, over_steps, spread
 
 K3 = Panel({"k3": "rollout_corr/k3_kl"}, log=True)
 TWO = Panel({"first": "a", "second": "b"}, sparse=frozenset({"b"}))
@@ -139,3 +139,10 @@ def test_the_bias_has_its_own_interval_where_there_is_a_sketch() -> None:
     assert list(trace(figure, "a").y) == [1.0, 0.1]
     assert list(figure.data[0].y) == [2.0, 0.2, 0.1, 0.5]  # 0.05 lies below what is drawn
     assert study_plots.study_bias([study_row("a", 0, 1, 1.0)], ["a"]) is None
+
+
+def test_names_of_one_family_keep_their_ends() -> None:
+    assert _short("decoupled_token_icepop") == "…token_icepop"
+    assert _short("decoupled_token_is") == "…token_is"
+    assert _short("kv_fp8_e5m2") == "kv_fp8_e5m2"
+    assert _short("a<nameofonelongword") == "a&lt;nameofonelong…"

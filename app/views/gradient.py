@@ -147,7 +147,7 @@ def _kl(of: gradient_data.Identity, sketch: Sketch) -> None:
 
 
 def _range(interval: Interval) -> str:
-    return f"{_short(interval.value)} ({_short(interval.low)} to {_short(interval.high)})"
+    return f"{_short(interval.value)} ({_short(interval.low)}\u00a0to\u00a0{_short(interval.high)})"
 
 
 def show(chosen: state.Selection) -> None:

@@ -67,14 +67,16 @@ def _outcomes(table: StudyTable) -> None:
         [o.preset, _share(o.reward), _share(o.best_reward), _tiny(o.k3), _share(o.kept_fraction)]
         for o in table.outcomes
     ]
-    st.html(words.table(say.OUTCOME_COLUMNS, rows))
+    st.html(f"{say.WHOLE_NUMBERS}<div class='rl-outcomes'>{words.table(say.OUTCOME_COLUMNS, rows)}</div>")
     facts = f"{seeds} seeds, {steps} steps; {table.known.get('engine', '')}, {table.known.get('hardware', '')}."
     st.caption(f"{say.OUTCOMES} {words.plain(facts)}")
 
 
 def _share(interval: Interval) -> str:
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    return f"{interval.value:.2f} [{interval.low:.2f},\u00a0{interval.high:.2f}]"
 
 
 def _tiny(interval: Interval) -> str:
-    return f"{interval.value:.0e} [{interval.low:.0e}, {interval.high:.0e}]"
+    """One digit; a hyphen at which no line breaks."""
+    text = f"{interval.value:.1g} [{interval.low:.1g},\u00a0{interval.high:.1g}]"
+    return text.replace("-", "\N{NON-BREAKING HYPHEN}")
