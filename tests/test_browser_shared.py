@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -122,13 +123,14 @@ def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest
     monkeypatch.syspath_prepend(PROJECT / "app")
     import sharing
 
-    for path, names in (("mismatch", {"methods"}), ("bench", set(sharing.PLACES) - {"methods"})):
+    elsewhere = {"mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
+    for path, names in {**elsewhere, "bench": set(sharing.PLACES).difference(*elsewhere.values())}.items():
         visit(page, f"{url}/{path}", PAGES[path])
         for name in names:
-            expect(page.locator(sharing.PLACES[name]).first).to_be_visible()
+            expect(page.locator(sharing.PLACES[name]).filter(visible=True).first).to_be_visible()
         visit(page, f"{url}/{path}?hide={','.join(names)}", PAGES[path])
         for name in names:
-            expect(page.locator(sharing.PLACES[name]).first).to_be_hidden()
+            expect(page.locator(sharing.PLACES[name]).filter(visible=True)).to_have_count(0)
 
 
 def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
@@ -234,10 +236,10 @@ def test_the_table_of_weights_holds_the_librarys_numbers(page: Page, url: str, r
     rows = [row for row in table(content) if row["trace"] == "kept"]
     batch, config = batch_of(root, 0), CorrectionConfig(rollout_is="token", rollout_is_threshold=1.1)
     result = correct(batch, config)
-    kept = plots.weight_histogram(batch, result, config).to_dict()["data"][0]
+    kept: Any = plots.weight_histogram(batch, result, config).data[0]
     x = np.array([float(row["x: importance weight"]) for row in rows])
-    assert x == pytest.approx(np.exp(np.asarray(kept["x"], float)), rel=1e-12)
-    assert [int(row["y: tokens"]) for row in rows] == np.asarray(kept["y"]).tolist()
+    assert x == pytest.approx(np.exp(np.asarray(kept.x, float)), rel=1e-12)
+    assert [int(row["y: tokens"]) for row in rows] == np.asarray(kept.y).tolist()
     assert sum(int(row["y: tokens"]) for row in rows) == int(result.keep_mask.sum())
     assert x.min() < 1 < x.max()
 
@@ -269,7 +271,7 @@ def test_the_table_of_the_mask_holds_every_token(page: Page, url: str, root: Pat
 
 
 def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Path) -> None:
-    visit(page, f"{url}/compare?run=alpha&step=0&run_b=bf16", "The tail")
+    visit(page, f"{url}/compare?compare=two+runs&run=alpha&step=0&run_b=bf16", "The tail")
     drawn(page, "density_A")
     _, content = download(page, "density_A", "CSV")
     rows = [row for row in table(content) if row["trace"] == "tokens"]
