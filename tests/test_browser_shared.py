@@ -141,6 +141,7 @@ def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
     page.get_by_label("Hide", exact=True).click()
     page.get_by_role("option", name="budget").click()
     page.keyboard.press("Escape")  # an open list hides the rest of the page from assistive technology
+    expect(page.get_by_label("Link to this view").filter(visible=True)).to_have_value(re.compile("hide=budget"))
     page.get_by_role("button", name="Copy this link").click()
     link = page.evaluate("navigator.clipboard.readText()")
     visit(page, link)
