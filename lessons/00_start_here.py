@@ -19,9 +19,11 @@ import warnings
 
 import sympy
 import torch
+from exercises.lesson_00 import ANSWER_RATIO, TRAINER_REWARD
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, metrics, plots, preset, runs
+from rlcorr.check import check
 from rlcorr.diagnostics import measure
 from rlcorr.losses import reinforce
 from rlcorr.ratios import log_ratio, over_sequence, ratio
@@ -373,29 +375,8 @@ def answer_ratio(old_log_probs, rollout_log_probs, mask):
     raise NotImplementedError("exercise 1: write answer_ratio, then run this cell and the next.")
 
 
-# %% tags=["check", "hide-input"]
-def check_answer_ratio(answer_ratio):
-    nan = float("nan")
-    engine = torch.tensor([[0.5, 0.8, 0.5, 0.4], [0.5, 0.5, nan, nan]], dtype=torch.float64).log()
-    trainer = torch.tensor([[0.6, 0.4, 0.5, 0.8], [0.6, 0.25, 0.9, nan]], dtype=torch.float64).log()
-    real = torch.tensor([[True, True, True, True], [True, True, False, False]])
-    try:
-        got = answer_ratio(trainer, engine, real)
-    except NotImplementedError as not_yet:
-        print("Not yet:", not_yet)
-        return
-    assert got is not None, "Nothing came back: is there a return?"
-    assert got.shape == (2,), f"There are 2 answers, so the shape must be (2,); yours is {tuple(got.shape)}."
-    assert not got.isnan().any(), "The second answer became nan: padding leaked in. Pass the mask on."
-    show("yours", got)
-    show("expected", [1.2, 0.6])
-    got = got.float()
-    assert not torch.allclose(got, torch.tensor([1 / 1.2, 1 / 0.6])), "Upside down: it is trainer over engine."
-    assert torch.allclose(got, torch.tensor([1.2, 0.6])), "Multiply the ratios of each row: 1.2 · 0.5 · 1 · 2 = 1.2."
-    print("Right.")
-
-
-check_answer_ratio(answer_ratio)
+# %% tags=["check"]
+check(answer_ratio, ANSWER_RATIO)
 
 
 # %% tags=["solution", "hide-input"]
@@ -403,7 +384,7 @@ def answer_ratio_solution(old_log_probs, rollout_log_probs, mask):
     return ratio(over_sequence(log_ratio(old_log_probs, rollout_log_probs, mask), mask, "sum"))
 
 
-check_answer_ratio(answer_ratio_solution)
+check(answer_ratio_solution, ANSWER_RATIO)
 
 # %% [markdown]
 # ## Exercise 2: what would the trainer have earned?
@@ -420,29 +401,8 @@ def trainer_reward(reward, r):
     raise NotImplementedError("exercise 2: write trainer_reward, then run this cell and the next.")
 
 
-# %% tags=["check", "hide-input"]
-def check_trainer_reward(trainer_reward):
-    reward = torch.tensor([1.0, 1.0, 0.0, 4.0], dtype=torch.float64)
-    r = torch.tensor([0.5, 0.5, 1.0, 2.0], dtype=torch.float64)
-    try:
-        got, doubled = trainer_reward(reward, r), trainer_reward(reward, 2 * r)
-    except NotImplementedError as not_yet:
-        print("Not yet:", not_yet)
-        return
-    assert got is not None, "Nothing came back: is there a return?"
-    assert torch.as_tensor(got).numel() == 1, f"Return one number; yours has shape {tuple(got.shape)}. Average it."
-    show("yours", float(got))
-    show("expected", 2.25)
-    assert abs(got - 1.5) > 1e-6, (
-        "1.5 is what the engine earned: multiply by the ratios, do not drop or divide by them."
-    )
-    assert abs(got - 9) > 1e-6, "9 is the sum. Divide by the number of answers."
-    assert abs(got - 2.25) < 1e-6, "Expected the average of ratio × reward: (½ + ½ + 0 + 8) / 4."
-    assert abs(doubled - 4.5) < 1e-6, "Divide by the number of answers. By the sum of the ratios is another estimate."
-    print("Right.")
-
-
-check_trainer_reward(trainer_reward)
+# %% tags=["check"]
+check(trainer_reward, TRAINER_REWARD)
 
 
 # %% tags=["solution", "hide-input"]
@@ -450,7 +410,7 @@ def trainer_reward_solution(reward, r):
     return (r * reward).mean()
 
 
-check_trainer_reward(trainer_reward_solution)
+check(trainer_reward_solution, TRAINER_REWARD)
 
 # %% [markdown]
 # The same on the run: what the engine's answers earned, and what the trainer's policy would have earned. The estimate

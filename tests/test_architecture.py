@@ -12,11 +12,11 @@ LIBRARY = REPOSITORY / "rlcorr"
 # Earlier lines know nothing of later ones, and modules of one line nothing of each other.
 LAYERS = [
     {"errors"},
-    {"types", "config", "columns"},
+    {"types", "config", "columns", "check"},
     {"masked", "parquet_sizes"},
     {"ratios"},
     {"kl", "correction", "advantages", "axes", "drawing"},
-    {"presets", "losses", "diagnostics", "sweep", "thresholds", "translate", "triage"},
+    {"curves", "presets", "losses", "diagnostics", "sweep", "thresholds", "translate", "triage"},
     {"report", "translate_verl", "objective", "array_files", "json_rows", "foreign_dumps"},
     {"export", "glossary", "preset_map"},
     {"parquet", "plots", "sweep_plots", "budget", "toy", "score_sums", "regions"},

@@ -1,0 +1,156 @@
+"""Friendly checks of exercises: what is wrong is said in words, with the numbers.
+
+An exercise is data: what is asked, spelled out slowly, some calls, and the mistakes that people make. A lesson calls
+`check(my_function, EXERCISE)`, as often as the learner likes.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Answer = Callable[..., Any]
+SHOWN = 24
+"""Tensors of at most so many numbers are printed whole."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that people give, and what to tell them."""
+
+    answer: Answer
+    says: str
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What is asked for.
+
+    `expected` is slow and plain, on purpose not how the library does it; `cases` are the arguments of the calls, the
+    first with numbers one can hold in the head; `equivalents` are right answers written in another way, for the tests.
+    A result is a number, a truth, a text, a tensor, or a tuple or dict of these. `part` picks what of it is compared.
+    """
+
+    expected: Answer
+    cases: tuple[tuple[Any, ...], ...]
+    mistakes: tuple[Mistake, ...]
+    equivalents: tuple[Answer, ...]
+    tolerance: float = 1e-6
+    part: Callable[[Any], Any] = lambda result: result
+
+
+def check(answer: Answer, exercise: Exercise) -> None:
+    """Print "Right.", or what differs."""
+    print(problem(answer, exercise) or "Right.")
+
+
+def problem(answer: Answer, exercise: Exercise) -> str | None:
+    """What is wrong with an answer, None if nothing is. Whatever the answer raises itself comes through."""
+    try:
+        found = next(_differences(answer, exercise), None)
+    except NotImplementedError as not_yet:
+        return f"Not yet: {not_yet}"
+    if found is None:
+        return None
+    known = next((m.says for m in exercise.mistakes if _is_mistake(answer, m.answer, exercise)), None)
+    return f"{known}\n{found}" if known else found
+
+
+def _differences(answer: Answer, exercise: Exercise) -> Iterator[str]:
+    for number, arguments in enumerate(exercise.cases, 1):
+        where = f"call {number} of {len(exercise.cases)}"
+        given = copy.deepcopy(arguments)
+        got = answer(*given)
+        if difference(given, arguments) is not None:
+            yield f"In {where} your function changed what it was given. Make a new tensor instead."
+        if got is None:
+            yield "Nothing came back: is there a return?"
+        else:
+            wanted = exercise.part(exercise.expected(*copy.deepcopy(arguments)))
+            if (found := difference(exercise.part(got), wanted, exercise.tolerance)) is not None:
+                yield f"In {where}: {found}"
+
+
+def _is_mistake(answer: Answer, mistake: Answer, exercise: Exercise) -> bool:
+    """Whether the answer does what this mistake does, on every call."""
+    for arguments in exercise.cases:
+        mine, theirs = (exercise.part(f(*copy.deepcopy(arguments))) for f in (answer, mistake))
+        if difference(mine, theirs, exercise.tolerance) is not None:
+            return False
+    return True
+
+
+def difference(got: Any, wanted: Any, tolerance: float = 0.0) -> str | None:
+    """The first difference between two results, in words. Numbers may differ by `tolerance` · max(1, |wanted|); nan
+    equals nan."""
+    if isinstance(wanted, dict):
+        if not isinstance(got, dict) or set(got) != set(wanted):
+            return f"expected a dict with {sorted(wanted)}; yours is {_short(got)}."
+        return _first((f"[{key!r}]", difference(got[key], value, tolerance)) for key, value in wanted.items())
+    if isinstance(wanted, tuple | list):
+        if not isinstance(got, tuple | list) or len(got) != len(wanted):
+            return f"expected {len(wanted)} things, one after the other; yours is {_short(got)}."
+        return _first((f"[{n}]", difference(*pair, tolerance)) for n, pair in enumerate(zip(got, wanted, strict=True)))
+    if isinstance(wanted, Tensor | float | int):
+        return _numbers(got, torch.as_tensor(wanted), tolerance)
+    return None if got == wanted else f"yours is {got!r}, expected {wanted!r}."
+
+
+def _first(parts: Iterator[tuple[str, str | None]]) -> str | None:
+    return next((f"at {place}, {found}" for place, found in parts if found is not None), None)
+
+
+def _numbers(got: Any, wanted: Tensor, tolerance: float) -> str | None:
+    if not isinstance(got, Tensor | float | int):
+        return f"expected {'a number' if wanted.ndim == 0 else 'a tensor'}; yours is {_short(got)}."
+    got = torch.as_tensor(got).detach()
+    if got.shape != wanted.shape:
+        return f"the shape must be {tuple(wanted.shape)}; yours is {tuple(got.shape)}."
+    if (got.dtype == torch.bool) != (wanted.dtype == torch.bool):
+        return f"expected {'truths' if wanted.dtype == torch.bool else 'numbers'}; yours are {got.dtype}."
+    mine, right = got.double(), wanted.detach().double()
+    apart = ~torch.isclose(mine, right, rtol=0.0, atol=0.0, equal_nan=True)
+    apart &= ~((mine - right).abs() <= tolerance * right.abs().clamp(min=1.0))
+    if not apart.any():
+        return None
+    return f"{_hint(mine, right, tolerance)}{_places(got, wanted, apart)}"
+
+
+def _hint(got: Tensor, wanted: Tensor, tolerance: float) -> str:
+    """What a wrong tensor has to do with the right one, where that is simple."""
+    if (got.isnan() & ~wanted.isnan()).any():
+        return "nan leaked in: padding may hold anything, so use the mask. "
+    for factor, says in ((-wanted, "the sign is turned. "), (1 / wanted, "upside down: yours is 1/x of it. ")):
+        if torch.allclose(got, factor, rtol=tolerance, atol=tolerance):
+            return says
+    ratios = (got / wanted)[wanted != 0]
+    if len(ratios) > 1 and ratios[0].isfinite() and ratios[0] != 0 and torch.allclose(ratios, ratios[0], rtol=1e-6):
+        return f"yours is {ratios[0]:.4g} times what is expected. "
+    return ""
+
+
+def _places(got: Tensor, wanted: Tensor, apart: Tensor) -> str:
+    if got.ndim == 0:
+        return f"yours is {_spelled(got)}, expected {_spelled(wanted)}."
+    if got.numel() <= SHOWN:
+        return f"\n  yours    {_spelled(got)}\n  expected {_spelled(wanted)}"
+    place = tuple(apart.nonzero()[0].tolist())
+    return (
+        f"{int(apart.sum()):,} of {got.numel():,} values differ; the first, at {list(place)}, "
+        f"is {_spelled(got[place])}, expected {_spelled(wanted[place])}."
+    )
+
+
+def _spelled(x: Tensor) -> str:
+    """Nested lists with six significant digits."""
+    if x.ndim:
+        return f"[{', '.join(map(_spelled, x))}]"
+    value = x.item()
+    return str(value) if isinstance(value, bool | int) else f"{value:.6g}"
+
+
+def _short(x: Any) -> str:
+    return f"{x!r:.60}" if not isinstance(x, Tensor) else f"a tensor of shape {tuple(x.shape)}"
