@@ -81,7 +81,7 @@ clean: ## remove .venv and caches; recorded runs stay
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
-	$(BIN)/pytest lessons --nbval --nbval-current-env --nbval-cell-timeout=60
+	$(BIN)/pytest lessons --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
 
 # The pinned files name every package, so nothing is resolved: pip installs exactly what is written.
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(WHEELS),--no-index --find-links wheels)

@@ -17,7 +17,15 @@ from _build import LESSONS, parse, sources
 ROOT = LESSONS.parent
 FOLDER = "rlcorr-workshop"
 WHOLE = ("rlcorr", "app", "runs", "requirements", ".streamlit", "lessons/exercises")
-SINGLE = ("README.md", "LICENSE", "Makefile", "pyproject.toml", "lessons/show.py", "lessons/index.toml")
+SINGLE = (
+    "README.md",
+    "LICENSE",
+    "Makefile",
+    "pyproject.toml",
+    "lessons/show.py",
+    "lessons/index.toml",
+    "lessons/TEACHING.md",
+)
 LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints")
 PACKAGES = ("torch", "engineless")
 """The requirements that the wheels are of: the app and the lessons need no vLLM."""
