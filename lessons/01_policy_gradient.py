@@ -643,8 +643,8 @@ assert (counted_by_ratio < 1e-3).all()
 
 # %% [markdown]
 # This is the mismatch, seen by the gradient. If the engine's tokens are counted once, every baseline $b$ adds
-# $-b\, \mathbb{E}_q[s]$ to the gradient, a push that has nothing to do with rewards. And it can hide: here is the average
-# score of the 128 sampled answers.
+# $-b\, \mathbb{E}_q[s]$ to the gradient, a push that has nothing to do with rewards. And it can hide: here is the
+# average score of the 128 sampled answers.
 
 # %%
 gap_scores = pushes(gap_batch, gap_sketch, torch.ones(len(gap_batch.response_mask)))
