@@ -46,6 +46,8 @@ generator = torch.Generator().manual_seed(1)
 # Lesson 00 had a policy with three actions A, B, C. Its probabilities were ¼, ¼, ½, and the actions earned 1, 0, 4. So
 # the average reward is ¼·1 + ¼·0 + ½·4 = 2.25. Training wants to raise this number.
 #
+# In this lesson there is one policy, π: it draws, and it is the one that is trained. The mismatch returns at the end.
+#
 # Nobody can turn a probability alone: all of them must add up to 1. What a model puts out is one number per action, the
 # **logit** $z$, which may be anything. The **softmax** makes probabilities of them: raise $e$ to each, and divide by
 # the sum.
@@ -102,8 +104,8 @@ assert torch.allclose(gradient, pi * (f - 2.25), rtol=0, atol=1e-9)
 # \qquad s = \nabla \log \pi . $$
 #
 # $\mathbb{E}_\pi$ is the average over actions drawn from $\pi$. The vector $s$ is called the **score** of an action:
-# the direction that makes this action more probable. For a softmax it is simple. The slope of $\log \pi_a$ in knob $b$
-# is 1 if $b$ is the action itself, and 0 if not, minus $\pi_b$. Raise your own knob, and pay everybody's probability.
+# the direction that makes this action more probable. For a softmax it is simple. The slope of $\log \pi_a$ in knob $k$
+# is 1 if $k$ is the action itself, and 0 if not, minus $\pi_k$. Raise your own knob, and pay everybody's probability.
 #
 # ### Check 1, with symbols: the proof, line by line
 #
@@ -232,7 +234,9 @@ for baseline in (0.0, J_here, 10.0):
 # V'(b^*) = 0 \;\Rightarrow\; b^* = \frac{\mathbb{E}[f\,\|s\|^2]}{\mathbb{E}[\|s\|^2]} . $$
 #
 # Here $\|s\|^2$ is the squared length of the score. The best baseline is an average reward in which **every action
-# counts by the squared length of its score**. It is the plain average only if all scores are equally long.
+# counts by the squared length of its score**. It is the plain average if all scores are equally long, but they are not:
+# the score of an action that is drawn almost always is almost 0, because there is little left to raise. Below, C is the
+# most probable, and has the shortest score.
 
 # %%
 PROBABILITIES, LENGTHS = (sympy.symbols(f"{name}_A {name}_B {name}_C", positive=True) for name in ("pi", "n"))
@@ -330,11 +334,11 @@ assert off_by(whole - by_token) > 0.1
 # $$ \nabla J = \mathbb{E}\Big[\sum_t A_t\, s_t\Big] . $$
 #
 # Where does the expectation come from? There are two families. A **critic** is a second model that learns to predict
-# the reward from what is written so far, $V_t$. Then $A_t = f - V_t$; or, with generalised advantage estimation
-# (**GAE**, with $\lambda < 1$), mostly how much the prediction rose by this token, which has less noise and trusts the
-# critic more. The other family has no critic. It draws several answers to the same prompt, and compares each with its
-# **group**: GRPO subtracts the mean of the group and divides by its standard deviation; leave-one-out (RLOO) subtracts
-# the mean of the *others*.
+# the reward from what is written so far, $V_t$. Then $A_t = f - V_t$. Or $A_t$ is how much the prediction rose by this
+# token, which has less noise and trusts the critic more. Generalised advantage estimation (**GAE**) has a number λ that
+# mixes both: 1 is the first, 0 the second. The other family has no critic. It draws several answers to the same prompt,
+# and compares each with its **group**: GRPO subtracts the mean of the group and divides by its standard deviation;
+# leave-one-out (RLOO) subtracts the mean of the *others*.
 
 # %%
 three_tokens = torch.ones(1, 3, dtype=torch.bool)
@@ -511,8 +515,8 @@ show("noise of a step / gradient", noise.value, f"[{noise.low:.1f}, {noise.high:
 assert noise.low > 2
 
 # %% [markdown]
-# A step of this training is mostly noise: between three and four times as long as the gradient that it estimates. It
-# works nevertheless, because the gradients of many steps add up and their noises cancel. That is why this course
+# A step of this training is mostly noise: about four times as long as the gradient that it estimates. It works
+# nevertheless, because the gradients of many steps add up and their noises cancel. That is why this course
 # cares about variance as much as about bias.
 
 # %% [markdown]
@@ -547,9 +551,9 @@ show("average ‖s‖² of right answers", float(squared_lengths[rewards == 1].m
 show("average ‖s‖² of wrong answers", float(squared_lengths[rewards == 0].mean()), digits=0)
 
 # %% [markdown]
-# If you guessed that the noise falls, you are in good company: most texts say so. Here taking off the mean **doubled**
-# it. Is that chance? The bootstrap tells: draw 256 answers from these 256, with repetition, compute the quotient again,
-# and do so a thousand times.
+# If you guessed that the noise falls, you are in good company: that is what baselines are for. Here taking off the mean
+# almost **doubled** it. Is that chance? The bootstrap tells: draw 256 answers from these 256, with repetition, compute
+# the quotient again, and do so a thousand times.
 
 
 # %%
@@ -581,10 +585,11 @@ for name in ("control_fp32", "bf16"):
     assert interval(best_baselines)[1] < float(load(name)[0].tensors()["rewards"].mean())
     assert name == "bf16" or low > 1
 # %% [markdown]
-# It is no chance: the whole interval lies above 1. (In `bf16`, where 95 % of the answers are right, the noise more than
-# doubled too; but twelve wrong answers decide it, and the interval says that they are too few to be sure.)
+# It is no chance: the whole interval lies above 1. (In `bf16`, where 95 % of the answers are right, it more than
+# doubled; but twelve wrong answers decide it, and the interval says that they are too few to be sure.)
 #
-# The formula for $b^*$ says why. A score is long where the policy was not sure. This model is sure of its right answers
+# The formula for $b^*$ says why. A score is long where the policy was not sure
+# of what it drew. This model is sure of its right answers
 # and unsure of its wrong ones, whose $\|s\|^2$ is more than seven times as large. Without a baseline a wrong answer
 # counts 0, and its long score drops out. With the mean it counts −0.62, and brings its noise along. The best baseline
 # counts rewards by $\|s\|^2$, that is, mostly those of wrong answers, so it is small.
@@ -606,8 +611,9 @@ picture(
 )
 
 # %% [markdown]
-# So why does everybody subtract the mean? Because the zero of a reward is arbitrary. Somebody may pay 11 and 10, or 1
-# and −1. Taking off the mean makes all these the same, and never very bad. It is insurance, not the optimum.
+# So why does everybody subtract the mean? Because the zero of a reward is arbitrary. Somebody may pay 11 and 10 for
+# the same answers. Taking off the mean makes both the same, and never very bad. It is insurance, not the optimum. Here
+# the zero was well chosen by luck: wrong answers earn exactly 0, close to the best baseline.
 #
 # ## Where the mismatch comes in
 #
@@ -616,7 +622,8 @@ picture(
 # $\sum_a q_a \frac{p_a}{q_a} s_a = \sum_a p_a s_a = 0$. At the 16 recorded places of this run we know both $p$ and $q$
 # of all next tokens.
 #
-# **Look for** the gap between the two lines; the axis is logarithmic. At zero stands what the stored 16 bits leave.
+# **Look for** the gap between the two lines; the axis is logarithmic. The lower line is an exact 0, but for the 16
+# bits in which scores are stored.
 
 # %%
 gap_batch, gap_sketch = load("kv_fp8_e5m2")
