@@ -4,7 +4,7 @@
 # **Claim.** Counting what the engine drew by p/q is right on average, but it costs noise: what is left of a sample
 # shrinks exponentially with the length of the answers, and the sample itself need not show it.
 #
-# *35 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and the words score and baseline from
+# *30 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and the words score and baseline from
 # lesson 01.
 #
 # At the end you can
@@ -656,7 +656,7 @@ check(ess_solution, EFFECTIVE_SHARE)
 # %% [markdown]
 # ## Exercise 2: self-normalised, from logarithms
 #
-# *5 minutes.* Given rewards `(N,)` and the **logarithms** of the weights `(N,)`, return $\sum w f/\sum w$. A product
+# *4 minutes.* Given rewards `(N,)` and the **logarithms** of the weights `(N,)`, return $\sum w f/\sum w$. A product
 # over a long answer can be too large for a float; the estimate need not be.
 #
 # <details><summary>Hint 1</summary>The estimate does not change if all weights are multiplied by the same number.
@@ -768,8 +768,8 @@ show("tokens until half is left", [longest_answer_solution(x, 0.5) for x in toke
 #
 # - **An ESS without its level.** Of token weights it was 0.88 in step 40, of answers 0.04. Say which.
 # - **An error bar from the same weights.** It misses what the sample missed. Compare several steps.
-# - **A bootstrap of a heavy tail.** It can only draw again what was drawn. Its upper end is too low for the variance,
-#   and too high for the ESS.
+# - **A bootstrap of a heavy tail.** It can only draw again what was drawn. Its interval ends too early: for the
+#   variance at the top, for the ESS at the bottom.
 # - **Normalising and forgetting.** Dividing by the sum hides an average weight of 0.5, which would have told you that
 #   something is wrong.
 # - **χ² has a direction.** $\sum p^2/q$ is not $\sum q^2/p$. What hurts is a small $q$.
