@@ -43,7 +43,7 @@ from rlcorr.errors import UsageError
 from rlcorr.export import exports, to_python, to_verl_yaml
 from rlcorr.gradient_sweep import gradient_sweep
 from rlcorr.gradients import compare
-from rlcorr.ratios import log_ratio, over_sequence
+from rlcorr.ratios import over_sequence
 from rlcorr.regions import sequence_bounds
 from rlcorr.score_sums import Sketch
 from rlcorr.sketches import last_sketch, read_sketch, updated_batch
@@ -171,10 +171,13 @@ assert falls <= 1e-12
 points = usual_thresholds(batch, geometric)
 swept = over(index(batch, geometric), geometric, points)
 picture(sweep_plots.shares_over(index(batch, geometric), points, swept, of_ratio=True, at=1.001))
-at = over(index(batch, geometric), geometric, [1.001, 1.01, 1.05]).kept_fraction.tolist()
-show("t", 1.001, 1.01, 1.05, digits=3)
-show("kept tokens", at, digits=2)
-assert at[0] < 0.1 < 0.9 < at[2]
+three = [1.001, 1.01, 1.05]
+at = over(index(batch, geometric), geometric, three)
+show("t", three, digits=3)
+show("kept tokens", at.kept_fraction, digits=2)
+show("k3 of the kept tokens", at.kept_k3_kl, digits=5)
+show("χ² of their ratios", at.kept_chi2, digits=5)
+assert at.kept_fraction[0] < 0.1 < 0.9 < at.kept_fraction[2]
 
 # %% [markdown]
 # ## The budget
@@ -259,7 +262,7 @@ assert torch.allclose(of_mean.double() / by_length, torch.full_like(by_length, m
 show("recorded, last step", "tokens", "|d|", "|mean d|", "|d|/√2000")
 for name in ("bf16", "kv_fp8", "kv_fp8_e5m2"):
     step = load(name)
-    d = log_ratio(step.old_log_probs, step.rollout_log_probs, step.response_mask)
+    d = correct(step, CorrectionConfig()).log_ratio
     rows = step.response_mask.any(-1)
     means = over_sequence(d, step.response_mask, "mean")[rows]
     average_length = float(step.response_mask.sum(-1)[rows].double().mean())
