@@ -220,8 +220,8 @@ for name in ("bf16", "kv_fp8_e5m2"):
 # coarse cache, of ±38 % with weights that are four steps old. **There is no threshold that is right for two runs.**
 # What can be carried from one run to another is the budget.
 #
-# And a budget can be out of reach. On `kv_fp8_e5m2` no cap on the product leaves an ESS of 0.8. Here is what the
-# library says:
+# And a budget can be out of reach. On `kv_fp8_e5m2` the ESS of the product is below 0.8 at every cap that the library
+# tries. It says so:
 
 # %%
 try:
@@ -230,9 +230,16 @@ except UsageError as error:
     show(str(error))
 show("loosest cap for an ESS of 0.7", ess_at_least(batch, product, 0.7), digits=2)
 
+below_one = [1.0, 0.5, 0.1, 0.01]
+weights = sweep_weights(batch, "sequence")
+show("caps from 1 downwards", below_one, digits=2)
+show("ESS", [weights.at(upper=cap).rollout_is_eff_sample_size for cap in below_one], digits=3)
+assert 0.8 < weights.at(upper=1.0).rollout_is_eff_sample_size < 0.81
+
 # %% [markdown]
-# The cap goes down to 1 and below, but small products stay as they are, and an answer that counts nearly nothing is not
-# a sample either. A cap works on one side only.
+# A cap of 1 just reaches it, and then no weight is large any more. What costs sample size are the small ones: answers
+# that the trainer would hardly write. A cap far below 1 does raise the ESS, but only because at last all weights are
+# the same. That is no correction. A cap works on one side, and so does its budget.
 #
 # ## What a bound allows per token
 #
@@ -248,7 +255,6 @@ show("loosest cap for an ESS of 0.7", ess_at_least(batch, product, 0.7), digits=
 
 # %%
 lengths = [10, 60, 500, 2000]
-mask = torch.ones(len(lengths), 1, dtype=torch.bool)
 product_band = preset("decoupled_seq_is_rs")  # rejects outside 0.5 … 2
 by_length = torch.tensor(lengths, dtype=torch.float64)
 _, of_product = sequence_bounds(product_band, by_length)[-1]
@@ -274,7 +280,7 @@ for name in ("bf16", "kv_fp8", "kv_fp8_e5m2"):
 # what the average would be if 2,000 such tokens were independent: half of that for `bf16`, six times as much with the
 # 8-bit cache of `kv_fp8`, eleven times with the coarser one. So the same rule that lets nearly everything pass on short
 # answers can reject whole batches of long ones. (And the average of `kv_fp8_e5m2` is larger than independent noise
-# leaves: $0.169/\sqrt{59} = 0.022$. Its tokens lean.)
+# leaves: $0.169/\sqrt{59} = 0.022$. Its tokens are not independent, or they lean to one side.)
 #
 # ## The bound with the smallest error
 #
@@ -452,14 +458,17 @@ for name, found in tables.items():
     assert bool((found.diagonal() >= 0.95).all())
 
 numbers = runs.list_steps(runs.find_run("bf16"))
+surely = [load("bf16", n) for n in range(len(numbers))]
+surely = [float((each.rollout_log_probs[each.response_mask] > math.log(0.99)).double().mean()) for each in surely]
+show("bf16: tokens with q above 0.99", surely, digits=2)
 lines = {f"chosen at {n}": kept.tolist() for n, kept in zip(numbers, tables["bf16"], strict=True)}
 picture(curves.curves(numbers, lines, x_name="tested at step", y_name="kept tokens"))
 
 # %% [markdown]
 # 1. 77 %: nearly a quarter of the early tokens would be lost.
 # 2. 99 %: the early band does nearly nothing later. On this run the mismatch shrinks, because the model becomes surer
-#    of its answers, and rounding hardly moves a probability near 1. So a band chosen now usually keeps **more** on the
-#    next step, in three cases of four. Drift can flatter a choice, too.
+#    of its answers, and rounding hardly moves a probability near 1 (the last line). So a band chosen now usually keeps
+#    **more** on the next step, in three cases of four. Drift can flatter a choice, too.
 # 3. Two of five. Here the mismatch has no trend, and chance decides.
 #
 # How much of 3 is optimism? The tightest band that keeps 95 % of 128 answers is the distance of the 122nd. By
