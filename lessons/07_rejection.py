@@ -103,9 +103,8 @@ picture(curves(ratios, {name: y.clamp(min=1e-3).tolist() for name, y in lines.it
 # mirror image has 22,015: one such token in a thousand makes the mean k3 of a whole answer 22. The next cell asks
 # which $r$ a bound on k2 or k3 allows. It searches along $d$ with the library's own functions.
 
+
 # %%
-
-
 def allowed(divergence, bound):
     """The interval of ratios in which a divergence stays below its bound."""
     fine = torch.linspace(-6, 6, 240_001, dtype=torch.float64)
@@ -133,7 +132,7 @@ D = [eps * h - sympy.log(sum(q_i * sympy.exp(eps * g) for q_i, g in zip(Q, (h_a,
 
 
 def expected(of_d):
-    return sum(q_i * of_d(d_i) for q_i, d_i in zip(Q, D, strict=True))
+    return sympy.Add(*(q_i * of_d(d_i) for q_i, d_i in zip(Q, D, strict=True)))
 
 
 def coefficient(expression, order):
@@ -162,9 +161,8 @@ show("order ε³: E[k2]", "0")
 # If the symbols are right, the three means agree on a run whose mismatch is small, and part on one with a heavy tail.
 # The error is that of the mean of $k_2 - k_3$, token by token: most of the noise cancels in the difference.
 
+
 # %%
-
-
 def load(name, n=-1):
     """The n-th recorded step of a run, by default the last; log-probs in float64, so that differences are exact."""
     run = runs.find_run(name)
@@ -248,9 +246,8 @@ assert torch.allclose(dppo.upper.exp()[:3], places[:3] + 0.2, atol=1e-6)
 #
 # Which tokens does each rule hit, then? Count them on the run, by side.
 
+
 # %%
-
-
 def trained_on(batch, config):
     """(B, T): kept by every rule, and with a weight above 0."""
     result = correct(batch, config)
@@ -327,12 +324,12 @@ assert torch.isclose((q3 * m * r3 * pay).sum() - (p3 * pay).sum(), -(p3 * pay)[~
 P, QQ, F = (sympy.symbols(f"{name}_A {name}_B {name}_C", positive=True) for name in "pqf")
 subsets = [tuple(bool(number >> place & 1) for place in range(3)) for number in range(1, 8)]
 for stays in subsets:
-    kept_share = sum(x for x, here in zip(QQ, stays, strict=True) if here)
-    plain = sum(x * f for x, f, here in zip(QQ, F, stays, strict=True) if here)
-    restricted = sum(x / kept_share * f for x, f, here in zip(QQ, F, stays, strict=True) if here)
-    masked = sum(x * (y / x) * f for x, y, f, here in zip(QQ, P, F, stays, strict=True) if here)
-    wanted = sum(y * f for y, f in zip(P, F, strict=True))
-    lost_average = sum(y * f for y, f, here in zip(P, F, stays, strict=True) if not here)
+    kept_share = sympy.Add(*(x for x, here in zip(QQ, stays, strict=True) if here))
+    plain = sympy.Add(*(x * f for x, f, here in zip(QQ, F, stays, strict=True) if here))
+    restricted = sympy.Add(*(x / kept_share * f for x, f, here in zip(QQ, F, stays, strict=True) if here))
+    masked = sympy.Add(*(x * (y / x) * f for x, y, f, here in zip(QQ, P, F, stays, strict=True) if here))
+    wanted = sympy.Add(*(y * f for y, f in zip(P, F, strict=True)))
+    lost_average = sympy.Add(*(y * f for y, f, here in zip(P, F, stays, strict=True) if not here))
     assert sympy.simplify(plain - kept_share * restricted) == 0
     assert sympy.simplify(masked - wanted + lost_average) == 0
 
@@ -497,9 +494,8 @@ show("share of tokens, of answers kept", share, float(keep.any(-1).double().mean
 # There is a second pair of hands at the wheel: the optimizer. Adam divides each gradient by its own running size, so a
 # **constant** factor cancels. Plain gradient descent keeps it.
 
+
 # %%
-
-
 def moved(optimizer, factor, steps=20):
     """How far a weight goes under gradients of 1, all multiplied by a factor."""
     x = torch.zeros(1, dtype=torch.float64, requires_grad=True)
@@ -561,9 +557,8 @@ show("geometric mean, κ below b: kept", 1)
 # the library's rules. The tokens are real; that they would have been written in a row is assumed. Then compare with the
 # law, whose two numbers, $\kappa$ and $\sigma$, come from the single answers.
 
+
 # %%
-
-
 def long_answers(batch, copies, rows=400):
     """Each of the rows is so many recorded answers in a row."""
     chosen = torch.randint(len(batch.response_mask), (rows, copies), generator=generator)
@@ -832,8 +827,8 @@ check(masked_loss_solution, MASKED_LOSS)
 #
 # ## References
 #
-# 1. Ling Team, [Every Step Evolves](https://arxiv.org/abs/2510.18855), 2025: Ring-1T, and IcePop with its bounds.
-# 2. Penghui Qi et al., [Rethinking the Trust Region in LLM Reinforcement
-#    Learning](https://arxiv.org/abs/2602.04879), 2026: DPPO, bounds on probabilities instead of ratios.
-# 3. Yingru Li et al., [Trust Region Masking for Long-Horizon LLM Reinforcement
-#    Learning](https://arxiv.org/abs/2512.23075), 2025: rules on whole answers by k2 and k3.
+# 1. [Every Step Evolves](https://arxiv.org/abs/2510.18855), 2025: the report on Ring-1T, with IcePop and its bounds.
+# 2. Qi et al., [Rethinking the Trust Region in LLM RL](https://arxiv.org/abs/2602.04879), 2026: DPPO, bounds on
+#    probabilities instead of ratios.
+# 3. Li et al., [Trust Region Masking for Long-Horizon LLM RL](https://arxiv.org/abs/2512.23075), 2025: rules on whole
+#    answers by k2 and k3.

@@ -27,6 +27,11 @@ def _answers(old: Tensor, rollout: Tensor, mask: Tensor, lower: float, upper: fl
     return keep
 
 
+def _rule(rule: Rule) -> Callable[[Tensor, Tensor, Tensor, float, float], Tensor]:
+    """The exercise's function for a rule on the ratios of one answer."""
+    return lambda old, rollout, mask, lower, upper: _answers(old, rollout, mask, lower, upper, rule)
+
+
 def _geometric_mean(ratios: list[float], lower: float, upper: float) -> list[bool]:
     mean = math.prod(ratios) ** (1 / len(ratios)) if ratios else 1.0
     return [lower <= mean <= upper] * len(ratios)
@@ -69,7 +74,7 @@ def _padded_cases(seed: int) -> tuple[Tensor, Tensor, Tensor, float, float]:
 
 
 GEOMETRIC_RULE = Exercise(
-    expected=lambda *given: _answers(*given, _geometric_mean),
+    expected=_rule(_geometric_mean),
     cases=(
         (
             _logs([[0.8, 0.4, NAN], [0.4, 0.9, 0.5], [0.9, 0.9, 0.9]]),
@@ -83,19 +88,19 @@ GEOMETRIC_RULE = Exercise(
     ),
     mistakes=(
         Mistake(
-            lambda *given: _answers(*given, _product),
+            _rule(_product),
             "That bounds the product. The geometric mean is its root: divide Σ d by the number of tokens.",
         ),
         Mistake(
-            lambda *given: _answers(*given, _inverse),
+            _rule(_inverse),
             "Upside down: the bounds are on trainer over engine. (verl's k1 is −log r, so it does just this.)",
         ),
         Mistake(
-            lambda *given: _answers(*given, _arithmetic_mean),
+            _rule(_arithmetic_mean),
             "That is the mean of the ratios. A half and a two average to 1.25, but their product is 1.",
         ),
         Mistake(
-            lambda *given: _answers(*given, _each),
+            _rule(_each),
             "That looks at each token alone. A rule on the answer keeps or drops all of its tokens.",
         ),
         Mistake(_whole_width, "The mean runs over the padded width. Divide by the number of real tokens of each row."),
