@@ -201,8 +201,8 @@ for name in COMMITTED:
 # pass for rounding. So read the mean ratio in errors, as an alarm for a wrong $q$, and never as a size.
 #
 # And mark `temperature_raw`, third from the top. It was sampled at temperature 0.7, while both log-probs are those of
-# temperature 1. Both sides agree, on a policy that sampled nothing. **No metric of the pair can see it**; no number on
-# this page will.
+# temperature 1. Both sides agree, on a policy that sampled nothing. **No metric of the pair can see it**: by all of
+# them it is as healthy as `bf16`.
 #
 # ## The whole report, on six patients
 #
@@ -254,7 +254,7 @@ show_text(describe("k3_kl"))
 # | `kl`, `log_ratio_mean` | the same unbiased (with either sign), noisy | near k3 | read k3 instead |
 # | `log_ppl_diff`, `log_ppl_abs_diff` | `kl` with one vote per answer, and its size | near `kl` | growing |
 # | `ppl_ratio` | perplexity, trainer over engine | 1.00 | above 1.05 |
-# | `training_ppl`, `rollout_ppl`, and logarithms | how sure the policies are | falls while learning | 1: collapsed |
+# | `training_ppl`, `rollout_ppl`, and logarithms | how sure the policies are | falls while learning | 1, at a poor reward |
 # | `…probs_diff_mean`, `…pearson_corr` | in probabilities, not logarithms | below 0.01; above 0.99 | the other way |
 #
 # The last row is verl's. It is kind to rare tokens: from 0.001 to 0.0001 is 0.0009.
@@ -274,7 +274,8 @@ rows("training/rollout_probs_diff_mean", "training/rollout_actor_probs_pearson_c
 # | metric | what it is | healthy | sick |
 # |---|---|---|---|
 # | `abs_log_ratio_max` | the worst token | below 0.5 in 16 bits | above 3: a ratio beyond 20 |
-# | `log_ratio_std`, `abs_log_ratio_std` | spread | about mean \|d\| | ten times mean \|d\|: a few tokens |
+# | `abs_log_ratio_min` | the best token | near 0 | well above 0: a constant offset |
+# | `log_ratio_std`, `abs_log_ratio_std` | spread | a few times mean \|d\| | ten times: few tokens carry it |
 # | `is_ratio_max`, `is_ratio_min` | the same, by side | near 1 | 0.01: "impossible" tokens were written |
 # | `is_ratio_std`, `chi2_token` | the noise that unbounded weights would have | near 0 | above 1 |
 # | `chi2_seq` | the same of whole answers | near 0 | above 1: sequence weights are noise |
@@ -287,9 +288,13 @@ rows("is_ratio_std", "chi2_token", "chi2_seq", "log_ppl_diff_max", "log_ppl_diff
 rows("training/rollout_probs_diff_max", "training/rollout_probs_diff_std", "training/rollout_probs_diff_valid")
 
 assert abs(patients["head"]["abs_log_ratio"] / patients["e5m2"]["abs_log_ratio"] - 1) < 0.05
+assert all(10 < patients[n]["log_ratio_std"] / patients[n]["abs_log_ratio"] < 11.5 for n in ("bf16", "moe"))
 assert patients["e5m2"]["abs_log_ratio_max"] > 7 * patients["head"]["abs_log_ratio_max"]
 
 # %% [markdown]
+# In `bf16` and `moe` the spread is eleven times mean |d|: few tokens carry the mismatch. In `moe` they are broken, with
+# |d| up to 3.4; in `bf16` they are merely those that are not certain. The largest |d| tells the two apart.
+#
 # `chi2_token` is negative for three of them. χ² cannot be; on a sample that lacks the rare large ratios it is. Now
 # `head` (A) and `e5m2` (B) differ: the worst token is 0.65 against 4.9. **Look for** the place where the two lines
 # cross, near |d| = 0.25. Up to there the forgotten head is the worse one; beyond it the cache has a tail, and the head
@@ -399,7 +404,7 @@ show("not in these runs", *sorted(set(OBJECTIVE_METRICS) - shown_here))
 # ## Over the steps
 #
 # One step is a photograph. **Look for** four shapes of k3 (dotted): `stale_head` jumps in the first steps and stays;
-# `stale_4` climbs for four steps, while the weights that sample grow older, and then sinks slowly, because the learning
+# `stale_4` climbs for four steps, while the weights that sample grow older, and then sinks slowly, while the learning
 # rate falls to a tenth; `moe_bf16` spikes, one swapped expert at a time; `moe_replay`, the same with the engine's
 # experts in the trainer, is quiet.
 
@@ -558,7 +563,7 @@ show("reward alarm minus grad_norm alarm", "from", min(lead), "to", max(lead), "
 
 # %% [markdown]
 # All twelve that end low give alarm by `grad_norm` within twelve steps, nine steps or more before the reward does. Of
-# the eighteen others one does, at step 35, and recovers. They leave the band on two sides: without a correction
+# the eighteen others one does, at step 35, and does not end low. They leave the band on two sides: without a correction
 # upwards, because single tokens with huge ratios decide; with rejected answers downwards, because next to nothing is
 # left.
 #
@@ -621,13 +626,13 @@ assert table_of(cache, "grad_norm")[:2] == [16, 19]
 assert table_of(cache, "entropy") == [19, 19, 5, 11]
 
 # %% [markdown]
-# It does **not**. `grad_norm` gives alarm on the best correction of all, on every seed, because weights that shrink
-# make a shorter gradient than a healthy one; and it is silent on three that end low. Here `entropy`, which said nothing
-# about stale weights, is better: it gives alarm in all nineteen that end low, and in five of the eleven others. k3
-# gives alarm in every one, again.
+# It does **not**. `grad_norm` gives alarm on the best correction of all, on every seed: its gradients are shorter than
+# the healthy ones, presumably because most products are below 1 (lesson 00). And it is silent on three that end low.
+# Here `entropy`, which said nothing about stale weights, is better: it gives alarm in all nineteen that end low, and in
+# five of the eleven others. k3 gives alarm in every one, again.
 #
-# So: k3 first, always, and it says that something is wrong. Which second metric says what becomes of it depends on the
-# illness. A band that was found on one incident is a hypothesis about the next.
+# So: in both studies k3 is first, and it says that something is wrong. Which second metric says what becomes of it
+# depends on the illness. A band that was found on one incident is a hypothesis about the next.
 
 # %% [markdown]
 # ## Predict, then reveal
