@@ -254,7 +254,7 @@ show_text(describe("k3_kl"))
 # | `kl`, `log_ratio_mean` | the same unbiased (with either sign), noisy | near k3 | read k3 instead |
 # | `log_ppl_diff`, `log_ppl_abs_diff` | `kl` with one vote per answer, and its size | near `kl` | growing |
 # | `ppl_ratio` | perplexity, trainer over engine | 1.00 | above 1.05 |
-# | `training_ppl`, `rollout_ppl`, and logarithms | how sure the policies are | falls while learning | 1, at a poor reward |
+# | `training_ppl`, `rollout_ppl`, and logarithms | how sure they are | falls while learning | 1, at a poor reward |
 # | `…probs_diff_mean`, `…pearson_corr` | in probabilities, not logarithms | below 0.01; above 0.99 | the other way |
 #
 # The last row is verl's. It is kind to rare tokens: from 0.001 to 0.0001 is 0.0009.
