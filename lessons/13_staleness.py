@@ -269,13 +269,14 @@ assert all(power < 1 for power in powers["decoupled_token_is"])
 assert all(first_lags("disabled", seed)[-1] > 1 for seed in SEEDS)
 
 # %% [markdown]
-# Without a correction the power is 1.16, with little spread: much nearer to a random walk than to a straight road. So
-# here most of an update is noise, and eight updates are about eleven times as far as one, not sixty-four times.
+# Without a correction the power is 1.16, with little spread: much nearer to a random walk than to a straight road. It
+# looks as if most of an update were noise; eight updates are about eleven times as far as one, not sixty-four times.
 #
-# Two things speak against reading more into it. These lags are not small: at lag 8 k3 is above 1, where the higher
-# terms count. And **with** a correction the power is below 1, which neither drift nor noise can give. The updates are
-# not independent of the lag: what the newer policy hardly writes any more gets small weights, so an old batch moves
-# less. The law says what free updates do; a correction is there to interfere.
+# Three things speak against reading more into it. These lags are not small: at lag 8 k3 is above 1, where the higher
+# terms count. A drift whose steps become smaller would look the same. And **with** a correction the power is below 1,
+# which neither drift nor noise can give: the updates are not independent of the lag. A likely reason is that what the
+# newer policy hardly writes any more gets small weights, so an old batch moves less. The law says what free updates do;
+# a correction is there to interfere.
 #
 # Could one not compare two whole runs instead, `stale_4` and `async`, whose staleness is 4 and 2? Here is the power
 # that their k3 suggests, over seven steps at a time:
@@ -294,8 +295,8 @@ show("reward, async", [sum(row["reward"] for row in rows_of["async"][n : n + 7])
 assert bool((doublings.mean(-1).diff() > 0).all())
 
 # %% [markdown]
-# From 1.25 to 2.6, and rising: this measures something else. The two trainings part, `async` earns more and becomes
-# surer, and a sure policy moves less. Compare lags from one start, or not at all.
+# From 1.25 to 2.6, and rising: this measures something else. The two trainings part: `async` earns more, and
+# a policy that earns more is surer and moves less. Compare lags from one start, or not at all.
 #
 # ## Predict, then reveal
 #
