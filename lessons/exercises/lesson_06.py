@@ -57,7 +57,9 @@ PREFIX_WEIGHTS = Exercise(
             "That is the product of the whole answer. Token t takes the product up to t, and no further.",
         ),
         Mistake(
-            lambda old, rollout, mask: (_d(old, rollout, mask).cumsum(-1) - _d(old, rollout, mask)).exp().where(mask, 0),
+            lambda old, rollout, mask: (
+                (_d(old, rollout, mask).cumsum(-1) - _d(old, rollout, mask)).exp().where(mask, 0)
+            ),
             "The token's own ratio is missing: the product goes up to t and includes it.",
         ),
         Mistake(
@@ -84,7 +86,7 @@ TOLERANCE = Exercise(
     mistakes=(
         Mistake(lambda upper, lengths: upper / lengths, "A product of equal factors is a power: take the root."),
         Mistake(
-            lambda upper, lengths: upper**lengths.double(),
+            lambda upper, lengths: upper ** lengths.double(),
             "That is the other way round: the product that a bound on the geometric mean allows.",
         ),
         Mistake(
@@ -93,7 +95,7 @@ TOLERANCE = Exercise(
         ),
         Mistake(
             lambda upper, lengths: 1 + math.log(upper) / lengths,
-            "Nearly: 1 + x is close to e to the power of x only for a small x. At length 1 the bound itself must come out.",
+            "Nearly: 1 + x is close to e to the power of x for a small x only. At length 1 it must be the bound itself.",
         ),
     ),
     equivalents=(
