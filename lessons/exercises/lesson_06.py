@@ -95,7 +95,7 @@ TOLERANCE = Exercise(
         ),
         Mistake(
             lambda upper, lengths: 1 + math.log(upper) / lengths,
-            "Nearly: 1 + x is close to e to the power of x for a small x only. At length 1 it must be the bound itself.",
+            "Nearly: 1 + x is close to e to the power of x for a small x only. At length 1 it is the bound itself.",
         ),
     ),
     equivalents=(
