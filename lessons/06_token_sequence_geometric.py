@@ -114,7 +114,8 @@ assert torch.allclose(wanted[:, 1], torch.tensor([3 / 32, 9 / 16], dtype=torch.f
 # | $\prod_k r_k$, **sequence** | $\sum_h v_p(h) \sum_a p(a \mid h)\, Q_p(h, a)\, s$ | trainer | trainer |
 #
 # Only the last one is right when the advantage is that of the answer. The prefix is enough if the advantage of a token
-# does not depend on what the engine wrote after it: with a critic that knows $A_p(h, a)$, or with a reward for every
+# does not depend on what the engine wrote after it: with a **critic**, a second network that tells what the trainer
+# would get from each place on, or with a reward for every
 # token, which is weighed by the product up to itself. So the product up to $t$ is the least that token $t$ needs, and
 # its own ratio alone is exact for answers of one token.
 
@@ -252,8 +253,8 @@ assert bias < 1e-12
 # %% [markdown]
 # ## What longer answers do
 #
-# Now answers of exactly $T$ tokens, $T = 1 … 7$, in small worlds where nobody ends early; each number is the mean over
-# ten random pairs of policies. First the bias of each level, in units of the gradient. **Look for** where each line
+# Now answers of exactly $T$ tokens, $T = 1 … 7$, in small worlds where nobody ends early; each number is pooled over
+# twenty random pairs of policies. First the bias of each level, in units of the gradient. **Look for** where each line
 # starts and where it goes.
 
 
@@ -270,12 +271,19 @@ def of_length(length, seed, gap=0.4):
 
 lengths = list(range(1, 8))
 levels = {"no weights": None, "geometric": "geometric", "token": "token", "sequence": "sequence"}
+
+
+def pooled_bias(truths):
+    """Over several worlds, in units of their gradients; to nine digits, so that nothing is 1e-16."""
+    squares = [(truth.bias**2, float(truth.reference.square().sum())) for truth in truths]
+    return round(math.sqrt(sum(x for x, _ in squares) / sum(y for _, y in squares)), 9)
+
+
 biases = {name: [] for name in levels}
 for length in lengths:
-    worlds = [of_length(length, seed) for seed in range(10)]
+    worlds = [of_length(length, seed) for seed in range(20)]
     for name, level in levels.items():
-        truths = [gradient_truth(*each, unbounded(level), PER_ANSWER) for each in worlds]
-        biases[name].append(round(sum(truth.relative_bias for truth in truths) / len(truths), 9))  # no 1e-16
+        biases[name].append(pooled_bias([gradient_truth(*each, unbounded(level), PER_ANSWER) for each in worlds]))
 
 picture(curves(lengths, biases, x_name="tokens of an answer, T", y_name="bias, of the gradient"))
 show("T", *lengths)
@@ -285,11 +293,12 @@ for name, values in biases.items():
 assert max(biases["sequence"]) < 1e-12
 assert biases["token"][0] < 1e-12
 assert biases["token"][-1] > 2 * biases["token"][1]
+assert biases["token"][-1] < biases["geometric"][-1] < biases["no weights"][-1]
 
 # %% [markdown]
 # A token weight is exact for one token. From two tokens on it is biased, and more so the longer the answers are: there
-# is more past, and more future. The geometric mean starts at the same place and does no better. The product has no
-# bias at any length.
+# is more past, and more future. The geometric mean does as well for a few tokens, and then moves towards the line
+# without weights. The product has no bias at any length.
 #
 # **How fast?** Let Δ be the largest total variation between the two policies at one place. The past of token $t$ is
 # wrong by at most $(t - 1)Δ$, its future by at most $(T - t)Δ$: together $(T - 1)Δ$ per token, and there are $T$
@@ -302,13 +311,19 @@ assert biases["token"][-1] > 2 * biases["token"][1]
 gaps = {}
 for gap in (0.2, 0.1, 0.05):
     truths = [gradient_truth(*of_length(5, seed, gap), unbounded("token"), PER_ANSWER) for seed in range(10)]
-    gaps[gap] = sum(truth.relative_bias for truth in truths) / len(truths)
+    gaps[gap] = pooled_bias(truths)
     show(f"gap {gap}: bias of the token weight", gaps[gap])
 assert math.isclose(gaps[0.1], gaps[0.2] / 2, rel_tol=0.05)
 assert math.isclose(gaps[0.05], gaps[0.1] / 2, rel_tol=0.05)
 
 alike = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64), torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
 chi2 = float((alike[1].square() / alike[0]).sum() - 1)
+any_p, any_q = sympy.symbols("p_A p_B p_C", positive=True), sympy.symbols("q_A q_B q_C", positive=True)
+three_tokens = sum(  # with symbols, for three tokens of three actions
+    math.prod(any_q[a] * (any_p[a] / any_q[a]) ** 2 for a in written)
+    for written in itertools.product(range(3), repeat=3)
+)
+assert sympy.expand(three_tokens - sum(p_a**2 / q_a for p_a, q_a in zip(any_p, any_q, strict=True)) ** 3) == 0
 show("χ² of one token, lesson 00's three actions", chi2)
 price = []
 for length in lengths:
@@ -406,7 +421,9 @@ show("geometric mean ≤ 1.01: product", [1.01**k for k in counts[:4]], digits=2
 # way, length decides, and not only the mismatch. This is a **length bias**.
 #
 # The last recorded step of `kv_fp8_e5m2` has answers of some 59 tokens. **Look for** the dotted cone, the two
-# horizontal lines of the product bound (½ to 2), and the two that spread like $T$ (geometric mean 0.99 to 1.01).
+# horizontal lines of the product bound (½ to 2), and the two that spread like $T$ (geometric mean 0.99 to 1.01). At
+# this length the two bounds happen to meet. And the cloud hangs below 1: the average of $d$ is minus the KL, and that
+# adds up like $T$.
 
 
 # %%
@@ -530,6 +547,7 @@ show("", "noise", "from", "to", "bias", "from", "to")
 for name, report in zip(levels, choice.reports, strict=True):
     show(name, *ends(report.noise), *ends(report.relative_bias), digits=2)
     assert report.relative_bias.low == 0
+show("effective share of answers, product", *ends(choice.reports[-1].ess), digits=2)
 nothing = compare_gradients(batch, sketch, unbounded(None), unbounded("geometric"))
 show("geometric and no weights: cosine", *ends(nothing.between), digits=3)
 tokens = compare_gradients(batch, sketch, unbounded(None), unbounded("token"))
@@ -539,8 +557,9 @@ assert tokens.noise.high < 0
 assert tokens.a.noise.value > 2 * tokens.b.noise.value
 
 # %% [markdown]
-# Three things to read here.
+# Four things to read here.
 #
+# - **The product pays as foretold.** Its weights leave half of the answers (lesson 02's effective sample size).
 # - **The biases are unknown.** Every interval starts at 0 and ends far above 1. The derivation and the toy say that
 #   token weights are biased; this step cannot.
 # - **The geometric mean does nothing**, as (2) said: its gradient and the one without weights point the same way, with
