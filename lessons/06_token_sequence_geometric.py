@@ -440,8 +440,9 @@ picture(by_length(recorded[-1], {"product": product_rule, "geometric mean": pres
 # ### Check 3, with data: prefixes of recorded answers
 #
 # The first $t$ tokens of an answer are an answer of length $t$. The engine drew them from $q$, so by (1) their products
-# average to 1, for every $t$. And we can ask how the noise of $\sum d$ grows. All recorded steps, 768 answers; the
-# intervals of the second part are from a bootstrap over answers.
+# average to 1, for every $t$. (We must not pick long answers for that: whether an answer goes on is part of what the
+# engine drew. Here all 768 have 48 tokens or more, so nothing is picked.) And we can ask how the noise of $\sum d$
+# grows. The intervals of that part are from a bootstrap over answers.
 
 # %%
 short = 48
@@ -463,6 +464,7 @@ def excess_noise(x, total):
 
 
 show("answers that are long enough", len(d_run), "of", sum(len(batch.response_mask) for batch in recorded))
+assert len(d_run) == sum(len(batch.response_mask) for batch in recorded) == 768
 show("t", "product", "±", "sd of Σd", "sd/√t", "to indep.", "from", "to")
 for t in (1, 6, 12, 24, 48):
     prefix = ratio(sums[:, t - 1])
