@@ -116,19 +116,19 @@ assert mean_and_variance(weights(p, q, 1.5)) == (1.75, 6.0625)
 # - **The variance** is the second moment less the square of the mean. For $f = 1$ it always grows with the cap:
 #   its slope is $2\, q(r > C)\, (C - \mathbb{E}_q[w])$, and no average of weights is above the cap.
 #
-# Two more facts say why a cap is useful at all. At $C = 1$ the mass above the cap is $\mathbb{E}_q[(r - 1)^+] = \sum (p
-# - q)^+$, the **total variation** between the policies: how much probability must be moved to turn one into the other.
-# So the bias at $C \ge 1$ is at most $F$ times the total variation. And since $w^2 \le C w$ and $\mathbb{E}_q[w] \le
-# 1$, the second moment is at most $C F^2$, **whatever the policies are**. Without a cap it is $(1 + \chi^2) F^2$ at
-# worst, and $\chi^2$, the variance of $r$, has no limit.
+# Two more facts say why a cap is useful at all. At $C = 1$ the mass above the cap is
+# $\mathbb{E}_q[(r - 1)^+] = \sum (p - q)^+$, the **total variation** between the policies: how much probability must
+# be moved to turn one into the other. So the bias at $C \ge 1$ is at most $F$ times the total variation. And since
+# $w^2 \le C w$ and $\mathbb{E}_q[w] \le 1$, the second moment is at most $C F^2$, **whatever the policies are**.
+# Without a cap it is $(1 + \chi^2) F^2$ at worst, and $\chi^2$, the variance of $r$, has no limit.
 
 # %% [markdown]
 # ### Check 1, with symbols: every cap, for the gradient of a softmax of three actions
 #
 # The engine's probabilities are $e^{θ_a}$ over their sum; `x` stands for $e^θ$, `y` for the trainer's, and 1 for that
-# of the last action, since only differences of logits count. The $f$ is a real gradient: reward times $\partial \log
-# p(a) / \partial θ_A$, which has both signs. A cap leaves some of the three actions above it. We try all eight
-# possibilities.
+# of the last action, since only differences of logits count. The $f$ is a real gradient: reward times
+# $\partial \log p(a) / \partial θ_A$, which has both signs. A cap leaves some of the three actions above it. We try
+# all eight possibilities.
 
 # %%
 C, n = sympy.symbols("C n", positive=True)

@@ -353,9 +353,9 @@ assert all(math.isclose(x, (1 + chi2) ** length, rel_tol=1e-9) for x, length in 
 # geometric mean corrects. At $T = 1$ it is the trainer; for long answers it is the engine.
 #
 # And its logarithm, $\frac{1}{T} \sum d_t$, is an average of $T$ numbers. Under the engine it has the mean
-# $-\mathrm{KL}(q \| p)/T$, and its noise shrinks like $1/\sqrt{T}$. So **what $g$ estimates is $e^{-\text{KL per
-# token}}$**: a number about the two policies, nearly the same for every answer. As a weight it does nothing that a
-# learning rate would not do. As a measure of how far the engine has drifted it is excellent.
+# $-\mathrm{KL}(q \| p)/T$, and its noise shrinks like $1/\sqrt{T}$. So what $g$ estimates is $e^{-k}$ with
+# $k$ the **KL per token**: a number about the two policies, nearly the same for every answer. As a weight it does
+# nothing that a learning rate would not do. As a measure of how far the engine has drifted it is excellent.
 
 # %%
 T, ratio_of = sympy.symbols("T r", positive=True)
