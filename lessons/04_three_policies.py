@@ -208,14 +208,13 @@ show("without weights, the first step is that of", "A/r")
 # in the second it has up to three. "Later" means that $\pi$ has moved a little away from $p$, not far enough to clip.
 
 # %%
-UNBOUNDED = {"rollout_is_threshold": math.inf}
 LADDER = {
     "REINFORCE": CorrectionConfig(loss_type="gpg"),
     "PPO": preset("disabled"),
-    "decoupled PPO, token weights": CorrectionConfig(rollout_is="token", **UNBOUNDED),
-    "decoupled PPO, answer weights": CorrectionConfig(rollout_is="sequence", **UNBOUNDED),
+    "decoupled PPO, token weights": CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf),
+    "decoupled PPO, answer weights": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf),
     "bypass REINFORCE, answer weights": CorrectionConfig(
-        rollout_is="sequence", bypass_mode=True, loss_type="reinforce", **UNBOUNDED
+        rollout_is="sequence", rollout_is_threshold=math.inf, bypass_mode=True, loss_type="reinforce"
     ),
 }
 SUM = LossConfig(loss_agg_mode="token-sum")
@@ -457,11 +456,11 @@ assert found.bias.low < 0 < found.bias.high
 # %%
 batch = data["stale_4"]
 mask = batch.response_mask
-log_p = batch.old_log_probs
+log_p, log_q = (batch.tensors()[key] for key in ("old_log_probs", "rollout_log_probs"))
 d = correct(batch, CorrectionConfig()).log_ratio
 
 c = {name: coefficients(log_p, batch, preset(name)) for name in PRESETS if PRESETS[name].system == "verl"}
-advantages = torch.where(mask, batch.advantages, 0)
+advantages = batch.tensors()["advantages"].where(mask, 0)
 weights = correct(batch, preset("decoupled_seq_is")).weights
 
 assert torch.allclose(c["disabled"], advantages)  # rung 3: PPO is REINFORCE at the first step
@@ -486,7 +485,7 @@ clipped, capped = apart & (decoupled == 0), apart & (decoupled != 0)
 show("tokens with another coefficient", int(apart.sum()), "of", int(mask.sum()))
 show("clipped by decoupled PPO alone", int(clipped.sum()))
 show("capped in another place", int(capped.sum()))
-assert (d[capped].exp() > 2).logical_or((log_pi - batch.rollout_log_probs)[capped].exp() > 2).all()
+assert (d[capped].exp() > 2).logical_or((log_pi - log_q)[capped].exp() > 2).all()
 
 # %% [markdown]
 # ### Check 3, with data: what the weights of the presets come to
@@ -497,8 +496,8 @@ assert (d[capped].exp() > 2).logical_or((log_pi - batch.rollout_log_probs)[cappe
 
 # %%
 SHOWN = {
-    "token weights, no cap": CorrectionConfig(rollout_is="token", **UNBOUNDED),
-    "answer weights, no cap": CorrectionConfig(rollout_is="sequence", **UNBOUNDED),
+    "token weights, no cap": CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf),
+    "answer weights, no cap": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf),
     "decoupled_token_is": preset("decoupled_token_is"),
     "decoupled_seq_is": preset("decoupled_seq_is"),
     "decoupled_token_icepop": preset("decoupled_token_icepop"),
@@ -696,10 +695,7 @@ check(silent_share_solution, SILENT_SHARE)
 
 # %%
 widths = [0.1, 0.2, 0.4, 0.8]
-shares = [
-    float(silent_share_solution(log_p.exp(), batch.rollout_log_probs.exp(), batch.advantages, mask, width))
-    for width in widths
-]
+shares = [float(silent_share_solution(log_p.exp(), log_q.exp(), advantages, mask, width)) for width in widths]
 show("clip", widths, digits=1)
 show("silent share", shares)
 assert abs(shares[1] - silent["stale_4", "bypass, PPO"][0]) < 1e-12
