@@ -4,7 +4,7 @@
 # **Claim.** REINFORCE, PPO, decoupled PPO and bypass mode are one gradient, weighted and clipped; they differ in which
 # two policies their ratio compares, and in what they clip.
 #
-# *30 minutes · intermediate · any laptop; no GPU, no network.* Lessons 01 and 02 are assumed: the policy gradient, and
+# *35 minutes · intermediate · any laptop; no GPU, no network.* Lessons 01 and 02 are assumed: the policy gradient, and
 # importance weights.
 #
 # At the end you can
@@ -384,7 +384,8 @@ assert from_engine["bypass, PPO"] == min(from_engine.values())
 # 2. And in PPO with three policies?
 # 3. Which of the two has the noisier gradient on `stale_4`?
 #
-# Then run the cell. The interval is a bootstrap over answers.
+# Then run the cell. The interval is a **bootstrap**: the answers are drawn again from the batch, with replacement, 400
+# times, and 95 % of the shares lie inside.
 
 
 # %%
@@ -746,8 +747,8 @@ assert abs(shares[1] - silent["stale_4", "bypass, PPO"][0]) < 1e-12
 #   agrees. The first does not imply the second.
 # - **Metrics in the wrong mode.** In bypass mode a metric called `ppo_kl` compares $\pi$ with $q$. It is not 0 before
 #   the first step, and that is no bug.
-# - **A switch that does nothing.** In one framework, setting bypass mode in one place left the workers with the other
-#   loss. Look at the first step: with three policies nothing can be clipped there.
+# - **A switch that does nothing.** In verl, bypass mode in one place of the configuration left the workers with the
+#   other loss (issue 4272). Look at the first step: with three policies nothing can be clipped there.
 # - **Correcting twice.** With two policies the ratio already holds $1/q$. A further weight $p/q$ squares the repair.
 # - **Scoring late.** $p$ must come from the weights that the update starts from. If it is computed after the first
 #   optimizer step, $\rho$ starts below or above 1 and the clip is off centre.

@@ -5,7 +5,7 @@
 # reward, which is also the optimum of a hard bound; but on the engine's tokens k2 and k3 only come near it, and k1
 # drives away from it.
 #
-# *30 minutes · intermediate · any laptop; no GPU, no network.* Lessons 04 and 08 are assumed: the clip, and the
+# *35 minutes · intermediate · any laptop; no GPU, no network.* Lessons 04 and 08 are assumed: the clip, and the
 # gradients of k1, k2 and k3.
 #
 # At the end you can
@@ -61,7 +61,8 @@ generator = torch.Generator().manual_seed(9)
 # ## Three actions, by hand
 #
 # The engine writes A, B, C as often as ½, ¼, ¼, and they are worth 0, 1, 2. Without a penalty the best policy writes C
-# and nothing else. How far should one go, if the divergence costs $\beta = 1/\ln 2 \approx 1.44$ per nat?
+# and nothing else. How far should one go, if the divergence costs $\beta = 1/\ln 2 \approx 1.44$ per **nat**, the
+# unit of everything that has a natural logarithm in it?
 #
 # The answer that we shall derive: multiply $q$ by $e^{R/\beta}$, then divide by the sum. With this $\beta$,
 # $e^{R/\beta} = 2^R$, and everything is a quarter.
@@ -280,9 +281,9 @@ show("KL(π*‖q) with β = 1.44", [float(divergence(tilt(q, scale * R, beta), q
 assert torch.allclose(tilt(q, 2 * R, beta), tilt(q, R, beta / 2))  # only R/β counts
 
 # %% [markdown]
-# That is why the size of the advantages belongs to $\beta$. Whitened advantages have variance 1, and then
-# $\beta \approx 1/\sqrt{2\kappa}$: to stay within $\kappa = 0.02$ nats per decision, $\beta$ must be about 5. The
-# coefficients in use are thousands of times smaller. We come back to this.
+# That is why the size of the advantages belongs to $\beta$. **Whitened** advantages have mean 0 and
+# variance 1, and then $\beta \approx 1/\sqrt{2\kappa}$: to stay within $\kappa = 0.02$ nats per decision, $\beta$ must
+# be about 5. The coefficients in use are thousands of times smaller. We come back to this.
 #
 # ## What the loss minimises: whose tokens are they?
 #
@@ -487,7 +488,8 @@ assert ends["k1", 1.0][1] < float((toy.probabilities(where, old) * rewards).sum(
 # 2. Which pulls harder in `stale_4`, k2 or k3, and how many times?
 # 3. And in `bf16`?
 #
-# Then run the cell. Intervals are a bootstrap over answers.
+# Then run the cell. Both lengths include the noise of this one batch, for that is what the optimizer gets. Intervals
+# are a bootstrap over answers.
 
 
 # %%
@@ -590,10 +592,10 @@ for name in ("bf16", "kv_fp8_e5m2"):
 picture(kl_directions({k: reports["kv_fp8_e5m2", k, "engine's"] for k in ("k1", "k2", "k3")}))
 
 # %% [markdown]
-# On the data, too: k1 points away from the engine, in both runs and over the whole interval. k2 on own tokens **is**
-# the gradient. On the engine's tokens k2 and k3 have nearly its direction; the lengths differ, and where the gap is
-# coarse they are too short. How short, sixteen places cannot say well: look at the lower ends of the cosines in
-# `kv_fp8_e5m2`.
+# On the data, too: k1 points away from the engine, in both runs and over the whole interval. On own tokens
+# it has no length, so its direction there means nothing. k2 on own tokens **is** the gradient. On the engine's tokens
+# k2 and k3 have nearly its direction; the lengths differ, and where the gap is coarse they are too short. How short,
+# sixteen places cannot say well: look at the lower ends of the cosines in `kv_fp8_e5m2`.
 #
 # ## Who has it
 #
