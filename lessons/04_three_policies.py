@@ -298,8 +298,10 @@ for sign in (1.0, -1.0):
     flat = grid > 1.2 + 1e-9 if sign > 0 else grid < 0.8 - 1e-9
     assert (slope[flat] == 0).all()
     assert torch.allclose(slope[~flat], sign * grid[~flat])  # c = A ρ
-    lines[f"A = {sign:+.0f}"] = objective.detach().tolist()
-picture(curves(grid.tolist(), lines, x_name="ρ = π/p", y_name="clipped objective", marks=(0.8, 1.2)))
+    lines[f"A = {sign:+.0f}"] = [round(x, 6) for x in objective.tolist()]
+picture(
+    curves([round(x, 6) for x in grid.tolist()], lines, x_name="ρ = π/p", y_name="clipped objective", marks=(0.8, 1.2))
+)
 
 # %% [markdown]
 # So the clip is not a wall. It does not pull a token back; it only stops pushing. The next tokens of the batch move the
@@ -363,7 +365,8 @@ for name in WALK:
 # from $p$, because its bound is drawn around $q$. Without a clip nothing stops.
 
 # %%
-picture(curves(list(range(STEPS + 1)), moved, x_name="optimizer step on the same batch", y_name="KL(p‖π)"))
+shown = {name: [round(x, 6) for x in distances] for name, distances in moved.items()}
+picture(curves(list(range(STEPS + 1)), shown, x_name="optimizer step on the same batch", y_name="KL(p‖π)"))
 
 # %%
 held = ("PPO", "decoupled PPO")

@@ -87,6 +87,11 @@ def tilt(q, R, beta):
     return (q.log() + R / beta).softmax(-1)
 
 
+def drawn(x):
+    """What a picture shows: without the last digits, which differ from one machine to the next."""
+    return [round(value, 6) for value in x.tolist()]
+
+
 def divergence(pi, q):
     """KL(π‖q)."""
     return (pi * (pi / q).log()).sum(-1)
@@ -251,8 +256,8 @@ mixed = (1 - share) * q + share * torch.tensor([0.0, 0.0, 1.0], dtype=torch.floa
 of_mixture = numpy.interp(bounds.numpy(), divergence(mixed.clamp(min=1e-300), q).numpy(), (mixed * R).sum(-1).numpy())
 assert (earned.numpy() >= of_mixture).all()
 
-lines = {"tilted": earned.tolist(), "mixed with C": of_mixture.tolist()}
-picture(curves(bounds.tolist(), lines, x_name="hard bound κ, in nats", y_name="reward"))
+lines = {"tilted": drawn(earned), "mixed with C": drawn(of_mixture)}
+picture(curves(drawn(bounds), lines, x_name="hard bound κ, in nats", y_name="reward"))
 
 spread = float((q * (R - (q * R).sum()).square()).sum())
 rule = float((q * R).sum()) + (2 * spread * bounds).sqrt()
@@ -396,7 +401,7 @@ assert torch.allclose(paths["k3, own tokens"][-1].softmax(-1), by_hand, rtol=0, 
 # others level off, within a third of the divergence that the optimum has.
 
 # %%
-shown = {name: divergence(path[1:60].softmax(-1), q).tolist() for name, path in paths.items()}
+shown = {name: drawn(divergence(path[1:60].softmax(-1), q)) for name, path in paths.items()}
 picture(curves(list(range(1, 60)), shown, x_name="step", y_name="KL(π‖q)", log="y"))
 optimum = float(divergence(tilt(q, R, STRENGTH_TOY), q))
 assert all(optimum - 1e-4 < shown[name][-1] < 4 / 3 * optimum for name in list(shown)[:4])
@@ -421,7 +426,9 @@ for name in ("k1", "k2", "k3"):
 assert (pulls["k1"] == -1).all()
 assert torch.allclose(pulls["k2"], -delta)
 assert torch.allclose(pulls["k3"], (-delta).exp() - 1)
-picture(curves(delta.tolist(), {k: v.tolist() for k, v in pulls.items()}, x_name="δ = log π/q", y_name="pull / β"))
+picture(
+    curves(drawn(delta), {name: drawn(pull) for name, pull in pulls.items()}, x_name="δ = log π/q", y_name="pull / β")
+)
 
 # %% [markdown]
 # Compare it with the clip. Beyond its bound PPO's push is 0, and 0 is all it does: a token that was beyond it before
@@ -508,8 +515,8 @@ def pull_over_push(name):
     step = last_sketch(run)
     batch = updated_batch(run, step)
     sums = coefficient_sums(batch, read_sketch(run, step), (LossConfig(), with_pull(1.0, "k2"), with_pull(1.0, "k3")))
-    drawn = resampled(len(batch.response_mask), 200, 0)
-    push, k2, k3 = torch.einsum("rb,lbk->lrk", drawn.double(), sums.double()).norm(dim=-1)
+    counts = resampled(len(batch.response_mask), 200, 0).double()
+    push, k2, k3 = torch.einsum("rb,lbk->lrk", counts, sums.double()).norm(dim=-1)
     return [interval_of(x.float(), signed=False) for x in (k2 / push, k3 / push, k3 / k2)]
 
 
