@@ -5,6 +5,7 @@ The outputs are compared character by character when the lessons are tested, so 
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from rlcorr import plots
@@ -31,9 +32,23 @@ def text(x: Any, digits: int = 4) -> str:
 
 
 def picture(figure: plots.Figure) -> None:
-    """Draw a figure of rlcorr.plots, and print what it shows: the picture is not tested, the numbers are."""
-    figure.show(renderer="plotly_mimetype")
+    """Draw a figure of the library, and print what it shows: the picture is not tested, the numbers are.
+
+    It is drawn with six significant digits: the last bit of a sum depends on where it lies in memory, and a notebook
+    that is built again must not.
+    """
+    plots.Figure(_rounded(figure.to_dict())).show(renderer="plotly_mimetype")
     print(plots.digest(figure))
+
+
+def _rounded(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: _rounded(value) for key, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [_rounded(value) for value in part]
+    if isinstance(part, np.ndarray) and part.dtype.kind == "f":
+        return np.array([float(f"{x:.6g}") for x in part.flat], part.dtype).reshape(part.shape)
+    return float(f"{part:.6g}") if isinstance(part, float) else part
 
 
 def _flat(value: Any) -> list[Any]:
