@@ -24,7 +24,7 @@ from show import picture, show
 
 from rlcorr import mismatch_plots, plots, runs, toy
 from rlcorr.check import check
-from rlcorr.ratios import k3, over_sequence, ratio
+from rlcorr.ratios import k3, ratio
 from rlcorr.triage import logits, median_slope, shift, stale_tensor, temperature, tokens_of, triage
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
@@ -34,8 +34,8 @@ torch.set_num_threads(1)
 # ## What is silent
 #
 # A loop of reinforcement learning has many places where a wrong number is as good a number as the right one. Nothing
-# has a wrong shape, nothing is infinite, the loss is a loss. The reward grows a little more slowly, or the run collapses
-# after two days. Here are nine such places. All nine have happened in public code.
+# has a wrong shape, nothing is infinite, the loss is a loss. The reward grows a little more slowly, or the run
+# collapses after two days. Here are nine such places. All nine have happened in public code.
 #
 # | bug | what was done |
 # |---|---|
@@ -93,11 +93,11 @@ assert float((chance * shifted).sum()) == 9 / 8
 # |---|---|---|
 # | shift by one | moving one list by a token removes most of the gap | $p_t$ belongs to $q_t$ |
 # | upside down | the mean of $d$ is **above** 0 | $\mathbb{E}_q[d] = -\mathrm{KL}(q\Vert p) \le 0$ |
-# | wrong temperature | $y$ grows with $x$ | $p \propto q^\beta \Rightarrow y = (\beta-1)(x+H)$, with $0 \le H \le \ln V$ |
+# | wrong temperature | $y$ grows with $x$ | for $p \propto q^\beta$: $y = (\beta-1)(x+H)$, $0 \le H \le \ln V$ |
 # | padding counted | more tokens than were written | a mean over $N'$ tokens is $N/N'$ of the mean over $N$ |
 # | bf16 subtraction | the same $d$ again and again | bfloat16 has 128 numbers between 1 and 2 |
 # | mask off by one | one position stands out | the engine never drew a token of the prompt |
-# | stale head | $y$ is a constant per token id | $p_a \propto q_a e^{c_a} \Rightarrow y_a = c_a - \bar c_{\text{others}}$ |
+# | stale head | $y$ is a constant per token id | for $p \propto q e^c$: $y_a = c_a - \bar c_{\text{others}}$ |
 # | weights twice | weights above the cap | $(\min(r, C))^2$ reaches $C^2$ |
 # | mask twice | a loss of 1 comes out as 1, not as the kept share | $\sum k \,/ \sum k = 1$, $\;\sum k \,/ N$ = kept |
 #
@@ -141,8 +141,8 @@ show("weights twice: E[r²]", "1 + Σ (p − q)²/q")
 
 # %% [markdown]
 # A logit of $p$ is $\log p_a - \log \sum_{u \ne a} p_u$. The next cell puts $p \propto q^\beta$ (a temperature
-# $1/\beta$) and $p \propto q\,e^c$ (a head of which row $a$ moved the logit by $c_a$) into it. The normaliser of $p$ is the
-# same in both terms and drops out.
+# $1/\beta$) and $p \propto q\,e^c$ (a head of which row $a$ moved the logit by $c_a$) into it. The normaliser of $p$ is
+# the same in both terms and drops out.
 
 # %%
 log_q = [sympy.log(x) for x in Q]
@@ -378,8 +378,8 @@ assert kept(sick["mask off by one"]) == 0
 #
 # The shifted patient loses next to nothing to the rule. In a sum over the answer, $\sum_t (\log p_t - \log q_{t-1})$,
 # the same numbers appear as without a shift, but for one at either end. **What looks at whole answers is blind to a
-# shift**, and trains happily on token ratios that are nonsense. The opposite happens to the patient with the wrong mask:
-# one token with $d = -16$ moves the geometric mean of 59 by a quarter, and everything is rejected.
+# shift**, and trains happily on token ratios that are nonsense. The opposite happens to the patient with the wrong
+# mask: one token with $d = -16$ moves the geometric mean of 59 by a quarter, and everything is rejected.
 
 # %% [markdown]
 # ## Nine views
@@ -432,8 +432,8 @@ for name, (look, _) in VIEWS.items():
 assert not any(speaks(look(control)) for look, speaks in VIEWS.values())
 
 # %% [markdown]
-# Four of the views as pictures. **Look for** the first point of patient D, which stands for positions 1 and 2: its median
-# and its mean are far below, and every other median lies on the line.
+# Four of the views as pictures. **Look for** the first point of patient D, which stands for positions 1 and 2: its
+# median and its mean are far below, and every other median lies on the line.
 
 # %%
 picture(mismatch_plots.by_position(patients["D"].batch))
@@ -462,11 +462,12 @@ picture(plots.ratio_density(patients["H"].batch))
 # %% [markdown]
 # ## Exercise 1: the sign that cannot be
 #
-# *5 minutes.* $d$ of a batch, `(N,)`, comes from a loop that you do not trust. Return `True` if the ratio is upside down:
-# if the mean of $d$ lies more than three of its standard errors above 0.
+# *5 minutes.* $d$ of a batch, `(N,)`, comes from a loop that you do not trust. Return `True` if the ratio is upside
+# down: if the mean of $d$ lies more than three of its standard errors above 0.
 #
 # <details><summary>Hint 1</summary>The standard error of a mean is the standard deviation over √N.</details>
-# <details><summary>Hint 2</summary>Far below 0 is healthy. <code>d.std()</code> divides by N − 1, as it should.</details>
+# <details><summary>Hint 2</summary>Far below 0 is healthy. <code>d.std()</code> divides by N − 1, as it
+# should.</details>
 
 
 # %%
@@ -580,8 +581,8 @@ show("triage names", ", ".join(named))
 # %% [markdown]
 # ## The bug that no view shows
 #
-# `temperature_raw` is a real run with the classic mistake: it samples at temperature 0.7, and **both** programs score at
-# temperature 1. The two log-probs agree beautifully, on a policy that sampled nothing.
+# `temperature_raw` is a real run with the classic mistake: it samples at temperature 0.7, and **both** programs score
+# at temperature 1. The two log-probs agree beautifully, on a policy that sampled nothing.
 
 # %%
 raw = runs.find_run("temperature_raw")
@@ -607,11 +608,12 @@ assert settings["temperature"] != settings["trainer_temperature"]
 # **1. The mean ratio of a step is 1.0004 ± 0.0003. Which bugs does that exclude?**
 #
 # <details><summary>All nine: the average is where it must be.</summary>No. Six of the nine patients leave it within
-# three errors of 1. Padding adds ratios of 1, rounding has no direction, and weights and averages come after it.</details>
+# three errors of 1. Padding adds ratios of 1, rounding has no direction, and weights and averages come after
+# it.</details>
 # <details><summary>A large shift, a wrong temperature, a wrong mask; not the others.</summary>Yes. And even those only
 # if the gap is large enough for its noise.</details>
-# <details><summary>None: it is always 1.</summary>No. It is 1 on average if q is the probability that the token was drawn
-# with. That is what three of the bugs break.</details>
+# <details><summary>None: it is always 1.</summary>No. It is 1 on average if q is the probability that the token was
+# drawn with. That is what three of the bugs break.</details>
 #
 # **2. `mean(loss * keep)` and `(loss * keep).sum() / keep.sum()`: which of them applies the mask twice?**
 #
@@ -619,14 +621,14 @@ assert settings["temperature"] != settings["trainer_temperature"]
 # out as 1 whatever is kept. That may be what you want; silent is that it changes with the code path.</details>
 # <details><summary>Neither: a mask of zeros and ones is its own square.</summary>The multiplication, yes. The
 # denominator is the second use, and it is no product.</details>
-# <details><summary>The first.</summary>No. It masks once, and divides by all tokens; with padding in the rectangle it has
-# another bug of the table.</details>
+# <details><summary>The first.</summary>No. It masks once, and divides by all tokens; with padding in the rectangle it
+# has another bug of the table.</details>
 #
 # **3. A stale head and a wrong temperature both bend the logits. What tells them apart?**
 #
 # <details><summary>The size of k3.</summary>No. Either can be small or large.</details>
-# <details><summary>What y depends on: on how sure the engine was, or on which token it is.</summary>Yes. The slope over x
-# against the constants per token id. Both are exact for one of the two causes.</details>
+# <details><summary>What y depends on: on how sure the engine was, or on which token it is.</summary>Yes. The slope over
+# x against the constants per token id. Both are exact for one of the two causes.</details>
 # <details><summary>The mean ratio.</summary>Here, yes, by luck: a stale head is a policy like any other, so its ratios
 # average to 1. But a temperature that the trainer alone applies leaves the average at 1, too.</details>
 
@@ -639,7 +641,8 @@ assert settings["temperature"] != settings["trainer_temperature"]
 # - [a real stale head](http://localhost:8501/mismatch?run=stale_head&step=latest): the sentence, then *by token*;
 # - [a real cut, top-p](http://localhost:8501/mismatch?run=top_p&step=latest): ratios of at most 1;
 # - [the mistake that agrees with itself](http://localhost:8501/mismatch?run=temperature_raw&step=latest);
-# - [the control beside the stale head](http://localhost:8501/compare?run=kv_fp8_e5m2&step=48&run_b=stale_head&step_b=latest&compare=two%20runs).
+# - [the control beside the stale
+#   head](http://localhost:8501/compare?run=kv_fp8_e5m2&step=48&run_b=stale_head&step_b=latest&compare=two%20runs).
 #
 # ## Pitfalls
 #
