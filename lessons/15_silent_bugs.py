@@ -181,7 +181,7 @@ assert sympy.rem(k**2 - k, k * (k - 1), k) == 0
 
 # %%
 where = toy.world(4, 4)
-mask, generator = where.mask, torch.Generator().manual_seed(15)
+mask = where.mask
 worst_kl = worst_square = 0.0
 smallest_entropy, largest_entropy, T = 9.0, -9.0, 0.7
 
@@ -321,7 +321,7 @@ def slope(batch):
     return median_slope(x, y)
 
 
-generator.manual_seed(15)
+generator = torch.Generator().manual_seed(15)
 rows = [torch.randint(len(record.responses), (len(record.responses),), generator=generator) for _ in range(40)]
 hot = torch.tensor([slope(sick["wrong temperature"].batch.rows(index)) for index in rows])
 own = slope(control.batch)
