@@ -88,13 +88,13 @@ for name, use in import_pairs.missing(record).items():
 #
 # Now a training. The next cell starts the command in a process of its own, as you would in a terminal; it takes about
 # ten seconds. The model is the warm start of this project, 1.3 million parameters; the engine is the one of
-# transformers, in bfloat16, so that no vLLM is needed. Two updates, each from 64 answers, both recorded, and at the
+# transformers, in bfloat16, so that no vLLM is needed. Two updates, each from 32 answers, both recorded, and at the
 # second a **score sketch** (below) with 8 directions.
 #
 # `RLCORR_RUNS` says where runs are written. Leave it out, and they go to `runs/local`.
 
 # %%
-options = """--run mine --rollout.engine transformers --steps 2 --prompts-per-step 64 --eval-prompts 32
+options = """--run mine --rollout.engine transformers --steps 2 --prompts-per-step 32 --eval-prompts 16
     --sketch.every 2 --sketch.directions 8 --sketch.places 2 --sketch.reference-prompts 64
     --checkpoint-every 0 --no-save-model --no-tensorboard"""
 command = [sys.executable, "-m", "rlcorr", "train", "--model", str(runs.ROOT / "warm_start" / "checkpoint")]
