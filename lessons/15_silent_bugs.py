@@ -35,7 +35,7 @@ torch.set_num_threads(1)
 #
 # A loop of reinforcement learning has many places where a wrong number is as good a number as the right one. Nothing
 # has a wrong shape, nothing is infinite, the loss is a loss. The reward grows a little more slowly, or the run
-# collapses after two days. Here are nine such places. All nine have happened in public code.
+# collapses after two days. Here are nine such places. Most of them are on record in public projects.
 #
 # | bug | what was done |
 # |---|---|
@@ -571,8 +571,8 @@ show("k3 rings for", ", ".join(sorted(sizes)))
 show("triage names", ", ".join(named))
 
 # %% [markdown]
-# One view per bug, one bug per view. `triage` runs several of these tests by itself and names four bugs; the fourth it
-# calls padding, which is what a log-prob of exactly 0 is. It looks at pairs of log-probs and nothing else, so it cannot
+# One view per bug, one bug per view. `triage` runs several of these tests by itself and names four bugs; one of them
+# it calls padding, which is what a log-prob of exactly 0 is. It looks at pairs of log-probs and nothing else, so it cannot
 # know about weights, averages or texts.
 #
 # An honest note: the diagonal is clean because the bounds were chosen with the control in sight, and each patient has

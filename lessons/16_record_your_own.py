@@ -480,7 +480,12 @@ def with_error(values):
 mean_cosine, error_cosine = with_error(of_cosine)
 mean_length, error_length = with_error(of_length)
 foretold = with_error(expected_cosine)[0]
-show("runs", len(names))
+drawn = {
+    sketches.read_sketch(runs.find_run(name), sketches.last_sketch(runs.find_run(name))).directions_hash
+    for name in names
+}
+show("runs, sets of directions", len(names), len(drawn))
+assert len(drawn) == 2
 show("spread of the cosine, K = 8", mean_cosine, "±", error_cosine, "expected", foretold, digits=3)
 show("relative spread of the length²", mean_length, "±", error_length, "expected", 0.5, digits=3)
 assert abs(mean_cosine - foretold) < 2 * error_cosine
@@ -489,9 +494,9 @@ assert abs(mean_length - 0.5) < 2 * error_length
 # %% [markdown]
 # 0.342 ± 0.006 where 0.336 is foretold, and 0.501 ± 0.009 for 0.5. So the 64 directions of the committed runs know a
 # cosine near 0 to ± 0.12: enough to say that a gradient points the right way, too little to rank two good presets by
-# their cosines. Two presets on one sketch share its directions, so their difference is known better than either.
+# their cosines. (Two presets on one sketch share its directions, and part of the error cancels in their difference.)
 #
-# (The nine runs of the same model also share their directions, because they share a seed. Their gradients differ.)
+# The interval may be a little too narrow: nine of the eleven runs share their directions, because they share a seed.
 #
 # ## How many bytes?
 #
@@ -580,13 +585,17 @@ assert round(steps_needed) == 99
 #
 # ## With vLLM
 #
-# The same command with the real engine, on two CPU cores or one GPU. It takes under three minutes on two cores, most of
-# which is the start of the engine and the sketch, and a test of this project runs exactly this line:
+# The same command with the real engine, on two CPU cores or one GPU. It takes under three minutes on two cores, and a
+# test of this project runs exactly this line:
 #
 # ```
-# make train ARGS="--run my_first --rollout.engine vllm --steps 20 --record-every 10 --eval-every 20 --eval-prompts 128
-# \   --sketch.every 20 --sketch.directions 16 --sketch.places 4 --sketch.reference-prompts 256 \   --checkpoint-every 0
-# --no-save-model --no-tensorboard" .venv/bin/python -m rlcorr verify my_first make app ```
+# make train ARGS="--run my_first --rollout.engine vllm --steps 20 --record-every 10 \
+#   --eval-every 20 --eval-prompts 128 \
+#   --sketch.every 20 --sketch.directions 16 --sketch.places 4 --sketch.reference-prompts 256 \
+#   --checkpoint-every 0 --no-save-model --no-tensorboard"
+# .venv/bin/python -m rlcorr verify my_first
+# make app
+# ```
 #
 # | to | use |
 # |---|---|
@@ -700,7 +709,7 @@ check(directions_needed_solution, DIRECTIONS_NEEDED)
 # q.</details>
 # <details><summary>No: tokens of one answer are never independent.</summary>They are not independent, but for the error
 # of a mean it is enough that they are uncorrelated.</details>
-# <details><summary>Yes, as for everything else.</summary>No. For |d| it was too small by a quarter, and for the reward
+# <details><summary>Yes, as for everything else.</summary>No. For |d| it was too small by a fifth, and for the reward
 # by √T.</details>
 #
 # **3. A model is a thousand times as large. How many more directions does its sketch need?**
@@ -731,7 +740,7 @@ folder.cleanup()  # the runs of this lesson; yours, in runs/local, stay
 # - **Another version of the weights.** `old_log_probs` are of the weights before the update, on the same text, with the
 #   same temperature. Scored a step later, the pair measures staleness.
 # - **A sync that forgets a tensor.** Tied embeddings omit the output head from a checkpoint, and the engine keeps the
-# old   one without a word. Prove the sync in float32: k3 must be below 1e-7.
+#   old one without a word. Prove the sync in float32: k3 must be below 1e-7.
 # - **bfloat16 on disk.** Log-probs rounded to 8 bits are a bug of their own (lesson 15). Keep float32.
 # - **One seed.** An error over answers says nothing about another training. Three seeds say a little.
 # - **The first seconds.** The start of an engine and its first call take longer than a hundred small steps. Do not
