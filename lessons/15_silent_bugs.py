@@ -572,8 +572,8 @@ show("triage names", ", ".join(named))
 
 # %% [markdown]
 # One view per bug, one bug per view. `triage` runs several of these tests by itself and names four bugs; one of them
-# it calls padding, which is what a log-prob of exactly 0 is. It looks at pairs of log-probs and nothing else, so it cannot
-# know about weights, averages or texts.
+# it calls padding, which is what a log-prob of exactly 0 is. It looks at pairs of log-probs and nothing else, so it
+# cannot know about weights, averages or texts.
 #
 # An honest note: the diagonal is clean because the bounds were chosen with the control in sight, and each patient has
 # one bug. With a smaller gap the direction disappears in the noise first: KL grows like $d^2$, its error like $|d|$.
