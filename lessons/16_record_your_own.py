@@ -11,7 +11,7 @@
 #
 # - record a training with both log-probs of every token, on a CPU or a GPU;
 # - turn the dump of another system into a run that every tool here opens;
-# - read a run with nothing but `pyarrow`;
+# - read a run with nothing but pandas;
 # - say beforehand how many answers, how many directions and how much disk a question needs.
 
 # %%
@@ -26,7 +26,7 @@ import warnings
 from itertools import product
 from pathlib import Path
 
-import pyarrow.parquet
+import pandas
 import sympy
 import torch
 from exercises.lesson_16 import ANSWERS_NEEDED, DIRECTIONS_NEEDED, MEAN_AND_ERROR
@@ -163,23 +163,23 @@ assert away < 4
 # | `steps/step_000002.parquet` | one row per answer: texts, token ids, both log-probs, advantages |
 # | `sketch/step_000002.safetensors` | projections of $\nabla\log\pi$ of every token |
 #
-# None of it needs this library. Parquet is read by pandas (`pandas.read_parquet(path)`), by DuckDB
-# (`SELECT reward FROM 'steps/*.parquet'`), by anything. Here it is with `pyarrow` alone, on the committed run `bf16`.
+# None of it needs this library. Parquet is read by pandas, by `pyarrow.parquet.read_table(path)`, by DuckDB
+# (`SELECT reward FROM 'steps/*.parquet'`), by anything. Here is pandas, on the committed run `bf16`.
 
 # %%
 path = runs.ROOT / "bf16" / "steps" / "step_000400.parquet"
-table = pyarrow.parquet.read_table(path).to_pydict()
+table = pandas.read_parquet(path)
 
 show("columns", ", ".join(table))
-show("rows", len(table["prompt"]))
+show("rows", len(table))
 show("a prompt and its answer", table["prompt"][3], table["response"][3])
-show("rollout_log_probs", table["rollout_log_probs"][3], digits=6)
-show("old_log_probs", table["old_log_probs"][3], digits=6)
+show("rollout_log_probs", table["rollout_log_probs"][3].tolist(), digits=6)
+show("old_log_probs", table["old_log_probs"][3].tolist(), digits=6)
 
 gaps = [
     p - q
     for old, rollout in zip(table["old_log_probs"], table["rollout_log_probs"], strict=True)
-    for p, q in zip(old, rollout, strict=True)
+    for p, q in zip(old.tolist(), rollout.tolist(), strict=True)
 ]
 by_library = runs.read_step(runs.find_run("bf16"), 400).batch
 mask = by_library.response_mask
