@@ -1,0 +1,126 @@
+"""What lesson 16 asks for."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+NAN = math.nan
+
+ANSWERS_NEEDED = Exercise(
+    expected=lambda std, error: math.ceil((std / error) ** 2 - 1e-9),
+    cases=((0.5, 0.05), (0.5, 0.01), (1.0, 0.3), (0.034, 0.001), (3.0, 5.0)),
+    mistakes=(
+        Mistake(lambda std, error: math.ceil(std / error), "The error falls with √n, so n grows with the square."),
+        Mistake(
+            lambda std, error: int((std / error) ** 2 + 1e-9),
+            "Rounded down, the error is a little larger than asked for. Round up.",
+        ),
+        Mistake(lambda std, error: math.ceil((error / std) ** 2), "Upside down: a smaller error needs more answers."),
+        Mistake(
+            lambda std, error: math.ceil(std / error**2),
+            "Only the error is squared. Spread and error have the same unit; n has none.",
+        ),
+        Mistake(
+            lambda std, error: math.ceil(4 * (std / error) ** 2),
+            "That asks for two standard errors within the given one. One is asked for.",
+        ),
+    ),
+    equivalents=(
+        lambda std, error: -int(-(((std / error) ** 2) - 1e-9) // 1),
+        lambda std, error: math.ceil(round(std**2 / error**2, 6)),
+    ),
+)
+"""The small number keeps (0.5/0.05)² = 100.00000000000001 at a hundred."""
+
+
+def _by_answers(x: Tensor, mask: Tensor, *, of_answers: bool = False, bessel: bool = True) -> tuple[float, float]:
+    """The mean over tokens, or over the answers' means, and its error by answers."""
+    totals, counts = [], []
+    for values, real in zip(x.tolist(), mask.tolist(), strict=True):
+        own = [value for value, here in zip(values, real, strict=True) if here]
+        if own:
+            totals.append(sum(own) / len(own) if of_answers else sum(own))
+            counts.append(1 if of_answers else len(own))
+    mean, n = sum(totals) / sum(counts), len(totals)
+    squares = sum((total - mean * count) ** 2 for total, count in zip(totals, counts, strict=True))
+    return mean, math.sqrt(squares * (n / (n - 1) if bessel else 1)) / sum(counts)
+
+
+def _by_tokens(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    values = x[mask]
+    return values.mean(), values.std() / len(values) ** 0.5
+
+
+def _quick(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    count = mask.sum(-1)
+    total = x.where(mask, 0).sum(-1)
+    mean, n = total.sum() / count.sum(), len(count)
+    return mean, ((total - mean * count).square().sum() * n / (n - 1)).sqrt() / count.sum()
+
+
+def _answers(seed: int) -> tuple[Tensor, Tensor]:
+    """Nine answers, each with an offset of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(9, 1, dtype=torch.float64, generator=generator) + 0.3 * torch.randn(
+        9, 7, dtype=torch.float64, generator=generator
+    )
+    mask = torch.arange(7) < torch.tensor([[7], [3], [5], [1], [7], [2], [6], [4], [7]])
+    return x.where(mask, NAN), mask
+
+
+MEAN_AND_ERROR = Exercise(
+    expected=_by_answers,
+    cases=(
+        (
+            torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, NAN], [1.0, NAN, NAN]], dtype=torch.float64),
+            torch.tensor([[True, True, True], [True, True, False], [True, False, False]]),
+        ),
+        _answers(0),
+        _answers(1),
+    ),
+    mistakes=(
+        Mistake(_by_tokens, "Tokens of one answer are not independent: sum over each answer, then look at the spread."),
+        Mistake(
+            lambda x, mask: _by_answers(x, mask, of_answers=True),
+            "That is a mean of means: a short answer then counts as much as a long one.",
+        ),
+        Mistake(
+            lambda x, mask: _by_answers(x, mask, bessel=False),
+            "Nearly: n answers, of which one is spent on the mean. Multiply the squares by n/(n − 1).",
+        ),
+        Mistake(
+            lambda x, mask: _quick(x.where(mask, 0), torch.ones_like(mask)),
+            "Padding was counted: divide by the number of real tokens.",
+        ),
+    ),
+    equivalents=(_quick,),
+)
+
+
+def _directions(cosine: float, error: float, power: int = 2, spread: Any = lambda c: 1 - c * c) -> int:
+    return max(math.ceil((spread(cosine) / error) ** power - 1e-9), 1)
+
+
+DIRECTIONS_NEEDED = Exercise(
+    expected=_directions,
+    cases=((0.0, 0.1), (0.0, 0.125), (0.6, 0.08), (0.9, 0.05), (-0.6, 0.08), (0.99, 0.01)),
+    mistakes=(
+        Mistake(
+            lambda cosine, error: _directions(0.0, error),
+            "Right for a cosine of 0. Near ±1 far fewer do: the spread is 1 − c².",
+        ),
+        Mistake(
+            lambda cosine, error: _directions(cosine, error, spread=lambda c: math.sqrt(1 + c * c)),
+            "That is for an inner product with known lengths. A cosine divides by lengths of the same directions.",
+        ),
+        Mistake(
+            lambda cosine, error: _directions(cosine, error, power=1), "The error falls with √K, so K grows squared."
+        ),
+        Mistake(lambda cosine, error: _directions(cosine, error, spread=lambda c: 1 - abs(c)), "1 − c², not 1 − |c|."),
+    ),
+    equivalents=(lambda cosine, error: max(math.ceil(round((1 - cosine**2) ** 2 / error**2, 6)), 1),),
+)
