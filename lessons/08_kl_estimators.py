@@ -105,8 +105,8 @@ KAPPA = {"k1": d, "k2": d**2 / 2, "k3": sympy.exp(-d) - 1 + d}
 
 P = sympy.symbols("pi_A pi_B pi_C", positive=True)
 F = sympy.symbols("ref_A ref_B ref_C", positive=True)
-difference = sum(p * (KAPPA["k3"] - KAPPA["k1"]).subs(d, sympy.log(p / f)) for p, f in zip(P, F, strict=True))
-left = sympy.simplify(difference)
+terms = (p * (KAPPA["k3"] - KAPPA["k1"]).subs(d, sympy.log(p / f)) for p, f in zip(P, F, strict=True))
+left = sympy.simplify(sympy.Add(*terms))
 assert sympy.simplify(left - (sum(F) - sum(P))) == 0  # Σ ref − Σ π, and both sums are 1
 assert sympy.series(KAPPA["k3"], d, 0, 4).removeO() == d**2 / 2 - d**3 / 6
 
@@ -114,9 +114,9 @@ show("E[k3] − E[k1] =", str(left))
 show("k3 =", str(sympy.series(KAPPA["k3"], d, 0, 5)))
 
 # %% [markdown]
-# How noisy is one draw? Now training carries $\pi$ away from the reference, from nearly equal to far. The next picture divides the
-# spread of each estimator by the KL itself, so 1 means: one token tells the KL to ±100 %. **Look for** the side on
-# which k3 wins, and where it loses.
+# How noisy is one draw? Now training carries $\pi$ away from the reference, from nearly equal to far. The next picture
+# divides the spread of each estimator by the KL itself, so 1 means: one token tells the KL to ±100 %. **Look for** the
+# side on which k3 wins, and where it loses.
 
 # %%
 logits = torch.randn(20, dtype=torch.float64, generator=generator)  # twenty actions
@@ -227,12 +227,11 @@ show("k3 as a loss, in the logit of A", "pi_A - ref_A")
 
 
 # %%
-def expected_gradient(log_ref, estimator, drawn_from=None, weights=1.0):
-    """E[∇κ] in the logits of π, tokens drawn from π or from another policy, counted by weights."""
+def expected_gradient(estimator, counted=pi):
+    """Σ counted · ∇κ in the logits of π: how often each action is drawn, times the weight of one."""
     leaf = pi.log().requires_grad_()
     log_pi = leaf.log_softmax(-1)
-    drawn = pi if drawn_from is None else drawn_from
-    return torch.autograd.grad((drawn * weights * kl_penalty(log_pi, log_ref, estimator)).sum(), leaf)[0]
+    return torch.autograd.grad((counted * kl_penalty(log_pi, ref.log(), estimator)).sum(), leaf)[0]
 
 
 def gradient_of_kl(p_first):
@@ -248,7 +247,7 @@ def gradient_of_variation():
     return torch.autograd.grad((leaf.softmax(-1) - ref).abs().sum(), leaf)[0]
 
 
-found = {name: expected_gradient(ref.log(), name) for name in (*NAMES, "k3+")}
+found = {name: expected_gradient(name) for name in (*NAMES, "k3+")}
 
 show("", "A", "B", "C")
 for name, gradient in found.items():
@@ -323,11 +322,17 @@ def exact_values(run_name):
     return found
 
 
-def sampled_values(run_name):
+def drawn_tokens(run_name):
+    """log π and log ref of the tokens that were drawn, (N,), and their scores, (N, 64)."""
     run = runs.find_run(run_name)
-    batch = runs.read_step(run, sketches.last_sketch(run)).batch
-    real = batch.response_mask
-    log_pi, log_ref = batch.old_log_probs[real].double(), batch.ref_log_probs[real].double()
+    step = sketches.last_sketch(run)
+    batch = runs.read_step(run, step).batch
+    pair = (batch.tensors()[key][batch.response_mask].double() for key in ("old_log_probs", "ref_log_probs"))
+    return *pair, sketches.read_sketch(run, step).scores.double()
+
+
+def sampled_values(run_name):
+    log_pi, log_ref, _ = drawn_tokens(run_name)
     return {
         name: (float(v.mean()), float(v.std() / len(v) ** 0.5))
         for name in NAMES
@@ -342,7 +347,7 @@ show("16 places, spread of one draw", *(control[name][1] for name in NAMES), dig
 show("896 drawn tokens, mean", *(drawn[name][0] for name in NAMES), digits=3)
 show("896 drawn tokens, standard error", *(drawn[name][1] for name in NAMES), digits=3)
 
-log_pi, log_ref = (x.double() for x in (PLACES["control_fp32"].log_probs, PLACES["control_fp32"].ref_log_probs))
+log_pi, log_ref = (vars(PLACES["control_fp32"])[key].double() for key in ("log_probs", "ref_log_probs"))
 square = log_pi.exp() * kl_penalty(log_pi, log_ref, "k3").square()
 share = float(square[log_pi.exp() < 1e-4].sum() / square.sum())
 show("of k3's mean square, from π < 0.0001", share, digits=3)
@@ -406,20 +411,17 @@ assert abs(k3.cosine.value - 0.35) < 0.005  # of bf16
 # Sixteen places are few: the truth here is the truth of these places, and k3's length has a wide interval. The
 # direction of k2 has none, because it holds place by place.
 #
-# Last, from drawn tokens alone: is there any signal in $\mathbb{E}[\kappa' s]$? In each of the 64 directions, divide the
-# mean over all tokens by its standard error, square, and add. Without a signal the sum is about 64, give or take
+# Last, from drawn tokens alone: is there any signal in $\mathbb{E}[\kappa' s]$? In each of the 64 directions, divide
+# the mean over all tokens by its standard error, square, and add. Without a signal the sum is about 64, give or take
 # $2\sqrt{2\cdot64} \approx 23$.
 
 
 # %%
 def signal(run_name, estimator):
     """Σ over directions of (mean / standard error)² of one loss's gradient, from the drawn tokens."""
-    run = runs.find_run(run_name)
-    step = sketches.last_sketch(run)
-    batch, scores = runs.read_step(run, step).batch, sketches.read_sketch(run, step).scores.double()
-    leaf = batch.old_log_probs[batch.response_mask].double().requires_grad_()
-    penalty = kl_penalty(leaf, batch.ref_log_probs[batch.response_mask].double(), estimator)
-    g = torch.autograd.grad(penalty.sum(), leaf)[0][:, None] * scores
+    log_pi, log_ref, scores = drawn_tokens(run_name)
+    leaf = log_pi.requires_grad_()
+    g = torch.autograd.grad(kl_penalty(leaf, log_ref, estimator).sum(), leaf)[0][:, None] * scores
     return float((g.mean(0) / (g.std(0) / len(g) ** 0.5)).square().sum())
 
 
@@ -570,10 +572,10 @@ q = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
 weight = pi / q
 show("tokens from q, in the logits", "A", "B", "C")
 for name in ("k1", "k2", "k3"):
-    show(f"{name} as a loss", expected_gradient(ref.log(), name, q), digits=3)
-    show(f"{name}, counted by π/q", expected_gradient(ref.log(), name, q, weight), digits=3)
-    assert torch.allclose(expected_gradient(ref.log(), name, q, weight), found[name], rtol=0, atol=1e-14)
-assert gradient_of_kl(True)[0] < 0 < expected_gradient(ref.log(), "k2", q)[0]  # A: the sign is lost
+    show(f"{name} as a loss", expected_gradient(name, q), digits=3)
+    show(f"{name}, counted by π/q", expected_gradient(name, q * weight), digits=3)
+    assert torch.allclose(expected_gradient(name, q * weight), found[name], rtol=0, atol=1e-14)
+assert gradient_of_kl(True)[0] < 0 < expected_gradient("k2", q)[0]  # A: the sign is lost
 
 # %% [markdown]
 # A should become more frequent, and on stale tokens k2 makes it **rarer**. With the weights, all three are what they
@@ -630,14 +632,15 @@ for name in ("k1", "k2", "k3", "k3+"):
     pull = torch.autograd.grad(value.sum(), leaf)[0]
     show(name, *(float(x) for pair in zip(value.detach(), pull, strict=True) for x in pair), digits=1)
 
-x = sympy.Symbol("x", positive=True)
-edge = float(sympy.nsolve(sympy.exp(x) - x - 1 - 10, x, 2.5))
-show("e^x − x − 1 = 10 at x =", edge, digits=3)
+edge = -sympy.LambertW(-sympy.exp(-11), -1) - 11  # where e^x − x − 1 is 10
+assert sympy.simplify(sympy.exp(edge) - edge - 1 - 10).evalf(chop=True) == 0
+show("e^x − x − 1 = 10 at x =", str(edge.evalf(4)))
 
 # %% [markdown]
-# One token with $\delta = -10$ reports 22,015 in k3, and pulls two thousand times as hard as in k2. Some systems therefore cut the
-# **value** of k3 at 10. A value that is cut has no gradient: from $\delta < -2.611$ on, such a loss does nothing, where
-# the policy has drifted most. `kl_penalty` never does that; and k3+ needs no cut, because its pull is $\delta$.
+# One token with $\delta = -10$ reports 22,015 in k3, and pulls two thousand times as hard as in k2. Some systems
+# therefore cut the **value** of k3 at 10. A value that is cut has no gradient: from $\delta < -2.611$ on, such a loss
+# does nothing, where the policy has drifted most. `kl_penalty` never does that; and k3+ needs no cut, because its pull
+# is $\delta$.
 
 # %% [markdown]
 # ## Exercise 1: k3 of a batch
@@ -750,8 +753,8 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 # in the average. Now it is E_q[δ s], another direction.</details>
 # <details><summary>It needs the weight π/q of the policy that drew, like everything else.</summary>Yes. Exercise 3 is
 # that line.</details>
-# <details><summary>Better take k1 then.</summary>Worst of all: off-policy, k1 as a loss drives the policy away from what
-# drew the tokens, and does not look at the reference.</details>
+# <details><summary>Better take k1 then.</summary>Worst of all: off-policy, k1 as a loss drives the policy away from
+# what drew the tokens, and does not look at the reference.</details>
 
 # %% [markdown]
 # ## In the app
