@@ -1,11 +1,14 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app train test test-fast record record-all study peers mutate lessons nb bench fmt lock clean system
+.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb workshop bench fmt lock \
+	clean system
 
 PYTHON ?= python3
 BIN := .venv/bin
 # Which vLLM: its CUDA build where an NVIDIA GPU answers, its CPU build on Linux, none elsewhere.
-ENGINE ?= $(shell if nvidia-smi -L >/dev/null 2>&1; then echo cuda; \
+# A folder of wheels, as a workshop edition may have it, holds all packages but vLLM.
+WHEELS := $(wildcard wheels)
+ENGINE ?= $(shell if [ -n "$(WHEELS)" ]; then echo engineless; elif nvidia-smi -L >/dev/null 2>&1; then echo cuda; \
 	elif [ "$$(uname -s)" = Linux ]; then echo cpu; else echo engineless; fi)
 READY := .venv/ready-$(ENGINE)
 ARGS ?=
@@ -20,6 +23,9 @@ play: $(READY) ## train in the background and open the playground on http://loca
 
 app: $(READY) ## the playground alone, over the recorded runs
 	@$(BIN)/python -m rlcorr play --no-train $(ARGS)
+
+learn: $(READY) ## the lessons in JupyterLab
+	@$(BIN)/jupyter lab --notebook-dir lessons $(ARGS)
 
 train: $(READY) ## one training run; options in ARGS="--task running_sum --preset decoupled_seq_is"
 	@$(BIN)/python -m rlcorr train $(ARGS)
@@ -55,6 +61,9 @@ lessons: $(READY) ## rebuild the notebooks from lessons/*.py
 nb: $(READY) ## run the notebooks and compare every printed number
 	$(NBVAL)
 
+workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
+	$(BIN)/python lessons/_workshop.py $(ARGS)
+
 bench: $(READY) system ## measure the figures of the README
 	@sh tests/install_peers.sh $(BIN)
 	$(BIN)/python tests/bench.py $(ARGS)
@@ -72,10 +81,10 @@ clean: ## remove .venv and caches; recorded runs stay
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
-	$(BIN)/pytest lessons --nbval --nbval-current-env --nbval-cell-timeout=60
+	$(BIN)/pytest lessons --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
 
 # The pinned files name every package, so nothing is resolved: pip installs exactly what is written.
-INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(WHEELS),--no-index --find-links wheels)
 
 $(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed; $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12")'

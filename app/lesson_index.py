@@ -28,6 +28,12 @@ def lessons() -> list[Lesson]:
     ]
 
 
+def notes_for_teachers() -> str:
+    """lessons/TEACHING.md without its title, with small headings, and links that stay in this app."""
+    text = (LESSONS / "TEACHING.md").read_text(encoding="utf-8")
+    return text.partition("\n")[2].replace("\n## ", "\n##### ").replace("](http://localhost:8501/", "](/")
+
+
 def notebook(slug: str) -> str:
     """Its path in the repository."""
     return f"lessons/{slug}.ipynb"

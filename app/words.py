@@ -144,6 +144,6 @@ TABLE_STYLE = """<style>
 .rl-table th { text-align: left; font-weight: 600; padding: 4px 12px 4px 0; border-bottom: 1px solid #8b8f9766 }
 .rl-table td { vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid #8b8f9733;
   white-space: pre-wrap; overflow-wrap: anywhere }
-.rl-table abbr { cursor: help; text-underline-offset: 3px }
+.rl-table abbr { display: inline-block; cursor: help; text-underline-offset: 3px }
 .rl-table abbr:focus::after { content: " " attr(title); font-weight: 400; opacity: 0.8; white-space: normal }
 </style>"""

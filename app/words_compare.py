@@ -1,6 +1,5 @@
 """What the Compare view says, and its tables."""
 
-import html
 import math
 from collections.abc import Iterable
 
@@ -134,22 +133,13 @@ def _signed(value: float) -> str:
 
 
 def table(header: list[str], rows: list[Hinted]) -> str:
-    """An HTML table of literal text, in which a name explains itself under the pointer."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join(
-        f"<tr><td><span title='{html.escape(hint)}'>{html.escape(name)}</span></td>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        + "</tr>"
-        for name, hint, cells in rows
-    )
-    return (
-        f"{words.TABLE_STYLE}{STYLE}<div class='rl-table rl-pairs'><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    """Literal text, in which a name explains itself."""
+    meanings = {name: hint for name, hint, _ in rows}
+    cells = [[name, *numbers] for name, _, numbers in rows]
+    return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{words.table(header, cells, meanings)}</div>"
 
 
-STYLE = """<style>
-.rl-pairs span[title] { border-bottom: 1px dotted #8b8f97; cursor: help }
-.rl-pairs td { overflow-wrap: normal }
-.rl-pairs td:first-child { overflow-wrap: anywhere; min-width: 4rem }
+WHOLE_NUMBERS = """<style>
+.rl-pairs .rl-table td { overflow-wrap: normal }
+.rl-pairs .rl-table td:first-child { overflow-wrap: anywhere; min-width: 4rem }
 </style>"""

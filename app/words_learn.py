@@ -50,44 +50,7 @@ OPEN_PRESET = "Open it in the bench"
 ALL = "All presets: what they do, where they come from, when they hurt"
 ALL_HEADER = ["Preset", "System", "What it does", "When it hurts", "Source"]
 
-TEACHING_IS = """
-##### Before the day
-- `make setup` once, on every machine, with a network; afterwards nothing needs one. `make app` opens the app.
-- One process serves some twenty redraws a second and core. With more than ten people, let each run their own.
-- Open the app once, so that the recorded runs are in memory, and try the projector in the room.
-
-##### Links for a class
-Whatever is shown is in the address. **Copy link** takes it, with run and step. `hide=` takes controls away, so that all
-see the same and have one thing to move; `projector=1` gives large type and fewer words. Nothing is locked: whoever
-changes the address gets everything back.
-"""
 BUILD = "##### Make a link"
 BUILD_IS = "Run, step, preset and bounds are those that you have set in the other views."
 VIEW, HIDE, LARGE, MAKE = "View", "Hide", "For the projector", "Copy this link"
 HIDE_HEADER = ["In hide=", "What it hides"]
-PLANS = """
-##### 90 minutes
-| minutes | what | with |
-|---|---|---|
-| 10 | Two programs, one model: why a ratio | Start, the healthy run |
-| 25 | Lesson 00, both exercises | notebook |
-| 15 | Where the two disagree: all methods in one picture | Mismatch, the stale run |
-| 25 | Drag a bound; what it costs; find 95 % of the tokens | Correction bench, in pairs |
-| 15 | Bias against noise: one round of “will it rise or fall?” | Gradient |
-
-##### Half a day
-The 90 minutes, and then
-| minutes | what | with |
-|---|---|---|
-| 20 | One token's story, by hand with a calculator | Tokens |
-| 40 | Token, sequence, geometric: the longer the answer | Correction bench, `kv_fp8_e5m2` |
-| 30 | KL losses: value is not gradient | Gradient, k2 against k3 |
-| 40 | Own data: drop a file, find its cause, choose a bound | every view |
-| 20 | What each takes home: the configuration for their system | “Use it” |
-
-##### What people stumble over
-- The ratio's direction. Here it is always trainer over engine; some systems bound its inverse.
-- “No rejection, so no bias.” A cap biases as well, and a small mismatch may need neither.
-- A high kept share says nothing about the few tokens that carry the gradient: look at the effective sample size too.
-- A collapse seen once proves little: ask for seeds and intervals.
-"""

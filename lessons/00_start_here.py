@@ -138,7 +138,9 @@ show("E_q[p/q] =", str(average_ratio), "= 1")
 # ### Check 2, with numbers: the gradient of three actions
 #
 # Now $f$ is what training really averages: the reward times $\nabla \log p$, the direction that makes the token more
-# probable. (`reinforce` is the loss $-f \log p$.) We know all three probabilities, so every average is an exact sum.
+# probable. The sign $\nabla$ stands for slopes: how much a number changes when each knob of the policy is turned a
+# little. The knobs are called logits here, and there is one per action; lesson 01 explains them and derives the rest.
+# (`reinforce` is the loss $-f \log p$.) We know all three probabilities, so every average is an exact sum.
 
 # %%
 logits = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64).log().requires_grad_()

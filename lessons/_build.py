@@ -1,11 +1,13 @@
-"""Build the notebooks: `python lessons/_build.py [00_start_here …]`, by default every lesson.
+"""Build the notebooks, and the README's table of them: `python lessons/_build.py [00_start_here …]`, by default all.
 
 A lesson is written in NN_slug.py (jupytext percent format). Here it is executed and stored, with its outputs, in
 NN_slug.ipynb. Whatever would differ between two builds is left out or constant: ids, times, versions.
 """
 
 import os
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import jupytext
@@ -75,6 +77,24 @@ def _clean(output: NotebookNode) -> None:
         output.traceback = [f"{output.ename}: {output.evalue}"]
 
 
+def table(index: dict[str, dict]) -> str:
+    """The lessons as the README lists them."""
+    rows = ["| lesson | what it shows | minutes | level |", "|---|---|---|---|"]
+    for slug, entry in index.items():
+        title = f"[{slug[:2]} · {entry['title']}](lessons/{slug}.ipynb)"
+        rows.append(f"| {title} | {entry['claim']} | {entry['minutes']} | {entry['level']} |")
+    return "\n".join(rows)
+
+
+def with_table(readme: str) -> str:
+    """The README with the table of today's index.toml."""
+    index = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+    parts = re.split(r"(?<=<!-- lessons -->\n).*?(?=\n<!-- end of lessons -->)", readme, flags=re.DOTALL)
+    if len(parts) != 2:
+        raise ValueError("README.md has lost the two comments around its table of lessons.")
+    return table(index).join(parts)
+
+
 def main(names: list[str]) -> None:
     known = {source.stem: source for source in sources()}
     for name in names or known:
@@ -83,6 +103,8 @@ def main(names: list[str]) -> None:
         target = known[name].with_suffix(".ipynb")
         target.write_text(build(known[name]), encoding="utf-8")
         print(f"{target.name}: {target.stat().st_size / 1024:.0f} KiB")
+    readme = LESSONS.parent / "README.md"
+    readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

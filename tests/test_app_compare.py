@@ -26,7 +26,7 @@ def tables(at: AppTest) -> str:
 
 def row(at: AppTest, metric: str) -> list[str]:
     """The cells of one metric: A, B, B − A."""
-    after = tables(at).split(f">{metric}</span>")[1].split("</tr>")[0]
+    after = tables(at).split(f">{metric}</abbr>")[1].split("</tr>")[0]
     return [cell.split("</td>")[0] for cell in after.split("<td>")[1:]]
 
 
@@ -64,7 +64,7 @@ def test_masks_and_metrics_counted_with_numpy(root: Path) -> None:
 def test_a_name_explains_itself(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     text = tables(open_app(VIEW))
-    assert "title='share of the response tokens that no rule rejected. Formula: Σ keep / Σ mask." in text
+    assert 'title="share of the response tokens that no rule rejected. Formula: Σ keep / Σ mask.' in text
 
 
 @pytest.mark.parametrize("names", [("decoupled_seq_is", "decoupled_k3_rs"), ("trl_opsm", "slime_mis")])

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from app_runs import add_step, browser, make_record, make_run, serve, settled
@@ -113,14 +112,6 @@ def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
     page.wait_for_url(re.compile("is_upper=7"))
 
 
-def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
-    hosts: set[str | None] = set()
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
-    for path in ("training", "bench"):
-        visit(page, f"{url}/{path}")
-    assert hosts <= {"127.0.0.1", None}  # None: data: and blob: addresses
-
-
 def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
     visit(page, f"{url}/training")
     expect(page.get_by_role("cell", name=HOSTILE, exact=True).first).to_be_visible()
@@ -129,11 +120,9 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
 
 
-@pytest.mark.parametrize("path", ["training", "bench?preset=decoupled_k3_rs_token_tis"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_scrolls_only_downwards(url: str, path: str, scheme: str) -> None:
-    with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
-        visit(phone, f"{url}/{path}")
+def test_a_phone_scrolls_only_downwards(url: str) -> None:
+    with browser(viewport={"width": 390, "height": 844}) as phone:
+        visit(phone, f"{url}/bench?preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
         assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -82,12 +82,6 @@ def test_without_a_secure_context_the_link_is_selected(page: Page, url: str) -> 
     expect(page.get_by_role("status").get_by_text(re.compile("Copied|Press Ctrl"))).to_be_visible()
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_has_a_link(page: Page, url: str, path: str) -> None:
-    visit(page, f"{url}/{path}", PAGES[path])
-    expect(page.get_by_role("button", name="Copy link")).to_be_visible()
-
-
 # --- hiding ---
 
 
@@ -110,6 +104,7 @@ def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
 def test_hidden_controls_are_not_reached_by_the_keyboard(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?hide=run_picker,upload,links,navigation")
     expect(page.get_by_role("link", name="Tokens")).to_have_count(0)
+    expect(page.get_by_label("Preset").first).to_be_visible()
     reached = set()
     for _ in range(6):
         page.keyboard.press("Tab")
@@ -300,12 +295,13 @@ def test_a_phone_scrolls_only_downwards(url: str, scheme: str, projector: str) -
             assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
 
-def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
+def test_every_page_has_a_link_and_nothing_leaves_the_machine(page: Page, url: str) -> None:
     """Not even for a saved picture."""
     hosts: set[str | None] = set()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
     for path, text in PAGES.items():
         visit(page, f"{url}/{path}", text)
+        expect(page.get_by_role("button", name="Copy link")).to_be_visible()
     visit(page, f"{url}/bench")
     drawn(page, "weights")
     for kind in ("PNG", "SVG", "CSV"):

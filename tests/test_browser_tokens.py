@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 from app_runs import add_step, browser, make_run, serve, settled
@@ -86,7 +85,8 @@ def test_up_and_down_go_to_the_nearest_token_of_the_next_line(page: Page, url: s
     page.keyboard.press("ArrowDown")
     below = box(focus(page))
     assert below["y"] > start["y"]
-    line = [at for found in page.locator(".grid .token").all() if (at := box(found))["y"] == below["y"]]
+    every = page.locator(".grid .token").evaluate_all("all => all.map((e) => e.getBoundingClientRect().toJSON())")
+    line = [at for at in every if at["y"] == below["y"]]
     assert len(line) > 5
     assert abs(centre(below) - centre(start)) == min(abs(centre(at) - centre(start)) for at in line)
     page.keyboard.press("ArrowUp")
@@ -181,16 +181,8 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
     expect(page.get_by_text("Token 0 of response 2: “<”")).to_be_visible()
 
 
-def test_nothing_leaves_the_machine(page: Page, url: str) -> None:
-    hosts: set[str | None] = set()
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
-    visit(page, url)
-    assert hosts <= {"127.0.0.1", None}  # None: data: and blob: addresses
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("run", ["alpha", "long"])
-def test_a_phone_shows_the_token_below_the_text(url: str, scheme: str, run: str) -> None:
+@pytest.mark.parametrize(("run", "scheme"), [("alpha", "dark"), ("long", "light")])
+def test_a_phone_shows_the_token_below_the_text(url: str, run: str, scheme: str) -> None:
     with browser(
         viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, is_mobile=True
     ) as phone:  # fmt: skip

@@ -118,8 +118,8 @@ def k3_of(run: Path) -> list[float]:
 
 def test_float32_stays_exact_for_fifty_steps(tmp_path: Path) -> None:
     """A stale tensor anywhere makes k3 grow with every step."""
-    arguments = ("--steps", "50", "--rollout.engine", "vllm", "--rollout.dtype", "float32", "--run", "r")
-    done = rlcorr("train", "--model", str(WARM_START), *arguments, runs_folder=tmp_path)
+    arguments = ("--steps", "50", "--prompts-per-step", "64", "--rollout.engine", "vllm", "--rollout.dtype", "float32")
+    done = rlcorr("train", "--model", str(WARM_START), "--run", "r", *arguments, runs_folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     k3 = k3_of(tmp_path / "local" / "r")
     assert len(k3) == 50
@@ -130,7 +130,7 @@ def test_float32_stays_exact_for_fifty_steps(tmp_path: Path) -> None:
 
 
 def test_bfloat16_mismatch_is_rounding_and_does_not_drift(tmp_path: Path) -> None:
-    arguments = ("--steps", "30", "--rollout.engine", "vllm", "--run", "r")
+    arguments = ("--steps", "30", "--prompts-per-step", "64", "--rollout.engine", "vllm", "--run", "r")
     done = rlcorr("train", "--model", str(WARM_START), *arguments, runs_folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     run = tmp_path / "local" / "r"

@@ -6,7 +6,7 @@ import words
 import words_learn as say
 import words_shared
 from copy_link import copy_link
-from lesson_index import lessons, notebook, number
+from lesson_index import lessons, notebook, notes_for_teachers, number
 
 from rlcorr import PRESETS
 from rlcorr.errors import unknown
@@ -83,7 +83,6 @@ def _preset() -> None:
 
 
 def _teaching() -> None:
-    st.markdown(say.TEACHING_IS)
     st.markdown(say.BUILD)
     st.caption(say.BUILD_IS)
     st.session_state.setdefault("link_view", "Correction bench")
@@ -96,7 +95,7 @@ def _teaching() -> None:
     query |= {"projector": "1"} if large else {}
     copy_link(say.MAKE, query, words=words_shared.LINK, key="copy_built", path=state.pages()[view].url_path)
     st.html(words.table(say.HIDE_HEADER, [list(row) for row in words_shared.HIDEABLE.items()]))
-    st.markdown(say.PLANS)
+    st.markdown(notes_for_teachers())
 
 
 show()

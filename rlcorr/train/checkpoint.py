@@ -3,6 +3,7 @@
 The data position, the seeds of the samples and the learning rate are functions of the step, so they need no state.
 """
 
+import io
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,8 +40,10 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
     path = run / FILE
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
+    content = io.BytesIO()  # torch writes to a file from C++, where Ctrl-C becomes another error, or ends the process
+    torch.save(asdict(checkpoint), content)
     with temporary.open("wb") as file:
-        torch.save(asdict(checkpoint), file)
+        file.write(content.getbuffer())
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -1,0 +1,176 @@
+"""What lesson 01 asks for."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+NAN = math.nan
+
+
+def _random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _one_hot(action: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.one_hot(action, width).double()
+
+
+def _score(logits: Tensor, action: Tensor) -> Tensor:
+    """1 on the drawn action, minus the probability of each."""
+    rows = []
+    for row, drawn in zip(logits.tolist(), action.tolist(), strict=True):
+        total = sum(math.exp(z) for z in row)
+        rows.append([(1.0 if place == drawn else 0.0) - math.exp(z) / total for place, z in enumerate(row)])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+SOFTMAX_SCORE = Exercise(
+    expected=_score,
+    cases=(
+        (torch.tensor([[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]], dtype=torch.float64).log(), torch.tensor([0, 2])),
+        (_random(5, 4, seed=1), torch.tensor([3, 0, 1, 1, 2])),
+    ),
+    mistakes=(
+        Mistake(
+            lambda logits, action: logits.softmax(-1) - _one_hot(action, logits.shape[-1]),
+            "The sign is turned: the drawn action goes up, all others go down.",
+        ),
+        Mistake(
+            lambda logits, action: _one_hot(action, logits.shape[-1]),
+            "Raising one logit takes probability from all the others: subtract the probabilities.",
+        ),
+        Mistake(
+            lambda logits, action: _one_hot(action, logits.shape[-1]) - logits,
+            "You subtracted the logits. Subtract the probabilities, the softmax of the logits.",
+        ),
+        Mistake(
+            lambda logits, action: _one_hot(action, logits.shape[-1]) - logits.log_softmax(-1),
+            "You subtracted the logarithms of the probabilities. Subtract the probabilities.",
+        ),
+        Mistake(
+            lambda logits, action: (
+                logits.softmax(-1).gather(-1, action[:, None])
+                * (_one_hot(action, logits.shape[-1]) - logits.softmax(-1))
+            ),
+            "That is the slope of the probability. The slope of its logarithm has no factor π in front.",
+        ),
+    ),
+    equivalents=(
+        lambda logits, action: _one_hot(action, logits.shape[-1]) - logits.softmax(-1),
+        lambda logits, action: (
+            torch.eye(logits.shape[-1], dtype=logits.dtype)[action] - logits.exp() / logits.exp().sum(-1, keepdim=True)
+        ),
+    ),
+)
+
+
+def _best_baseline(reward: Tensor, scores: Tensor) -> float:
+    """The average of the rewards, each counted by the squared length of its score."""
+    lengths = [sum(x * x for x in row) for row in scores.tolist()]
+    return sum(f * n for f, n in zip(reward.tolist(), lengths, strict=True)) / sum(lengths)
+
+
+def _squares(scores: Tensor) -> Tensor:
+    return scores.square().sum(-1)
+
+
+BEST_BASELINE = Exercise(
+    expected=_best_baseline,
+    cases=(
+        (
+            torch.tensor([1.0, 0.0, 4.0, 4.0], dtype=torch.float64),
+            torch.tensor(
+                [[0.75, -0.25, -0.5], [-0.25, 0.75, -0.5], [-0.25, -0.25, 0.5], [-0.25, -0.25, 0.5]],
+                dtype=torch.float64,
+            ),
+        ),
+        (_random(6, seed=2), _random(6, 5, seed=3)),
+    ),
+    mistakes=(
+        Mistake(
+            lambda reward, scores: reward.mean(),
+            "That is the average reward. It is a baseline, but not the one of least noise: count each reward by ‖s‖².",
+        ),
+        Mistake(
+            lambda reward, scores: (reward * scores.norm(dim=-1)).sum() / scores.norm(dim=-1).sum(),
+            "You counted by the length of the score. The noise is a square: count by the squared length.",
+        ),
+        Mistake(
+            lambda reward, scores: (reward * _squares(scores)).mean(),
+            "Divide by the average of ‖s‖² as well; otherwise the result is no reward.",
+        ),
+        Mistake(
+            lambda reward, scores: (reward / _squares(scores)).sum() / (1 / _squares(scores)).sum(),
+            "Turned round: answers with long scores make the noise, so they count more, not less.",
+        ),
+    ),
+    equivalents=(
+        lambda reward, scores: (reward * _squares(scores)).sum() / _squares(scores).sum(),
+        lambda reward, scores: torch.einsum("b,bk,bk->", reward, scores, scores) / scores.square().sum(),
+    ),
+)
+
+
+def _loss(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> float:
+    """Minus the average of A log π over the real tokens, one token after the other."""
+    total, count = 0.0, 0
+    for log_row, row, real in zip(log_probs.tolist(), advantages.tolist(), mask.tolist(), strict=True):
+        for log_pi, advantage, here in zip(log_row, row, real, strict=True):
+            if here:
+                total, count = total - advantage * log_pi, count + 1
+    return total / count
+
+
+def _each(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, -advantages * log_probs, 0)
+
+
+TOKEN_MEAN_LOSS = Exercise(
+    expected=_loss,
+    cases=(
+        (
+            torch.tensor([[0.5, 0.25, 0.5], [0.25, NAN, NAN]], dtype=torch.float64).log(),
+            torch.tensor([[1.0, 1.0, 1.0], [-1.0, 0.0, 0.0]], dtype=torch.float64),
+            torch.tensor([[True, True, True], [True, False, False]]),
+        ),
+        (
+            -_random(3, 4, seed=4).abs(),
+            _random(3, 4, seed=5),
+            torch.tensor([[True] * 4, [True, True, False, False], [True, False, False, False]]),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            lambda log_probs, advantages, mask: -_each(log_probs, advantages, mask).sum() / mask.sum(),
+            "The sign is turned. An optimiser goes down, and reward is to go up: hence −A log π.",
+        ),
+        Mistake(
+            lambda log_probs, advantages, mask: -(advantages * log_probs).mean(),
+            "Padding took part. Add up where the mask is True, and no others.",
+        ),
+        Mistake(
+            lambda log_probs, advantages, mask: _each(log_probs, advantages, mask).mean(),
+            "You divided by all places, padding included. Divide by the number of real tokens.",
+        ),
+        Mistake(
+            lambda log_probs, advantages, mask: (_each(log_probs, advantages, mask).sum(-1) / mask.sum(-1)).mean(),
+            "That is the mean of each answer, then the mean over answers: tokens of short answers count more. "
+            "Here every token counts the same.",
+        ),
+        Mistake(
+            lambda log_probs, advantages, mask: _each(log_probs, advantages, mask).sum() / len(mask),
+            "You divided by the number of answers. Divide by the number of real tokens.",
+        ),
+        Mistake(
+            lambda log_probs, advantages, mask: _each(log_probs, advantages, mask).sum(),
+            "This is a sum. Divide by the number of real tokens.",
+        ),
+    ),
+    equivalents=(
+        lambda log_probs, advantages, mask: _each(log_probs, advantages, mask).sum() / mask.sum(),
+        lambda log_probs, advantages, mask: -(advantages[mask] * log_probs[mask]).mean(),
+    ),
+)

@@ -1,0 +1,141 @@
+"""What lesson 02 asks for."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+
+def _numbers(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _random(count: int, seed: int) -> Tensor:
+    return torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _share(w: Tensor) -> float:
+    """(Σw)² / (N Σw²), one weight after the other."""
+    total, squares = 0.0, 0.0
+    for weight in w.tolist():
+        total, squares = total + weight, squares + weight * weight
+    return total**2 / (len(w) * squares)
+
+
+EFFECTIVE_SHARE = Exercise(
+    expected=_share,
+    cases=(
+        (_numbers(0.5, 0.5, 1, 2),),
+        (_numbers(3, 3, 3, 3, 3),),
+        (_numbers(0.1, 0.1, 0.1, 40),),
+        (_random(50, seed=1).exp(),),
+    ),
+    mistakes=(
+        Mistake(
+            lambda w: w.sum() ** 2 / w.square().sum(),
+            "That is the effective number of draws. Divide by N to get the share.",
+        ),
+        Mistake(
+            lambda w: len(w) * w.square().sum() / w.sum() ** 2,
+            "Upside down: this grows when the weights spread. The share must shrink, and never exceed 1.",
+        ),
+        Mistake(
+            lambda w: 1 / w.square().mean(),
+            "This takes for granted that the weights of the sample average to 1. Five weights of 3 are as good as five "
+            "of 1: the result must be 1.",
+        ),
+        Mistake(
+            lambda w: w.mean() / w.square().mean(),
+            "The sum in the numerator is squared. As it is, doubling all weights changes the result; it must not.",
+        ),
+        Mistake(
+            lambda w: w.sum() / w.max() / len(w),
+            "That asks only for the largest weight. The share uses the squares of all.",
+        ),
+    ),
+    equivalents=(
+        lambda w: w.sum() ** 2 / (len(w) * w.square().sum()),
+        lambda w: w.mean().square() / w.square().mean(),
+        lambda w: 1 / (1 + w.var(correction=0) / w.mean() ** 2),
+        lambda w: 1 / (len(w) * (w / w.sum()).square().sum()),
+    ),
+)
+
+
+def _self_normalised(reward: Tensor, log_w: Tensor) -> float:
+    """Σ w f / Σ w. Only quotients of weights matter, so each is taken over the largest."""
+    top = max(log_w.tolist())
+    weights = [math.exp(x - top) for x in log_w.tolist()]
+    return sum(f * w for f, w in zip(reward.tolist(), weights, strict=True)) / sum(weights)
+
+
+SELF_NORMALISED = Exercise(
+    expected=_self_normalised,
+    cases=(
+        (_numbers(1, 1, 0, 4), _numbers(0.5, 0.5, 1, 2).log()),
+        (_numbers(1, 1, 0, 4), _numbers(1, 1, 2, 4).log()),
+        (_random(20, seed=2), 2 * _random(20, seed=3) - 1),
+        (_numbers(0, 1, 1), _numbers(800, 799, 0)),
+    ),
+    mistakes=(
+        Mistake(
+            lambda reward, log_w: (log_w.exp() * reward).mean(),
+            "That is the plain estimate. Divide by the sum of the weights, not by their number.",
+        ),
+        Mistake(
+            lambda reward, log_w: (log_w * reward).sum() / log_w.sum(),
+            "You counted by the logarithm of the weight. Take e to the power of it first.",
+        ),
+        Mistake(
+            lambda reward, log_w: (-log_w).softmax(-1) @ reward,
+            "The weights are upside down.",
+        ),
+        Mistake(
+            lambda reward, log_w: (log_w.exp() * reward).sum() / log_w.exp().sum(),
+            "Right, until a product is too large for a float: e to the 800 is infinite, and infinite over infinite is "
+            "nan. Subtract the largest logarithm from all first; the quotient stays.",
+        ),
+    ),
+    equivalents=(
+        lambda reward, log_w: log_w.softmax(-1) @ reward,
+        lambda reward, log_w: ((log_w - log_w.max()).exp() * reward).sum() / (log_w - log_w.max()).exp().sum(),
+    ),
+)
+
+
+def _longest(chi2: float, share: float) -> int:
+    """Token by token, as long as enough is left."""
+    length, left = 0, 1 / (1 + chi2)
+    while left >= share:
+        length, left = length + 1, left / (1 + chi2)
+    return length
+
+
+LONGEST_ANSWER = Exercise(
+    expected=_longest,
+    cases=((0.375, 0.5), (0.375, 0.1), (0.02, 0.5), (0.001, 0.9), (1.0, 0.6)),
+    mistakes=(
+        Mistake(
+            lambda chi2, share: math.floor((1 / share - 1) / chi2),
+            "You added χ² for every token. The factors 1 + χ² multiply.",
+        ),
+        Mistake(
+            lambda chi2, share: math.floor(math.log(1 / share) / chi2),
+            "Close: e to the χ² is a little more than 1 + χ². Divide by the logarithm of 1 + χ².",
+        ),
+        Mistake(
+            lambda chi2, share: math.ceil(math.log(1 / share) / math.log(1 + chi2)),
+            "One token too many: after so many, less than the share is left. Round down.",
+        ),
+        Mistake(
+            lambda chi2, share: math.log(1 / share) / math.log(1 + chi2),
+            "A number of tokens is whole. Round down.",
+        ),
+    ),
+    equivalents=(
+        lambda chi2, share: math.floor(math.log(1 / share) / math.log(1 + chi2)),
+        lambda chi2, share: int(-math.log(share) // math.log1p(chi2)),
+    ),
+)
