@@ -621,8 +621,9 @@ check(swapped, SWAPPED)
 
 # %% tags=["solution", "hide-input"]
 def swapped_solution(trainer_logits, engine_logits, k):
-    mine, theirs = (z.topk(k).indices.sort(-1).values for z in (trainer_logits, engine_logits))
-    return (mine != theirs).any(-1)
+    own_set = trainer_logits.topk(k).indices.sort(-1).values
+    engine_set = engine_logits.topk(k).indices.sort(-1).values
+    return (own_set != engine_set).any(-1)
 
 
 check(swapped_solution, SWAPPED)
@@ -674,8 +675,7 @@ check(share_of_largest, SHARE_OF_LARGEST)
 
 # %% tags=["solution", "hide-input"]
 def share_of_largest_solution(d, count):
-    values = k3(d)
-    return values.topk(count).values.sum() / values.sum()
+    return k3(d).topk(count).values.sum() / k3(d).sum()
 
 
 check(share_of_largest_solution, SHARE_OF_LARGEST)
