@@ -96,11 +96,11 @@ def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
     return made.update_layout(barmode="group", bargap=0.3)
 
 
-def banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: str) -> list[Part]:
+def banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: str, of: str = "95 %") -> list[Part]:
     """A line over the band of its intervals: one closed outline, so that it cannot come apart from its line."""
     around = [*(value.high for value in values), *(value.low for value in reversed(values))]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "fillcolor": fade(colour, 0.18)}
-    band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, 95 %"}
+    band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, {of}"}
     line = {"type": "scatter", "x": list(x), "y": [value.value for value in values], "mode": "lines", "name": name}
     return [band, line | {"line": {"color": colour, "width": 2}, "legendgroup": name}]
 

@@ -249,5 +249,7 @@ def report_of(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
 
 def interval_of(values: Tensor, *, signed: bool) -> Interval:
     known = torch.where(values.isfinite(), values, math.nan)
-    low, high = torch.nanquantile(known[1:], torch.tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)
+    low, high = (
+        torch.nanquantile(known[1:], known.new_tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)
+    )
     return Interval(float(known[0]), low if signed else max(low, 0.0), high)

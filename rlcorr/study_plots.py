@@ -51,7 +51,7 @@ def _figure(curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: boo
     traces, ends, dashed = [], {}, list(colours)[len(ACROSS) // 2 :]
     for preset, (steps, values) in curves.items():
         if steps:
-            band, line = banded(preset, steps, values, colours[preset])
+            band, line = banded(preset, steps, values, colours[preset], of="all seeds")
             line["line"]["dash"] = "dash" if preset in dashed else "solid"
             traces += [band, line]
             ends[preset] = values[-1].value

@@ -257,3 +257,10 @@ def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
         gradients.report(batch.replace(advantages=None), sketch, CorrectionConfig())
     with pytest.raises(UsageError, match="it is of another step"):
         gradients.report(batch.rows(slice(0, 10)), sketch, CorrectionConfig())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_interval_of_any_precision(dtype: torch.dtype) -> None:
+    """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
+    found = gradients.interval_of(torch.arange(101, dtype=dtype), signed=True)
+    assert (found.value, found.low, found.high) == pytest.approx((0, 3.475, 97.525))

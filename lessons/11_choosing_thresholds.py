@@ -1,0 +1,689 @@
+# %% [markdown]
+# # 11 · Choosing thresholds
+#
+# **Claim.** A threshold has no right value of its own: it follows from what one can afford, from the length of the
+# answers and from the size of the batch, and it must be judged on a step that it was not chosen on.
+#
+# *30 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07), and
+# bias, noise and error of a gradient (lesson 10).
+#
+# At the end you can
+#
+# - read the curve of a metric over its threshold, and turn it around: from a budget to the threshold;
+# - say what a bound on an answer allows per token;
+# - find the bound with the smallest gradient error, and how uncertain it is;
+# - test a threshold on a step that it was not chosen on, and take it to verl without turning it upside down.
+
+# %%
+import itertools
+import math
+import warnings
+
+import sympy
+import torch
+from exercises.lesson_11 import TIGHTEST, TO_VERL, TOLERANCE
+from show import picture, show
+
+from rlcorr import (
+    CorrectionConfig,
+    RejectionRule,
+    TokenBatch,
+    correct,
+    curves,
+    gradient_plots,
+    metrics,
+    preset,
+    runs,
+    sweep_plots,
+)
+from rlcorr.budget import ess_at_least, index, keep_at_least, over
+from rlcorr.check import check
+from rlcorr.diagnostics import measure
+from rlcorr.errors import UsageError
+from rlcorr.export import exports, to_python, to_verl_yaml
+from rlcorr.gradient_sweep import gradient_sweep
+from rlcorr.gradients import compare
+from rlcorr.ratios import over_sequence
+from rlcorr.regions import sequence_bounds
+from rlcorr.score_sums import Sketch
+from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.sweep import sweep_rule, sweep_weights
+from rlcorr.thresholds import at_threshold, usual_thresholds
+from rlcorr.toy_sweep import small_world, toy_sweep
+from rlcorr.translate_verl import from_verl, to_verl
+
+warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(11)
+
+# %% [markdown]
+# ## Ten tokens
+#
+# Ten tokens have the ratios 0.5, 0.8, 0.9, 1, 1, 1, 1.1, 1.2, 2.1 and 8. A **band** $[1/t, t]$ keeps what lies inside.
+# How many does $t = 1.3$ keep? The band is 0.77 to 1.3, so 0.5, 2.1 and 8 are outside: 7 of 10. To keep 80 % we need
+# one more, and the next one out is 0.5: $t = 2$. Do it for 90 % before you run the cell.
+#
+# A **budget** is this question: what share must stay? The answer is a **quantile**: sort the tokens by their distance
+# from 1, that is by $|\log r|$, and take the distance of the last one that is still paid for.
+#
+# Weights have a budget, too. A **cap** $C$ makes $w = \min(r, C)$. It keeps all tokens, but large weights cost
+# **effective sample size** (lesson 02), $\mathrm{ESS} = (\sum w)^2 / (N \sum w^2)$.
+
+# %%
+ratios = torch.tensor([[0.5, 0.8, 0.9, 1.0, 1.0, 1.0, 1.1, 1.2, 2.1, 8.0]], dtype=torch.float64)
+engine = torch.full_like(ratios, 0.1)
+ten = TokenBatch.from_log_probs((engine * ratios).log(), engine.log(), torch.ones(1, 10))
+
+band = sweep_rule(ten, RejectionRule.named("token_k1", lower=0.5, upper=2.0))  # its own bounds are not read
+bounds = [1.05, 1.3, 2.05, 2.2, 9.0]
+kept = [band.at(upper=t, lower=1 / t).kept_fraction for t in bounds]
+show("band [1/t, t], t =", bounds, digits=2)
+show("kept", kept, digits=1)
+
+capped = sweep_weights(ten, "token")
+caps = [1.0, 1.2, 2.1, 8.0]
+show("cap C =", caps, digits=2)
+show("ESS", [capped.at(upper=cap).rollout_is_eff_sample_size for cap in caps], digits=3)
+
+assert kept == [0.3, 0.7, 0.8, 0.9, 1.0]
+by_hand = (0.5 + 0.8 + 0.9 + 7) ** 2 / (10 * (0.5**2 + 0.8**2 + 0.9**2 + 7))  # cap 1
+assert abs(capped.at(upper=1.0).rollout_is_eff_sample_size - by_hand) < 1e-12
+
+# %% [markdown]
+# ## The equation
+#
+# The kept share $F(t)$ is a **distribution function**: the share of tokens whose distance is at most $\log t$. It
+# climbs from one token to the next. So the tightest band that keeps a share $s$ is the quantile $F^{-1}(s)$, and it
+# always exists.
+#
+# For the cap it is not so plain that the question has one answer. Might the ESS rise and fall? It does not: **the ESS
+# of truncated weights never rises with the cap.** Let $n$ weights be above $C$; the others have the sum $a$ and the sum
+# of squares $b$. Then $\mathrm{ESS} = S_1^2/(N S_2)$ with $S_1 = a + nC$ and $S_2 = b + nC^2$, and
+#
+# $$ \frac{d}{dC}\,\frac{S_1^2}{S_2} = \frac{2 n S_1}{S_2^2}\,(b - aC) \;\le\; 0, $$
+#
+# because each uncapped weight is at most $C$, so $b = \sum w\cdot w \le C \sum w = aC$. So there is a loosest cap that
+# keeps the ESS above a number, if any cap does.
+#
+# ### Check 1, with symbols
+
+# %%
+a, b, n, C, N = sympy.symbols("a b n C N", positive=True)
+first, second = a + n * C, b + n * C**2
+slope = sympy.diff(first**2 / second, C)
+assert sympy.simplify(slope - 2 * n * first * (b - a * C) / second**2) == 0
+
+w = sympy.symbols("w_1:4", positive=True)  # three uncapped weights, w = C·x with 0 < x < 1
+x = sympy.symbols("x_1:4", positive=True)
+gap = sum(weight**2 for weight in w) - C * sum(w)
+gap = sympy.factor(gap.subs({weight: C * share for weight, share in zip(w, x, strict=True)}))
+assert sympy.expand(gap - C**2 * sum(share * (share - 1) for share in x)) == 0  # each term is below 0
+show("b − aC =", str(gap))
+
+# %% [markdown]
+# ### Check 2, with numbers
+#
+# A curve over thresholds needs no new pass over the tokens. `sweep` sorts them once, and every point is a binary
+# search. It must agree with `correct` and `metrics`, which look at every token again. Here on a recorded step, in
+# float64, for forty thresholds of a band on the geometric mean and of a cap on the product.
+
+
+# %%
+def load(name, n=-1):
+    """The n-th recorded step of a run, by default the last; log-probs in float64, so that differences are exact."""
+    run = runs.find_run(name)
+    batch = runs.read_step(run, runs.list_steps(run)[n]).batch
+    return batch.replace(**{key: batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")})
+
+
+geometric, product = preset("decoupled_geo_rs"), preset("decoupled_seq_is")
+batch = load("kv_fp8_e5m2")
+worst = {}
+for config, ours, theirs in (
+    (geometric, "kept_fraction", "rollout_corr/kept_fraction"),
+    (product, "rollout_is_eff_sample_size", "rollout_corr/rollout_is_eff_sample_size"),
+):
+    points = usual_thresholds(batch, config, count=40)
+    fast = getattr(over(index(batch, config), config, points), ours).tolist()
+    moved = [at_threshold(config, t) for t in points]
+    slow = [metrics(measure(batch, correct(batch, each), each))[theirs] for each in moved]
+    worst[ours] = max(abs(one - other) for one, other in zip(fast, slow, strict=True))
+    show(f"{ours}, at 40 points", fast[0], "to", fast[-1], digits=3)
+    assert worst[ours] < 1e-6
+
+falls = 0.0
+for _ in range(200):
+    weights = torch.randn(50, dtype=torch.float64, generator=generator).exp()
+    under = torch.minimum(weights, torch.linspace(0.01, 10, 500, dtype=torch.float64)[:, None])
+    ess = under.sum(1).square() / (50 * under.square().sum(1))
+    falls = max(falls, float(ess.diff().max()))
+show("ESS ever rises with the cap", falls > 1e-12)
+assert falls <= 1e-12
+
+# %% [markdown]
+# ## The curve of a recorded step
+#
+# `kv_fp8_e5m2`, last step: 128 answers of 59 tokens, an engine with a coarse cache. The rule keeps an answer while the
+# geometric mean of its ratios lies in $[1/t, t]$. The dotted line is verl's preset, $t = 1.001$. **Look for** the place
+# where the curve is steep: to its left a bound rejects nearly everything, to its right nearly nothing.
+
+# %%
+points = usual_thresholds(batch, geometric)
+swept = over(index(batch, geometric), geometric, points)
+picture(sweep_plots.shares_over(index(batch, geometric), points, swept, of_ratio=True, at=1.001))
+three = [1.001, 1.01, 1.05]
+at = over(index(batch, geometric), geometric, three)
+show("t", three, digits=3)
+show("kept tokens", at.kept_fraction, digits=2)
+show("k3 of the kept tokens", at.kept_k3_kl, digits=5)
+show("χ² of their ratios", at.kept_chi2, digits=5)
+assert at.kept_fraction[0] < 0.1 < 0.9 < at.kept_fraction[2]
+
+# %% [markdown]
+# ## The budget
+#
+# Now turn the curve around. *Keep 95 % of the tokens*: what is the tightest band, on single tokens and on the geometric
+# mean? *Keep an ESS of 0.8*: what is the loosest cap on the product?
+
+
+# %%
+def rule(name):
+    """One band, whose bounds are about to be moved."""
+    return CorrectionConfig(rollout_rs=(RejectionRule.named(name, lower=0.5, upper=2.0),))
+
+
+token_band, mean_band = rule("token_k1"), rule("seq_mean_k1")
+
+
+def or_none(find, *arguments):
+    try:
+        return f"{find(*arguments):.4f}"
+    except UsageError:
+        return "none"
+
+
+RUNS = ("control_fp32", "bf16", "moe_bf16", "kv_fp8", "kv_fp8_e5m2", "stale_4")
+show("last step", "token", "mean", "cap")
+for name in RUNS:
+    step = load(name)
+    answers = (or_none(keep_at_least, step, token_band, 0.95), or_none(keep_at_least, step, mean_band, 0.95))
+    show(name, *answers, or_none(ess_at_least, step, product, 0.8))
+
+for name in ("bf16", "kv_fp8_e5m2"):
+    step = load(name)
+    t = keep_at_least(step, mean_band, 0.95)
+    chosen = at_threshold(mean_band, t)
+    assert float(correct(step, chosen).keep_mask[step.response_mask].double().mean()) >= 0.95
+
+# %% [markdown]
+# Read a column downwards. The same budget asks for a band of ±0.3 % on the geometric mean in `bf16`, of ±6 % with the
+# coarse cache, of ±38 % with weights that are four steps old. **There is no threshold that is right for two runs.**
+# What can be carried from one run to another is the budget.
+#
+# And a budget can be out of reach. On `kv_fp8_e5m2` the ESS of the product is below 0.8 at every cap that the library
+# tries. It says so:
+
+# %%
+try:
+    ess_at_least(batch, product, 0.8)
+except UsageError as error:
+    show(str(error))
+show("loosest cap for an ESS of 0.7", ess_at_least(batch, product, 0.7), digits=2)
+
+below_one = [1.0, 0.5, 0.1, 0.01]
+weights = sweep_weights(batch, "sequence")
+show("caps from 1 downwards", below_one, digits=2)
+show("ESS", [weights.at(upper=cap).rollout_is_eff_sample_size for cap in below_one], digits=3)
+assert 0.8 < weights.at(upper=1.0).rollout_is_eff_sample_size < 0.81
+
+# %% [markdown]
+# A cap of 1 just reaches it, and then no weight is large any more. What costs sample size are the small ones: answers
+# that the trainer would hardly write. A cap far below 1 does raise the ESS, but only because at last all weights are
+# the same. That is no correction. A cap works on one side, and so does its budget.
+#
+# ## What a bound allows per token
+#
+# A bound on an answer hides how strict it is. Write it per token. The product of $T$ ratios lies in $[1/u, u]$ exactly
+# when
+#
+# $$ \Big|\frac1T \sum_t d_t\Big| \le \frac{\log u}{T} , $$
+#
+# and the geometric mean when the same average is at most $\log u$. So **a band on the product becomes stricter with the
+# length, a band on the geometric mean does not**. Meanwhile the average itself becomes smaller: for independent noise
+# it shrinks like $1/\sqrt T$, more slowly than the product's tolerance does. (If $d$ leans to one side, it does not
+# shrink at all.)
+
+# %%
+lengths = [10, 60, 500, 2000]
+product_band = preset("decoupled_seq_is_rs")  # rejects outside 0.5 … 2
+by_length = torch.tensor(lengths, dtype=torch.float64)
+_, of_product = sequence_bounds(product_band, by_length)[-1]
+_, of_mean = sequence_bounds(geometric, by_length)[-1]
+show("tokens of the answer", lengths)
+show("product up to 2: mean d up to", of_product / by_length, digits=5)
+show("geometric mean up to 1.001", of_mean / by_length, digits=5)
+assert torch.allclose(of_product.double(), torch.full_like(by_length, math.log(2)))
+assert torch.allclose(of_mean.double() / by_length, torch.full_like(by_length, math.log(1.001)), rtol=1e-5)
+
+show("recorded, last step", "tokens", "|d|", "|mean d|", "|d|/√2000")
+for name in ("bf16", "kv_fp8", "kv_fp8_e5m2"):
+    step = load(name)
+    d = correct(step, CorrectionConfig()).log_ratio
+    rows = step.response_mask.any(-1)
+    means = over_sequence(d, step.response_mask, "mean")[rows]
+    average_length = float(step.response_mask.sum(-1)[rows].double().mean())
+    typical = float(d[step.response_mask].square().mean().sqrt())
+    show(name, round(average_length), typical, float(means.square().mean().sqrt()), typical / 2000**0.5, digits=5)
+
+# %% [markdown]
+# A product up to 2 sounds generous. Over 2,000 tokens it allows 0.00035 per token, on average. The last column says
+# what the average would be if 2,000 such tokens were independent: half of that for `bf16`, six times as much with the
+# 8-bit cache of `kv_fp8`, eleven times with the coarser one. So the same rule that lets nearly everything pass on short
+# answers can reject whole batches of long ones. (And the average of `kv_fp8_e5m2` is larger than independent noise
+# leaves: $0.169/\sqrt{59} = 0.022$. Its tokens are not independent, or they lean to one side.)
+#
+# ## The bound with the smallest error
+#
+# A budget says what one can afford, not what is best. Lesson 10 measured the error of a gradient,
+# $\sqrt{\text{bias}^2 + \text{noise}^2}$ in units of the on-policy gradient. A tight bound has more bias, a loose one
+# more noise, so somewhere between lies the smallest error. Where? First in the toy of lesson 10, where it is known
+# exactly.
+
+# %%
+toy = small_world(0.5)
+caps = [1 + 0.02 * 1.3**n for n in range(24)]
+exact = {size: toy_sweep(toy, product, caps, size) for size in (16, 256, 4096, 65536)}
+best = {size: caps[min(range(len(caps)), key=found.error.__getitem__)] for size, found in exact.items()}
+picture(gradient_plots.exact_curves(exact[256], of_ratio=True))
+show("answers in the batch", list(best))
+show("cap with the smallest error", list(best.values()), digits=2)
+show("its error", [min(found.error) for found in exact.values()], digits=2)
+assert sorted(best.values()) == list(best.values())
+assert all(found.bias == exact[16].bias for found in exact.values())
+
+# %% [markdown]
+# The mismatch is the same in all four columns, and so is the bias at each cap. Only the noise depends on the batch,
+# like $1/\sqrt B$. So **the best cap grows with the batch**: 16 answers want the tightest one that was tried, 65,536
+# allow 7.4. A number from a paper with another batch size answers another question.
+#
+# Now the recorded step. **Look for** the width of the bands, and for the shaded stretch: the thresholds that may be the
+# best.
+
+# %%
+run = runs.find_run("kv_fp8_e5m2")
+step = last_sketch(run)
+sketch, update = read_sketch(run, step), updated_batch(run, step)
+points = usual_thresholds(update, geometric, count=30)
+sweep = gradient_sweep(update, sketch, geometric, thresholds=points)
+picture(gradient_plots.threshold_curves(sweep, at=1.001))
+
+errors = [found.error for found in sweep.choice.reports]
+place = sweep.choice.best
+show("smallest error", errors[place].value, "between", errors[place].low, "and", errors[place].high, digits=2)
+show("at t =", sweep.best.value, "between", sweep.best.low, "and", sweep.best.high, digits=4)
+ends = over(index(update, geometric), geometric, [sweep.best.low, sweep.best.high]).kept_fraction.tolist()
+show("kept tokens at the two ends", ends, digits=2)
+assert errors[place].low < 1 < errors[place].high
+
+# %% [markdown]
+# The best band is somewhere between 1.0008 and 1.005, which keeps between 6 and 31 % of the tokens. And its error
+# cannot be told from 1, which is the error of not stepping at all. With 128 answers the noise is so large that the best
+# thing to do with this one batch is next to nothing. The tight bounds do not win because they correct well, but because
+# they stop the step. **A small error is no success if the step length is 0.** Look at both, or the search will stop
+# your training.
+
+# %% [markdown]
+# ## Choosing on one step, testing on another
+#
+# Whoever picks the best of many looks better than they are. Two thresholds are equally good, with a true error of 1.
+# Each is measured with an error of +0.1 or −0.1, by a coin. The smaller of the two comes out as 0.9 in three cases of
+# four, and 1.1 in one: 0.95 on average. We promise 0.95 and get 1. The difference is called **optimism**.
+#
+# In general, for any measured errors $X_1, X_2$,
+#
+# $$ \min(X_1, X_2) = \tfrac12 (X_1 + X_2) - \tfrac12 |X_1 - X_2| \quad\Rightarrow\quad
+# \mathbb{E} \min(X_1, X_2) \le \min(\mathbb{E} X_1, \mathbb{E} X_2) , $$
+#
+# with a gap that grows with the noise. The same threshold measured on **other** data has no such gap.
+
+# %%
+coins = [1 + sympy.Rational(sign, 10) for sign in (1, -1)]
+two = [min(pair) for pair in itertools.product(coins, repeat=2)]
+assert sympy.Add(*two) / 4 == sympy.Rational(95, 100)
+
+u, v = sympy.symbols("u v", real=True)
+assert sympy.simplify((u + v) / 2 - sympy.Abs(u - v) / 2 - sympy.Min(u, v).rewrite(sympy.Abs)) == 0
+
+tau, z = sympy.symbols("tau z", positive=True)  # equal means, difference normal with standard deviation tau
+density = sympy.exp(-(z**2) / (2 * tau**2)) / (tau * sympy.sqrt(2 * sympy.pi))
+optimism = sympy.integrate(z * density, (z, 0, sympy.oo))  # half of the average of |difference|
+show("optimism of the better of two", str(sympy.simplify(optimism)))
+assert sympy.simplify(optimism - tau / sympy.sqrt(2 * sympy.pi)) == 0
+
+measured = 1 + 0.1 * torch.randn(200_000, 2, dtype=torch.float64, generator=generator)
+picked = measured.argmin(1, keepdim=True)
+again = 1 + 0.1 * torch.randn(200_000, 2, dtype=torch.float64, generator=generator)
+promised, got = float(measured.gather(1, picked).mean()), float(again.gather(1, picked).mean())
+show("promised, and got on other data", promised, got, digits=3)
+assert abs(1 - promised - 0.1 * 2**0.5 / (2 * math.pi) ** 0.5) < 0.001
+assert abs(got - 1) < 0.001
+
+# %% [markdown]
+# ### Check 3, with data: the promise and the other half
+#
+# Every committed run has one sketched step. So split its answers into two halves at random: choose the band with the
+# smallest error on one half, and look it up on the other. Both halves come from the same policies, so what differs is
+# chance alone. Each run gets twelve splits, both ways, and the runs are independent: the interval is over runs.
+
+
+# %%
+def half(batch, sketch, rows):
+    """The step with these answers only."""
+    counts = batch.response_mask.sum(-1)
+    row_of = torch.arange(len(counts)).repeat_interleave(counts)
+    mine = torch.zeros(len(counts), dtype=torch.bool).index_fill(0, rows, value=True)
+    return batch.rows(mine), Sketch(sketch.scores[mine[row_of]], sketch.reference)
+
+
+def promises(name, config, splits=12):
+    """(promised, got) of the best threshold, for each split and both ways."""
+    run = runs.find_run(name)
+    step = last_sketch(run)
+    batch, sketch = updated_batch(run, step), read_sketch(run, step)
+    moved = [at_threshold(config, t) for t in usual_thresholds(batch, config, count=15)]
+    found = []
+    for _ in range(splits):
+        order = torch.randperm(len(batch.response_mask), generator=generator)
+        errors = [
+            [r.error.value for r in compare(*half(batch, sketch, rows), moved, replicates=0).reports]
+            for rows in order.chunk(2)
+        ]
+        for one, other in (errors, errors[::-1]):
+            chosen = min(range(len(one)), key=one.__getitem__)
+            found.append((one[chosen], other[chosen]))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+MISMATCHED = ("bf16", "kv_fp8", "kv_fp8_e5m2", "stale_4", "async", "stale_head", "moe_bf16", "moe_replay")
+gaps = []
+show("band on the geometric mean", "promised", "got", "optimism")
+for name in MISMATCHED:
+    pairs = promises(name, geometric)
+    gaps.append(float((pairs[:, 1] - pairs[:, 0]).mean()))
+    show(name, *pairs.mean(0).tolist(), gaps[-1], digits=2)
+gap = torch.tensor(gaps)
+error = float(gap.std() / len(gaps) ** 0.5)
+show("optimism, average over runs", float(gap.mean()), "±", error, digits=3)
+show("runs with optimism", int((gap > 0).sum()), "of", len(gaps))
+assert float(gap.mean()) > 2 * error
+
+# %% [markdown]
+# The half that chose promises more than the other half gives, in all eight runs: 0.13 ± 0.02 gradients. On `bf16`,
+# `stale_4` and `moe_bf16` that decides the verdict. The promise is below 1, so the update looks worth its step; the
+# other half says above 1. Only `moe_replay` stays below 1 on data that did not choose.
+#
+# These halves are of one step. A next step has other weights as well, and the committed runs hold no second sketch that
+# would show how its gradient takes the same band. For budgets, which need no sketch, they hold many steps.
+
+# %% [markdown]
+# ## Predict, then reveal
+#
+# A budget is chosen on a step, too: "keep 95 %" holds there by construction. Training goes on, and the mismatch
+# changes. `bf16` has five recorded steps of one training, from 80 to 400; `kv_fp8_e5m2` has six, from 8 to 48. **Write
+# down a guess:**
+#
+# 1. Chosen at step 400 of `bf16`, what share does the band on the geometric mean keep at step 80? 95 %, 77 %, or 99 %?
+# 2. And chosen at step 80, at step 400?
+# 3. For `kv_fp8_e5m2`: of five bands that keep 95 % on their own step, how many do so on the next one?
+
+
+# %%
+def transferred(name, share=0.95):
+    """Chosen on each step (rows), the share kept on each step (columns)."""
+    steps = [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))]
+    chosen = [keep_at_least(step, mean_band, share) for step in steps]
+    return torch.stack(
+        [torch.cat([over(index(s, mean_band), mean_band, [t]).kept_fraction for s in steps]) for t in chosen]
+    )
+
+
+tables = {name: transferred(name) for name in ("bf16", "kv_fp8_e5m2")}
+for name, found in tables.items():
+    numbers = runs.list_steps(runs.find_run(name))
+    show(f"{name}, tested at step", numbers)
+    for number, kept in zip(numbers, found, strict=True):
+        show(f"  chosen at {number}", kept, digits=3)
+    following = found.diagonal(1)
+    show("  still 95 % on the next step", int((following >= 0.95).sum()), "of", len(following))
+    assert bool((found.diagonal() >= 0.95).all())
+
+numbers = runs.list_steps(runs.find_run("bf16"))
+surely = [load("bf16", n) for n in range(len(numbers))]
+surely = [float((each.rollout_log_probs[each.response_mask] > math.log(0.99)).double().mean()) for each in surely]
+show("bf16: tokens with q above 0.99", surely, digits=2)
+lines = {f"chosen at {n}": kept.tolist() for n, kept in zip(numbers, tables["bf16"], strict=True)}
+picture(curves.curves(numbers, lines, x_name="tested at step", y_name="kept tokens"))
+
+# %% [markdown]
+# 1. 77 %: nearly a quarter of the early tokens would be lost.
+# 2. 99 %: the early band does nearly nothing later. On this run the mismatch shrinks, because the model becomes surer
+#    of its answers, and rounding hardly moves a probability near 1 (the last line). So a band chosen now usually keeps
+#    **more** on the next step, in three cases of four. Drift can flatter a choice, too.
+# 3. Two of five. Here the mismatch has no trend, and chance decides.
+#
+# How much of 3 is optimism? The tightest band that keeps 95 % of 128 answers is the distance of the 122nd. By
+# construction it keeps $122/128 = 0.953$ of these. Of new answers from the same policies the $k$-th smallest of $n$
+# keeps $k/(n+1)$ on average, $122/129 = 0.946$: slightly too few.
+
+# %%
+level = sympy.symbols("level", positive=True)
+for n_items in range(1, 6):
+    for k in range(1, n_items + 1):
+        ways = sympy.factorial(n_items) / (sympy.factorial(k - 1) * sympy.factorial(n_items - k))
+        density = ways * level ** (k - 1) * (1 - level) ** (n_items - k)  # where the k-th smallest of n lies
+        assert sympy.integrate(level * density, (level, 0, 1)) == sympy.Rational(k, n_items + 1)
+
+found = tables["kv_fp8_e5m2"]
+elsewhere = found[~torch.eye(len(found), dtype=torch.bool)]
+show("own step, mean", float(found.diagonal().mean()), digits=3)
+show("other steps, mean of 30 pairs", float(elsewhere.mean()), digits=3)
+show("pairs that still keep 95 %", int((elsewhere >= 0.95).sum()), "of", len(elsewhere))
+assert abs(float(elsewhere.mean()) - 122 / 129) < 0.01
+
+# %% [markdown]
+# So the optimism of a budget is small, about $1/n$, and drift is the larger danger. A threshold that minimises a noisy
+# error is the other way round: its optimism was 0.13 gradients. **Give a budget a margin, give a minimum another
+# step.**
+
+# %% [markdown]
+# ## Taking it to verl
+#
+# The last step of a choice is to write it into another program's configuration. Suppose the choice is a band on the
+# geometric mean from 0.98 to 1.05. In Python, and as verl's YAML:
+
+# %%
+chosen = CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.98, upper=1.05),))
+for line in [*to_python(chosen).splitlines(), "", *to_verl_yaml(chosen).splitlines()]:
+    show(line)
+assert from_verl(to_verl(chosen)) == chosen
+
+# %% [markdown]
+# The numbers have changed. verl's k1 is $-\log r$, and it compares that with the logarithms of the configured numbers.
+# So with "a_b" it keeps
+#
+# $$ \log a \le -\log r \le \log b \quad\Longleftrightarrow\quad \frac1b \le r \le \frac1a . $$
+#
+# **The bounds act on $1/r$**, the engine over the trainer, although the documentation calls them ratio bounds. Whoever
+# writes "0.6_1.4" and thinks of $r$ keeps other tokens. For bands like "0.5_2.0" it makes no difference. The weights'
+# threshold, which acts on $r$ itself, has the other direction.
+
+# %%
+A, B, R = sympy.symbols("a b r", positive=True)
+assert sympy.expand_log(sympy.log(1 / R)) == -sympy.log(R)  # k1 is the logarithm of 1/r
+typed = from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.4"})
+(typed_rule,) = typed.rollout_rs
+meant = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.6, upper=1.4),))
+show("typed 0.6_1.4, r from", typed_rule.lower, "to", typed_rule.upper, digits=3)
+step = load("stale_4")
+kept = [correct(step, config).keep_mask for config in (typed, meant)]
+show("stale_4: tokens kept as typed, as meant", *(int(mask.sum()) for mask in kept))
+show("kept by one of the two only", int((kept[0] ^ kept[1]).sum()), "of", int(step.response_mask.sum()))
+symmetric = from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}).rollout_rs[0]
+assert (symmetric.lower, symmetric.upper) == (0.5, 2.0)
+
+# %% [markdown]
+# Not everything has a word in verl. `exports` says why, and what comes nearest. A configuration that cannot be
+# expressed is better refused than rounded: the nearest one is another estimator.
+
+# %%
+for name in ("openrlhf_tis", "areal_sequence_mask", "trl_opsm", "skyrl_outlier"):
+    show(f"{name}:")
+    title, _, text = exports(preset(name))[0]
+    show(f"  {title}: {text.strip().removeprefix('# ')}")
+    assert text.startswith("# cannot be expressed")
+
+# %% [markdown]
+# ## Exercise 1: the tightest band
+#
+# *6 minutes.* `r` is `(N,)`. Return the smallest $t \ge 1$ for which $[1/t, t]$ keeps at least this share of the
+# tokens.
+#
+# <details><summary>Hint 1</summary>The distance of a token from 1 is the larger of r and 1/r.</details>
+# <details><summary>Hint 2</summary>Sort the distances. Of ten tokens, 85 % means nine.</details>
+
+
+# %%
+def tightest_band(r, share):
+    raise NotImplementedError("exercise 1: write tightest_band, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(tightest_band, TIGHTEST)
+
+
+# %% tags=["solution", "hide-input"]
+def tightest_band_solution(r, share):
+    distances = torch.maximum(r, 1 / r).sort().values
+    return distances[math.ceil(share * len(r)) - 1]
+
+
+check(tightest_band_solution, TIGHTEST)
+
+# %% [markdown]
+# ## Exercise 2: per token
+#
+# *4 minutes.* A band from `lower` to `upper` bounds the ratio of a `"token"`, or of an answer of `length` tokens its
+# `"geometric"` mean or its `"product"`. Return the two bounds on $d$: of the token, or of the mean $d$ of the answer.
+#
+# <details><summary>Hint 1</summary>The logarithm of a product is T times the mean of d.</details>
+# <details><summary>Hint 2</summary>Two of the three levels do not look at the length.</details>
+
+
+# %%
+def tolerance(lower, upper, length, level):
+    raise NotImplementedError("exercise 2: write tolerance, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(tolerance, TOLERANCE)
+
+
+# %% tags=["solution", "hide-input"]
+def tolerance_solution(lower, upper, length, level):
+    terms = length if level == "product" else 1
+    return math.log(lower) / terms, math.log(upper) / terms
+
+
+check(tolerance_solution, TOLERANCE)
+
+# %% [markdown]
+# ## Exercise 3: verl's bounds
+#
+# *3 minutes.* You want a k1 rule to keep `lower` ≤ r ≤ `upper`. Return the two numbers `(a, b)` to write as "a_b" in
+# verl.
+#
+# <details><summary>Hint 1</summary>verl keeps a ≤ 1/r ≤ b.</details>
+# <details><summary>Hint 2</summary>1/r is smallest where r is largest.</details>
+
+
+# %%
+def verl_bounds(lower, upper):
+    raise NotImplementedError("exercise 3: write verl_bounds, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(verl_bounds, TO_VERL)
+
+
+# %% tags=["solution", "hide-input"]
+def verl_bounds_solution(lower, upper):
+    return 1 / upper, 1 / lower
+
+
+check(verl_bounds_solution, TO_VERL)
+
+# %% [markdown]
+# ## Check yourself
+#
+# **1. A paper uses ±0.1 % on the geometric mean. Your run has a coarse KV cache. Do you take the number?**
+#
+# <details><summary>Yes: it was tuned with great care.</summary>For another engine. On `kv_fp8_e5m2` it keeps 7 % of the
+# tokens.</details>
+# <details><summary>I take the budget that it stood for, say 95 % of the tokens, and find the number for my
+# run.</summary>Yes. And I look again after some hundred steps, because the mismatch moves.</details>
+# <details><summary>I widen it until nothing is rejected.</summary>Then the rule does nothing. What is the
+# budget?</details>
+#
+# **2. Of sixty thresholds, the best has an error of 0.94 on this step. What do you expect on the next one?**
+#
+# <details><summary>0.94, up or down alike.</summary>No. It was picked because its noise went the good way; on other
+# data it will not, on average.</details>
+# <details><summary>Something above 0.94, even if nothing else changes.</summary>Yes. That is optimism, and on top of it
+# comes whatever does change.</details>
+# <details><summary>Less than 0.94, since training improves.</summary>Training changes the mismatch, in either
+# direction. It does not improve a number that was the smallest of sixty.</details>
+#
+# **3. You want r between 0.98 and 1.05, and write `rollout_rs_threshold: "0.98_1.05"` into verl. What happens?**
+#
+# <details><summary>r between 0.98 and 1.05 is kept.</summary>No. The bounds act on 1/r.</details>
+# <details><summary>r between 0.952 and 1.020 is kept.</summary>Yes: 1/1.05 to 1/0.98. Write "0.9523…_1.0204…" instead,
+# as the export does.</details>
+# <details><summary>verl refuses it.</summary>No. It is a valid band, only another one, and no metric says so.</details>
+
+# %% [markdown]
+# ## In the app
+#
+# Start it with `make app`, then open
+#
+# - [the bench with the strict band](http://localhost:8501/bench?run=kv_fp8_e5m2&step=48&preset=decoupled_geo_rs): the
+#   curves over its bounds, the budget, and the export;
+# - [the same rule wide enough for 95
+#   %](http://localhost:8501/bench?run=kv_fp8_e5m2&step=48&preset=decoupled_geo_rs&seq_mean_k1_lower=0.94&seq_mean_k1_upper=1.064);
+# - [the gradient's error over the
+#   bound](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_geo_rs), beside the exact one of the
+#   toy;
+# - [an early step of bf16](http://localhost:8501/bench?run=bf16&step=80&preset=decoupled_geo_rs) and [a late
+#   one](http://localhost:8501/bench?run=bf16&step=400&preset=decoupled_geo_rs) under the same rule.
+#
+# The same as text: `python -m rlcorr gradients kv_fp8_e5m2 --sweep decoupled_geo_rs`.
+#
+# ## Pitfalls
+#
+# - **Numbers without their run.** A threshold belongs to an engine, a length and a batch size.
+# - **The error alone.** The smallest error of a noisy step is often that of not stepping. Look at step length and kept
+#   share.
+# - **The edge of the search.** If the best threshold is the tightest one that was tried, nothing was found.
+# - **One side.** A cap bounds large weights; small ones still cost sample size.
+# - **Kept is not used.** A band on weights counts what it leaves alone; a rule counts what it keeps. Both are called a
+#   budget.
+# - **YAML.** An unquoted `1_2` is the number 12 to a YAML reader, and `0.5_2` is 0.52. The export writes dots on both
+#   sides.
+# - **Denominators.** After rejection, what is the loss divided by (lesson 07)? verl has no key for it.
+#
+# ## References
+#
+# 1. verl, [Rollout Correction](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html): the options and
+#    thresholds that are exported here.
+# 2. Yingru Li et al., [Trust Region Masking for Long-Horizon LLM RL](https://arxiv.org/abs/2512.23075), 2025: bounds on
+#    answers, and their length.
+# 3. Ring-1T, [Every Step Evolves](https://arxiv.org/abs/2510.18855), 2025: a band on token ratios, 0.5 to 5, at scale.

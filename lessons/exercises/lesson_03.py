@@ -1,0 +1,168 @@
+"""What lesson 03 asks for."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+# --- exercise 1: the temperature between two distributions ---
+
+
+def _tempered(probabilities: list[float], times: float) -> tuple[Tensor, Tensor]:
+    """log p and log q of one place: the trainer divides the engine's logits by `times` as much."""
+    log_q = torch.tensor(probabilities, dtype=torch.float64).log()
+    return (log_q / times).log_softmax(-1), log_q
+
+
+def _drawn_place(seed: int, size: int, times: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(size, dtype=torch.float64, generator=generator)
+    return _tempered(logits.softmax(-1).tolist(), times)
+
+
+def _times(log_p: Tensor, log_q: Tensor) -> float:
+    """From the most and the least probable token: what both have in common, the normaliser, cancels."""
+    p, q = log_p.tolist(), log_q.tolist()
+    top, bottom = q.index(max(q)), q.index(min(q))
+    return (q[top] - q[bottom]) / (p[top] - p[bottom])
+
+
+TEMPERATURE_BETWEEN = Exercise(
+    expected=_times,
+    cases=(_tempered([0.64, 0.16, 0.16, 0.04], 2.0), _drawn_place(0, 6, 0.5), _drawn_place(1, 21, 1 / 0.7)),
+    mistakes=(
+        Mistake(
+            lambda log_p, log_q: 1 / _times(log_p, log_q),
+            "Upside down. A trainer that is hotter has flatter log-probs, so T is the engine's spread over the "
+            "trainer's.",
+        ),
+        Mistake(
+            lambda log_p, log_q: 1 / _times(log_p, log_q) - 1,
+            "That is the slope of d over log q, 1/T − 1. Solve it for T.",
+        ),
+        Mistake(
+            lambda log_p, log_q: log_q[0] / log_p[0],
+            "One token is not enough: its log-probs hold the normaliser, which the temperature changes as well. Take "
+            "the difference of two tokens.",
+        ),
+        Mistake(
+            lambda log_p, log_q: (log_q / log_p).mean(),
+            "Averaging quotients does not remove the normaliser. Take the difference of two tokens.",
+        ),
+        Mistake(
+            lambda log_p, log_q: (log_p - log_q).std(),
+            "The spread of d says how far the policies are apart, not by which temperature.",
+        ),
+    ),
+    equivalents=(
+        lambda log_p, log_q: log_q.std() / log_p.std(),
+        lambda log_p, log_q: (log_q - log_q.mean())[0] / (log_p - log_p.mean())[0],
+    ),
+)
+
+# --- exercise 2: the trainer's log-probs of what the engine could have drawn ---
+
+
+def _drawn_places(seed: int, rows: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs, kept tokens, and one kept token of each place."""
+    generator = torch.Generator().manual_seed(seed)
+    log_p = (2 * torch.randn(rows, size, dtype=torch.float64, generator=generator)).log_softmax(-1)
+    kept = log_p > log_p.median(-1, keepdim=True).values
+    return log_p, kept, torch.where(kept, log_p, torch.inf).argmin(-1)
+
+
+def _within(log_p: Tensor, kept: Tensor, token: Tensor) -> Tensor:
+    found = []
+    for row, keep, drawn in zip(log_p.tolist(), kept.tolist(), token.tolist(), strict=True):
+        mass = sum(math.exp(x) for x, here in zip(row, keep, strict=True) if here)
+        found.append(row[drawn] - math.log(mass))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _of(log_p: Tensor, token: Tensor) -> Tensor:
+    return log_p.gather(-1, token[:, None])[:, 0]
+
+
+SAME_TOKENS = Exercise(
+    expected=_within,
+    cases=(
+        (
+            torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]], dtype=torch.float64).log(),
+            torch.tensor([[True, True, False], [True, True, True]]),
+            torch.tensor([1, 1]),
+        ),
+        _drawn_places(2, 5, 9),
+    ),
+    mistakes=(
+        Mistake(
+            lambda log_p, kept, token: _of(log_p, token),
+            "That is the log-prob among all tokens. The engine drew from the kept ones, whose probabilities it made "
+            "larger; do the same.",
+        ),
+        Mistake(
+            lambda log_p, kept, token: _of((log_p * kept).log_softmax(-1), token),
+            "A log-prob of 0 is a probability of 1. What was cut has probability 0, so its log-prob is −∞.",
+        ),
+        Mistake(
+            lambda log_p, kept, token: _of(log_p, token) + torch.where(kept, log_p.exp(), 0).sum(-1).log(),
+            "The sign of the mass is turned: dividing a probability by S subtracts log S.",
+        ),
+        Mistake(
+            lambda log_p, kept, token: _of(log_p, token).exp() / torch.where(kept, log_p.exp(), 0).sum(-1),
+            "These are probabilities. Log-probs are asked for.",
+        ),
+    ),
+    equivalents=(
+        lambda log_p, kept, token: _of(torch.where(kept, log_p, -torch.inf).log_softmax(-1), token),
+        lambda log_p, kept, token: _of(log_p - torch.where(kept, log_p, -torch.inf).logsumexp(-1, keepdim=True), token),
+    ),
+)
+
+# --- exercise 3: how many standard errors the surprise is from the entropy ---
+
+
+def _errors_away(log_q: Tensor, entropy: float) -> float:
+    surprise = [-x for x in log_q.tolist()]
+    count = len(surprise)
+    mean = sum(surprise) / count
+    spread = math.sqrt(sum((x - mean) ** 2 for x in surprise) / (count - 1))
+    return (mean - entropy) / (spread / math.sqrt(count))
+
+
+def _surprises(seed: int, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return -torch.rand(count, dtype=torch.float64, generator=generator).add(0.1)
+
+
+SURPRISE = Exercise(
+    expected=_errors_away,
+    cases=((torch.tensor([-1.0, -2.0, -3.0, -2.0], dtype=torch.float64), 1.0), (_surprises(3, 50), 0.9)),
+    mistakes=(
+        Mistake(
+            lambda log_q, entropy: (log_q.mean() - entropy) / (log_q.std() / len(log_q) ** 0.5),
+            "The surprise of a token is −log q; you averaged log q.",
+        ),
+        Mistake(
+            lambda log_q, entropy: (entropy + log_q.mean()) / (log_q.std() / len(log_q) ** 0.5),
+            "The sign is turned: surprise minus entropy, so that a sampler that plays safe comes out below 0.",
+        ),
+        Mistake(
+            lambda log_q, entropy: (-log_q.mean() - entropy) / log_q.std(),
+            "This is in standard deviations of one token. The error of a mean is smaller by √N.",
+        ),
+        Mistake(
+            lambda log_q, entropy: -log_q.mean() - entropy,
+            "This is the difference. Divide it by its standard error.",
+        ),
+        Mistake(
+            lambda log_q, entropy: (-log_q.mean() - entropy) / (log_q.std() / len(log_q)),
+            "The standard error is the standard deviation over √N, not over N.",
+        ),
+    ),
+    equivalents=(
+        lambda log_q, entropy: -(log_q + entropy).mean() / (log_q.var() / len(log_q)).sqrt(),
+        lambda log_q, entropy: len(log_q) ** 0.5 * (-log_q - entropy).mean() / (-log_q).std(),
+    ),
+)

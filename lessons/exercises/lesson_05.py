@@ -1,0 +1,178 @@
+"""What lesson 05 asks for."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+NAN = math.nan
+
+
+def _logs(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+def _bounded(old: Tensor, rollout: Tensor, mask: Tensor, lower: float | None, upper: float) -> Tensor:
+    weights = torch.zeros(mask.shape, dtype=torch.float64)
+    for row, column in mask.nonzero().tolist():
+        r = math.exp(float(old[row, column] - rollout[row, column]))
+        weights[row, column] = min(max(r, lower or 0.0), upper)
+    return weights
+
+
+def _ratios(old: Tensor, rollout: Tensor, mask: Tensor) -> Tensor:
+    return (old - rollout).exp().where(mask, 0)
+
+
+WEIGHTS = Exercise(
+    expected=_bounded,
+    cases=(
+        (
+            _logs([[0.6, 0.4, 0.5, 0.9], [0.6, 0.25, NAN, NAN]]),
+            _logs([[0.5, 0.8, 0.5, 0.3], [0.2, 0.5, NAN, NAN]]),
+            torch.tensor([[True, True, True, True], [True, True, False, False]]),
+            None,
+            2.0,
+        ),
+        (
+            _logs([[0.9, 0.1, 0.3, 0.5]]),
+            _logs([[0.1, 0.9, 0.3, 0.5]]),
+            torch.tensor([[True, True, True, False]]),
+            0.5,
+            5.0,
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            lambda old, rollout, mask, lower, upper: (old - rollout).exp().clamp(lower, upper),
+            "Padding has a weight too. It must be 0 there, whatever the log-probs hold.",
+        ),
+        Mistake(
+            lambda old, rollout, mask, lower, upper: _bounded(rollout, old, mask, lower, upper),
+            "Upside down: the ratio is trainer over engine.",
+        ),
+        Mistake(
+            lambda old, rollout, mask, lower, upper: _ratios(old, rollout, mask).where(
+                (_ratios(old, rollout, mask) >= (lower or 0.0)) & (_ratios(old, rollout, mask) <= upper), 0
+            ),
+            "That is masking: a weight outside became 0. Truncation moves it to the nearer bound.",
+        ),
+        Mistake(
+            lambda old, rollout, mask, lower, upper: (old - rollout).clamp(lower, upper).exp().where(mask, 0),
+            "The bounds are on r, and you compared d = log r with them. Exponentiate first, or take their logarithms.",
+        ),
+        Mistake(
+            lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, None, upper),
+            "The lower bound is missing: a weight below it becomes the bound.",
+        ),
+    ),
+    equivalents=(
+        lambda old, rollout, mask, lower, upper: (old - rollout).exp().clamp(lower, upper).where(mask, 0),
+        lambda old, rollout, mask, lower, upper: (
+            (old - rollout)
+            .clamp(-math.inf if lower is None else math.log(lower), math.log(upper))
+            .where(mask, -math.inf)
+            .exp()
+        ),
+    ),
+)
+
+
+def _bias(p: Tensor, q: Tensor, f: Tensor, cap: float) -> float:
+    total = 0.0
+    for p_a, q_a, f_a in zip(p.tolist(), q.tolist(), f.tolist(), strict=True):
+        total += q_a * min(p_a / q_a, cap) * f_a - p_a * f_a
+    return total
+
+
+def _policies(seed: int, actions: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3, actions, dtype=torch.float64, generator=generator)
+    return logits[0].softmax(-1), logits[1].softmax(-1), logits[2]
+
+
+THREE = (
+    torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64),
+    torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64),
+    torch.tensor([1.0, 0.0, 4.0], dtype=torch.float64),
+)
+
+TRUNCATION_BIAS = Exercise(
+    expected=_bias,
+    cases=((*THREE, 1.5), (*THREE, 2.5), (*_policies(1, 5), 1.0), (*_policies(2, 8), 0.7)),
+    mistakes=(
+        Mistake(
+            lambda p, q, f, cap: (q * (p / q - cap).clamp(min=0) * f).sum(),
+            "The sign is turned: a cap takes this much away.",
+        ),
+        Mistake(
+            lambda p, q, f, cap: -(p * (p / q > cap) * f).sum(),
+            "That is the bias of masking, which drops everything above the cap. Truncation keeps the part below it.",
+        ),
+        Mistake(
+            lambda p, q, f, cap: -(p * (p / q - cap).clamp(min=0) * f).sum(),
+            "The tokens are drawn from q, so each action counts with its probability under the engine.",
+        ),
+        Mistake(
+            lambda p, q, f, cap: -((p / q - cap).clamp(min=0) * f).mean(),
+            "Every action counts as often as the engine draws it: a sum with q, not a plain mean over the actions.",
+        ),
+        Mistake(
+            lambda p, q, f, cap: (q * (p / q).clamp(max=cap) * f).sum(),
+            "This is the truncated average itself. The bias is what it lacks to the trainer's average.",
+        ),
+    ),
+    equivalents=(
+        lambda p, q, f, cap: -(q * (p / q - cap).clamp(min=0) * f).sum(),
+        lambda p, q, f, cap: ((torch.minimum(p, cap * q) - p) * f).sum(),
+    ),
+)
+
+
+def _error(p: Tensor, q: Tensor, f: Tensor, cap: float, n: int) -> float:
+    bias, mean, square = _bias(p, q, f, cap), 0.0, 0.0
+    for p_a, q_a, f_a in zip(p.tolist(), q.tolist(), f.tolist(), strict=True):
+        counted = min(p_a / q_a, cap) * f_a
+        mean += q_a * counted
+        square += q_a * counted**2
+    return bias**2 + (square - mean**2) / n
+
+
+def _variance(p: Tensor, q: Tensor, f: Tensor, cap: float) -> float:
+    return _error(p, q, f, cap, 1) - _bias(p, q, f, cap) ** 2
+
+
+SQUARED_ERROR = Exercise(
+    expected=_error,
+    cases=((*THREE, 1.5, 5), (*THREE, 1.5, 20), (*THREE, math.inf, 20), (*_policies(3, 6), 1.2, 7)),
+    mistakes=(
+        Mistake(
+            lambda p, q, f, cap, n: _bias(p, q, f, cap) ** 2 + _variance(p, q, f, cap),
+            "The mean over n draws has an n-th of the variance of one.",
+        ),
+        Mistake(
+            lambda p, q, f, cap, n: _bias(p, q, f, cap) + _variance(p, q, f, cap) / n,
+            "The bias must be squared: a variance is a square already.",
+        ),
+        Mistake(
+            lambda p, q, f, cap, n: (_bias(p, q, f, cap) ** 2 + _variance(p, q, f, cap)) / n,
+            "Only the variance shrinks with n. The bias stays, however many draws there are.",
+        ),
+        Mistake(
+            lambda p, q, f, cap, n: _bias(p, q, f, cap) ** 2 + (q * ((p / q).clamp(max=cap) * f).square()).sum() / n,
+            "That is the average of the squares. The variance is that less the square of the average.",
+        ),
+        Mistake(
+            lambda p, q, f, cap, n: math.sqrt(_error(p, q, f, cap, n)),
+            "That is the root of it. The squared error was asked for.",
+        ),
+    ),
+    equivalents=(
+        lambda p, q, f, cap, n: (
+            (q * (p / q).clamp(max=cap) * f - p * f).sum() ** 2
+            + (q * ((p / q).clamp(max=cap) * f - (q * (p / q).clamp(max=cap) * f).sum()).square()).sum() / n
+        ),
+    ),
+)

@@ -1,0 +1,210 @@
+"""What lesson 12 asks for."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+NAN = math.nan
+
+
+def _pairs(old: Tensor, rollout: Tensor, mask: Tensor) -> list[float]:
+    """d of the real tokens, in one list."""
+    flat = (x.flatten().tolist() for x in (old, rollout, mask))
+    return [p - q for p, q, real in zip(*flat, strict=True) if real]
+
+
+def _numbers(d: list[float]) -> dict[str, float]:
+    count, r = len(d), [math.exp(x) for x in d]
+    return {
+        "kl": -sum(d) / count,
+        "k3": sum(y - 1 - x for x, y in zip(d, r, strict=True)) / count,
+        "mean ratio": sum(r) / count,
+        "ess": sum(r) ** 2 / (count * sum(y * y for y in r)),
+    }
+
+
+def _dashboard(old: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, float]:
+    return _numbers(_pairs(old, rollout, mask))
+
+
+def _vectorised(old: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    d = (old - rollout)[mask]
+    r = d.exp()
+    return {"kl": -d.mean(), "k3": (r - 1 - d).mean(), "mean ratio": r.mean(), "ess": r.mean() ** 2 / (r**2).mean()}
+
+
+def _per_answer(old: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, float]:
+    """The mean over answers of each answer's own numbers."""
+    rows = [_dashboard(old[b : b + 1], rollout[b : b + 1], mask[b : b + 1]) for b in range(len(mask))]
+    return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+
+
+def _logs(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+DASHBOARD = Exercise(
+    expected=_dashboard,
+    cases=(
+        (
+            _logs([[0.6, 0.4, 0.5], [0.8, NAN, NAN]]),
+            _logs([[0.5, 0.8, 0.5], [0.4, NAN, NAN]]),
+            torch.tensor([[True, True, True], [True, False, False]]),
+        ),
+        (_logs([[0.2, 0.9], [0.3, 0.1]]), _logs([[0.3, 0.8], [0.3, 0.4]]), torch.ones(2, 2, dtype=torch.bool)),
+    ),
+    mistakes=(
+        Mistake(
+            lambda old, rollout, mask: _dashboard(rollout, old, mask),
+            "Upside down: d is the trainer's log-prob minus the engine's.",
+        ),
+        Mistake(
+            lambda old, rollout, mask: _vectorised(old, rollout, mask) | {"kl": (old - rollout)[mask].mean()},
+            "The sign of kl: k1 is −d.",
+        ),
+        Mistake(
+            lambda old, rollout, mask: (
+                _vectorised(old, rollout, mask) | {"ess": _vectorised(old, rollout, mask)["ess"] * mask.sum()}
+            ),
+            "ess is a number of tokens. Divide by how many there are: the share is what compares batches.",
+        ),
+        Mistake(
+            _per_answer, "Each answer got one vote. These four are over all tokens, so that long answers count more."
+        ),
+        Mistake(
+            lambda old, rollout, mask: (
+                _vectorised(old, rollout, mask) | {"k3": ((rollout - old).exp() - 1 + old - rollout)[mask].mean()}
+            ),
+            "That k3 is built on 1/r. It estimates the other divergence, KL(p‖q), and only for tokens drawn from p.",
+        ),
+    ),
+    equivalents=(_vectorised,),
+)
+
+Values = Sequence[float | None]
+
+
+def _first_alarm(values: Values, low: float, high: float, patience: int) -> int:
+    """The step, from 1, from which on `patience` values in a row lie outside [low, high]; 0 if there is none."""
+    outside = 0
+    for step, value in enumerate(values, 1):
+        outside = 0 if value is not None and low <= value <= high else outside + 1
+        if outside == patience:
+            return step - patience + 1
+    return 0
+
+
+def _slices(values: Values, low: float, high: float, patience: int) -> int:
+    bad = [value is None or not low <= value <= high for value in values]
+    return next((n + 1 for n in range(len(bad) - patience + 1) if all(bad[n : n + patience])), 0)
+
+
+def _forgiving(values: Values, low: float, high: float, patience: int) -> int:
+    """A missing value counts as healthy."""
+    return _first_alarm([low if value is None else value for value in values], low, high, patience)
+
+
+def _in_all(values: Values, low: float, high: float, patience: int) -> int:
+    """Counts without starting again."""
+    bad = [step for step, value in enumerate(values, 1) if value is None or not low <= value <= high]
+    return bad[0] if len(bad) >= patience else 0
+
+
+EARLY_WARNING = Exercise(
+    expected=_first_alarm,
+    cases=(
+        ([1.0, 1.2, 5.0, 1.1, 4.0, 6.0, 7.0, 1.0], 0.5, 3.0, 3),
+        ([1.0, 1.2, 5.0, 1.1, 1.0], 0.5, 3.0, 3),
+        ([0.1, 0.2, 0.1, 1.0], 0.5, 3.0, 2),
+        ([1.0, None, None, None, 1.0], 0.5, 3.0, 3),
+        ([3.0, 3.0, 3.0], 0.5, 3.0, 3),
+        ([9.0, 1.0, 9.0, 1.0, 9.0], 0.5, 3.0, 3),
+    ),
+    mistakes=(
+        Mistake(
+            lambda values, low, high, patience: _slices(values, low, high, 1),
+            "A single spike sets it off. Only `patience` values in a row count.",
+        ),
+        Mistake(
+            lambda values, low, high, patience: (
+                found + patience - 1 if (found := _slices(values, low, high, patience)) else 0
+            ),
+            "That is the step at which you are sure. Asked for is the one at which it began.",
+        ),
+        Mistake(
+            lambda values, low, high, patience: _slices(values, -math.inf, high, patience),
+            "Only the upper side is watched. A gradient that vanishes is as sick as one that explodes.",
+        ),
+        Mistake(
+            _forgiving,
+            "A missing value counted as healthy. A step that measured nothing trained on nothing: count it as outside.",
+        ),
+        Mistake(_in_all, "The count must start again at every healthy value."),
+    ),
+    equivalents=(_slices,),
+)
+
+
+def _verdict(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    if abs(mean_ratio - 1) > 5 * error:
+        return "wrong q"
+    if k3 <= 1e-3:
+        return "rounding"
+    return "tail" if worst_share > 0.9 else "drift"
+
+
+def _size_first(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    return "rounding" if k3 <= 1e-3 else _verdict(k3, mean_ratio, error, worst_share)
+
+
+def _fixed_tolerance(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    return _verdict(k3, mean_ratio, 0.002, worst_share)
+
+
+def _one_side(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    return _verdict(k3, max(mean_ratio, 1), error, worst_share)
+
+
+def _tail_first(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    found = _verdict(k3, mean_ratio, error, worst_share)
+    return "tail" if found == "rounding" and worst_share > 0.9 else found
+
+
+def _matched(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    match (abs(mean_ratio - 1) <= 5 * error, k3 <= 1e-3, worst_share <= 0.9):
+        case (False, _, _):
+            return "wrong q"
+        case (True, True, _):
+            return "rounding"
+        case (True, False, many):
+            return "drift" if many else "tail"
+
+
+VERDICT = Exercise(
+    expected=_verdict,
+    cases=(
+        (3e-5, 0.9998, 0.0003, 0.4),
+        (0.03, 0.985, 0.008, 0.44),
+        (0.003, 0.9985, 0.0012, 0.97),
+        (7e-4, 0.977, 0.001, 0.1),
+        (0.05, 1.02, 0.001, 0.5),
+        (2e-5, 1.0, 0.0002, 0.95),
+        (0.2, 0.93, 0.03, 0.95),
+        (5e-4, 1.01, 0.001, 0.2),
+        (0.02, 0.9, 0.005, 0.3),
+    ),
+    mistakes=(
+        Mistake(
+            _size_first,
+            "The size came first. A wrong q can be small: look at the mean ratio before you call it rounding.",
+        ),
+        Mistake(_fixed_tolerance, "How far from 1 is far depends on the noise: divide by the error of this batch."),
+        Mistake(_one_side, "Only means above 1 were caught. A cut that only the engine makes puts it below."),
+        Mistake(_tail_first, "A tail within rounding is still rounding: look at k3 before the share of the worst."),
+    ),
+    equivalents=(_matched,),
+)

@@ -1,0 +1,148 @@
+"""What lesson 13 asks for."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+# --- exercise 1: which version samples the batch of a step ---
+
+
+def _sampler(step: int, staleness: int) -> int:
+    """Batch by batch: step s starts with version s − 1, and orders what is missing up to `staleness` steps ahead."""
+    ordered: dict[int, int] = {}
+    for now in range(1, step + 1):
+        for wanted in range(now, now + staleness + 1):
+            ordered.setdefault(wanted, now - 1)
+    return ordered[step]
+
+
+VERSION_OF = Exercise(
+    expected=_sampler,
+    cases=((1, 2), (2, 2), (3, 2), (4, 2), (6, 2), (5, 0), (3, 8), (40, 4)),
+    mistakes=(
+        Mistake(
+            lambda step, staleness: step - 1 - staleness,
+            "The first batches cannot be that old: there is no version before 0.",
+        ),
+        Mistake(
+            lambda step, staleness: max(step - staleness, 0),
+            "Step s is scored by version s − 1, and the batch is `staleness` updates older than that.",
+        ),
+        Mistake(lambda step, staleness: step - 1, "This version scores the batch. It was sampled earlier."),
+        Mistake(
+            lambda step, staleness: min(step - 1, staleness),
+            "That is the lag, how many updates lie between. Asked is the version that sampled.",
+        ),
+    ),
+    equivalents=(
+        lambda step, staleness: max(step - 1 - staleness, 0),
+        lambda step, staleness: (step - 1) - min(step - 1, staleness),
+    ),
+)
+
+# --- exercise 2: the power with which a divergence grows ---
+
+
+def _slope(lags: Tensor, kl: Tensor) -> float:
+    """Least squares of log KL over log lag, written out."""
+    x, y = [math.log(k) for k in lags.tolist()], [math.log(v) for v in kl.tolist()]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return above / sum((a - mean_x) ** 2 for a in x)
+
+
+def _lags(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _centred_slope(x: Tensor, y: Tensor) -> Tensor:
+    return ((x - x.mean()) * y).sum() / (x - x.mean()).square().sum()
+
+
+POWER = Exercise(
+    expected=_slope,
+    cases=(
+        (_lags(1, 2, 4), _lags(0.01, 0.04, 0.16)),
+        (_lags(1, 2, 4), _lags(0.03, 0.06, 0.12)),
+        (_lags(1, 2, 3, 4, 8), _lags(0.05, 0.12, 0.21, 0.28, 0.9)),
+    ),
+    mistakes=(
+        Mistake(
+            _centred_slope,
+            "This is the slope of KL over the lag. A power is a slope of the logarithms.",
+        ),
+        Mistake(
+            lambda lags, kl: _centred_slope(lags, kl.log()),
+            "This is the rate of an exponential growth: take the logarithm of the lags as well.",
+        ),
+        Mistake(
+            lambda lags, kl: (lags.log() * kl.log()).sum() / lags.log().square().sum(),
+            "The line was forced through KL = 1 at lag 1. Take the means off both logarithms first.",
+        ),
+        Mistake(
+            lambda lags, kl: _centred_slope(kl.log(), lags.log()),
+            "Turned round: this is the slope of log lag over log KL.",
+        ),
+        Mistake(
+            lambda lags, kl: _centred_slope(lags.log(), kl.sqrt().log()),
+            "This is the power with which |d| grows, half of the one asked for.",
+        ),
+    ),
+    equivalents=(
+        lambda lags, kl: _centred_slope(lags.log(), kl.log()),
+        lambda lags, kl: torch.cov(torch.stack([lags.log2(), kl.log2()]))[0, 1] / lags.log2().var(),
+    ),
+)
+
+# --- exercise 3: weights of a batch that several versions sampled ---
+
+
+def _mixture(p: Tensor, q: Tensor, shares: Tensor) -> Tensor:
+    weights = []
+    for token, target in enumerate(p.tolist()):
+        mixed = sum(share * row[token] for share, row in zip(shares.tolist(), q.tolist(), strict=True))
+        weights.append(target / mixed)
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+def _versions(seed: int, versions: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(versions + 2, tokens, dtype=torch.float64, generator=generator) * 0.9 + 0.05
+    shares = drawn[-1, :versions] / drawn[-1, :versions].sum()
+    return drawn[0], drawn[1:-1], shares
+
+
+MIXTURE = Exercise(
+    expected=_mixture,
+    cases=(
+        (_lags(0.5, 0.25, 0.25), torch.stack([_lags(0.25, 0.5, 0.25), _lags(0.75, 0.25, 0.5)]), _lags(0.5, 0.5)),
+        (_lags(0.5, 0.25, 0.25), torch.stack([_lags(0.25, 0.5, 0.25), _lags(0.75, 0.25, 0.5)]), _lags(0.75, 0.25)),
+        _versions(4, 3, 6),
+    ),
+    mistakes=(
+        Mistake(
+            lambda p, q, shares: (shares[:, None] * p / q).sum(0),
+            "You averaged the ratios. The mixture is an average of the probabilities; its ratio is p over that.",
+        ),
+        Mistake(
+            lambda p, q, shares: p / q.mean(0),
+            "All versions count alike here. Weigh each by its share of the batch.",
+        ),
+        Mistake(lambda p, q, shares: p / q[-1], "This is the ratio to the last version alone."),
+        Mistake(
+            lambda p, q, shares: (shares[:, None] * q).sum(0) / p,
+            "Upside down: it is trainer over mixture.",
+        ),
+        Mistake(
+            lambda p, q, shares: p / (shares[:, None] * q.log()).sum(0).exp(),
+            "You averaged log-probs. A batch is a mixture of probabilities; go back to them first.",
+        ),
+    ),
+    equivalents=(
+        lambda p, q, shares: p / (shares @ q),
+        lambda p, q, shares: (p.log() - (q.log() + shares.log()[:, None]).logsumexp(0)).exp(),
+    ),
+)
