@@ -1,0 +1,205 @@
+"""What lesson 08 asks for."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+NAN = math.nan
+
+
+def _logs(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+def _mean_k3(policy: Tensor, ref: Tensor, mask: Tensor) -> float:
+    values = []
+    for log_p, log_f, real in zip(policy.tolist(), ref.tolist(), mask.tolist(), strict=True):
+        for a, b, here in zip(log_p, log_f, real, strict=True):
+            if here:
+                r = math.exp(b) / math.exp(a)
+                values.append(r - 1 - math.log(r))
+    return sum(values) / len(values)
+
+
+def _over(policy: Tensor, ref: Tensor, mask: Tensor, term: Any) -> Tensor:
+    return term((policy - ref)[mask])
+
+
+_THREE = _logs([[0.5, 0.4, 0.1]]), _logs([[0.4, 0.1, 0.5]]), torch.ones(1, 3, dtype=torch.bool)
+_PADDED = (
+    _logs([[0.5, 0.2, 0.9, NAN], [0.3, NAN, NAN, NAN]]),
+    _logs([[0.25, 0.3, 0.8, NAN], [0.9, NAN, NAN, NAN]]),
+    torch.tensor([[True, True, True, False], [True, False, False, False]]),
+)
+
+MEAN_K3 = Exercise(
+    expected=_mean_k3,
+    cases=(_THREE, _PADDED),
+    mistakes=(
+        Mistake(
+            lambda policy, ref, mask: (((policy - ref).exp() - 1 - (policy - ref))[mask]).mean(),
+            "Upside down: the policy that drew the tokens stands below the line, so r is ref / π.",
+        ),
+        Mistake(
+            lambda policy, ref, mask: _over(policy, ref, mask, lambda d: d).mean(),
+            "That is k1. k3 adds r − 1 to it, which is 0 on average and above −k1 on every token.",
+        ),
+        Mistake(
+            lambda policy, ref, mask: _over(policy, ref, mask, lambda d: d.square() / 2).mean(),
+            "That is k2: close to k3 while r is close to 1, and not here.",
+        ),
+        Mistake(
+            lambda policy, ref, mask: _over(policy, ref, mask, lambda d: (-d).exp() - 1 + d).sum(),
+            "That is the sum. Divide by the number of real tokens.",
+        ),
+        Mistake(
+            lambda policy, ref, mask: _over(policy, ref, mask, lambda d: (-d).exp() - 1 - d).mean(),
+            "The sign of the last term: log r is −δ, so minus log r is plus δ.",
+        ),
+        Mistake(
+            lambda policy, ref, mask: torch.stack(
+                [row[real].mean() for row, real in zip((ref - policy).exp() - 1 + policy - ref, mask, strict=True)]
+            ).mean(),
+            "You averaged each answer first, and then the answers: short answers then count more. Average the tokens.",
+        ),
+    ),
+    equivalents=(
+        lambda policy, ref, mask: _over(policy, ref, mask, lambda d: torch.expm1(-d) + d).mean(),
+        lambda policy, ref, mask: (((ref - policy).exp() - 1 + policy - ref).where(mask, 0)).sum() / mask.sum(),
+    ),
+)
+
+
+def _leaf(node: Any) -> Tensor | None:
+    """The first tensor with requires_grad that a graph leads back to."""
+    if node is None:
+        return None
+    if hasattr(node, "variable"):
+        return node.variable
+    return next((leaf for before, _ in node.next_functions if (leaf := _leaf(before)) is not None), None)
+
+
+def value_and_gradient(penalty: Any) -> Any:
+    """What a penalty reports, and what its sum gives as gradient of the log-probs that it was made of."""
+    if not isinstance(penalty, Tensor):
+        return penalty
+    leaf = _leaf(penalty.grad_fn)
+    if leaf is None:
+        return penalty.detach(), torch.zeros_like(penalty)
+    return penalty.detach(), torch.autograd.grad(penalty.sum(), leaf)[0]
+
+
+def _k2(log_probs: Tensor, ref: Tensor) -> Tensor:
+    return (log_probs - ref) ** 2 / 2
+
+
+def _k3(log_probs: Tensor, ref: Tensor) -> Tensor:
+    return (ref - log_probs).exp() - 1 + log_probs - ref
+
+
+class _Spelled(torch.autograd.Function):
+    """Value and gradient written down one after the other."""
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: Tensor, ref: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(log_probs - ref)
+        return _k3(log_probs, ref)
+
+    @staticmethod
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return incoming * ctx.saved_tensors[0], None
+
+
+def _leaves(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).log().requires_grad_()
+
+
+STRAIGHT_THROUGH = Exercise(
+    expected=_Spelled.apply,
+    cases=(
+        (_leaves([0.5, 0.4, 0.1]), torch.tensor([0.4, 0.1, 0.5], dtype=torch.float64).log()),
+        (_leaves([0.01, 0.9, 0.3]), torch.tensor([0.9, 0.01, 0.3], dtype=torch.float64).log()),
+    ),
+    part=value_and_gradient,
+    mistakes=(
+        Mistake(_k3, "That is plain k3: the value is right, and the gradient follows the other KL."),
+        Mistake(_k2, "That is plain k2: the gradient is right, and the value is not k3."),
+        Mistake(
+            lambda log_probs, ref: _k3(log_probs, ref).detach(),
+            "The value is right, but nothing is left to differentiate: detach cut the whole of it.",
+        ),
+        Mistake(
+            lambda log_probs, ref: _k3(log_probs, ref) - _k3(log_probs, ref).detach() + _k2(log_probs, ref).detach(),
+            "The other way round: this reports k2 and pulls like k3.",
+        ),
+        Mistake(
+            lambda log_probs, ref: _k2(log_probs, ref) - _k2(log_probs, ref).detach(),
+            "The gradient is right, but the value is 0: add k3, detached.",
+        ),
+        Mistake(
+            lambda log_probs, ref: _k2(log_probs, ref) + _k3(log_probs, ref).detach(),
+            "The gradient is right, but the value is k2 + k3: take k2 away again, detached.",
+        ),
+        Mistake(
+            lambda log_probs, ref: _k2(log_probs, ref) - _k2(log_probs, ref).detach() + _k3(log_probs, ref),
+            "The value is right, but k3 must be detached too: you pull along both at once.",
+        ),
+    ),
+    equivalents=(
+        lambda log_probs, ref: _k3(log_probs, ref).detach() + (_k2(log_probs, ref) - _k2(log_probs, ref).detach()),
+        lambda log_probs, ref: (
+            _k3(log_probs, ref).detach() + (log_probs - log_probs.detach()) * (log_probs - ref).detach()
+        ),
+    ),
+)
+
+
+def _off_policy(log_probs: Tensor, ref: Tensor, rollout: Tensor) -> Tensor:
+    """π/q · log(π/ref), one token after the other."""
+    found = []
+    for a, b, c in zip(log_probs.tolist(), ref.tolist(), rollout.tolist(), strict=True):
+        found.append(math.exp(a) / math.exp(c) * (a - b))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _logs_of(*rows: list[float]) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor(row, dtype=torch.float64).log() for row in rows)
+
+
+OFF_POLICY = Exercise(
+    expected=_off_policy,
+    cases=(
+        _logs_of([0.5, 0.4, 0.1], [0.4, 0.1, 0.5], [0.25, 0.25, 0.5]),
+        _logs_of([0.2, 0.2, 0.6], [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]),
+    ),
+    mistakes=(
+        Mistake(
+            lambda log_probs, ref, rollout: log_probs - ref,
+            "That is right for tokens that π drew itself. These came from q: count each by π/q.",
+        ),
+        Mistake(
+            lambda log_probs, ref, rollout: (rollout - log_probs).exp() * (log_probs - ref),
+            "The weight is upside down: the policy that drew stands below the line.",
+        ),
+        Mistake(
+            lambda log_probs, ref, rollout: (log_probs - rollout).exp() * (1 - (ref - log_probs).exp()),
+            "The weight is right, but this is the coefficient of k3, which follows KL(ref‖π).",
+        ),
+        Mistake(
+            lambda log_probs, ref, rollout: (log_probs - rollout).exp() * (log_probs - ref) ** 2 / 2,
+            "The weight is right, but this is the value of k2. Its derivative multiplies the score.",
+        ),
+        Mistake(
+            lambda log_probs, ref, rollout: log_probs - rollout,
+            "The reference is missing: this pulls towards the engine, which is lesson 09.",
+        ),
+    ),
+    equivalents=(
+        lambda log_probs, ref, rollout: log_probs.exp() / rollout.exp() * (log_probs - ref),
+        lambda log_probs, ref, rollout: (log_probs - ref) / (rollout - log_probs).exp(),
+    ),
+)

@@ -1,0 +1,177 @@
+"""What lesson 14 asks for."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcorr.check import Exercise, Mistake
+
+
+def _largest(row: list[float], k: int) -> list[int]:
+    """Places of the k largest numbers, the largest first."""
+    return sorted(range(len(row)), key=lambda place: -row[place])[:k]
+
+
+def _swapped(trainer: Tensor, engine: Tensor, k: int) -> Tensor:
+    pairs = zip(trainer.tolist(), engine.tolist(), strict=True)
+    return torch.tensor([set(_largest(mine, k)) != set(_largest(theirs, k)) for mine, theirs in pairs])
+
+
+def _random(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+_LOGITS = torch.tensor([[2.0, 1.0, 0.9, 0.0], [2.0, 1.0, 0.9, 0.0], [2.0, 1.9, 0.5, 0.0]], dtype=torch.float64)
+_SEEN = torch.tensor([[2.0, 0.9, 1.0, 0.0], [2.1, 1.1, 1.0, 0.1], [1.9, 2.0, 0.5, 0.0]], dtype=torch.float64)
+_MANY = _random(140, 300, 8)
+
+SWAPPED = Exercise(
+    expected=_swapped,
+    cases=((_LOGITS, _SEEN, 2), (_LOGITS, _SEEN, 1), (_MANY, _MANY + 0.1 * _random(141, 300, 8), 2)),
+    mistakes=(
+        Mistake(
+            lambda trainer, engine, k: (trainer.topk(k).indices != engine.topk(k).indices).any(-1),
+            "You compare the order too. The same two experts in another order are the same experts: compare sets.",
+        ),
+        Mistake(
+            lambda trainer, engine, k: trainer.argmax(-1) != engine.argmax(-1),
+            "You look at the best expert only. Any of the k may be exchanged.",
+        ),
+        Mistake(
+            lambda trainer, engine, k: trainer.argsort(-1).ne(engine.argsort(-1)).any(-1),
+            "You compare the order of all experts. Those that are not taken may change places as they like.",
+        ),
+        Mistake(
+            lambda trainer, engine, k: (
+                trainer.topk(k).indices.sort(-1).values == engine.topk(k).indices.sort(-1).values
+            ).all(-1),
+            "Upside down: True is asked for where the sets differ.",
+        ),
+        Mistake(
+            lambda trainer, engine, k: (
+                trainer.topk(k, largest=False).indices.sort(-1).values
+                != engine.topk(k, largest=False).indices.sort(-1).values
+            ).any(-1),
+            "You compare the k smallest. A router takes the k largest.",
+        ),
+    ),
+    equivalents=(
+        lambda trainer, engine, k: (
+            trainer.topk(k).indices.sort(-1).values != engine.topk(k).indices.sort(-1).values
+        ).any(-1),
+        lambda trainer, engine, k: (_one_hot(trainer, k) != _one_hot(engine, k)).any(-1),
+    ),
+)
+
+
+def _one_hot(logits: Tensor, k: int) -> Tensor:
+    return torch.zeros_like(logits).scatter(-1, logits.topk(k).indices, 1)
+
+
+def _replayed(logits: Tensor, experts: Tensor) -> Tensor:
+    rows = []
+    for row, chosen in zip(logits.tolist(), experts.tolist(), strict=True):
+        sizes = [math.exp(row[expert]) for expert in chosen]
+        rows.append([size / sum(sizes) for size in sizes])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _by_own_choice(logits: Tensor, experts: Tensor) -> Tensor:
+    return logits.topk(experts.shape[-1]).values.softmax(-1)
+
+
+def _log(*rows: list[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+REPLAYED_WEIGHTS = Exercise(
+    expected=_replayed,
+    cases=(
+        (_log([0.5, 0.3, 0.2], [0.1, 0.6, 0.3]), torch.tensor([[0, 2], [2, 1]])),
+        (_random(142, 6, 8), torch.tensor([[0, 1], [3, 2], [7, 5], [4, 6], [1, 7], [2, 0]])),
+    ),
+    mistakes=(
+        Mistake(
+            _by_own_choice,
+            "These are the trainer's own experts. Take the weights of the experts that you were given, in their order.",
+        ),
+        Mistake(
+            lambda logits, experts: logits.softmax(-1).gather(-1, experts),
+            "The probabilities of all experts add up to 1; those of the chosen do not. Divide by their sum.",
+        ),
+        Mistake(
+            lambda logits, experts: torch.full(experts.shape, 1 / experts.shape[-1], dtype=logits.dtype),
+            "All chosen experts alike: then the router would have no gradient. Use its own probabilities.",
+        ),
+        Mistake(
+            lambda logits, experts: logits.gather(-1, experts) / logits.gather(-1, experts).sum(-1, keepdim=True),
+            "You divided the logits. Take their exponentials first.",
+        ),
+        Mistake(
+            lambda logits, experts: torch.zeros_like(logits).scatter(
+                -1, experts, logits.gather(-1, experts).softmax(-1)
+            ),
+            "One weight per chosen expert is asked for, in the order of the experts that were given.",
+        ),
+    ),
+    equivalents=(
+        lambda logits, experts: logits.gather(-1, experts).softmax(-1),
+        lambda logits, experts: torch.stack(
+            [row[chosen].exp() / row[chosen].exp().sum() for row, chosen in zip(logits, experts, strict=True)]
+        ),
+    ),
+)
+
+
+def _terms(d: Tensor) -> list[float]:
+    return [math.exp(x) - 1 - x for x in d.tolist()]
+
+
+def _share(d: Tensor, count: int) -> float:
+    terms = sorted(_terms(d), reverse=True)
+    return sum(terms[:count]) / sum(terms)
+
+
+def _share_of(values: Tensor, count: int) -> Any:
+    return values.sort(descending=True).values[:count].sum() / values.sum()
+
+
+_HEAVY = torch.cat([0.02 * _random(143, 60), torch.tensor([1.5, -2.0, 0.5], dtype=torch.float64)])
+
+SHARE_OF_LARGEST = Exercise(
+    expected=_share,
+    cases=(
+        (torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64), 1),
+        (torch.tensor([0.1, -2.0, 1.5, 0.2], dtype=torch.float64), 2),
+        (_HEAVY, 1),
+        (_HEAVY, 3),
+    ),
+    mistakes=(
+        Mistake(
+            lambda d, count: _share_of(d.abs(), count),
+            "That is the share of |d|. k3 of a large |d| is far more than proportional.",
+        ),
+        Mistake(
+            lambda d, count: _share_of(d.square() / 2, count),
+            "That is k2. On the tokens that matter here the two differ.",
+        ),
+        Mistake(
+            lambda d, count: (d.exp() - 1 - d)[d.argsort(descending=True)[:count]].sum() / (d.exp() - 1 - d).sum(),
+            "You took the largest d. A very negative d has a large k3 too: sort by k3.",
+        ),
+        Mistake(
+            lambda d, count: (d.exp() - 1 - d).sort(descending=True).values[:count].mean() / (d.exp() - 1 - d).sum(),
+            "The mean of the largest over the sum of all: take the sum of both.",
+        ),
+        Mistake(
+            lambda d, count: (d.exp() - 1 - d).sort().values[:count].sum() / (d.exp() - 1 - d).sum(),
+            "These are the smallest. Sort the other way.",
+        ),
+    ),
+    equivalents=(
+        lambda d, count: (torch.expm1(d) - d).topk(count).values.sum() / (torch.expm1(d) - d).sum(),
+        lambda d, count: _share_of(d.exp() - 1 - d, count),
+    ),
+)
