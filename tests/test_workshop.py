@@ -47,15 +47,24 @@ def test_nothing_needs_a_solution(slug: str) -> None:
     cells = code(nbformat.read(LESSONS / f"{slug}.ipynb", as_version=4))
     used, given = set[str](), set[str]()
     for cell in cells:
-        nodes = list(ast.walk(ast.parse(cell.source)))
-        stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        stored |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        tree = ast.parse(cell.source)
         if is_solution(cell):
-            given |= stored
+            given |= defined(tree)
         else:
-            given -= stored
-            used |= {n.id for n in nodes if isinstance(n, ast.Name)} - stored
-    assert given & used == set()
+            given -= defined(tree)
+            used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & given
+    assert used == set()
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """What the cell leaves behind: not the names inside of functions and comprehensions."""
+    names = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        for target in node.targets if isinstance(node, ast.Assign) else []:
+            names |= {found.id for found in ast.walk(target) if isinstance(found, ast.Name)}
+    return names
 
 
 def test_the_archive_holds_the_library_the_app_the_runs_and_no_answers(workshop: ModuleType, tmp_path: Path) -> None:
