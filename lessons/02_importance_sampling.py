@@ -718,7 +718,7 @@ for name in ("kv_fp8_e5m2", "bf16"):
     steps_of_run = (load(name, number) for number in runs.list_steps(runs.find_run(name)))
     token_chi2.append(float(torch.cat([(ratio(d) - 1).square()[mask] for d, mask, _, _ in steps_of_run]).mean()))
 show("chi-square of a token", token_chi2, digits=5)
-show("tokens until half is left", [longest_answer_solution(x, 0.5) for x in token_chi2])
+show("tokens until half is left", [LONGEST_ANSWER.expected(x, 0.5) for x in token_chi2])
 
 # %% [markdown]
 # With tokens like those of `bf16`, the engine that most people run, answers may have some seven thousand tokens;

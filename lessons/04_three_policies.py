@@ -710,7 +710,7 @@ check(silent_share_solution, SILENT_SHARE)
 
 # %%
 widths = [0.1, 0.2, 0.4, 0.8]
-shares = [float(silent_share_solution(log_p.exp(), log_q.exp(), advantages, mask, width)) for width in widths]
+shares = [float(SILENT_SHARE.expected(log_p.exp(), log_q.exp(), advantages, mask, width)) for width in widths]
 show("clip", widths, digits=1)
 show("silent share", shares)
 assert abs(shares[1] - silent["stale_4", "bypass, PPO"][0]) < 1e-12

@@ -678,7 +678,7 @@ log_p, log_q = (batch.tensors()[key] for key in ("old_log_probs", "rollout_log_p
 config = preset("decoupled_token_is")
 result = correct(batch, config)
 both, push = (score_coefficients(log_p, batch, result, config, with_pull(strength)) for strength in (1.0, 0.0))
-mine = pull_solution(log_p, log_q, batch.response_mask, 1.0)
+mine = PULL.expected(log_p, log_q, batch.response_mask, 1.0)
 show("tokens", int(batch.response_mask.sum()))
 show("largest difference below 1e-7", bool((both - push - mine).abs().max() < 1e-7))
 assert (both - push - mine).abs().max() < 1e-7
@@ -722,7 +722,7 @@ check(price_solution, STRENGTH)
 standard = R / spread**0.5
 fences = [0.001, 0.02, 0.1, 0.3]
 show("κ", fences, digits=3)
-show("β", [price_solution(q, standard, kappa) for kappa in fences], digits=2)
+show("β", [STRENGTH.expected(q, standard, kappa) for kappa in fences], digits=2)
 show("1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
 
 # %% [markdown]

@@ -725,7 +725,7 @@ check(power_solution, POWER)
 for name in ("disabled", "decoupled_token_is", "verl_dppo_tv", "bypass_ppo_clip"):
     each = [first_lags(name, seed) for seed in SEEDS]
     lags = torch.arange(1, 9, dtype=torch.float64)
-    interval = study.over_seeds([float(power_solution(lags, torch.tensor(x, dtype=torch.float64))) for x in each])
+    interval = study.over_seeds([float(POWER.expected(lags, torch.tensor(x, dtype=torch.float64))) for x in each])
     show(f"{name}: mean, lowest, highest", interval.value, interval.low, interval.high, digits=2)
 
 # %% [markdown]

