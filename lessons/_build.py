@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+from _images import add_images
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
@@ -67,6 +68,8 @@ def build(source: Path) -> str:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             _clean(output)
+    target = source.with_suffix(".ipynb")
+    add_images(notebook, nbformat.read(target, as_version=4) if target.exists() else None)
     nbformat.validate(notebook)
     return nbformat.writes(notebook) + "\n"
 

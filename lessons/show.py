@@ -50,8 +50,8 @@ def _rounded(part: Any) -> Any:
         numbers = np.frombuffer(base64.b64decode(part["bdata"]), part["dtype"])
         if numbers.dtype.kind != "f":
             return part
-        rounded = np.array([float(f"{x:.6g}") for x in numbers], numbers.dtype)
-        return part | {"bdata": base64.b64encode(rounded.tobytes()).decode()}
+        rounded = np.array([float(f"{x:.6g}") for x in numbers], np.float32)
+        return part | {"dtype": "f4", "bdata": base64.b64encode(rounded.tobytes()).decode()}
     if isinstance(part, dict):
         return {key: _rounded(value) for key, value in part.items()}
     if isinstance(part, list):

@@ -8,6 +8,7 @@ float32   fifty steps with a float32 engine: the largest k3 between engine and t
 play      a warm start of `make play`: seconds to the page, and to the first live step
 app       moving a threshold on 131 k and 1 M tokens in headless Chromium: milliseconds to the repainted pictures
 sessions  thirty people who move one at once: milliseconds to the answer, memory of the server
+followed  a training alone, and with its page open in Chromium: what being watched costs
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
 gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds
@@ -25,6 +26,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_app
+import bench_followed
 import bench_gradients
 import bench_library
 import bench_memory
@@ -125,6 +127,7 @@ PARTS = {
     "play": play,
     "app": bench_app.main,
     "sessions": bench_sessions.main,
+    "followed": bench_followed.main,
     "library": bench_library.main,
     "sweep": bench_sweep.main,
     "gradients": bench_gradients.main,
