@@ -55,7 +55,7 @@ peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options i
 mutate: $(READY) ## change the library one expression at a time: do the tests notice? ARGS="masked --sample 40"
 	@$(BIN)/python tests/mutate.py $(ARGS)
 
-lessons: $(READY) ## rebuild the notebooks from lessons/*.py
+lessons: $(READY) system ## rebuild the notebooks from lessons/*.py
 	$(BIN)/python lessons/_build.py
 
 nb: $(READY) ## run the notebooks and compare every printed number
