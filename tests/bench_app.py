@@ -20,7 +20,6 @@ BENCH = ("weights", "mask", "shares_over", "mismatch_over")
 VIEWS = {
     "bench, decoupled_token_is": ("bench?preset=decoupled_token_is", BENCH),
     "bench, decoupled_token_icepop": ("bench?preset=decoupled_token_icepop", BENCH),
-    "bench, decoupled_seq_is_rs": ("bench?preset=decoupled_seq_is_rs", ("statistic", *BENCH)),
     "gradient, decoupled_token_is": ("gradient?preset=decoupled_token_is", ("gradient_curves", "plane", "parts")),
 }
 """What is measured → its address, and the pictures that move with the first bound."""
