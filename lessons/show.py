@@ -37,7 +37,7 @@ def text(x: Any, digits: int = 4) -> str:
 def picture(figure: plots.Figure) -> None:
     """Draw a figure of the library, and print what it shows: the picture is not tested, the numbers are.
 
-    It is drawn with six significant digits: the last bit of a sum depends on where it lies in memory, and a notebook
+    It is drawn with four significant digits: the last bits of a sum depend on where it lies in memory, and a notebook
     that is built again must not.
     """
     shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
@@ -50,13 +50,13 @@ def _rounded(part: Any) -> Any:
         numbers = np.frombuffer(base64.b64decode(part["bdata"]), part["dtype"])
         if numbers.dtype.kind != "f":
             return part
-        rounded = np.array([float(f"{x:.6g}") for x in numbers], np.float32)
+        rounded = np.array([float(f"{x:.4g}") for x in numbers], np.float32)
         return part | {"dtype": "f4", "bdata": base64.b64encode(rounded.tobytes()).decode()}
     if isinstance(part, dict):
         return {key: _rounded(value) for key, value in part.items()}
     if isinstance(part, list):
         return [_rounded(value) for value in part]
-    return float(f"{part:.6g}") if isinstance(part, float) else part
+    return float(f"{part:.4g}") if isinstance(part, float) else part
 
 
 def _flat(value: Any) -> list[Any]:
