@@ -22,6 +22,7 @@ import warnings
 import sympy
 import torch
 from exercises.lesson_07 import GEOMETRIC_RULE, MASKED_LOSS, TRAINED_DISTRIBUTION
+from recorded import load
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, preset, runs, toy
@@ -163,14 +164,6 @@ show("order ε³: E[k2]", "0")
 
 
 # %%
-def load(name, n=-1):
-    """The n-th recorded step of a run, by default the last; log-probs in float64, so that differences are exact."""
-    run = runs.find_run(name)
-    record = runs.read_step(run, runs.list_steps(run)[n])
-    pair = {key: record.batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")}
-    return record.batch.replace(**pair)
-
-
 def mean_and_error(x):
     return float(x.mean()), float(x.double().std() / len(x) ** 0.5)
 

@@ -22,6 +22,7 @@ import warnings
 import sympy
 import torch
 from exercises.lesson_11 import TIGHTEST, TO_VERL, TOLERANCE
+from recorded import load
 from show import picture, show
 
 from rlcorr import (
@@ -129,13 +130,6 @@ show("b − aC =", str(gap))
 
 
 # %%
-def load(name, n=-1):
-    """The n-th recorded step of a run, by default the last; log-probs in float64, so that differences are exact."""
-    run = runs.find_run(name)
-    batch = runs.read_step(run, runs.list_steps(run)[n]).batch
-    return batch.replace(**{key: batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")})
-
-
 geometric, product = preset("decoupled_geo_rs"), preset("decoupled_seq_is")
 batch = load("kv_fp8_e5m2")
 worst = {}

@@ -22,6 +22,7 @@ import warnings
 import sympy
 import torch
 from exercises.lesson_12 import DASHBOARD, EARLY_WARNING, VERDICT
+from recorded import load
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, metrics, preset, runs, toy
@@ -171,14 +172,6 @@ for name, values in lines.items():
 
 
 # %%
-def load(name, n=-1):
-    """The n-th recorded step of a run, by default the last; log-probs in float64, so that differences are exact."""
-    run = runs.find_run(name)
-    record = runs.read_step(run, runs.list_steps(run)[n])
-    pair = {key: record.batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")}
-    return record.batch.replace(**pair)
-
-
 COMMITTED = ("control_fp32", "bf16", "temperature_raw", "moe_replay", "top_p", "stale_head", "moe_bf16", "kv_fp8",
              "async", "kv_fp8_e5m2", "stale_4")  # fmt: skip
 show("last step of each run", "k3_kl", "mean r", "± error", "errors")
