@@ -1,11 +1,14 @@
 """The pickers and thresholds, and the configuration they describe."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import data
+import drag
 import editing
 import state
 import streamlit as st
@@ -205,22 +208,44 @@ def _is_edited(choices: list[state.Choice]) -> bool:
     return any(state.choice(c) != c.value for c in choices)
 
 
-def live_bound(config: CorrectionConfig, side: str = state.FIRST) -> CorrectionConfig:
+def live_bound(
+    config: CorrectionConfig,
+    side: str = state.FIRST,
+    answer: Callable[[CorrectionConfig], drag.Moved] | None = None,
+) -> CorrectionConfig:
     """The slider of the first bound, and the way back to the preset; the configuration as it is now. It belongs into a
-    fragment with what moves while it is dragged, and nothing else: that is what makes it quick."""
+    fragment with what moves while it is dragged, and nothing else: that is what makes it quick. With an `answer` that
+    fragment runs only when the bound has been let go; until then, what moves is asked for."""
     with st.container(
         key=f"{side}live_bound"
     ):  # a button that appears would move what follows, and it would be drawn anew
         for b in state.shown_bounds(side)[:1]:
             low, high = b.low - b.offset, b.high - b.offset
-            at = live_slider(
-                b.label, state.bound(b), low=low, high=high, offset=b.offset, token=_token(b), key=f"live_{b.key}"
+            key, others = f"live_{b.key}", _bounded(config, side)
+            address = None if answer is None else drag.offer(key, partial(_answer_at, answer, others, b))
+            live_slider(
+                b.label,
+                state.bound(b),
+                low=low,
+                high=high,
+                offset=b.offset,
+                token=_token(b),
+                key=key,
+                address=address,
+                on_change=lambda at, b=b: state.put(b, at.value, done=at.done),
             )
-            state.put(b, at.value, done=at.done)
         label = "Reset to the preset's numbers" if side == state.FIRST else "Reset B to the preset's numbers"
         if state.is_changed(side) and st.button(label, key=f"{side}reset", on_click=state.reset_fields, args=(side,)):
             st.rerun()  # the other controls are outside this fragment
     return _bounded(config, side)
+
+
+def _answer_at(
+    answer: Callable[[CorrectionConfig], drag.Moved], config: CorrectionConfig, b: Bound, value: float
+) -> drag.Moved:
+    if not b.low <= value <= b.high:
+        raise UsageError(f"{value:g} is out of range; allowed: {b.low:g} to {b.high:g}.")
+    return answer(with_bounds(config, {b.key: value}))
 
 
 def _bounded(config: CorrectionConfig, side: str) -> CorrectionConfig:

@@ -6,11 +6,24 @@ import data
 import streamlit as st
 
 from rlcorr import CorrectionConfig, TokenBatch, runs
+from rlcorr.config import LossConfig
 from rlcorr.gradient_sweep import GradientSweep, gradient_sweep
-from rlcorr.gradients import Choice, Decomposition, compare, decompose
+from rlcorr.gradients import (
+    REPLICATES,
+    Choice,
+    Decomposition,
+    GradientReport,
+    Replicas,
+    bootstrap,
+    compare,
+    decomposition,
+    report_of,
+    samples_of,
+    stages,
+)
 from rlcorr.kl_truth import KLGradientReport, Target, kl_report
 from rlcorr.presets import PRESETS, preset
-from rlcorr.score_sums import NextTokens, Sketch
+from rlcorr.score_sums import Contributions, NextTokens, Sketch, contributions
 from rlcorr.sketches import read_sketch, updated_batch
 from rlcorr.thresholds import Side, usual_thresholds
 from rlcorr.toy_sweep import ToySweep, small_world, toy_sweep
@@ -29,8 +42,16 @@ def sketch_and_batch(run: Path, step: int) -> tuple[Sketch, TokenBatch]:
     return _sketch_and_batch(run, step, identity(run, step))
 
 
+def reported(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> GradientReport:
+    """As `gradients.report`, from what is already known. Raises `UsageError` for what has no gradient per token."""
+    parts = _contributed(of, repr(config), batch, sketch, config)
+    return report_of(samples_of(parts, _replicas(of, batch, sketch)), sketch)
+
+
 def decomposed(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Decomposition:
-    return _decomposed(of, repr(config), batch, sketch, config)
+    """As `gradients.decompose`: the first two stages are the same wherever a bound is."""
+    parts = [_contributed(of, repr(stage), batch, sketch, stage) for stage in stages(config)]
+    return decomposition(parts, _replicas(of, batch, sketch))
 
 
 def swept(
@@ -60,11 +81,17 @@ def _sketch_and_batch(run: Path, step: int, of: Identity) -> tuple[Sketch, Token
     return read_sketch(run, step), updated_batch(run, step)
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _decomposed(
+@st.cache_resource(max_entries=128, show_spinner=False)
+def _contributed(
     of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig
-) -> Decomposition:
-    return decompose(_batch, _sketch, _config)
+) -> Contributions:
+    (found,) = contributions(_batch, _sketch, [_config])
+    return found
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _replicas(of: Identity, _batch: TokenBatch, _sketch: Sketch) -> Replicas:
+    return bootstrap(_batch, _sketch, LossConfig(), REPLICATES, seed=0)
 
 
 @st.cache_resource(max_entries=64, show_spinner="Measuring the gradient at every threshold …")

@@ -1,7 +1,9 @@
 """A range input that reports while it is dragged; st.slider reports only when the mouse is released."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import streamlit as st
 from streamlit.components.v2 import component
 
 HTML = """<label><span></span><b aria-hidden="true"></b>
@@ -16,15 +18,40 @@ input { grid-column: 1 / 3; width: 100%; height: 28px; margin: 0; cursor: pointe
 
 # The position is logarithmic in the excess over `offset`, so that 1.001 and 50 are both easy to set. Only a new `token`
 # moves the thumb: while somebody drags, nothing that the server says does. The function runs again whenever `data`
-# changes, so the timer lives on the element.
+# changes, so what must outlive that is on the element. The page runs again once the thumb has rested, or something else
+# is pressed; or while it moves, where no address answers.
 JS = """
-const THROTTLE = 60  // ms
 const STEPS = 600
+const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
+const REST = 120  // ms from the last change until the page runs again
+
+const write = (element, text) => {
+  let node = element
+  while (node.lastChild) node = node.lastChild
+  if (node.nodeValue !== text) node.nodeValue = text  // React keeps its text node, and goes on from there
+}
+
+const draw = ({ texts, figures }) => {
+  for (const [css, values] of Object.entries(texts)) {
+    document.querySelectorAll(css).forEach((element, i) => write(element, values[i]))
+  }
+  for (const [key, figure] of Object.entries(figures)) {
+    document.querySelector(`.st-key-${key} .rl-picture`)?.redraw(figure)
+  }
+}
+
+// null where the address no longer answers, as after a restart of the server.
+const answered = async (address, value) => {
+  const got = await fetch(new URL(`${address}?at=${value}`, document.baseURI)).catch(() => ({ ok: false }))
+  const isAnswer = got.ok && got.headers.get("content-type").startsWith("application/json")
+  return isAnswer ? got.json() : null
+}
+
 export default function ({ data, parentElement, setStateValue }) {
   const input = parentElement.querySelector("input"), shown = parentElement.querySelector("b")
   const scale = Math.log(data.high / data.low)
-  const valueAt = (position) => {
-    const excess = data.low * Math.exp(scale * position / STEPS)
+  const value = () => {
+    const excess = data.low * Math.exp(scale * Number(input.value) / STEPS)
     return Number((data.offset + Number(excess.toPrecision(3))).toPrecision(12))
   }
   const show = (value) => {
@@ -37,19 +64,33 @@ export default function ({ data, parentElement, setStateValue }) {
     input.value = Math.round(STEPS * Math.log(Math.max(data.value - data.offset, data.low) / data.low) / scale)
     show(data.value)
   }
-  const send = (done) => {
-    clearTimeout(input.timer)
-    input.timer = null
-    input.sent = performance.now()
-    setStateValue("at", { value: valueAt(Number(input.value)), token: data.token, done })
+  const rerun = (done) => setStateValue("at", { value: value(), token: data.token, done })
+  const ask = async () => {
+    input.asking = true
+    input.moved = false
+    const gap = new Promise((done) => setTimeout(done, data.address ? GAP : GAP_OF_RERUNS))
+    const answer = data.address && await answered(data.address, value())
+    if (answer) setTimeout(() => draw(answer))  // when the next question is under way
+    else rerun(false)
+    await gap
+    input.asking = false
+    if (input.moved) ask()
+  }
+  const rest = () => {
+    clearTimeout(input.resting)
+    input.resting = null
+    rerun(true)
   }
   input.oninput = () => {
-    show(valueAt(Number(input.value)))
-    const rest = THROTTLE - (performance.now() - (input.sent ?? 0))
-    if (rest <= 0) send(false)
-    else input.timer ??= setTimeout(() => send(false), rest)
+    show(value())
+    input.moved = true
+    if (!input.asking) ask()
   }
-  input.onchange = () => send(true)
+  input.onchange = () => {
+    clearTimeout(input.resting)
+    input.resting = setTimeout(rest, REST)
+  }
+  input.onblur = () => { if (input.resting) rest() }
 }
 """
 
@@ -64,11 +105,25 @@ class Moved:
     done: bool
 
 
-def live_slider(label: str, value: float, *, low: float, high: float, offset: float, token: int, key: str) -> Moved:
-    """The value, `offset` + an excess between `low` and `high`. A new `token` puts the thumb back on `value`."""
+def live_slider(
+    label: str,
+    value: float,
+    *,
+    low: float,
+    high: float,
+    offset: float,
+    token: int,
+    key: str,
+    address: str | None,
+    on_change: Callable[[Moved], None],
+) -> None:
+    """From `offset` + `low` to `offset` + `high`. A new `token` puts the thumb back on `value`. While it moves it asks
+    `address` (see drag.py); without one, the page runs again and again. `on_change` is called before it does."""
+
+    def changed() -> None:
+        at = st.session_state[key]["at"]
+        if at["token"] == token:
+            on_change(Moved(float(at["value"]), bool(at["done"])))
+
     data = {"label": label, "value": value, "low": low, "high": high, "offset": offset, "token": token}
-    state = _mount(data=data, key=key, on_at_change=lambda: None)
-    at = state.at
-    if at is None or at["token"] != token:
-        return Moved(value, True)
-    return Moved(float(at["value"]), bool(at["done"]))
+    _mount(data=data | {"address": address}, key=key, on_at_change=changed)

@@ -56,10 +56,23 @@ def _axis(given: Part) -> Part:
     return {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title": title} | own
 
 
-def vertical_line(*, x: float, colour: str, dash: str, width: int) -> Part:
-    """A vertical line over the whole height."""
+def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = "", side: str = "left") -> Part:
+    """A vertical line over the whole height; its `side` of the label lies at its upper end."""
     line = {"color": colour, "dash": dash, "width": width}
-    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    drawn = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    return drawn | {"label": _label(label, side)} if label else drawn
+
+
+def moving_note(text: str, *, x: float, y: float = 1, side: str, xref: str = "x") -> Part:
+    """A text that may change while a threshold is dragged, as the label of a line that is not seen: for a changed note
+    Plotly draws the whole picture anew, for a changed shape only the shape."""
+    point = {"type": "line", "xref": xref, "x0": x, "x1": x, "yref": "paper", "y0": y, "y1": y, "line": {"width": 0}}
+    return point | {"label": _label(text, side)}
+
+
+def _label(text: str, side: str) -> Part:
+    at = {"textposition": "end", "textangle": 0, "xanchor": side, "yanchor": "top"}
+    return {"text": text, "font": {"size": 11}} | at
 
 
 def fade(colour: str, alpha: float) -> str:

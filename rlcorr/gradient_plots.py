@@ -58,10 +58,10 @@ def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "")
     """One point per preset, noise to the right, bias upwards, with 95 % bars; the error is the distance from the
     corner. On the dashed arc it is 1, which is what doing nothing has."""
     found = {name: (report.noise, report.relative_bias) for name, report in reports.items()}
-    traces = [
-        _cross(name, across, up, WARM if name == marked else ACROSS[0], named=name == marked)
-        for name, (across, up) in found.items()
-    ]
+    others = {name: ends for name, ends in found.items() if name != marked}
+    traces = [_crosses("presets", others, ACROSS[0], named=False)]
+    if marked in found:
+        traces.append(_crosses(marked, {marked: found[marked]}, WARM, named=True))
     top = max((max(across.value, up.value) for across, up in found.values()), default=1.0) * 1.15
     arc = {"type": "circle", "x0": -1, "x1": 1, "y0": -1, "y1": 1, "line": {"color": REJECTED, "dash": "dash"}}
     x = {"title_text": f"noise, {UNIT}", "range": [0, max(top, 1.2)]}
@@ -108,14 +108,16 @@ def banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: st
 # --- parts ---
 
 
-def _cross(name: str, across: Interval, up: Interval, colour: str, *, named: bool) -> Part:
-    """A point with bars to both sides, that shows its name where it is marked, or under the mouse."""
+def _crosses(name: str, found: Mapping[str, tuple[Interval, Interval]], colour: str, *, named: bool) -> Part:
+    """Points with bars to both sides, that show their names, or only under the mouse. One trace: of a preset each they
+    would take four times as long to draw."""
+    across, up = ([pair[i] for pair in found.values()] for i in (0, 1))
     return {
-        "type": "scatter", "name": name, "x": [across.value], "y": [up.value],
-        "mode": "markers+text" if named else "markers", "text": [name], "textposition": "top center",
+        "type": "scatter", "name": name, "x": [end.value for end in across], "y": [end.value for end in up],
+        "mode": "markers+text" if named else "markers", "text": list(found), "textposition": "top center",
         "marker": {"color": colour, "size": 8},
         "error_x": _ends(across, colour), "error_y": _ends(up, colour),
-        "hovertemplate": name + ": noise %{x:.2f}, bias %{y:.2f}<extra></extra>",
+        "hovertemplate": "%{text}: noise %{x:.2f}, bias %{y:.2f}<extra></extra>",
     }  # fmt: skip
 
 
@@ -131,9 +133,10 @@ def _bars_with_ends(name: str, x: Sequence[str], values: Sequence[Interval], col
     }  # fmt: skip
 
 
-def _ends(interval: Interval, colour: str) -> Part:
-    above, below = interval.high - interval.value, interval.value - interval.low
-    return {"array": [max(above, 0)], "arrayminus": [max(below, 0)], "color": fade(colour, 0.35), "thickness": 1}
+def _ends(intervals: Sequence[Interval], colour: str) -> Part:
+    above = [max(interval.high - interval.value, 0) for interval in intervals]
+    below = [max(interval.value - interval.low, 0) for interval in intervals]
+    return {"array": above, "arrayminus": below, "color": fade(colour, 0.35), "thickness": 1}
 
 
 def _nothing() -> Part:

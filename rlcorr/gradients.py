@@ -109,6 +109,16 @@ def compare(
 
 
 @dataclass(frozen=True)
+class Replicas:
+    """Bootstrap samples: row 0 is the sample itself."""
+
+    sequences: Tensor  # (1 + R, B) how often each sequence is drawn
+    reference: Tensor  # (1 + R, K) the gradient of the reference
+    reference_noise: Tensor  # () its variance
+    reference_length: Tensor  # (1 + R,) without what noise adds to it
+
+
+@dataclass(frozen=True)
 class Decomposition:
     """Where an estimator's gradient leaves the exact one: lengths of differences, over that of the reference."""
 
@@ -136,10 +146,18 @@ def decompose(
     """From exact sequence weights to this correction in four steps, each measured on the same responses, so that most
     of the noise cancels; what is left of it is taken off, as in `report`."""
     replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    return decomposition(contributions(batch, sketch, stages(correction), loss), replicas)
+
+
+def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
+    """Five corrections: exact sequence weights, then this one's level, bounds, rules and denominator one by one."""
     bounded = replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
     unbounded = bounded if correction.rollout_is is None else replace(bounded, **_UNBOUNDED)
-    stages = (_exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction)
-    parts = contributions(batch, sketch, stages, loss)
+    return _exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction
+
+
+def decomposition(parts: Sequence[Contributions], replicas: Replicas) -> Decomposition:
+    """From the contributions of the five `stages`."""
     gradients = [mean_gradients(each, replicas.sequences) for each in parts]
     length = replicas.reference_length[0]
     steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]
@@ -165,16 +183,6 @@ def _without_noise(differences: Tensor) -> Tensor:
     """(1 + R, K) → (1 + R,): lengths, less what bootstrap noise adds to their squares."""
     noise = (differences[1:] - differences[0]).square().sum(-1).mean() if len(differences) > 1 else 0.0
     return _root(differences.square().sum(-1) - noises(differences) * noise)
-
-
-@dataclass(frozen=True)
-class Replicas:
-    """Bootstrap samples: row 0 is the sample itself."""
-
-    sequences: Tensor  # (1 + R, B) how often each sequence is drawn
-    reference: Tensor  # (1 + R, K) the gradient of the reference
-    reference_noise: Tensor  # () its variance
-    reference_length: Tensor  # (1 + R,) without what noise adds to it
 
 
 def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:

@@ -70,7 +70,7 @@ def _app_command(port: int) -> list[str]:
     if importlib.util.find_spec("streamlit") is None:
         raise UsageError("streamlit is not installed; run `make setup`.")
     return [
-        *(sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "main.py")),
+        *(sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "server.py")),
         *("--server.address", "127.0.0.1", "--server.port", str(port), "--server.headless", "true"),
         *("--browser.gatherUsageStats", "false"),
     ]

@@ -11,7 +11,20 @@ from torch import Tensor
 from rlcorr.axes import decades, ratio_axis, span_of, token_axis
 from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.correction import inside, log_weights, rule_statistic
-from rlcorr.drawing import BLANK, COOL, KEPT, REJECTED, WARM, Figure, Part, Parts, fade, figure, vertical_line
+from rlcorr.drawing import (
+    BLANK,
+    COOL,
+    KEPT,
+    REJECTED,
+    WARM,
+    Figure,
+    Part,
+    Parts,
+    fade,
+    figure,
+    moving_note,
+    vertical_line,
+)
 from rlcorr.errors import UsageError
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -22,7 +35,7 @@ _LARGEST_MASK = 256  # cells per side; beyond it, neighbouring tokens share a ce
 FATES = ("padding", "kept", "below bound", "above bound", "rejected")
 """Ordered by severity: where several tokens share a cell, the most severe one shows."""
 
-Statistic = tuple[list[Part], Part, Parts, Parts]  # traces, x axis, shapes, notes
+Statistic = tuple[list[Part], Part, Parts]  # traces, x axis, shapes
 
 
 # --- one step: where the two policies disagree ---
@@ -102,16 +115,16 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
     before, rejected, weights = _numpy(raw[mask]), _numpy(raw[mask & ~keep]), _numpy(result.weights[keep])
     span = span_of(before)
     bounds = (config.rollout_is_threshold_lower, config.rollout_is_threshold)
-    marks, notes = _bounds(*bounds, span) if config.rollout_is else ([], [])
+    marks = _bounds(*bounds, span) if config.rollout_is else []
     if zero := int((weights == 0).sum()):
-        notes.append({"text": f"{zero:,} tokens have weight 0", "x": 1, "xref": "paper", "xanchor": "right", "y": 0.92})
+        marks.append(moving_note(f"{zero:,} tokens have weight 0", x=1, y=0.92, side="right", xref="paper"))
     traces = [
         _bars("kept", np.log(weights[weights > 0]), (-span, span), colours=_SIDES),
         _bars("rejected", rejected, (-span, span), colours=REJECTED),
         _outline("before the bounds" if config.rollout_is else "token ratios", before, span),
     ]
     x = {"title_text": "importance weight", **ratio_axis(span)}
-    return figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, notes=notes, legend=True)
+    return figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, legend=True)
 
 
 def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: RejectionRule) -> Figure:
@@ -124,27 +137,27 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
     build = {"k1": _ratio_statistic, "prob_diff": _signed_statistic, "signed_kl": _signed_statistic}.get(
         rule.divergence, _divergence_statistic
     )
-    traces, x, marks, notes = build(rule, kept, np.where(np.isnan(rejected), np.inf, rejected))
+    traces, x, marks = build(rule, kept, np.where(np.isnan(rejected), np.inf, rejected))
     if rule.level == "token":
         y = token_axis(len(kept) + len(rejected))
     else:
         y = {"title_text": "sequences", "range": [0, 1.15 * max(1, int((traces[0]["y"] + traces[1]["y"]).max()))]}
-    return figure(traces, height=300, x=x, y=y, shapes=marks, notes=notes, legend=True)
+    return figure(traces, height=300, x=x, y=y, shapes=marks, legend=True)
 
 
 def _ratio_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
     what = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios"}
     traces, span = _two_sided(kept, rejected)
     x = {"title_text": f"{what.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}", **ratio_axis(span)}
-    return traces, x, *_bounds(rule.lower, rule.upper, span)
+    return traces, x, _bounds(rule.lower, rule.upper, span)
 
 
 def _signed_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
     """A divergence with a direction, on a linear axis around 0."""
     traces, span = _two_sided(kept, rejected)
     x = {"title_text": f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip(), "range": [-span, span]}
-    found = [_bound(b, b, (-span, span), REJECTED) for b in (rule.lower, rule.upper) if b is not None]
-    return traces, x, [mark for marks, _ in found for mark in marks], [note for _, notes in found for note in notes]
+    given = [b for b in (rule.lower, rule.upper) if b is not None]
+    return traces, x, [_bound(b, b, (-span, span), REJECTED) for b in given]
 
 
 def _two_sided(kept: np.ndarray, rejected: np.ndarray) -> tuple[list[Part], float]:
@@ -166,8 +179,7 @@ def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.nd
     title = f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip()
     x = {"title_text": title, "range": [low, high], "tickvals": ticks, "ticktext": [f"{10.0**t:g}" for t in ticks]}
     x["read"] = "10^"
-    mark, note = _bound(math.log10(rule.upper), rule.upper, (low, high), REJECTED)
-    return traces, x, mark, note
+    return traces, x, [_bound(math.log10(rule.upper), rule.upper, (low, high), REJECTED)]
 
 
 def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> np.ndarray:
@@ -278,23 +290,22 @@ def _outline(name: str, values: np.ndarray, span: float) -> Part:
     }
 
 
-def _bounds(lower: float | None, upper: float, span: float) -> tuple[list[Part], list[Part]]:
-    """Marks and notes for the bounds on a ratio."""
+def _bounds(lower: float | None, upper: float, span: float) -> list[Part]:
+    """Marks for the bounds on a ratio."""
     given = [b for b in (lower, upper) if b is not None and math.isfinite(b)]
-    pairs = [_bound(math.log(b), b, (-span, span), WARM if b >= 1 else COOL) for b in given]
-    return [mark for marks, _ in pairs for mark in marks], [note for _, notes in pairs for note in notes]
+    return [_bound(math.log(b), b, (-span, span), WARM if b >= 1 else COOL) for b in given]
 
 
-def _bound(x: float, bound: float, drawn: tuple[float, float], colour: str) -> tuple[list[Part], list[Part]]:
+def _bound(x: float, bound: float, drawn: tuple[float, float], colour: str) -> Part:
     """A line at the bound, or an arrow at the edge if the bound lies beyond everything drawn."""
     low, high = drawn
-    if not low <= x <= high:
-        arrow, at, side = (f"bound {bound:g} →", high, "right") if x > high else (f"← bound {bound:g}", low, "left")
-        return [], [{"x": at, "text": arrow, "xanchor": side, "y": 1}]
+    if x > high:
+        return moving_note(f"bound {bound:g} →", x=high, side="right")
+    if x < low:
+        return moving_note(f"← bound {bound:g}", x=low, side="left")
     room = (high - low) / 8  # two bounds close to 1 are written outwards, where there is room
-    anchor = "left" if (x < high - room if x >= 0 else x < low + room) else "right"
-    note = {"x": x, "text": f" {bound:g} ", "xanchor": anchor, "y": 1}
-    return [vertical_line(x=x, colour=colour, dash="dash", width=2)], [note]
+    side = "left" if (x < high - room if x >= 0 else x < low + room) else "right"
+    return vertical_line(x=x, colour=colour, dash="dash", width=2, label=f"{bound:g}", side=side)
 
 
 def pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:

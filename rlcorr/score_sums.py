@@ -21,6 +21,8 @@ from rlcorr.types import TokenBatch
 
 ROWS_AT_ONCE = 64
 """Sequences whose scores are padded to one length together, which bounds the memory."""
+ONE_BY_ONE = 16
+"""Sets of coefficients up to which reading the scores for each is quicker than padding them once for all."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def contributions(
 ) -> list[Contributions]:
     """Of each correction's policy loss without its KL terms; a token-sum is taken per sequence, so that batches of
     different sizes compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after
-    sampling. The scores, by far the largest table here, are read once for all corrections. Raises `UsageError` for
+    sampling. Raises `UsageError` for
     losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ in size."""
     loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
     for correction in corrections:
@@ -105,10 +107,11 @@ def _before_the_scores(
 
 def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
     """Σ_t c_t s_t of each sequence, for P sets of coefficients: (P, B, T), (B, T), (N, K) → (P, B, K)."""
-    if len(c) == 1:  # without padding it takes half the time
+    if len(c) <= ONE_BY_ONE:
         starts = mask.sum(-1).cumsum(0) - mask.sum(-1)
         numbers = torch.arange(len(scores), device=scores.device)
-        return embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=c[0][mask].to(scores))[None]
+        weights = (each[mask].to(scores) for each in c)
+        return torch.stack([embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=w) for w in weights])
     sums, rest = [], scores
     for rows, of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
         used = rows.any(0)

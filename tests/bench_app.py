@@ -1,5 +1,6 @@
 """`make bench ARGS=app`: the playground in a real browser, from a moved slider to the repainted pictures."""
 
+import random
 import statistics
 import tempfile
 import time
@@ -24,42 +25,40 @@ VIEWS = {
 }
 """What is measured → its address, and the pictures that move with the first bound."""
 
-FIND = """
+# Each picture's redrawings are counted, and timed from the last press of a key to the frame that shows them.
+WATCH = """keys => {
+  const box = (key) => document.querySelector(`.st-key-${key} .js-plotly-plot`)
+  window.pictures = keys.map((key) => ({ key, box: box(key), times: 0 }))
+  for (const picture of pictures) {
+    new MutationObserver(() => { picture.times += 1; picture.at = performance.now() })
+      .observe(picture.box, { subtree: true, childList: true, attributes: true })
+  }
+  addEventListener("keydown", () => { window.pressed = performance.now() }, { capture: true })
+}"""
+DRAWN = """async () => {
+  while (!pictures.every(({ at }) => at > pressed)) await new Promise(requestAnimationFrame)
+  await new Promise(requestAnimationFrame)
+  return performance.now() - pressed
+}"""
+# A thumb that moves with every frame, to and fro, for some seconds; how often each picture was redrawn in a second.
+DRAG = """async (seconds) => {
   const all = (node, css) => [...node.querySelectorAll("*")].flatMap(
     (n) => [...(n.matches(css) ? [n] : []), ...(n.shadowRoot ? all(n.shadowRoot, css) : [])])
   const slider = all(document, "input[type=range]")[0]
-  const DRAWN = ["plotly_afterplot", "plotly_relayout"]  // anew, or a cursor alone
-  const chart = (key) => document.querySelector(`.st-key-${key} .js-plotly-plot`)
   const move = (position, event) => {
     slider.value = position
     slider.dispatchEvent(new Event(event, { bubbles: true }))
   }
-"""
-# From the event to the frame in which every one of the pictures has been redrawn.
-LATENCY = f"""async ([position, keys]) => {{
-  {FIND}
-  const drawn = (key) => new Promise((done) => DRAWN.map((event) => chart(key).once(event, done)))
-  const redrawn = Promise.all(keys.map(drawn))
+  for (const picture of pictures) picture.times = 0
   const start = performance.now()
-  move(position, "input")
-  await redrawn
-  await new Promise(requestAnimationFrame)
-  return performance.now() - start
-}}"""
-# A thumb that moves with every frame, to and fro, for some seconds; how often each picture was redrawn in a second.
-DRAG = f"""async ([seconds, keys]) => {{
-  {FIND}
-  const times = Object.fromEntries(keys.map((key) => [key, 0]))
-  for (const key of keys) for (const event of DRAWN) chart(key).on(event, () => {{ times[key] += 1 }})
-  const start = performance.now()
-  for (let at = 0; performance.now() - start < 1000 * seconds; at += 2) {{
+  for (let at = 0; performance.now() - start < 1000 * seconds; at += 2) {
     move(100 + Math.abs((at % 800) - 400), "input")
     await new Promise(requestAnimationFrame)
-  }}
-  for (const key of keys) times[key] /= seconds
+  }
+  const rates = Object.fromEntries(pictures.map(({ key, times }) => [key, times / seconds]))
   move(300, "change")
-  return times
-}}"""
+  return rates
+}"""
 
 
 def main(steps: int = 60) -> None:
@@ -86,13 +85,23 @@ def row(page: Page, what: str, address: str, keys: Sequence[str], steps: int) ->
             page.wait_for_selector(f".st-key-{key} .js-plotly-plot .main-svg")
         seconds = time.perf_counter() - start
         settled(page)
-    times = sorted(page.evaluate(LATENCY, [150 + 7 * i % 270, list(keys)]) for i in range(steps))
-    rates = page.evaluate(DRAG, [5, list(keys)])
+    page.evaluate(WATCH, list(keys))
+    page.get_by_role("slider").focus()
+    pauses = random.Random(0)
+    times = sorted(pressed(page, "PageDown" if i % 6 < 3 else "PageUp", pauses) for i in range(steps))
+    rates = page.evaluate(DRAG, 5)
     slowest = min(rates, key=rates.get)
     return (
         f"| {what} | {statistics.median(times):.0f} | {times[int(0.95 * (steps - 1))]:.0f} | {times[-1]:.0f} "
         f"| {rates[slowest]:.1f} ({slowest}) to {max(rates.values()):.1f} | {seconds:.1f} s |"
     )
+
+
+def pressed(page: Page, key: str, pauses: random.Random) -> float:
+    """Milliseconds from a press to the last repainted picture; as quick and as slow as somebody who looks."""
+    page.wait_for_timeout(pauses.uniform(50, 600))
+    page.keyboard.press(key)
+    return page.evaluate(DRAWN)
 
 
 def write_sketch(run: Path) -> None:

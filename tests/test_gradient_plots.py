@@ -58,13 +58,13 @@ def test_a_band_surrounds_its_line() -> None:
 
 def test_the_plane() -> None:
     """noise = √variance/length to the right, bias upwards, bars to the ends of both."""
-    found = {"a": report_of(relative_bias=0.3, variance=0.25, reference_length=0.5), "b": report_of()}
-    figure: Any = gradient_plots.bias_noise_plane(found, marked="b")
-    a, b = figure.data
-    assert (a.name, list(a.x), list(a.y), a.mode) == ("a", [1.0], [0.3], "markers")
-    assert list(a.error_y.array) == pytest.approx([0.03])
-    assert list(a.error_x.arrayminus) == pytest.approx([1 - 0.9**0.5])
-    assert b.mode == "markers+text"
+    a = report_of(relative_bias=0.3, variance=0.25, reference_length=0.5)
+    figure: Any = gradient_plots.bias_noise_plane({"a": a, "b": report_of(), "c": report_of()}, marked="b")
+    others, marked = figure.data
+    assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [1, 1], [0.3, 1])
+    assert list(others.error_y.array) == pytest.approx([0.03, 0.1])
+    assert list(others.error_x.arrayminus) == pytest.approx([1 - 0.9**0.5] * 2)
+    assert (list(marked.text), others.mode, marked.mode) == (["b"], "markers", "markers+text")
     (arc,) = figure.layout.shapes
     assert (arc.type, arc.x1, arc.y1) == ("circle", 1, 1)
 

@@ -42,7 +42,7 @@ def test_weights_of_zero_are_counted_in_a_note() -> None:
     )
     figure = plots.weight_histogram(SMALL, correct(SMALL, config), config)
     assert trace(figure, "kept").y.sum() == 5
-    assert "2 tokens have weight 0" in [note.text for note in figure.layout.annotations]
+    assert "2 tokens have weight 0" in [shape.label.text for shape in figure.layout.shapes]
 
 
 def test_the_sides_of_ratio_one_have_their_colours() -> None:

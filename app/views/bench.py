@@ -5,7 +5,8 @@ import data
 import state
 import streamlit as st
 import words
-from views.picture import picture
+from views.moving import Moving, Number, Picture, moved
+from views.moving import show as show_moving
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, plots, sweep_plots
 from rlcorr.errors import UsageError
@@ -33,72 +34,69 @@ def bench(chosen: state.Selection, record: StepRecord) -> None:
 
 @st.fragment
 def live(of: data.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
-    """A threshold that is dragged reruns this function and nothing else."""
-    config = controls.live_bound(config)
+    """What moves with a threshold."""
+    config = controls.live_bound(config, answer=lambda at: moved(_moving(of, batch, at)))
     try:
-        result, report = data.corrected(batch, config)
+        show_moving(_moving(of, batch, config))
     except UsageError as error:
         st.error(words.plain(str(error)))
         return
-    _numbers(config, report)
-    _pictures(batch, result, config)
-    _over_the_bound(of, batch, config)
     _explain(name, config)
     _use_it(config)
 
 
-def _numbers(config: CorrectionConfig, report: dict[str, float]) -> None:
-    clipped = report.get("rollout_is_oob_ratio")
+def _moving(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> Moving:
+    result, report = data.corrected(batch, config)
+    pictures, texts = _pictures(batch, result, config), {".st-key-explained p": [f" {config.explain()}"]}
+    try:
+        curves, refused = _over_the_bound(of, batch, config), ""
+    except UsageError as error:
+        curves, refused = {}, str(error)
+    return Moving(_numbers(report), [row for row in (pictures, curves) if row], refused, texts)
+
+
+def _numbers(report: dict[str, float]) -> dict[str, Number]:
     shown = (
-        ("Kept tokens", "kept_fraction", None, 105),
-        ("Sequences touched", "rollout_rs_seq_masked_fraction", None, 152),
-        ("ESS", "trained_eff_sample_size", None, 95),
-        ("Mean weight", "trained_is_mean", words.number(report["trained_is_mean"]), 112),
-        ("Clipped mass", "rollout_is_oob_ratio", words.percent(clipped), 115),
-        ("k3", "k3_kl", words.number(report["k3_kl"]), 100),
-        ("Mean |Δ|", "abs_log_ratio", words.number(report["abs_log_ratio"]), 100),
+        ("Kept tokens", "kept_fraction", words.percent, 105),
+        ("Sequences touched", "rollout_rs_seq_masked_fraction", words.percent, 152),
+        ("ESS", "trained_eff_sample_size", words.percent, 95),
+        ("Mean weight", "trained_is_mean", words.number, 112),
+        ("Clipped mass", "rollout_is_oob_ratio", words.percent, 115),
+        ("k3", "k3_kl", words.number, 100),
+        ("Mean |Δ|", "abs_log_ratio", words.number, 100),
     )
-    with st.container(horizontal=True, key="numbers"):
-        for label, metric, text, width in shown:
-            value = words.percent(report[metric]) if text is None else text
-            st.metric(label, value, help=words.plain(describe(metric)), width=width)
+    return {
+        label: Number(written(report.get(metric)), describe(metric), width) for label, metric, written, width in shown
+    }
 
 
-def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> None:
-    places = iter(st.columns(2) if not config.rollout_rs or config.rollout_is is None else st.columns(3))
+def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
+    found = {}
     if config.rollout_is is not None or not config.rollout_rs:
-        with next(places):
-            figure = plots.weight_histogram(batch, result, config)
-            picture("Importance weights", figure, key="weights", caption=words.WEIGHTS)
+        figure = plots.weight_histogram(batch, result, config)
+        found["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
     for rule in config.rollout_rs[:1]:
-        with next(places):
-            figure = plots.statistic_histogram(batch, result, rule)
-            picture(f"Rule `{rule.name}`", figure, key="statistic", caption=words.STATISTIC)
-    with next(places):
-        figure = plots.fate_mask(plots.token_fates(batch, result, config))
-        picture("Tokens", figure, key="mask", caption=words.MASK)
+        figure = plots.statistic_histogram(batch, result, rule)
+        found["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
+    figure = plots.fate_mask(plots.token_fates(batch, result, config))
+    return found | {"mask": Picture(figure, "Tokens", words.MASK)}
 
 
-def _over_the_bound(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
-    """Every metric over the bound that is dragged."""
+def _over_the_bound(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
+    """Every metric over the bound that is dragged. Raises `UsageError` where no item is off."""
     bounds = controls.bounds_of(config)
     if not bounds:
-        return
+        return {}
     at = bounds[0].value
     rule, side = controls.part_of(config, bounds[0])
-    try:
-        curves = data.curves(of, batch, config, rule, side)
-    except UsageError as error:
-        st.info(words.plain(str(error)))
-        return
+    curves = data.curves(of, batch, config, rule, side)
     of_ratio = is_ratio(config, rule)
-    places = st.columns(2, gap="medium")
-    with places[0]:
-        figure = sweep_plots.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
-        picture("What the bound costs", figure, key="shares_over", caption=words.CURVES_OVER)
-    with places[1]:
-        figure = sweep_plots.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
-        picture("What the bound leaves", figure, key="mismatch_over", caption=words.LEFT_OVER)
+    shares = sweep_plots.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
+    left = sweep_plots.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
+    return {
+        "shares_over": Picture(shares, "What the bound costs", words.CURVES_OVER),
+        "mismatch_over": Picture(left, "What the bound leaves", words.LEFT_OVER),
+    }
 
 
 def _budget(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
@@ -134,7 +132,8 @@ def _use_it(config: CorrectionConfig) -> None:
 
 def _explain(name: str, config: CorrectionConfig) -> None:
     left, right = st.columns(2, gap="medium")
-    left.markdown(f"**What it does:** {words.plain(config.explain())}")
+    with left.container(key="explained"):
+        st.markdown(f"**What it does:** {words.plain(config.explain())}")
     right.markdown(f"**When it hurts:** {words.plain(PRESETS[name].hurts)}.")
     right.caption(f"Source: {words.plain(PRESETS[name].source)}.")
 

@@ -6,11 +6,14 @@ import state
 import streamlit as st
 import words
 import words_gradient as say
+from views.moving import Moving, Number, Picture, moved
+from views.moving import show as show_moving
 from views.picture import picture
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, gradient_plots, runs
 from rlcorr.errors import UsageError
-from rlcorr.gradients import GradientReport, Interval, report
+from rlcorr.gradients import GradientReport, Interval
+from rlcorr.plots import Figure
 from rlcorr.score_sums import Sketch
 from rlcorr.thresholds import is_ratio
 from rlcorr.toy_sweep import spread_of
@@ -33,72 +36,69 @@ def gradient(chosen: state.Selection, step: int, sketch: Sketch, batch: TokenBat
 
 @st.fragment
 def live(of: gradient_data.Identity, sketch: Sketch, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
-    """A threshold that is dragged reruns this function and nothing else."""
-    config = controls.live_bound(config)
+    """What moves with a threshold."""
+    source = say.TOY_SOURCE.format(source=state.source())
+    config = controls.live_bound(config, answer=lambda at: moved(_moving(of, batch, sketch, name, at, source)))
     try:
-        found = report(batch, sketch, config)
+        show_moving(_moving(of, batch, sketch, name, config, source))
     except UsageError as error:
-        st.error(words.plain(str(error)))
-        return
+        st.warning(words.plain(str(error)))
+
+
+def _moving(
+    of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, name: str, config: CorrectionConfig, source: str
+) -> Moving:
+    found = gradient_data.reported(of, batch, sketch, config)
     if found.reference_length.value == 0:
-        st.warning(words.plain(say.NOISE_REFERENCE))
-        return
-    _numbers(found)
-    _curves(of, batch, sketch, config)
-    below = st.columns(2, gap="medium")
-    with below[0]:
-        _plane(of, batch, sketch, name, config, found)
-    with below[1]:
-        _decomposition(of, batch, sketch, config)
+        raise UsageError(say.NOISE_REFERENCE)
+    below = {
+        "plane": Picture(
+            _plane(of, batch, sketch, name, config, found), "All presets between bias and noise", say.PLANE
+        ),
+        "parts": Picture(_decomposition(of, batch, sketch, config), "Where the error comes from", say.DECOMPOSED),
+    }
+    try:
+        curves, refused = _curves(of, batch, sketch, config, source), ""
+    except UsageError as error:
+        curves, refused = {}, str(error)
+    return Moving(_numbers(found), [row for row in (curves, below) if row], refused)
 
 
-def _numbers(found: GradientReport) -> None:
+def _numbers(found: GradientReport) -> dict[str, Number]:
     shown = {
         "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
         "Step length": found.scale, "ESS": found.ess,
     }  # fmt: skip
-    with st.container(horizontal=True, key="numbers"):
-        for label, interval in shown.items():
-            between = f"{_short(interval.low)} to {_short(interval.high)}"
-            st.metric(
-                label,
-                _short(interval.value),
-                delta=between,
-                delta_color="off",
-                delta_arrow="off",
-                help=words.plain(say.NUMBERS[label]),
-                width=118,
-            )
+    return {
+        label: Number(_short(each.value), say.NUMBERS[label], 118, f"{_short(each.low)} to {_short(each.high)}")
+        for label, each in shown.items()
+    }
 
 
 def _short(value: float) -> str:
     return "–" if value != value else f"{value:.2f}"
 
 
-def _curves(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> None:
+def _curves(
+    of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig, source: str
+) -> dict[str, Picture]:
+    """Raises `UsageError` where there is no bound to move, or no token is off."""
     bounds = controls.bounds_of(config)
     if not bounds:
-        st.info(words.plain("This configuration has no bound to move."))
-        return
+        raise UsageError("This configuration has no bound to move.")
     b = bounds[0]
     rule, side = controls.part_of(config, b)
-    try:
-        sweep = gradient_data.swept(of, batch, sketch, config, rule, side)
-    except UsageError as error:
-        st.info(words.plain(str(error)))
-        return
-    places = st.columns(2)
-    with places[0]:
-        figure = gradient_plots.threshold_curves(sweep, at=b.value)
-        picture("This step, over the bound", figure, key="gradient_curves", caption=say.RECORDED)
-        best = sweep.best
-        st.markdown(f"Smallest error at **{best.value:.4g}**, between {best.low:.4g} and {best.high:.4g}.")
-    with places[1]:
-        gap, size = spread_of(batch), len(batch.response_mask)
-        exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
-        figure = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
-        caption, source = say.TOY.format(gap=gap, size=size), say.TOY_SOURCE.format(source=state.source())
-        picture("The toy, exactly", figure, key="toy_curves", caption=caption, source=source)
+    sweep = gradient_data.swept(of, batch, sketch, config, rule, side)
+    best = f"Smallest error at **{sweep.best.value:.4g}**, between {sweep.best.low:.4g} and {sweep.best.high:.4g}."
+    gap, size = spread_of(batch), len(batch.response_mask)
+    exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
+    toy = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
+    return {
+        "gradient_curves": Picture(
+            gradient_plots.threshold_curves(sweep, at=b.value), "This step, over the bound", f"{say.RECORDED} {best}"
+        ),
+        "toy_curves": Picture(toy, "The toy, exactly", say.TOY.format(gap=gap, size=size), source),
+    }
 
 
 def _plane(
@@ -108,21 +108,19 @@ def _plane(
     name: str,
     config: CorrectionConfig,
     found: GradientReport,
-) -> None:
+) -> Figure:
     choice = gradient_data.all_presets(of, batch, sketch)
     reports = dict(zip(PRESETS, choice.reports, strict=True))
     marked = name if config == PRESETS[name].config else f"{name}, changed"
-    figure = gradient_plots.bias_noise_plane({**reports, marked: found}, marked=marked)
-    picture("All presets between bias and noise", figure, key="plane", caption=say.PLANE)
+    return gradient_plots.bias_noise_plane({**reports, marked: found}, marked=marked)
 
 
-def _decomposition(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> None:
+def _decomposition(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Figure:
     found = gradient_data.decomposed(of, batch, sketch, config)
     parts = dict(
         zip(say.PARTS, (found.level, found.truncation, found.rejection, found.denominator, found.noise), strict=True)
     )
-    figure = gradient_plots.parts_of_error(parts)
-    picture("Where the error comes from", figure, key="parts", caption=say.DECOMPOSED)
+    return gradient_plots.parts_of_error(parts)
 
 
 def _kl(of: gradient_data.Identity, sketch: Sketch) -> None:
