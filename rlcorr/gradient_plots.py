@@ -59,13 +59,14 @@ def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "")
     corner. On the dashed arc it is 1, which is what doing nothing has."""
     found = {name: (report.noise, report.relative_bias) for name, report in reports.items()}
     others = {name: ends for name, ends in found.items() if name != marked}
-    traces = [_crosses("presets", others, ACROSS[0], named=False)]
+    top = max(1.2, max((max(across.value, up.value) for across, up in found.values()), default=1.0) * 1.15)
+    traces = [_crosses("presets", others, ACROSS[0])]
     if marked in found:
-        traces.append(_crosses(marked, {marked: found[marked]}, WARM, named=True))
-    top = max((max(across.value, up.value) for across, up in found.values()), default=1.0) * 1.15
+        inwards = "top right" if found[marked][0].value < top / 2 else "top left"
+        traces.append(_crosses(marked, {marked: found[marked]}, WARM, name_at=inwards))
     arc = {"type": "circle", "x0": -1, "x1": 1, "y0": -1, "y1": 1, "line": {"color": REJECTED, "dash": "dash"}}
-    x = {"title_text": f"noise, {UNIT}", "range": [0, max(top, 1.2)]}
-    y = {"title_text": f"bias, {UNIT}", "range": [0, max(top, 1.2)]}
+    x = {"title_text": f"noise, {UNIT}", "range": [0, top]}
+    y = {"title_text": f"bias, {UNIT}", "range": [0, top]}
     return figure(traces, height=380, x=x, y=y, shapes=[arc])
 
 
@@ -108,13 +109,13 @@ def banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: st
 # --- parts ---
 
 
-def _crosses(name: str, found: Mapping[str, tuple[Interval, Interval]], colour: str, *, named: bool) -> Part:
-    """Points with bars to both sides, that show their names, or only under the mouse. One trace: of a preset each they
-    would take four times as long to draw."""
+def _crosses(name: str, found: Mapping[str, tuple[Interval, Interval]], colour: str, *, name_at: str = "") -> Part:
+    """Points with bars to both sides, that show their names there, or only under the mouse. One trace: with one of its
+    own each preset would take four times as long to draw."""
     across, up = ([pair[i] for pair in found.values()] for i in (0, 1))
     return {
         "type": "scatter", "name": name, "x": [end.value for end in across], "y": [end.value for end in up],
-        "mode": "markers+text" if named else "markers", "text": list(found), "textposition": "top center",
+        "mode": "markers+text" if name_at else "markers", "text": list(found), "textposition": name_at or "top right",
         "marker": {"color": colour, "size": 8},
         "error_x": _ends(across, colour), "error_y": _ends(up, colour),
         "hovertemplate": "%{text}: noise %{x:.2f}, bias %{y:.2f}<extra></extra>",

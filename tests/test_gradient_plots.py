@@ -65,6 +65,7 @@ def test_the_plane() -> None:
     assert list(others.error_y.array) == pytest.approx([0.03, 0.1])
     assert list(others.error_x.arrayminus) == pytest.approx([1 - 0.9**0.5] * 2)
     assert (list(marked.text), others.mode, marked.mode) == (["b"], "markers", "markers+text")
+    assert marked.textposition == "top left"  # it stands at 1 of 1.27, and its name must not be cut off
     (arc,) = figure.layout.shapes
     assert (arc.type, arc.x1, arc.y1) == ("circle", 1, 1)
 
