@@ -26,7 +26,7 @@ from rlcorr.presets import PRESETS, preset
 from rlcorr.score_sums import Contributions, NextTokens, Sketch, contributions
 from rlcorr.sketches import read_sketch, updated_batch
 from rlcorr.thresholds import Side, usual_thresholds
-from rlcorr.toy_sweep import ToySweep, small_world, toy_sweep
+from rlcorr.toy_sweep import ToySweep, small_world, spread_of, toy_sweep
 
 POINTS = 40
 KL_LOSSES = ("k1", "abs", "k2", "k3", "k1+", "k3+")
@@ -68,6 +68,11 @@ def all_presets(of: Identity, batch: TokenBatch, sketch: Sketch) -> Choice:
 
 def kl_losses(of: Identity, places: NextTokens, target: Target) -> dict[str, KLGradientReport]:
     return _kl_losses(of, target, places)
+
+
+def gap(of: Identity, batch: TokenBatch) -> float:
+    """The size of this step's log-ratios, which the toy takes over."""
+    return _gap(of, batch)
 
 
 def toy(
@@ -116,6 +121,11 @@ def _all_presets(of: Identity, _batch: TokenBatch, _sketch: Sketch) -> Choice:
 @st.cache_resource(max_entries=32, show_spinner=False)
 def _kl_losses(of: Identity, target: Target, _places: NextTokens) -> dict[str, KLGradientReport]:
     return {name: kl_report(_places, name, target) for name in KL_LOSSES}
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _gap(of: Identity, _batch: TokenBatch) -> float:
+    return spread_of(_batch)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

@@ -23,6 +23,7 @@ input { grid-column: 1 / 3; width: 100%; height: 28px; margin: 0; cursor: pointe
 JS = """
 const STEPS = 600
 const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
+const BUSY = 200  // ms: an answer that takes longer has waited for others, who wait for the next
 const REST = 120  // ms from the last change until the page runs again
 
 const write = (element, text) => {
@@ -40,9 +41,9 @@ const draw = ({ texts, figures }) => {
   }
 }
 
-// null where the address no longer answers, as after a restart of the server.
+// Nothing where the address no longer answers, as after a restart of the server.
 const answered = async (address, value) => {
-  const got = await fetch(new URL(`${address}?at=${value}`, document.baseURI)).catch(() => ({ ok: false }))
+  const got = await fetch(new URL(`${address}?at=${value}`, document.baseURI))
   const isAnswer = got.ok && got.headers.get("content-type").startsWith("application/json")
   return isAnswer ? got.json() : null
 }
@@ -68,11 +69,16 @@ export default function ({ data, parentElement, setStateValue }) {
   const ask = async () => {
     input.asking = true
     input.moved = false
-    const gap = new Promise((done) => setTimeout(done, data.address ? GAP : GAP_OF_RERUNS))
-    const answer = data.address && await answered(data.address, value())
-    if (answer) setTimeout(() => draw(answer))  // when the next question is under way
+    const start = performance.now()
+    const answer = data.address && await answered(data.address, value()).catch(() => null)
+    const took = performance.now() - start, gap = data.address ? GAP : GAP_OF_RERUNS
+    const pause = took < BUSY ? gap - took : took
+    if (pause > 0) setTimeout(next, pause)
+    else next()
+    if (answer) draw(answer)
     else rerun(false)
-    await gap
+  }
+  const next = () => {
     input.asking = false
     if (input.moved) ask()
   }

@@ -110,7 +110,7 @@ def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
     if len(c) <= ONE_BY_ONE:
         starts = mask.sum(-1).cumsum(0) - mask.sum(-1)
         numbers = torch.arange(len(scores), device=scores.device)
-        weights = (each[mask].to(scores) for each in c)
+        weights = (each.masked_select(mask).to(scores) for each in c)
         return torch.stack([embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=w) for w in weights])
     sums, rest = [], scores
     for rows, of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):

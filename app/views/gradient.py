@@ -16,7 +16,6 @@ from rlcorr.gradients import GradientReport, Interval
 from rlcorr.plots import Figure
 from rlcorr.score_sums import Sketch
 from rlcorr.thresholds import is_ratio
-from rlcorr.toy_sweep import spread_of
 
 
 @st.fragment
@@ -90,7 +89,7 @@ def _curves(
     rule, side = controls.part_of(config, b)
     sweep = gradient_data.swept(of, batch, sketch, config, rule, side)
     best = f"Smallest error at **{sweep.best.value:.4g}**, between {sweep.best.low:.4g} and {sweep.best.high:.4g}."
-    gap, size = spread_of(batch), len(batch.response_mask)
+    gap, size = gradient_data.gap(of, batch), len(batch.response_mask)
     exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
     toy = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
     return {
