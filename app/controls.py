@@ -1,6 +1,7 @@
 """The pickers and thresholds, and the configuration they describe."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,9 @@ from rlcorr import PRESETS, CorrectionConfig, RejectionRule, runs
 from rlcorr.errors import UsageError, unknown
 from rlcorr.thresholds import Side, at_threshold
 
+RELOAD_EVERY = 8.0
+"""Seconds: drawing a page for every step would slow the training that shares its cores with the browser."""
+
 
 def pick(known: dict[str, Path]) -> state.Selection:
     """The run and step pickers, and the state of the run beside them."""
@@ -33,7 +37,7 @@ def pick(known: dict[str, Path]) -> state.Selection:
     step = _pick_step(right, known[slug], steps)
     chosen = state.Selection(slug, known[slug], tuple(steps), step)
     with beside:
-        watch(world(known, chosen.run), chosen)
+        watch(world(known, chosen.run), chosen, time.monotonic())
     return chosen
 
 
@@ -110,10 +114,12 @@ def chosen_record(chosen: state.Selection, step: int) -> runs.StepRecord | None:
 
 
 @st.fragment(run_every=2.0)
-def watch(seen: tuple, chosen: state.Selection | None) -> None:
-    """Reload the page when a run or a step has appeared; otherwise cost a few stats every two seconds."""
+def watch(seen: tuple, chosen: state.Selection | None, drawn: float) -> None:
+    """Reload the page when a run has appeared, and now and then while the shown one grows; otherwise cost a few stats
+    every two seconds. `drawn` is when the page was drawn, on time.monotonic."""
     known = data.known()
-    if world(known, chosen.run if chosen else None) != seen:
+    now = world(known, chosen.run if chosen else None)
+    if now[0] != seen[0] or (now[1] != seen[1] and time.monotonic() - drawn > RELOAD_EVERY):
         st.rerun()
     if chosen is not None:
         life = data.life(chosen.run)

@@ -34,7 +34,8 @@ const write = (element, text) => {
 
 const draw = ({ texts, figures }) => {
   for (const [css, values] of Object.entries(texts)) {
-    document.querySelectorAll(css).forEach((element, i) => write(element, values[i]))
+    const elements = document.querySelectorAll(css)
+    values.forEach((text, i) => { if (elements[i]) write(elements[i], text) })
   }
   for (const [key, figure] of Object.entries(figures)) {
     document.querySelector(`.st-key-${key} .rl-picture`)?.redraw(figure)
@@ -75,6 +76,7 @@ export default function ({ data, parentElement, setStateValue }) {
     const pause = took < BUSY ? gap - took : took
     if (pause > 0) setTimeout(next, pause)
     else next()
+    if (!input.isConnected || input.dataset.token !== String(data.token)) return  // another preset is shown by now
     if (answer) draw(answer)
     else rerun(false)
   }

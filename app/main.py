@@ -61,7 +61,7 @@ if known:
     with st.container(key="upload"):
         uploads.take()
 else:
-    controls.watch(controls.world(known, None), None)
+    controls.watch(controls.world(known, None), None, 0.0)
     st.info(words.NO_RUNS.format(root=words.plain(str(runs.ROOT))))
 sharing.links(links)
 if page.title in ("Start", "Learn"):

@@ -1,57 +1,69 @@
 """`make bench ARGS=followed`: what it costs a training that somebody watches it grow.
 
-The same training alone and beside the app with its Training page open in Chromium, in turns, one thread each. Steps are
-compared by their number, so that answers of different length do not count.
+One training, one thread, beside the app in Chromium: its Training page is open for some seconds, then an empty page,
+and so on. Neighbours are compared, so that neither the changing speed of the machine nor of the training counts.
 """
 
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import time
 from pathlib import Path
 
 from app_runs import browser, serve
-from processes import ROOT, rlcorr
+from playwright.sync_api import Page
+from processes import ROOT, running
 
 from rlcorr import runs
 
-STEPS, SKIPPED, TURNS = 40, 5, 3
-"""Steps of a training; those at its start that are left out; trainings of each kind."""
+SECONDS, PAIRS, SKIPPED = 16.0, 16, 2
+"""Of each look; pairs of them; steps at the start of each that are left out: the page is being opened or closed."""
 
 
 def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
-    alone, followed = [], []
-    for turn in range(TURNS):
-        for kind, found in (("alone", alone), ("followed", followed)):
-            found.append(step_seconds(watched=kind == "followed"))
-            print(f"{kind}, turn {turn + 1}: {statistics.median(found[-1]):.3f} s per step", flush=True)
-    for turn, (a, b) in enumerate(zip(alone, followed, strict=True), 1):
-        print(f"turn {turn}: followed / alone {statistics.median(y / x for x, y in zip(a, b, strict=True)):.3f}")
-    each = [statistics.median(steps) for steps in zip(*alone, strict=True)]
-    beside = [statistics.median(steps) for steps in zip(*followed, strict=True)]
-    print(f"cost of being followed: {sum(beside) / sum(each) - 1:+.1%}")
-
-
-def step_seconds(*, watched: bool) -> list[float]:
-    """Seconds of each step but the first few."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        options = ("--run", "r", "--steps", str(STEPS), "--record-every", "1", "--eval-every", "1000")
-        with following(root) if watched else nullcontext():
-            done = rlcorr(
-                "train", "--model", str(ROOT / "runs" / "warm_start" / "checkpoint"), *options, runs_folder=root,
-                timeout=1200,
-            )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        elapsed = [row["elapsed"] for row in runs.read_metrics(root / "local" / "r")]
-    return [after - before for before, after in zip(elapsed[SKIPPED:], elapsed[SKIPPED + 1 :], strict=False)]
+        options = ("--run", "r", "--steps", "100000", "--record-every", "1", "--eval-every", "100000")
+        model = str(ROOT / "runs" / "warm_start" / "checkpoint")
+        with (
+            running("train", "--model", model, *options, runs_folder=root, log=root / "train.log") as training,
+            serve(root) as url,
+            browser(viewport={"width": 1440, "height": 900}) as page,
+        ):
+            ratios = compared(page, f"{url}/training?run=newest&step=latest", root / "local" / "r")
+            assert training.poll() is None, (root / "train.log").read_text()[-3000:]
+    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+    print(f"followed / alone: {mean:.3f} ± {error:.3f} (standard error of {len(ratios)} pairs)")
 
 
-@contextmanager
-def following(root: Path) -> Iterator[None]:
-    """A page that shows the newest run, and looks for a newer step by itself."""
-    with serve(root) as url, browser(viewport={"width": 1440, "height": 900}) as page:
-        page.goto(f"{url}/training?run=newest&step=latest")
-        yield
+def compared(page: Page, address: str, run: Path) -> list[float]:
+    """Seconds per step followed, over those alone, of each pair; which of the two comes first changes."""
+    while len(elapsed(run)) < 5:
+        time.sleep(1)
+    ratios = []
+    for pair in range(PAIRS):
+        found = {}
+        for open_page in (True, False) if pair % 2 else (False, True):
+            page.goto(address if open_page else "about:blank")
+            found[open_page] = step_seconds(run)
+        ratios.append(found[True] / found[False])
+        print(f"pair {pair + 1}: {found[False]:.3f} s per step alone, {found[True]:.3f} followed", flush=True)
+    return ratios
+
+
+def step_seconds(run: Path) -> float:
+    """The mean of the steps that begin and end from now on."""
+    first = len(elapsed(run)) + SKIPPED
+    time.sleep(SECONDS)
+    done = elapsed(run)
+    return (done[-1] - done[first - 1]) / (len(done) - first)
+
+
+def elapsed(run: Path) -> list[float]:
+    path = run / "metrics.jsonl"
+    return [row["elapsed"] for row in runs.read_metrics(run)] if path.is_file() else []
+
+
+if __name__ == "__main__":
+    main()
