@@ -1,5 +1,7 @@
 """From losses per token to the one number that is differentiated: dispatch, weights, aggregation, KL terms."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,47 @@ def policy_loss(
     `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the loss of the
     whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only.
     """
+    found = _loss(log_probs, batch, result, correction, loss, tokens, sequences, generator)
+    mask, keep, pg = batch.response_mask, found.keep, found.pg.detach()
+    measured = _measured(found.log_probs.detach(), found.old, found.advantages, keep, correction.loss_type, loss)
+    counted = mask if correction.denominator == "fixed" else keep
+    share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
+    measured["actor/pg_loss"] = _one(pg, share)
+    if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
+        share = (counted.any(-1).sum() / max(sequences, 1)).to(pg)
+    measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
+    if found.kl is not None:
+        measured["actor/kl_loss"] = moments(found.kl.detach(), keep, "sum").pooled()
+    if found.rollout_kl is not None:
+        per_sequence = masked_mean(found.rollout_kl.detach(), keep, -1)
+        measured["rollout_kl"] = moments(per_sequence, keep.any(-1), "sum").double()
+    return found.value, Measured.of(measured)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """The number that is differentiated, and what it is made of: 0 outside `keep`."""
+
+    value: Tensor
+    pg: Tensor  # () without the KL terms
+    kl: Tensor | None  # (B, T) against the reference, and against the engine
+    rollout_kl: Tensor | None
+    log_probs: Tensor  # (B, T), with their graph
+    old: Tensor
+    advantages: Tensor
+    keep: Tensor
+
+
+def _loss(
+    log_probs: Tensor,
+    batch: TokenBatch,
+    result: CorrectionResult,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    tokens: float | None,
+    sequences: float | None,
+    generator: torch.Generator | None,
+) -> _Loss:
     if batch.advantages is None:
         raise UsageError("the policy loss needs advantages; the batch has none.")
     mask = batch.response_mask
@@ -53,25 +96,17 @@ def policy_loss(
         scale = loss.loss_scale_factor
         return aggregate(x, keep, mask, mode, correction.denominator, tokens, sequences, scale)
 
-    value = total(per_token * weights, loss.loss_agg_mode)
-    measured = _measured(theta.detach(), old, advantages, keep, correction.loss_type, loss)
-    counted = mask if correction.denominator == "fixed" else keep
-    share = torch.ones_like(value) if tokens is None else (counted.sum() / max(tokens, 1)).to(value)
-    measured["actor/pg_loss"] = _one(value.detach(), share)
-    if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
-        share = (counted.any(-1).sum() / max(sequences, 1)).to(value)
-    measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
+    value = pg = total(per_token * weights, loss.loss_agg_mode)
+    kl = rollout_kl = None
     if loss.use_kl_loss:
         if batch.ref_log_probs is None:
             raise UsageError("use_kl_loss needs ref_log_probs; the batch has none.")
         kl = kl_penalty(theta, neutral(batch.ref_log_probs, keep), loss.kl_loss_type)
         value = value + loss.kl_loss_coef * total(kl, loss.loss_agg_mode)
-        measured["actor/kl_loss"] = moments(kl.detach(), keep, "sum").pooled()
     if loss.use_rollout_kl_loss:
-        kl = kl_penalty(theta, neutral(batch.rollout_log_probs, keep), loss.rollout_kl_estimator_type)
-        value = value + loss.rollout_kl_loss_coef * total(kl, "seq-mean-token-mean")
-        measured["rollout_kl"] = moments(masked_mean(kl.detach(), keep, -1), keep.any(-1), "sum").double()
-    return value, Measured.of(measured)
+        rollout_kl = kl_penalty(theta, neutral(batch.rollout_log_probs, keep), loss.rollout_kl_estimator_type)
+        value = value + loss.rollout_kl_loss_coef * total(rollout_kl, "seq-mean-token-mean")
+    return _Loss(value, pg, kl, rollout_kl, theta, old, advantages, keep)
 
 
 def score_coefficients(
@@ -86,8 +121,8 @@ def score_coefficients(
 ) -> Tensor:
     """c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens: what every loss comes down to. Arguments: `policy_loss`."""
     leaf = log_probs.detach().requires_grad_()
-    value, _ = policy_loss(leaf, batch, result, correction, loss, tokens=tokens, sequences=sequences)
-    return -torch.autograd.grad(value, leaf)[0]
+    found = _loss(leaf, batch, result, correction, loss, tokens, sequences, None)
+    return -torch.autograd.grad(found.value, leaf)[0]
 
 
 def neutral(x: Tensor, keep: Tensor) -> Tensor:

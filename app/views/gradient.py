@@ -88,7 +88,7 @@ def _curves(
     b = bounds[0]
     rule, side = controls.part_of(config, b)
     sweep = gradient_data.swept(of, batch, sketch, config, rule, side)
-    best = f"Smallest error at **{sweep.best.value:.4g}**, between {sweep.best.low:.4g} and {sweep.best.high:.4g}."
+    best = f"Smallest error at {sweep.best.value:.4g}, between {sweep.best.low:.4g} and {sweep.best.high:.4g}."
     gap, size = gradient_data.gap(of, batch), len(batch.response_mask)
     exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
     toy = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
