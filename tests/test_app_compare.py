@@ -123,13 +123,10 @@ def test_swap(root: Path) -> None:
     assert shown(at) == before
 
 
-def test_bs_bound_can_be_dragged_and_reset(root: Path) -> None:
+def test_bs_bound_can_be_set_and_reset(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    at = open_app(VIEW, preset_b="decoupled_token_icepop")
-    before = shown(at)
-    token = at.session_state["b.token"]
-    at.session_state["live_b.is_upper"] = {"at": {"value": 1.01, "token": token, "done": True}}
-    at.run()
+    before = shown(open_app(VIEW, preset_b="decoupled_token_icepop"))
+    at = open_app(VIEW, preset_b="decoupled_token_icepop", **{"b.is_upper": "1.01"})
     assert int(shown(at)["Only A"].replace(",", "")) > int(before["Only A"].replace(",", ""))
     assert at.session_state["fields"] == {"b.is_upper": 1.01}
     at.button(key="b.reset").click().run()
