@@ -139,3 +139,18 @@ def settled(page: Page) -> None:
     """Wait until the script has run and nothing is pending."""
     page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
     page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
+
+
+def visit(page: Page, address: str) -> None:
+    """Open a view, and wait until its first picture is drawn and its script has run."""
+    page.goto(address)
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+
+
+def pick(page: Page, label: str, option: str) -> None:
+    """From a list, by its keys: Streamlit's list loses a click that comes in the first tenth of a second after it has
+    opened, as one in five did on a busy machine."""
+    page.get_by_label(label, exact=True).press_sequentially(option)
+    page.get_by_role("option", name=option, exact=True).wait_for()
+    page.keyboard.press("Enter")

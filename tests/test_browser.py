@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import add_step, browser, make_record, make_run, serve, settled
+from app_runs import add_step, browser, make_record, make_run, serve, visit
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.slow
@@ -23,12 +23,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(root: Path) -> Iterator[str]:
     with serve(root) as address:
         yield address
-
-
-def visit(page: Page, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector(".rl-picture .main-svg")
-    settled(page)
 
 
 def metric(page: Page, label: str):

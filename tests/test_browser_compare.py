@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from app_runs import browser, make_run, serve, settled
+from app_runs import browser, make_run, serve, settled, visit
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.slow
@@ -17,12 +17,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     make_run(folder, "beta", steps=3, noise=0.02)
     with serve(folder) as address:
         yield f"{address}/compare"
-
-
-def visit(page: Page, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector(".rl-picture .main-svg")
-    settled(page)
 
 
 def metric(page: Page, label: str) -> Locator:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from app_runs import make_run, serve, settled
+from app_runs import make_run, serve, settled, visit
 from bench_app import write_sketch
 from playwright.sync_api import Page, expect
 
@@ -40,12 +40,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     write_sketch(make_run(folder, "alpha", steps=1, sequences=32, width=24))
     with serve(folder) as address:
         yield address
-
-
-def visit(page: Page, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector(".rl-picture .main-svg")
-    settled(page)
 
 
 def hold(page: Page, share: float) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from app_runs import PROJECT, browser, make_run, serve, settled
+from app_runs import PROJECT, browser, make_run, pick, serve, settled
 from playwright.sync_api import Page, expect
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, plots, runs
@@ -133,8 +133,7 @@ def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=5&run=bf16&step=0")
     page.get_by_role("link", name="Learn").click()
     page.get_by_role("radio", name="Teaching").click()
-    page.get_by_label("Hide", exact=True).click()
-    page.get_by_role("option", name="budget").click()
+    pick(page, "Hide", "budget")
     page.keyboard.press("Escape")  # an open list hides the rest of the page from assistive technology
     expect(page.get_by_label("Link to this view").filter(visible=True)).to_have_value(re.compile("hide=budget"))
     page.get_by_role("button", name="Copy this link").click()

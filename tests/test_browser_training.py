@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import PATIENCE, add_step, browser, make_record, make_run, serve, settled
+from app_runs import PATIENCE, add_step, browser, make_record, make_run, pick, serve, settled
 from playwright.sync_api import Page, expect
 from tiny import save_tiny_model
 
@@ -65,8 +65,7 @@ def test_a_click_works_again_after_the_picture_was_redrawn(page: Page, url: str)
 
 def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Page, url: str) -> None:
     visit(page, f"{url}/training?run=alpha")
-    page.get_by_role("combobox", name="Compare with").click()
-    page.get_by_role("option", name="beta").click()
+    pick(page, "Compare with", "beta")
     page.wait_for_url(re.compile("with=beta"))
     names = page.locator(".st-key-curve_reward .annotation-text")
     both = ["alpha", "beta", "alpha, beta"]  # the last one says where the picture comes from
@@ -104,9 +103,7 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(page: Pag
         prompts = page.get_by_role("spinbutton", name="Prompts per step")
         prompts.fill("4")
         prompts.press("Enter")
-        engine = page.get_by_role("combobox", name="Engine", exact=True)
-        engine.click()
-        page.get_by_role("option", name="transformers").click()
+        pick(page, "Engine", "transformers")
         expect(page.get_by_text(re.compile("--rollout.engine transformers.*--prompts-per-step 4"))).to_be_visible()
         page.get_by_role("button", name="Start").click()
         expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()
