@@ -238,12 +238,16 @@ def live_bound(
                 token=_token(b),
                 key=key,
                 address=address,
-                on_change=lambda at, b=b: state.put(b, at.value, done=at.done),
+                on_change=partial(_put, b),
             )
         label = "Reset to the preset's numbers" if side == state.FIRST else "Reset B to the preset's numbers"
         if state.is_changed(side) and st.button(label, key=f"{side}reset", on_click=state.reset_fields, args=(side,)):
             st.rerun()  # the other controls are outside this fragment
     return _bounded(config, side)
+
+
+def _put(b: Bound, value: float, done: bool) -> None:
+    state.put(b, value, done=done)
 
 
 def _answer_at(

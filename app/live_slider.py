@@ -1,7 +1,6 @@
 """A range input that reports while it is dragged; st.slider reports only when the mouse is released."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import streamlit as st
 from streamlit.components.v2 import component
@@ -105,14 +104,6 @@ export default function ({ data, parentElement, setStateValue }) {
 _mount = component("rlcorr_live_slider", html=HTML, css=CSS, js=JS)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Where the slider is; `done` once it has been let go."""
-
-    value: float
-    done: bool
-
-
 def live_slider(
     label: str,
     value: float,
@@ -123,15 +114,16 @@ def live_slider(
     token: int,
     key: str,
     address: str | None,
-    on_change: Callable[[Moved], None],
+    on_change: Callable[[float, bool], None],
 ) -> None:
     """From `offset` + `low` to `offset` + `high`. A new `token` puts the thumb back on `value`. While it moves it asks
-    `address` (see drag.py); without one, the page runs again and again. `on_change` is called before it does."""
+    `address` (see drag.py); without one, the page runs again and again. `on_change` is called before it does,
+    with the value, and whether it has been let go."""
 
     def changed() -> None:
         at = st.session_state[key]["at"]
         if at["token"] == token:
-            on_change(Moved(float(at["value"]), bool(at["done"])))
+            on_change(float(at["value"]), bool(at["done"]))
 
     data = {"label": label, "value": value, "low": low, "high": high, "offset": offset, "token": token}
     _mount(data=data | {"address": address}, key=key, on_at_change=changed)

@@ -77,8 +77,8 @@ def contributions(
 ) -> list[Contributions]:
     """Of each correction's policy loss without its KL terms; a token-sum is taken per sequence, so that batches of
     different sizes compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after
-    sampling. Raises `UsageError` for
-    losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ in size."""
+    sampling. Raises `UsageError` for losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ
+    in size."""
     loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
     for correction in corrections:
         _check(batch, sketch, correction)
