@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics, study
 from rlcorr.runs import RunManifest, StepRecord, append_metrics, finish_run, start_run, write_step
@@ -122,17 +122,20 @@ def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
 
 
 @contextmanager
-def browser(**context: Any) -> Iterator[Page]:
-    """A fresh page, which waits patiently; options are those of Playwright's new_context."""
+def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *QUIET])
-        try:
-            page = chromium.new_context(**context).new_page()
-            page.set_default_timeout(PATIENCE)
-            yield page
-        finally:
-            chromium.close()
+    args = ["--no-sandbox", *QUIET]
+    with sync_playwright() as known, known.chromium.launch(executable_path=CHROMIUM, args=args) as launched:
+        yield launched
+
+
+@contextmanager
+def tab(browser: Browser, **context: Any) -> Iterator[Page]:
+    """A page that knows nothing of others, and waits patiently; options are those of Playwright's new_context."""
+    with browser.new_context(**context) as fresh:
+        page = fresh.new_page()
+        page.set_default_timeout(PATIENCE)
+        yield page
 
 
 def settled(page: Page) -> None:

@@ -34,7 +34,7 @@ import bench_router
 import bench_sessions
 import bench_sweep
 import bench_trainer
-from app_runs import browser, serve, settled
+from app_runs import chromium, serve, settled, tab
 from processes import ROOT, rlcorr, running, url_in, wait_for
 
 from rlcorr import runs
@@ -89,7 +89,7 @@ def play() -> None:
         start = time.perf_counter()
         with running("play", "--port", "8600", "--run", "live", runs_folder=folder / "runs", log=log):
             wait_for("the address", lambda: url_in(log) is not None, log)
-            with browser() as page:
+            with chromium() as browser, tab(browser) as page:
                 page.set_default_timeout(120_000)
                 while not _opens(page, str(url_in(log))):
                     time.sleep(0.1)
@@ -110,7 +110,11 @@ def _opens(page, url: str) -> bool:
 
 
 def picture() -> None:
-    with serve(ROOT / "runs") as url, browser(viewport={"width": 1440, "height": 860}) as page:
+    with (
+        serve(ROOT / "runs") as url,
+        chromium() as browser,
+        tab(browser, viewport={"width": 1440, "height": 860}) as page,
+    ):
         page.goto(f"{url}/bench?run=kv_fp8_e5m2&preset=decoupled_token_is&is_upper=1.2")
         page.wait_for_selector(".st-key-mask .main-svg")
         settled(page)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from app_runs import browser, make_run, serve, settled
+from app_runs import chromium, make_run, serve, settled, tab
 from playwright.sync_api import Page
 
 from rlcorr import runs, sketches
@@ -66,7 +66,7 @@ def main(steps: int = 60) -> None:
         root = Path(folder)
         for name, sequences in SIZES.items():
             write_sketch(make_run(root, name, steps=1, sequences=sequences, width=WIDTH, noise=0.05))
-        with serve(root) as url, browser(viewport={"width": 1440, "height": 900}) as page:
+        with serve(root) as url, chromium() as browser, tab(browser, viewport={"width": 1440, "height": 900}) as page:
             page.set_default_timeout(120_000)
             for name in SIZES:
                 tokens = int(runs.read_step(root / name, 0).batch.response_mask.sum())

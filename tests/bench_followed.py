@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from app_runs import browser, serve
+from app_runs import chromium, serve, tab
 from playwright.sync_api import Page
 from processes import ROOT, running
 
@@ -29,7 +29,8 @@ def main() -> None:
         with (
             running("train", "--model", model, *options, runs_folder=root, log=root / "train.log") as training,
             serve(root) as url,
-            browser(viewport={"width": 1440, "height": 900}) as page,
+            chromium() as browser,
+            tab(browser, viewport={"width": 1440, "height": 900}) as page,
         ):
             ratios = compared(page, f"{url}/training?run=newest&step=latest", root / "local" / "r")
             assert training.poll() is None, (root / "train.log").read_text()[-3000:]

@@ -67,10 +67,19 @@ def every_figure_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing.Figure, "__init__", checked)
 
 
-@pytest.fixture
-def page():
-    """An empty page in the system's Chromium."""
-    from app_runs import browser
+@pytest.fixture(scope="module")
+def chromium():
+    """The system's. Not for longer than a module: while it runs, nothing else of the process can use asyncio."""
+    import app_runs
 
-    with browser(viewport={"width": 1440, "height": 900}) as opened:
+    with app_runs.chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def page(chromium):
+    """An empty page of its own."""
+    from app_runs import tab
+
+    with tab(chromium, viewport={"width": 1440, "height": 900}) as opened:
         yield opened

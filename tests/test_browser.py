@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import add_step, browser, make_record, make_run, serve, visit
-from playwright.sync_api import Page, expect
+from app_runs import add_step, make_record, make_run, serve, tab, visit
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.slow
 HOSTILE = "<script>document.title='owned'</script> [link](javascript:alert(1)) $x^2$ `code`"
@@ -114,8 +114,8 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
 
 
-def test_a_phone_scrolls_only_downwards(url: str) -> None:
-    with browser(viewport={"width": 390, "height": 844}) as phone:
+def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
         visit(phone, f"{url}/bench?preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth")

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from app_runs import browser, make_run, serve, settled, visit
-from playwright.sync_api import Locator, Page, expect
+from app_runs import make_run, serve, settled, tab, visit
+from playwright.sync_api import Browser, Locator, Page, expect
 
 pytestmark = pytest.mark.slow
 
@@ -127,8 +127,8 @@ def test_changing_what_is_compared_and_back(page: Page, url: str) -> None:
     expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
 
 
-def test_a_phone_scrolls_only_downwards(url: str) -> None:
-    with browser(viewport={"width": 390, "height": 844}) as phone:
+def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
         for query in (TWO, "compare=two+runs&run=alpha&run_b=beta"):
             visit(phone, f"{url}?{query}")
             main = phone.get_by_test_id("stMain")

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from app_runs import PROJECT, browser, make_run, pick, serve, settled
-from playwright.sync_api import Page, expect
+from app_runs import PROJECT, make_run, pick, serve, settled, tab
+from playwright.sync_api import Browser, Page, expect
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, plots, runs
 
@@ -274,8 +274,8 @@ def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Pa
     assert all(int(row["detail: count"]) > 0 for row in rows)
 
 
-def test_a_touch_screen_shows_the_buttons(url: str) -> None:
-    with browser(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
+def test_a_touch_screen_shows_the_buttons(chromium: Browser, url: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
         visit(phone, f"{url}/bench")
         drawn(phone, "weights")
         expect(phone.locator(".st-key-weights .rl-save")).not_to_have_css("opacity", "0")
@@ -285,8 +285,8 @@ def test_a_touch_screen_shows_the_buttons(url: str) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "projector"), [("light", "1"), ("dark", "0")])
-def test_a_phone_scrolls_only_downwards(url: str, scheme: str, projector: str) -> None:
-    with browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
+def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str, scheme: str, projector: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
         for path, text in PAGES.items():
             visit(phone, f"{url}/{path}{'&' if '?' in path else '?'}projector={projector}", text)
             main = phone.get_by_test_id("stMain")

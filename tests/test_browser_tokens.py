@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from app_runs import add_step, browser, make_run, serve, settled
-from playwright.sync_api import FloatRect, Locator, Page, expect
+from app_runs import add_step, make_run, serve, settled, tab
+from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 from test_app_tokens import HOSTILE, characters
 
 pytestmark = pytest.mark.slow
@@ -182,9 +182,8 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
 
 
 @pytest.mark.parametrize(("run", "scheme"), [("alpha", "dark"), ("long", "light")])
-def test_a_phone_shows_the_token_below_the_text(url: str, run: str, scheme: str) -> None:
-    with browser(
-        viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, is_mobile=True
+def test_a_phone_shows_the_token_below_the_text(chromium: Browser, url: str, run: str, scheme: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, is_mobile=True
     ) as phone:  # fmt: skip
         visit(phone, f"{url.replace('alpha', run)}&preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")

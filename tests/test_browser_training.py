@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import PATIENCE, add_step, browser, make_record, make_run, pick, serve, settled
-from playwright.sync_api import Page, expect
+from app_runs import add_step, make_record, make_run, pick, serve, settled, tab
+from playwright.sync_api import Browser, Page, expect
 from tiny import save_tiny_model
 
 from rlcorr import runs
@@ -84,8 +84,8 @@ def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Pag
     expect(names).to_have_text(both)
 
 
-def test_a_phone_scrolls_only_downwards(url: str) -> None:
-    with browser(viewport={"width": 390, "height": 844}) as phone:
+def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
         for query in ("run=alpha&with=beta,gamma", "part=Study", "part=Train"):
             phone.goto(f"{url}/training?{query}")
             settled(phone)
@@ -95,7 +95,9 @@ def test_a_phone_scrolls_only_downwards(url: str) -> None:
             assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth"), query
 
 
-def test_a_training_is_started_followed_by_another_session_and_stopped(page: Page, tmp_path: Path) -> None:
+def test_a_training_is_started_followed_by_another_session_and_stopped(
+    chromium: Browser, page: Page, tmp_path: Path
+) -> None:
     make_run(tmp_path, "alpha", steps=1)
     save_tiny_model(tmp_path / "warm_start" / "checkpoint")
     with serve(tmp_path) as address:
@@ -108,9 +110,7 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(page: Pag
         page.get_by_role("button", name="Start").click()
         expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()
         expect(page.get_by_text("A training is in progress. Another can be started")).to_be_visible()
-        assert page.context.browser is not None
-        with page.context.browser.new_page(viewport={"width": 390, "height": 844}) as other:
-            other.set_default_timeout(PATIENCE)
+        with tab(chromium, viewport={"width": 390, "height": 844}) as other:
             other.goto(f"{address}/training?run=alpha")
             expect(other.get_by_text(re.compile(r"Step \d+ of 400 · .* left at this pace"))).to_be_visible()
             other.get_by_role("button", name="Show its last batch").click()
