@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import streamlit as st
+from restating import WRITE
 from streamlit.components.v2 import component
 
 HTML = """<label><span></span><b aria-hidden="true"></b>
@@ -25,17 +26,8 @@ const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
 const BUSY = 200  // ms: an answer that takes longer has waited for others, who wait for the next
 const REST = 120  // ms from the last change until the page runs again
 
-const write = (element, text) => {
-  let node = element
-  while (node.lastChild) node = node.lastChild
-  if (node.nodeValue !== text) node.nodeValue = text  // React keeps its text node, and goes on from there
-}
-
 const draw = ({ texts, figures }) => {
-  for (const [css, values] of Object.entries(texts)) {
-    const elements = document.querySelectorAll(css)
-    values.forEach((text, i) => { if (elements[i]) write(elements[i], text) })
-  }
+  write(texts)
   for (const [key, figure] of Object.entries(figures)) {
     document.querySelector(`.st-key-${key} .rl-picture`)?.redraw(figure)
   }
@@ -68,7 +60,7 @@ export default function ({ data, parentElement, setStateValue }) {
   const rerun = (done) => setStateValue("at", { value: value(), token: data.token, done })
   const ask = async () => {
     input.asking = true
-    input.moved = false
+    input.moved = input.overtaken = false
     const start = performance.now()
     const answer = data.address && await answered(data.address, value()).catch(() => null)
     const took = performance.now() - start, gap = data.address ? GAP : GAP_OF_RERUNS
@@ -76,6 +68,7 @@ export default function ({ data, parentElement, setStateValue }) {
     if (pause > 0) setTimeout(next, pause)
     else next()
     if (!input.isConnected || input.dataset.token !== String(data.token)) return  // another preset is shown by now
+    if (input.overtaken) return
     if (answer) draw(answer)
     else rerun(false)
   }
@@ -86,22 +79,36 @@ export default function ({ data, parentElement, setStateValue }) {
   const rest = () => {
     clearTimeout(input.resting)
     input.resting = null
+    input.held = false
     rerun(true)
+  }
+  const move = () => {
+    input.moved = true
+    if (!input.asking) ask()
+  }
+  input.overtake = () => {  // a run of the page knows of no thumb that has not been let go
+    input.overtaken = true
+    if (input.held) move()
+  }
+  if (!input.listener) {
+    input.listener = () => input.overtake()
+    window.addEventListener("rlcorr-run", input.listener)
   }
   input.oninput = () => {
     show(value())
-    input.moved = true
-    if (!input.asking) ask()
+    input.held = true
+    move()
   }
   input.onchange = () => {
     clearTimeout(input.resting)
     input.resting = setTimeout(rest, REST)
   }
   input.onblur = () => { if (input.resting) rest() }
+  return () => window.removeEventListener("rlcorr-run", input.listener)
 }
 """
 
-_mount = component("rlcorr_live_slider", html=HTML, css=CSS, js=JS)
+_mount = component("rlcorr_live_slider", html=HTML, css=CSS, js=WRITE + JS)
 
 
 def live_slider(

@@ -57,7 +57,8 @@ if known:
         chosen = controls.pick(known)
     state.select(chosen)
     state.set_source(data.source(chosen.run, chosen.step))
-    controls.announce_new_runs(known, chosen.slug)
+    with st.container():  # what follows keeps its place, and a thumb that is held its slider
+        controls.announce_new_runs(known, chosen.slug)
     with st.container(key="upload"):
         uploads.take()
 else:

@@ -1,6 +1,7 @@
 """A threshold that is dragged, in a real Chromium: what moves before it is let go."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from app_runs import make_run, serve, settled, visit
@@ -35,10 +36,15 @@ SHOWN = r"""async (key) => {
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_sketch(make_run(folder, "alpha", steps=1, sequences=32, width=24))
-    with serve(folder) as address:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(root: Path) -> Iterator[str]:
+    with serve(root) as address:
         yield address
 
 
@@ -150,4 +156,56 @@ def test_what_is_pressed_right_after_a_drag_finds_the_new_threshold(page: Page, 
     page.wait_for_url("**/mismatch**")
     settled(page)
     page.get_by_role("link", name="Correction bench").first.click()
+    page.wait_for_url("**is_upper=**")
+
+
+# As an answer does that React knows nothing of: over a number, and over the pictures.
+OVERWRITE = """(figures) => {
+  let node = document.querySelectorAll(".st-key-numbers [data-testid=stMetricValue]")[3]
+  while (node.lastChild) node = node.lastChild
+  node.nodeValue = "overwritten"
+  for (const key of ["weights", "mask"]) document.querySelector(`.st-key-${key} .rl-picture`).redraw(figures[key])
+}"""
+
+
+def test_a_run_of_the_page_takes_back_what_an_answer_wrote(page: Page, url: str, root: Path) -> None:
+    """Also where the run shows what React showed last, and nothing is new to it: as when Back is pressed so soon that
+    the bound before it was never shown."""
+    answers = []
+    page.on("response", lambda got: answers.append(got) if "/moved/" in got.url else None)
+    visit(page, f"{url}/bench?preset=decoupled_token_is&run=alpha")
+    hold(page, 0.35)
+    quiet(page)
+    figures = answers[-1].json()["figures"]
+    page.mouse.up()
+    page.wait_for_url("**is_upper=**")
+    page.get_by_role("button", name="Reset to the preset's numbers").click()
+    page.wait_for_url(lambda address: "is_upper" not in address)
+    settled(page)
+    said, drawn = texts(page), {key: page.evaluate(SHOWN, key) for key in ("weights", "mask")}
+    page.evaluate(OVERWRITE, figures)
+    assert texts(page)[3] == "overwritten"
+    assert all(page.evaluate(SHOWN, key) != shown for key, shown in drawn.items())
+    make_run(root / "local", "beta", steps=1)
+    expect(page.get_by_text("A new run has appeared: beta.")).to_be_visible()
+    settled(page)
+    assert texts(page) == said
+    assert {key: page.evaluate(SHOWN, key) for key in drawn} == drawn
+
+
+def test_a_held_thumb_keeps_its_pictures_when_the_page_runs(page: Page, url: str, root: Path) -> None:
+    visit(page, f"{url}/bench?preset=decoupled_token_is&run=alpha")
+    before = texts(page)
+    hold(page, 0.35)
+    quiet(page)
+    said, bars = texts(page), page.evaluate(SHOWN, "weights")["bars"]
+    assert said != before
+    with page.expect_request("**/moved/**"):
+        make_run(root / "local", "gamma", steps=1)
+    expect(page.get_by_text("A new run has appeared: gamma.")).to_be_visible()
+    settled(page)
+    quiet(page)
+    assert texts(page) == said
+    assert page.evaluate(SHOWN, "weights")["bars"] == bars
+    page.mouse.up()
     page.wait_for_url("**is_upper=**")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import streamlit as st
 import words
 from drag import Moved
+from restating import restate
 from views.picture import picture
 
 from rlcorr.plots import Figure
@@ -44,7 +45,8 @@ class Moving:
 
 def show(moving: Moving) -> None:
     """Numbers, then pictures. `texts` are shown by the view."""
-    with st.container(horizontal=True, key="numbers"):
+    numbers = st.container(horizontal=True, key="numbers")
+    with numbers:
         for label, number in moving.numbers.items():
             st.metric(
                 label,
@@ -61,15 +63,20 @@ def show(moving: Moving) -> None:
                 picture(each.title, each.figure, key=key, caption=each.caption, source=each.source)
     if moving.refused:
         st.info(words.plain(moving.refused))
+    with numbers:
+        restate(_texts(moving), [key for row in moving.rows for key in row])
 
 
 def moved(moving: Moving) -> Moved:
     """The same for a page that shows it already."""
+    return Moved(_texts(moving), {key: each.figure for row in moving.rows for key, each in row.items()})
+
+
+def _texts(moving: Moving) -> dict[str, Sequence[str]]:
     values = [number.text for number in moving.numbers.values()]
     beside = [number.beside for number in moving.numbers.values() if number.beside is not None]
-    texts = {
+    return {
         '.st-key-numbers [data-testid="stMetricValue"]': values,
         '.st-key-numbers [data-testid="stMetricDelta"]': beside,
+        **moving.texts,
     }
-    figures = {key: each.figure for row in moving.rows for key, each in row.items()}
-    return Moved({**texts, **moving.texts}, figures)

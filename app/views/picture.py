@@ -73,6 +73,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   box.stamp = data.stamp
   box.redraw = (figure) => {  // while a threshold is dragged
     keepForSaving(box.parentElement, { ...data, figure })
+    box.redrawn = true
     if (box.shown) draw(box, prepared(box, figure), false)
   }
   keepForSaving(box.parentElement, data)
@@ -82,6 +83,12 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const figure = prepared(box, data.figure)
     box.style.height = figure.layout.height + "px"
     draw(box, figure, true)
+    box.redrawn = false
+  }
+  box.restate = () => {
+    if (!box.redrawn) return
+    keepForSaving(box.parentElement, data)
+    start()
   }
   start()
   return () => setTimeout(() => { if (!box.isConnected && window.Plotly) window.Plotly.purge(box) })
