@@ -23,7 +23,7 @@ from rlcorr.gradients import (
 )
 from rlcorr.kl_truth import KLGradientReport, Target, kl_report
 from rlcorr.presets import PRESETS, preset
-from rlcorr.score_sums import Contributions, NextTokens, Sketch, contributions
+from rlcorr.score_sums import Contributions, NextTokens, Sketch, Summed, contributions, loosened, summed
 from rlcorr.sketches import read_sketch, updated_batch
 from rlcorr.thresholds import Side, usual_thresholds
 from rlcorr.toy_sweep import ToySweep, small_world, spread_of, toy_sweep
@@ -44,14 +44,19 @@ def sketch_and_batch(run: Path, step: int) -> tuple[Sketch, TokenBatch]:
 
 def reported(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> GradientReport:
     """As `gradients.report`, from what is already known. Raises `UsageError` for what has no gradient per token."""
-    parts = _contributed(of, repr(config), batch, sketch, config)
+    parts = _contribution(of, batch, sketch, config)
     return report_of(samples_of(parts, _replicas(of, batch, sketch)), sketch)
 
 
 def decomposed(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Decomposition:
     """As `gradients.decompose`: the first two stages are the same wherever a bound is."""
-    parts = [_contributed(of, repr(stage), batch, sketch, stage) for stage in stages(config)]
+    parts = [_contribution(of, batch, sketch, stage) for stage in stages(config)]
     return decomposition(parts, _replicas(of, batch, sketch))
+
+
+def _contribution(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Contributions:
+    near = _summed(of, repr(loosened(config)), batch, sketch, config)
+    return _contributed(of, repr(config), batch, sketch, config, near)
 
 
 def swept(
@@ -88,10 +93,15 @@ def _sketch_and_batch(run: Path, step: int, of: Identity) -> tuple[Sketch, Token
 
 @st.cache_resource(max_entries=128, show_spinner=False)
 def _contributed(
-    of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig
+    of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig, _near: Summed | None
 ) -> Contributions:
-    (found,) = contributions(_batch, _sketch, [_config])
+    (found,) = contributions(_batch, _sketch, [_config], near=_near)
     return found
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _summed(of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig) -> Summed | None:
+    return summed(_batch, _sketch, _config)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

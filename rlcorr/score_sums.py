@@ -23,6 +23,11 @@ ROWS_AT_ONCE = 64
 """Sequences whose scores are padded to one length together, which bounds the memory."""
 ONE_BY_ONE = 16
 """Sets of coefficients up to which reading the scores for each is quicker than padding them once for all."""
+LOOSE = 10.0
+"""The bound on weights of what other bounds are compared with: few tokens of a usable batch are above it."""
+TAME = 1000.0
+"""A coefficient so many times the largest advantage leaves its rounding when it is taken off again: in float32 6e-5 of
+one that counts once."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +77,58 @@ class Contributions:
     count: Tensor  # (B,)
 
 
+@dataclass(frozen=True)
+class Summed:
+    """Coefficients whose sums over the scores are known, so that those of similar ones follow."""
+
+    c: Tensor  # (B, T)
+    u: Tensor  # (B, K)
+
+
 def contributions(
-    batch: TokenBatch, sketch: Sketch, corrections: Sequence[CorrectionConfig], loss: LossConfig | None = None
+    batch: TokenBatch,
+    sketch: Sketch,
+    corrections: Sequence[CorrectionConfig],
+    loss: LossConfig | None = None,
+    *,
+    near: Summed | None = None,
 ) -> list[Contributions]:
     """Of each correction's policy loss without its KL terms; a token-sum is taken per sequence, so that batches of
     different sizes compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after
     sampling. Raises `UsageError` for losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ
-    in size."""
+    in size. With `near`, only the scores of tokens whose coefficient differs from its are read."""
     loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
     for correction in corrections:
         _check(batch, sketch, correction)
     c, unsummed = zip(*(_before_the_scores(batch, correction, loss) for correction in corrections), strict=True)
-    sums = per_sequence(torch.stack(c), batch.response_mask, sketch.scores)
+    if near is None:
+        sums = per_sequence(torch.stack(c), batch.response_mask, sketch.scores)
+    else:
+        sums = [near.u + _differing(each - near.c, batch.response_mask, sketch.scores) for each in c]
     return [replace(parts, u=u) for parts, u in zip(unsummed, sums, strict=True)]
+
+
+def summed(
+    batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig | None = None
+) -> Summed | None:
+    """This correction with a loose bound and without rules: `near` to it, wherever its bounds are. None where a
+    coefficient is too large to be taken off again."""
+    loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
+    _check(batch, sketch, correction)
+    c, _ = _before_the_scores(batch, loosened(correction), loss)
+    assert batch.advantages is not None
+    size, unit = (x.masked_select(batch.response_mask).abs().amax() for x in (c, batch.advantages))
+    if not size <= TAME * unit:
+        return None
+    return Summed(c, per_sequence(c[None], batch.response_mask, sketch.scores)[0])
+
+
+def loosened(correction: CorrectionConfig) -> CorrectionConfig:
+    """The same for all bounds and rules."""
+    without = replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
+    if correction.rollout_is is None:
+        return without
+    return replace(without, rollout_is_threshold=LOOSE, rollout_is_threshold_lower=None, rollout_is_mode="truncate")
 
 
 def _before_the_scores(
@@ -108,10 +152,8 @@ def _before_the_scores(
 def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
     """Σ_t c_t s_t of each sequence, for P sets of coefficients: (P, B, T), (B, T), (N, K) → (P, B, K)."""
     if len(c) <= ONE_BY_ONE:
-        starts = mask.sum(-1).cumsum(0) - mask.sum(-1)
         numbers = torch.arange(len(scores), device=scores.device)
-        weights = (each.masked_select(mask).to(scores) for each in c)
-        return torch.stack([embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=w) for w in weights])
+        return torch.stack([_bags(numbers, each.masked_select(mask), mask.sum(-1), scores) for each in c])
     sums, rest = [], scores
     for rows, of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
         used = rows.any(0)
@@ -120,6 +162,19 @@ def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
         padded[real], rest = rest[: real.sum()], rest[real.sum() :]
         sums.append(torch.where(real, of_rows[:, :, used], 0).to(scores).transpose(0, 1) @ padded)
     return torch.cat(sums).transpose(0, 1)
+
+
+def _differing(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
+    """Σ_t c_t s_t of each sequence, (B, T) → (B, K), where most c are 0."""
+    every = c.masked_select(mask)
+    numbers = every.nonzero()[:, 0]
+    return _bags(numbers, every[numbers], (mask & (c != 0)).sum(-1), scores)
+
+
+def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
+    """Σ c s of the scores with these numbers, (M,), in bags of these sizes, (B,), one after another: (B, K)."""
+    starts = sizes.cumsum(0) - sizes
+    return embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=c.to(scores))
 
 
 def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contributions:

@@ -81,9 +81,14 @@ def test_the_gradient_of_every_preset_is_the_trainers(name: str) -> None:
     rows = drawn(ROLLOUT, 200, seed=3)
     batch, correction = batch_of(rows), PRESETS[name].config
     loss = replace(PRESETS[name].loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
-    parts = score_sums.contributions(batch, Sketch(scores_of(rows), NOTHING), [correction], PRESETS[name].loss)[0]
-    got = score_sums.mean_gradients(parts, torch.ones(1, 200))[0]
-    torch.testing.assert_close(got, by_autograd(batch, rows, correction, loss), rtol=1e-4, atol=1e-6)
+    sketch = Sketch(scores_of(rows), NOTHING)
+    near = score_sums.summed(batch, sketch, correction, PRESETS[name].loss)
+    assert near is not None
+    expected = by_autograd(batch, rows, correction, loss)
+    for known in (None, near):
+        parts = score_sums.contributions(batch, sketch, [correction], PRESETS[name].loss, near=known)[0]
+        got = score_sums.mean_gradients(parts, torch.ones(1, 200))[0]
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("denominator", ["fixed", "kept"])
@@ -247,6 +252,32 @@ def test_sums_of_many_ragged_sequences() -> None:
     torch.testing.assert_close(
         score_sums.per_sequence(c[:1], mask, scores).double(), expected[:1], rtol=1e-4, atol=1e-5
     )
+
+
+def test_a_moved_bound_reads_what_it_changes() -> None:
+    """Log-ratios 0, log 4 and log 20 under advantages 1: a bound of 10 gives 1, 4 and 10, one of 3 gives 1, 3 and 3. So
+    the second score is read with −1, the third with −7; the first is NaN, and would be seen if it were read."""
+    mask = torch.ones(3, 1, dtype=torch.bool)
+    d = torch.tensor([[1.0], [4.0], [20.0]]).log()
+    batch = TokenBatch.from_log_probs(d - 5, torch.full((3, 1), -5.0), mask).replace(advantages=torch.ones(3, 1))
+    bound = CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0, loss_type="gpg")
+    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    near = score_sums.summed(batch, Sketch(scores, NOTHING), bound)
+    assert near is not None
+    torch.testing.assert_close(near.u, torch.tensor([[1.0, 0], [0, 4], [10, 10]]))
+    scores[0] = math.nan
+    (parts,) = score_sums.contributions(batch, Sketch(scores, NOTHING), [bound], near=near)
+    torch.testing.assert_close(parts.u, torch.tensor([[1.0, 0], [0, 3], [3, 3]]))
+
+
+def test_a_coefficient_that_leaves_its_rounding_is_not_near() -> None:
+    """Bypass mode has the ratio in the loss, and clips it from below only where the advantage is negative."""
+    far = torch.tensor([[0.0], [8.0]])  # e⁸ = 2981
+    batch = TokenBatch.from_log_probs(far - 9, torch.full((2, 1), -9.0), torch.ones(2, 1, dtype=torch.bool))
+    batch = batch.replace(advantages=torch.tensor([[1.0], [-1.0]]))
+    clipped = CorrectionConfig(bypass_mode=True, loss_type="ppo_clip")
+    assert score_sums.summed(batch, Sketch(torch.ones(2, 1), NOTHING), clipped) is None
+    assert score_sums.summed(batch, Sketch(torch.ones(2, 1), NOTHING), CorrectionConfig()) is not None
 
 
 def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
