@@ -86,14 +86,12 @@ export default function ({ data, parentElement, setStateValue }) {
     input.moved = true
     if (!input.asking) ask()
   }
-  input.overtake = () => {  // a run of the page knows of no thumb that has not been let go
+  input.overtake = () => {  // a run of the page may know nothing of a thumb that is held
     input.overtaken = true
-    if (input.held) move()
+    if (input.held && value() !== data.value) move()
   }
-  if (!input.listener) {
-    input.listener = () => input.overtake()
-    window.addEventListener("rlcorr-run", input.listener)
-  }
+  input.listener ??= () => input.overtake()
+  window.addEventListener("rlcorr-run", input.listener)
   input.oninput = () => {
     show(value())
     input.held = true
@@ -124,8 +122,8 @@ def live_slider(
     on_change: Callable[[float, bool], None],
 ) -> None:
     """From `offset` + `low` to `offset` + `high`. A new `token` puts the thumb back on `value`. While it moves it asks
-    `address` (see drag.py); without one, the page runs again and again. `on_change` is called before it does,
-    with the value, and whether it has been let go."""
+    `address` (see drag.py); without one, the page runs again and again. `on_change` is called before it does, with the
+    value, and whether it has been let go."""
 
     def changed() -> None:
         at = st.session_state[key]["at"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from app_runs import make_run, serve, settled, visit
 from bench_app import write_sketch
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 pytestmark = pytest.mark.slow
 
@@ -135,13 +135,25 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
 
 
 def test_without_an_answer_the_page_runs_while_the_thumb_moves(page: Page, url: str) -> None:
-    """As after a restart of the server, which knows nothing of the page's address."""
+    """As after a restart of the server, which knows nothing of the page's address. A thumb that is held still asks for
+    nothing more."""
     visit(page, f"{url}/bench?preset=decoupled_token_is")
-    page.route("**/moved/**", lambda route: route.fulfill(status=404, body="This page is no longer open."))
+    asked = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=404, body="This page is no longer open.")
+
+    page.route("**/moved/**", refuse)
     before = texts(page)
     hold(page, 0.3)
     expect(page.get_by_test_id("stMetricValue").nth(3)).not_to_have_text(before[3])
     assert "is_upper" not in page.url
+    quiet(page)
+    page.wait_for_timeout(500)
+    questions = len(asked)
+    page.wait_for_timeout(1000)
+    assert len(asked) == questions
     page.mouse.up()
     page.wait_for_url("**is_upper=**")
 
