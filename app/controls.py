@@ -22,7 +22,7 @@ from rlcorr import PRESETS, CorrectionConfig, RejectionRule, runs
 from rlcorr.errors import UsageError, unknown
 from rlcorr.thresholds import Side, at_threshold
 
-RELOAD_EVERY = 8.0
+RELOAD_EVERY = 15.0
 """Seconds: drawing a page for every step would slow the training that shares its cores with the browser."""
 
 

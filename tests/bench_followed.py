@@ -1,9 +1,8 @@
 """`make bench ARGS=followed`: what it costs a training that somebody watches it grow.
 
 One training, one thread, beside the app in Chromium: its Training page is open for some seconds, then an empty page,
-and so on. Neighbours are compared, so that neither the changing speed of the machine nor of the training counts. Steps
-are of very different lengths, though, so that their ratio is noisy; how long the training's threads wait for a core, as
-Linux counts it, is not.
+and so on. Neighbours are compared, so that neither the changing speed of the machine nor of the training counts, and
+the median is taken of what they say: a hiccup of the machine weighs more than what is looked for.
 """
 
 import os
@@ -20,8 +19,8 @@ from processes import ROOT, running
 
 from rlcorr import runs
 
-SECONDS, PAIRS, SKIPPED = 16.0, 16, 2
-"""Of each look; pairs of them; steps at the start of each that are left out: the page is being opened or closed."""
+SECONDS, PAIRS, SKIPPED = 32.0, 16, 2
+"""Of each look; pairs of them; steps before each, while the page is being opened or closed."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Look:
     """Some seconds of a training."""
 
     step: float  # seconds per step
-    waited: float  # share of the time that its threads, all together, waited for a core
+    others: float  # cores that everything else on the machine took
 
 
 def main() -> None:
@@ -46,19 +45,19 @@ def main() -> None:
         ):
             pairs = looks(page, f"{url}/training?run=newest&step=latest", root / "local" / "r", training.pid)
             assert training.poll() is None, (root / "train.log").read_text()[-3000:]
-    print("followed / alone, seconds per step:", said([f.step / a.step for a, f in pairs]))
-    print("followed - alone, waiting for a core:", said([f.waited - a.waited for a, f in pairs]))
+    print("seconds per step, followed / alone:", said([f.step / a.step for a, f in pairs]))
+    print("cores that server and browser take, followed - alone:", said([f.others - a.others for a, f in pairs]))
 
 
 def said(each: list[float]) -> str:
-    error = statistics.stdev(each) / len(each) ** 0.5
-    return f"{statistics.mean(each):.3f} ± {error:.3f} (standard error of {len(each)} pairs)"
+    """The median, and the interval between order statistics that holds it 95 times in 100."""
+    ordered, half = sorted(each), 0.98 * len(each) ** 0.5
+    low, high = ordered[int(len(each) / 2 - half)], ordered[-int(len(each) / 2 - half) - 1]
+    return f"{statistics.median(each):.3f} ({low:.3f} to {high:.3f}, {len(each)} pairs)"
 
 
 def looks(page: Page, address: str, run: Path, training: int) -> list[tuple[Look, Look]]:
     """Pairs of a look alone and one followed; which of the two comes first changes."""
-    while len(elapsed(run)) < 5:
-        time.sleep(1)
     pairs = []
     for number in range(PAIRS):
         found = {}
@@ -71,21 +70,25 @@ def looks(page: Page, address: str, run: Path, training: int) -> list[tuple[Look
 
 
 def look(run: Path, training: int) -> Look:
-    """Of the steps that begin and end from now on, their mean; of the same seconds, the waiting."""
-    first, before, start = len(elapsed(run)) + SKIPPED, waited(training), time.monotonic()
+    """Of the steps that begin and end from now on, but for the first few."""
+    wanted = len(elapsed(run)) + SKIPPED
+    while (first := len(elapsed(run))) < wanted:
+        time.sleep(0.5)
+    before, start = others(training), time.monotonic()
     time.sleep(SECONDS)
-    done, share = elapsed(run), (waited(training) - before) / (time.monotonic() - start)
-    return Look((done[-1] - done[first - 1]) / (len(done) - first), share)
+    done, taken = elapsed(run), (others(training) - before) / (time.monotonic() - start)
+    return Look((done[-1] - done[first - 1]) / (len(done) - first), taken)
 
 
-def waited(session: int) -> float:
-    """Seconds that the threads of all processes of this session have been ready to run, and did not."""
-    total = 0
+def others(training: int) -> float:
+    """Seconds of CPU time of everything but the session that this process leads."""
+    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
+    ticks = user + nice + system + irq + softirq
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(ProcessLookupError, FileNotFoundError):  # it has ended since
-            if os.getsid(int(process.name)) == session:
-                total += sum(int(thread.read_text().split()[1]) for thread in process.glob("task/*/schedstat"))
-    return total / 1e9
+            if os.getsid(int(process.name)) == training:
+                ticks -= sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def elapsed(run: Path) -> list[float]:
