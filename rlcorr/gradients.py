@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.score_sums import Contributions, Sketch, blocks_of, contributions, mean_gradients, variances
+from rlcorr.score_sums import (
+    Contributions,
+    Sketch,
+    blocks_of,
+    contributions,
+    mean_gradients,
+    variances,
+    without_rules,
+)
 from rlcorr.types import TokenBatch
 
 REPLICATES = 200
@@ -151,7 +159,7 @@ def decompose(
 
 def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
     """Five corrections: exact sequence weights, then this one's level, bounds, rules and denominator one by one."""
-    bounded = replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
+    bounded = without_rules(correction)
     unbounded = bounded if correction.rollout_is is None else replace(bounded, **_UNBOUNDED)
     return _exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction
 

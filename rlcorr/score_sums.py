@@ -97,7 +97,7 @@ def contributions(
     different sizes compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after
     sampling. Raises `UsageError` for losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ
     in size. With `near`, only the scores of tokens whose coefficient differs from its are read."""
-    loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
+    loss = _policy_only(loss)
     for correction in corrections:
         _check(batch, sketch, correction)
     c, unsummed = zip(*(_before_the_scores(batch, correction, loss) for correction in corrections), strict=True)
@@ -113,7 +113,7 @@ def summed(
 ) -> Summed | None:
     """This correction with a loose bound and without rules: `near` to it, wherever its bounds are. None where a
     coefficient is too large to be taken off again."""
-    loss = replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
+    loss = _policy_only(loss)
     _check(batch, sketch, correction)
     c, _ = _before_the_scores(batch, loosened(correction), loss)
     assert batch.advantages is not None
@@ -123,9 +123,18 @@ def summed(
     return Summed(c, per_sequence(c[None], batch.response_mask, sketch.scores)[0])
 
 
+def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
+    """Its bounded weights alone, over all tokens."""
+    return replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
+
+
+def _policy_only(loss: LossConfig | None) -> LossConfig:
+    return replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
+
+
 def loosened(correction: CorrectionConfig) -> CorrectionConfig:
     """The same for all bounds and rules."""
-    without = replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
+    without = without_rules(correction)
     if correction.rollout_is is None:
         return without
     return replace(without, rollout_is_threshold=LOOSE, rollout_is_threshold_lower=None, rollout_is_mode="truncate")

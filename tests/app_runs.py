@@ -152,8 +152,8 @@ def visit(page: Page, address: str) -> None:
 
 
 def pick(page: Page, label: str, option: str) -> None:
-    """From a list, by its keys: Streamlit's list loses a click that comes in the first tenth of a second after it has
-    opened, as one in five did on a busy machine."""
+    """From a list, by its keys: Streamlit's list may lose a click that comes in the first tenth of a second after it
+    has opened, as it does on a busy machine."""
     page.get_by_label(label, exact=True).press_sequentially(option)
     page.get_by_role("option", name=option, exact=True).wait_for()
     page.keyboard.press("Enter")

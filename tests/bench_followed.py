@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def said(each: list[float]) -> str:
-    """The median, and the interval between order statistics that holds it 95 times in 100."""
+    """The median, and the interval between order statistics that holds it more than nine times in ten."""
     ordered, half = sorted(each), 0.98 * len(each) ** 0.5
     low, high = ordered[int(len(each) / 2 - half)], ordered[-int(len(each) / 2 - half) - 1]
     return f"{statistics.median(each):.3f} ({low:.3f} to {high:.3f}, {len(each)} pairs)"

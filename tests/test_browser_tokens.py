@@ -183,8 +183,8 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
 
 @pytest.mark.parametrize(("run", "scheme"), [("alpha", "dark"), ("long", "light")])
 def test_a_phone_shows_the_token_below_the_text(chromium: Browser, url: str, run: str, scheme: str) -> None:
-    with tab(chromium, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, is_mobile=True
-    ) as phone:  # fmt: skip
+    screen = {"width": 390, "height": 844}
+    with tab(chromium, viewport=screen, color_scheme=scheme, has_touch=True, is_mobile=True) as phone:
         visit(phone, f"{url.replace('alpha', run)}&preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
