@@ -49,11 +49,11 @@ study: $(READY) ## what became of every preset under mismatches that break a tra
 	@$(BIN)/python -m rlcorr study $(or $(ARGS),all)
 
 peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"
-	@sh tests/install_peers.sh $(BIN)
-	@$(BIN)/python tests/peers.py $(ARGS)
+	@sh tests/peers/install_peers.sh $(BIN)
+	@PYTHONPATH=tests/support $(BIN)/python tests/peers/peers.py $(ARGS)
 
 mutate: $(READY) ## change the library one expression at a time: do the tests notice? ARGS="masked --sample 40"
-	@$(BIN)/python tests/mutate.py $(ARGS)
+	@$(BIN)/python tests/mutants/mutate.py $(ARGS)
 
 lessons: $(READY) system ## rebuild the notebooks from lessons/*.py
 	$(BIN)/python lessons/_build.py
@@ -65,8 +65,8 @@ workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; 
 	$(BIN)/python lessons/_workshop.py $(ARGS)
 
 bench: $(READY) system ## measure the figures of the README
-	@sh tests/install_peers.sh $(BIN)
-	$(BIN)/python tests/bench.py $(ARGS)
+	@sh tests/peers/install_peers.sh $(BIN)
+	PYTHONPATH=tests/support:tests/peers $(BIN)/python tests/bench/bench.py $(ARGS)
 
 fmt: $(READY) ## format and lint
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/basedpyright

@@ -2,18 +2,17 @@
 
 import gc
 
-import controls
-import data
 import pandas  # noqa: F401 - plotly looks for it, and must not find what another visitor's thread has half imported
-import sharing
-import state
 import streamlit as st
 import torch
-import uploads
-import words
-from views.picture import load_plotly
+from browser.picture import load_plotly
+from controls import pickers as controls
+from controls import sharing, uploads
+from data import runs as data
+from remembered import session as state
+from words import words
 
-from rlcorr import runs
+from rlcorr.records import runs
 
 # Sessions share the cores, and these tensors are small: waiting for a second thread costs more than it saves.
 torch.set_num_threads(1)

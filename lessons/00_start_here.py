@@ -22,11 +22,13 @@ import torch
 from exercises.lesson_00 import ANSWER_RATIO, TRAINER_REWARD
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, metrics, plots, preset, runs
-from rlcorr.check import check
+from rlcorr import CorrectionConfig, correct, metrics, preset
 from rlcorr.diagnostics import measure
+from rlcorr.figures import correction
 from rlcorr.losses import reinforce
 from rlcorr.ratios import log_ratio, over_sequence, ratio
+from rlcorr.records import runs
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -234,7 +236,7 @@ show("r = p/q", [float(ratio(result.log_ratio[row, t])) for t in shown], digits=
 # trainer would hardly ever write.
 
 # %%
-picture(plots.ratio_density(batch))
+picture(correction.ratio_density(batch))
 
 # %% [markdown]
 # How far apart are the two programs on a typical token? `metrics` reports it. Compare the first and the last recorded
@@ -359,7 +361,7 @@ show("average product", float(products.mean()), "±", float(products.std() / len
 
 # %%
 config = preset("decoupled_token_is")
-picture(plots.weight_histogram(batch, correct(batch, config), config))
+picture(correction.weight_histogram(batch, correct(batch, config), config))
 
 # %% [markdown]
 # ## Exercise 1: the ratio of an answer

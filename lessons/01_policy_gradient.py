@@ -23,17 +23,19 @@ import torch
 from exercises.lesson_01 import BEST_BASELINE, SOFTMAX_SCORE, TOKEN_MEAN_LOSS
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, runs, toy
+from rlcorr import CorrectionConfig, correct
 from rlcorr.advantages import gae, group_normalised, leave_one_out, token_rewards
-from rlcorr.check import check
 from rlcorr.config import LossConfig
-from rlcorr.curves import curves
-from rlcorr.gradients import report, resampled
+from rlcorr.figures.curves import curves
+from rlcorr.gradients import toy
+from rlcorr.gradients.contributions import contributions
+from rlcorr.gradients.report import report, resampled
 from rlcorr.losses import reinforce
 from rlcorr.masked import masked_mean, masked_sum
 from rlcorr.objective import policy_loss, score_coefficients
-from rlcorr.score_sums import contributions
-from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source

@@ -24,14 +24,16 @@ import torch
 from exercises.lesson_02 import EFFECTIVE_SHARE, LONGEST_ANSWER, SELF_NORMALISED
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, metrics, runs, toy
-from rlcorr.check import check
-from rlcorr.curves import curves
+from rlcorr import CorrectionConfig, correct, metrics
 from rlcorr.diagnostics import measure
-from rlcorr.gradients import report, resampled
+from rlcorr.figures.curves import curves
+from rlcorr.gradients import toy
+from rlcorr.gradients.contributions import contributions
+from rlcorr.gradients.report import report, resampled
 from rlcorr.ratios import log_ratio, over_sequence, ratio
-from rlcorr.score_sums import contributions
-from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source

@@ -10,7 +10,7 @@
 # At the end you can
 #
 # - name six causes of a mismatch, and say for each what $d$ looks like and why;
-# - read a batch's pairs as a doctor reads a chart, with `rlcorr.triage`;
+# - read a batch's pairs as a doctor reads a chart, with `rlcorr.analysis.triage`;
 # - say which cause the pairs cannot show, and find it all the same;
 # - check a tutorial, or your own code, for the commonest one.
 
@@ -22,14 +22,16 @@ import torch
 from exercises.lesson_03 import SAME_TOKENS, SURPRISE, TEMPERATURE_BETWEEN
 from show import picture, show
 
-from rlcorr import CorrectionConfig, TokenBatch, comparison_plots, correct, mismatch_plots, plots, runs
-from rlcorr.check import check
-from rlcorr.curves import bars, curves
+from rlcorr import CorrectionConfig, TokenBatch, correct
+from rlcorr.analysis.triage import logits as logits_of
+from rlcorr.analysis.triage import tokens_of, triage
+from rlcorr.figures import comparison, correction, mismatch
+from rlcorr.figures.curves import bars, curves
 from rlcorr.losses import reinforce
 from rlcorr.ratios import k3, log_ratio, ratio
-from rlcorr.sketches import read_sketch
-from rlcorr.triage import logits as logits_of
-from rlcorr.triage import tokens_of, triage
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import read_sketch
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -138,8 +140,8 @@ show("1/T − 1 with T = 1/0.7", 0.7 - 1)
 assert torch.allclose(slopes, torch.full_like(slopes, -0.3), atol=1e-12)
 
 # %% [markdown]
-# A batch holds one token per place, so the normalisers blur the line. `rlcorr.triage` looks for it all the same, in
-# batches of pairs alone. Here it gets 20 batches that we draw from the cooled engine at these places.
+# A batch holds one token per place, so the normalisers blur the line. `rlcorr.analysis.triage` looks for it all the
+# same, in batches of pairs alone. Here it gets 20 batches that we draw from the cooled engine at these places.
 
 
 # %%
@@ -215,7 +217,7 @@ def differences(name):
     return torch.cat([correct(batch, CorrectionConfig()).log_ratio[batch.response_mask] for batch in steps(name)])
 
 
-picture(plots.ratio_density(list(steps("top_p"))[-1]))
+picture(correction.ratio_density(list(steps("top_p"))[-1]))
 
 # %%
 d = differences("top_p")
@@ -419,7 +421,7 @@ def constants(name):
     record = runs.read_step(run, runs.list_steps(run)[-1])
     _, y, ids = logits_of(tokens_of(record.batch))
     assert ids is not None
-    labels = mismatch_plots.token_labels(record)
+    labels = mismatch.token_labels(record)
     groups = {labels[token]: y[ids == token] for token in ids.unique().tolist()}
     large = {label: group for label, group in groups.items() if len(group) >= 10}
     return {label: (float(y.mean()), float(y.std() / len(y) ** 0.5)) for label, y in large.items()}
@@ -469,7 +471,7 @@ assert float(low) > 0.25  # what triage asks for
 
 # %%
 mixture, dense = (list(steps(name)) for name in ("moe_bf16", "bf16"))
-picture(comparison_plots.tails(mixture[-1], dense[-1]))
+picture(comparison.tails(mixture[-1], dense[-1]))
 
 # %%
 for name in ("bf16", "moe_bf16", "moe_replay"):

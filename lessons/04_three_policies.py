@@ -23,18 +23,20 @@ import torch
 from exercises.lesson_04 import DECOUPLED_COEFFICIENT, PPO_COEFFICIENT, SILENT_SHARE
 from show import picture, show
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, preset, runs, toy
-from rlcorr.check import check
-from rlcorr.comparison import compare_gradients
+from rlcorr import CorrectionConfig, TokenBatch, correct, preset
+from rlcorr.analysis.comparison import compare_gradients
 from rlcorr.config import LossConfig
-from rlcorr.curves import curves
 from rlcorr.errors import UsageError
+from rlcorr.figures.curves import curves
+from rlcorr.figures.study import study_curves
+from rlcorr.gradients import toy
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.presets import PRESETS
-from rlcorr.sketches import last_sketch, read_sketch, updated_batch
-from rlcorr.study import outcomes, read_study
-from rlcorr.study_plots import study_curves
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.study import outcomes, read_study
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)

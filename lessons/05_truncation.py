@@ -25,19 +25,20 @@ import torch
 from exercises.lesson_05 import SQUARED_ERROR, TRUNCATION_BIAS, WEIGHTS
 from show import picture, show
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, preset, runs
-from rlcorr.check import check
-from rlcorr.comparison import compare_gradients
+from rlcorr import CorrectionConfig, TokenBatch, correct, preset
+from rlcorr.analysis.comparison import compare_gradients
+from rlcorr.analysis.sweep import sweep_weights
 from rlcorr.config import LossConfig
-from rlcorr.curves import curves
-from rlcorr.gradient_plots import exact_curves, threshold_curves
-from rlcorr.gradient_sweep import gradient_sweep
+from rlcorr.figures.curves import curves
+from rlcorr.figures.gradients import exact_curves, threshold_curves
+from rlcorr.gradients.sweep import gradient_sweep
+from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities
+from rlcorr.gradients.toy_sweep import small_world, toy_sweep
 from rlcorr.losses import reinforce
 from rlcorr.ratios import ratio
-from rlcorr.sketches import read_sketch, updated_batch
-from rlcorr.sweep import sweep_weights
-from rlcorr.toy import gradient_truth, log_probs, probabilities
-from rlcorr.toy_sweep import small_world, toy_sweep
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)

@@ -24,18 +24,19 @@ import torch
 from exercises.lesson_06 import LONGEST, PREFIX_WEIGHTS, TOLERANCE
 from show import picture, show
 
-from rlcorr import CorrectionConfig, RejectionRule, correct, preset, runs
-from rlcorr.check import check
-from rlcorr.comparison import compare_gradients
+from rlcorr import CorrectionConfig, RejectionRule, correct, preset
+from rlcorr.analysis.comparison import compare_gradients
 from rlcorr.config import LossConfig
-from rlcorr.curves import curves
-from rlcorr.gradients import compare
+from rlcorr.figures.curves import curves
+from rlcorr.figures.mismatch import by_length
+from rlcorr.gradients.report import compare
+from rlcorr.gradients.toy import Policies, gradient_truth, kl, log_probs, probabilities, random_policy, visits, world
 from rlcorr.losses import gspo
-from rlcorr.mismatch_plots import by_length
 from rlcorr.ratios import log_ratio, over_sequence, ratio
-from rlcorr.sketches import read_sketch, updated_batch
-from rlcorr.study import outcomes, read_study
-from rlcorr.toy import Policies, gradient_truth, kl, log_probs, probabilities, random_policy, visits, world
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.records.study import outcomes, read_study
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)

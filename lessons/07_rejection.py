@@ -25,18 +25,20 @@ from exercises.lesson_07 import GEOMETRIC_RULE, MASKED_LOSS, TRAINED_DISTRIBUTIO
 from recorded import load
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, preset, runs, toy
-from rlcorr.check import check
+from rlcorr import CorrectionConfig, correct, preset
+from rlcorr.analysis.regions import TOKEN_METHODS, region
 from rlcorr.config import LossConfig, RejectionRule
-from rlcorr.curves import curves
+from rlcorr.figures.curves import curves
+from rlcorr.figures.mismatch import acceptance
+from rlcorr.figures.study import study_curves
+from rlcorr.gradients import toy
+from rlcorr.gradients.toy_sweep import small_world
 from rlcorr.masked import masked_mean
-from rlcorr.mismatch_plots import acceptance
 from rlcorr.objective import lr_factor, score_coefficients
 from rlcorr.ratios import k1, k2, k3, log_ratio, over_sequence, ratio
-from rlcorr.regions import TOKEN_METHODS, region
-from rlcorr.study import course, outcomes, read_study
-from rlcorr.study_plots import study_curves
-from rlcorr.toy_sweep import small_world
+from rlcorr.records import runs
+from rlcorr.records.study import course, outcomes, read_study
+from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source

@@ -22,12 +22,14 @@ import torch
 from exercises.lesson_08 import MEAN_K3, OFF_POLICY, STRAIGHT_THROUGH
 from show import picture, show, text
 
-from rlcorr import gradient_plots, runs, sketches, toy
 from rlcorr.advantages import returns_to_go
-from rlcorr.check import check
-from rlcorr.curves import curves
+from rlcorr.figures import gradients
+from rlcorr.figures.curves import curves
+from rlcorr.gradients import toy
+from rlcorr.gradients.kl_losses import kl_report
 from rlcorr.kl import kl_penalty
-from rlcorr.kl_truth import kl_report
+from rlcorr.records import runs, sketch_files
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -310,7 +312,7 @@ for name, truth in (("k2", forward_kl), ("k3+", forward_kl), ("k3", backward_kl)
 PLACES = {}
 for run_name in ("control_fp32", "bf16", "top_p", "moe_bf16"):
     run = runs.find_run(run_name)
-    PLACES[run_name] = sketches.read_sketch(run, sketches.last_sketch(run)).next_tokens
+    PLACES[run_name] = sketch_files.read_sketch(run, sketch_files.last_sketch(run)).next_tokens
 
 
 def exact_values(run_name):
@@ -325,10 +327,10 @@ def exact_values(run_name):
 def drawn_tokens(run_name):
     """log π and log ref of the tokens that were drawn, (N,), and their scores, (N, 64)."""
     run = runs.find_run(run_name)
-    step = sketches.last_sketch(run)
+    step = sketch_files.last_sketch(run)
     batch = runs.read_step(run, step).batch
     pair = (batch.tensors()[key][batch.response_mask].double() for key in ("old_log_probs", "ref_log_probs"))
-    return *pair, sketches.read_sketch(run, step).scores.double()
+    return *pair, sketch_files.read_sketch(run, step).scores.double()
 
 
 def sampled_values(run_name):
@@ -379,7 +381,7 @@ assert drawn["k1"][0] - drawn["k3"][0] > 3 * (drawn["k1"][1] ** 2 + drawn["k3"][
 # %%
 LOSSES = ("k2", "k3", "k3+", "abs")
 reports = {name: kl_report(PLACES["bf16"], name) for name in LOSSES}
-picture(gradient_plots.kl_directions(reports))
+picture(gradients.kl_directions(reports))
 
 
 # %%

@@ -25,18 +25,20 @@ import torch
 from exercises.lesson_09 import PULL, STRENGTH, TILT
 from show import picture, show
 
-from rlcorr import TokenBatch, correct, preset, runs, toy
-from rlcorr.check import check
+from rlcorr import TokenBatch, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.curves import curves
-from rlcorr.gradient_plots import kl_directions
-from rlcorr.gradients import interval_of, resampled
+from rlcorr.figures.curves import curves
+from rlcorr.figures.gradients import kl_directions
+from rlcorr.gradients import toy
+from rlcorr.gradients.contributions import per_sequence
+from rlcorr.gradients.kl_losses import kl_report
+from rlcorr.gradients.report import interval_of, resampled
 from rlcorr.kl import kl_penalty
-from rlcorr.kl_truth import kl_report
 from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.presets import PRESETS
-from rlcorr.score_sums import per_sequence
-from rlcorr.sketches import last_sketch, read_sketch, updated_batch
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)

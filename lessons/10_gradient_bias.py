@@ -24,17 +24,20 @@ import torch
 from exercises.lesson_10 import COEFFICIENTS, SKETCH, SQUARED_LENGTH
 from show import picture, show
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, curves, gradient_plots, preset, runs
-from rlcorr.check import check
-from rlcorr.comparison import compare_gradients
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, preset
+from rlcorr.analysis.comparison import compare_gradients
+from rlcorr.command.gradient_table import gradient_table
 from rlcorr.config import LossConfig
-from rlcorr.gradient_table import gradient_table
-from rlcorr.gradients import bootstrap, compare, decompose, report
+from rlcorr.figures import curves
+from rlcorr.figures import gradients as gradient_plots
+from rlcorr.gradients.contributions import Reference, Sketch, contributions, mean_gradients
+from rlcorr.gradients.report import bootstrap, compare, decompose, report
+from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities
+from rlcorr.gradients.toy_sweep import small_world
 from rlcorr.objective import policy_loss, score_coefficients
-from rlcorr.score_sums import Reference, Sketch, contributions, mean_gradients
-from rlcorr.sketches import last_sketch, read_sketch, updated_batch
-from rlcorr.toy import gradient_truth, log_probs, probabilities
-from rlcorr.toy_sweep import small_world
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)

@@ -25,33 +25,24 @@ from exercises.lesson_11 import TIGHTEST, TO_VERL, TOLERANCE
 from recorded import load
 from show import picture, show
 
-from rlcorr import (
-    CorrectionConfig,
-    RejectionRule,
-    TokenBatch,
-    correct,
-    curves,
-    gradient_plots,
-    metrics,
-    preset,
-    runs,
-    sweep_plots,
-)
-from rlcorr.budget import ess_at_least, index, keep_at_least, over
-from rlcorr.check import check
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, metrics, preset
+from rlcorr.analysis.budget import ess_at_least, index, keep_at_least, over
+from rlcorr.analysis.regions import sequence_bounds
+from rlcorr.analysis.sweep import sweep_rule, sweep_weights
+from rlcorr.analysis.thresholds import at_threshold, usual_thresholds
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
-from rlcorr.export import exports, to_python, to_verl_yaml
-from rlcorr.gradient_sweep import gradient_sweep
-from rlcorr.gradients import compare
+from rlcorr.figures import curves, gradients, thresholds
+from rlcorr.gradients.contributions import Sketch
+from rlcorr.gradients.report import compare
+from rlcorr.gradients.sweep import gradient_sweep
+from rlcorr.gradients.toy_sweep import small_world, toy_sweep
 from rlcorr.ratios import over_sequence
-from rlcorr.regions import sequence_bounds
-from rlcorr.score_sums import Sketch
-from rlcorr.sketches import last_sketch, read_sketch, updated_batch
-from rlcorr.sweep import sweep_rule, sweep_weights
-from rlcorr.thresholds import at_threshold, usual_thresholds
-from rlcorr.toy_sweep import small_world, toy_sweep
-from rlcorr.translate_verl import from_verl, to_verl
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.systems.export import exports, to_python, to_verl_yaml
+from rlcorr.systems.verl import from_verl, to_verl
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -164,7 +155,7 @@ assert falls <= 1e-12
 # %%
 points = usual_thresholds(batch, geometric)
 swept = over(index(batch, geometric), geometric, points)
-picture(sweep_plots.shares_over(index(batch, geometric), points, swept, of_ratio=True, at=1.001))
+picture(thresholds.shares_over(index(batch, geometric), points, swept, of_ratio=True, at=1.001))
 three = [1.001, 1.01, 1.05]
 at = over(index(batch, geometric), geometric, three)
 show("t", three, digits=3)
@@ -288,7 +279,7 @@ toy = small_world(0.5)
 caps = [1 + 0.02 * 1.3**n for n in range(24)]
 exact = {size: toy_sweep(toy, product, caps, size) for size in (16, 256, 4096, 65536)}
 best = {size: caps[min(range(len(caps)), key=found.error.__getitem__)] for size, found in exact.items()}
-picture(gradient_plots.exact_curves(exact[256], of_ratio=True))
+picture(gradients.exact_curves(exact[256], of_ratio=True))
 show("answers in the batch", list(best))
 show("cap with the smallest error", list(best.values()), digits=2)
 show("its error", [min(found.error) for found in exact.values()], digits=2)
@@ -309,7 +300,7 @@ step = last_sketch(run)
 sketch, update = read_sketch(run, step), updated_batch(run, step)
 points = usual_thresholds(update, geometric, count=30)
 sweep = gradient_sweep(update, sketch, geometric, thresholds=points)
-picture(gradient_plots.threshold_curves(sweep, at=1.001))
+picture(gradients.threshold_curves(sweep, at=1.001))
 
 errors = [found.error for found in sweep.choice.reports]
 place = sweep.choice.best

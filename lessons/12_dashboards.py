@@ -25,17 +25,19 @@ from exercises.lesson_12 import DASHBOARD, EARLY_WARNING, VERDICT
 from recorded import load
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, metrics, preset, runs, toy
-from rlcorr.check import check
-from rlcorr.comparison_plots import tails
+from rlcorr import CorrectionConfig, correct, metrics, preset
+from rlcorr.analysis.triage import measured, tokens_of, triage
 from rlcorr.diagnostics import measure, measure_probabilities
+from rlcorr.figures.comparison import tails
+from rlcorr.figures.study import study_curves
+from rlcorr.figures.training import PANELS, over_steps
+from rlcorr.gradients import toy
+from rlcorr.gradients.toy_sweep import small_world
 from rlcorr.ratios import k3, ratio
+from rlcorr.records import runs
+from rlcorr.records.study import outcomes, read_study
 from rlcorr.report import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS, describe
-from rlcorr.study import outcomes, read_study
-from rlcorr.study_plots import study_curves
-from rlcorr.toy_sweep import small_world
-from rlcorr.training_plots import PANELS, over_steps
-from rlcorr.triage import measured, tokens_of, triage
+from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source

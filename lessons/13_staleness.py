@@ -27,13 +27,17 @@ from exercises.lesson_13 import MIXTURE, POWER, VERSION_OF
 from show import picture, show
 from torch.nn.functional import pad
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, mismatch_plots, preset, runs, study, study_plots, toy
-from rlcorr.check import check
+from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.curves import curves
+from rlcorr.figures import mismatch
+from rlcorr.figures import study as study_plots
+from rlcorr.figures.curves import curves
+from rlcorr.gradients import toy
 from rlcorr.objective import score_coefficients
 from rlcorr.ratios import k3, ratio
-from rlcorr.sketches import updated_batch
+from rlcorr.records import runs, study
+from rlcorr.records.sketch_files import updated_batch
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -137,9 +141,9 @@ show("coins of size s: E[Q(ξ)] = ½ s² (1 − Σ q²)", "proved")
 # %% [markdown]
 # ### Check 2, with numbers: a training small enough to enumerate
 #
-# `rlcorr.toy` knows all 121 answers of at most four tokens over four, so the divergence between two versions is an
-# exact sum. We train it with the policy gradient on $B$ sampled answers per update. The drift is the exact gradient,
-# the noise is what $B$ answers add to it. So both numbers can be computed **before** anything is trained.
+# `rlcorr.gradients.toy` knows all 121 answers of at most four tokens over four, so the divergence between two versions
+# is an exact sum. We train it with the policy gradient on $B$ sampled answers per update. The drift is the exact
+# gradient, the noise is what $B$ answers add to it. So both numbers can be computed **before** anything is trained.
 
 # %%
 where = toy.world(4, 4)
@@ -390,7 +394,7 @@ assert averages[3] < averages[2] < averages[4]
 # ## Several versions in one batch
 #
 # A system that takes answers as they are finished trains on batches that several versions wrote. Each recorded row
-# holds its version, and `mismatch_plots.lags` turns versions into lags. In our recorded runs each batch has one
+# holds its version, and `mismatch.lags` turns versions into lags. In our recorded runs each batch has one
 # version. So let us put three batches together, all scored at step 20: one of `control_fp32` (lag 0, and an engine
 # that does not round), one of `async` (lag 2), one of `stale_4` (lag 4).
 
@@ -409,7 +413,7 @@ def together(parts):
 
 
 mixed = together([columns(name, 20) for name in ("control_fp32", "async", "stale_4")])
-lag_of_row = mismatch_plots.lags(mixed, 20)
+lag_of_row = mismatch.lags(mixed, 20)
 show("versions", mixed.tensors()["policy_versions"].unique())
 show("lags", lag_of_row.unique())
 
@@ -418,7 +422,7 @@ show("lags", lag_of_row.unique())
 # be a few thousandths, rounding (lesson 03).
 
 # %%
-picture(mismatch_plots.by_lag(mixed, 20))
+picture(mismatch.by_lag(mixed, 20))
 
 d = correct(mixed, CorrectionConfig()).log_ratio.double()
 for lag in (*lag_of_row.unique().tolist(), "any"):

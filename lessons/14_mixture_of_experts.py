@@ -23,15 +23,17 @@ import torch
 from exercises.lesson_14 import REPLAYED_WEIGHTS, SHARE_OF_LARGEST, SWAPPED
 from show import picture, show, text
 
-from rlcorr import comparison_plots, correct, preset, runs
-from rlcorr.check import check
-from rlcorr.curves import curves
+from rlcorr import correct, preset
+from rlcorr.analysis.triage import triage
+from rlcorr.figures import comparison
+from rlcorr.figures.curves import curves
 from rlcorr.ratios import k3, log_ratio, ratio
-from rlcorr.triage import triage
+from rlcorr.records import runs
+from rlcorr.teaching.check import check
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a progress bar asks for a widget that nobody needs
-    from rlcorr.train.model import Policy, load_lm
+    from rlcorr.train.learner.policy import Policy, load_lm
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -303,7 +305,7 @@ def load(name, n=-1):
 record, own, own_d = load("moe_bf16")
 _, dense, dense_d = load("bf16", 0)
 _, replayed_batch, replayed_d = load("moe_replay")
-picture(comparison_plots.tails(own, replayed_batch))  # A: own router, B: replayed
+picture(comparison.tails(own, replayed_batch))  # A: own router, B: replayed
 
 # %%
 flat = {"moe_bf16": own_d[own.response_mask], "moe_replay": replayed_d[replayed_batch.response_mask]}

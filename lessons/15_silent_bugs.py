@@ -22,10 +22,12 @@ import torch
 from exercises.lesson_15 import DIAGNOSES, MOVED, PLANTS, TREATMENT, UPSIDE_DOWN, chart, treated, ward
 from show import picture, show
 
-from rlcorr import mismatch_plots, plots, runs, toy
-from rlcorr.check import check
+from rlcorr.analysis.triage import logits, median_slope, shift, stale_tensor, temperature, tokens_of, triage
+from rlcorr.figures import correction, mismatch
+from rlcorr.gradients import toy
 from rlcorr.ratios import k3, ratio
-from rlcorr.triage import logits, median_slope, shift, stale_tensor, temperature, tokens_of, triage
+from rlcorr.records import runs
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -436,28 +438,28 @@ assert not any(speaks(look(control)) for look, speaks in VIEWS.values())
 # median and its mean are far below, and every other median lies on the line.
 
 # %%
-picture(mismatch_plots.by_position(patients["D"].batch))
+picture(mismatch.by_position(patients["D"].batch))
 
 # %% [markdown]
 # The sum of $d$ over an answer against its length, patient A. **Look for** the lengths. The answers of this step have
 # 55 to 73 tokens.
 
 # %%
-picture(mismatch_plots.by_length(patients["A"].batch, {}))
+picture(mismatch.by_length(patients["A"].batch, {}))
 
 # %% [markdown]
 # The weights of patient E, with the token ratios as an outline and the cap as a dashed line. **Look for** bars where no
 # weight may be: beyond the dashed line, up to 4.
 
 # %%
-picture(plots.weight_histogram(patients["E"].batch, patients["E"].result, TREATMENT))
+picture(correction.weight_histogram(patients["E"].batch, patients["E"].result, TREATMENT))
 
 # %% [markdown]
 # Tokens over $q$ and the ratio, patient H. **Look for** the tilt. In the control the cloud lies along 1; here the ratio
 # is below 1 on the left, where $q$ is small, and above 1 on the right.
 
 # %%
-picture(plots.ratio_density(patients["H"].batch))
+picture(correction.ratio_density(patients["H"].batch))
 
 # %% [markdown]
 # ## Exercise 1: the sign that cannot be

@@ -32,9 +32,12 @@ import torch
 from exercises.lesson_16 import ANSWERS_NEEDED, DIRECTIONS_NEEDED, MEAN_AND_ERROR
 from show import picture, show
 
-from rlcorr import curves, import_pairs, runs, sketches, toy
-from rlcorr.check import check
+from rlcorr.figures import curves
+from rlcorr.foreign import pairs as import_pairs
+from rlcorr.gradients import toy
 from rlcorr.ratios import k3, log_ratio, ratio
+from rlcorr.records import runs, sketch_files
+from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
@@ -460,7 +463,8 @@ assert abs(float(weights @ (inner - g @ h).square()) - exact_variance) < 1e-12
 of_cosine, of_length, expected_cosine = [], [], []
 names = [name for name in runs.list_runs() if runs.find_run(name).parent == runs.ROOT]
 for name in names:
-    blocks = sketches.read_sketch(runs.find_run(name), sketches.last_sketch(runs.find_run(name))).reference.by_token
+    run = runs.find_run(name)
+    blocks = sketch_files.read_sketch(run, sketch_files.last_sketch(run)).reference.by_token
     x, y = blocks.double()[0::2], blocks.double()[1::2]  # (16, 64) each
     cosine = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
     x8, y8 = x.view(-1, 8, 8), y.view(-1, 8, 8)
@@ -481,7 +485,7 @@ mean_cosine, error_cosine = with_error(of_cosine)
 mean_length, error_length = with_error(of_length)
 foretold = with_error(expected_cosine)[0]
 drawn = {
-    sketches.read_sketch(runs.find_run(name), sketches.last_sketch(runs.find_run(name))).directions_hash
+    sketch_files.read_sketch(runs.find_run(name), sketch_files.last_sketch(runs.find_run(name))).directions_hash
     for name in names
 }
 show("runs, sets of directions", len(names), len(drawn))
@@ -519,7 +523,7 @@ assert sympy.diff(pair_bytes, N) == 24
 assert sympy.simplify(sketch_bytes / K).free_symbols == {N, M, PLACES, VOCABULARY}  # proportional to K
 
 path = runs.sketch_path(long_run, 48)
-sketch = sketches.read_sketch(long_run, 48)
+sketch = sketch_files.read_sketch(long_run, 48)
 small = 4 * (2 * 32 + 3 * 16 * 21)  # counts of the blocks, and three tables of log-probs at the places
 header = 8 + int.from_bytes(path.read_bytes()[:8], "little")  # of a safetensors file: names, shapes, hashes
 sizes_of = {N: sketch.scores.shape[0], K: sketch.directions, M: 32, PLACES: 16, VOCABULARY: 21}

@@ -1,6 +1,7 @@
 """How the lessons read a recorded step. Lesson 00 spells it out."""
 
-from rlcorr import TokenBatch, runs
+from rlcorr import TokenBatch
+from rlcorr.records import runs
 
 
 def load(name: str, n: int = -1) -> TokenBatch:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from rlcorr import runs
+from rlcorr.records import runs
 
 settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.name.startswith("test_app"):
+        if item.path.parent.name == "app":
             item.add_marker("pages")
 
 
@@ -40,7 +40,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random model never answers right, and without rewards nothing would move: long answers are good here."""
-    from rlcorr.train.tasks import TASKS
+    from rlcorr.train.inputs.tasks import TASKS
 
     monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda _, response: len(response) / 5))
 
@@ -49,7 +49,7 @@ def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
 def every_figure_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library leaves out plotly's check of every property, which costs six times the rest of a figure, and which
     also takes names such as title_text apart: what is left out must have nothing to do."""
-    drawing = sys.modules.get("rlcorr.drawing")
+    drawing = sys.modules.get("rlcorr.figures.canvas")
     if drawing is None:
         return
     make = drawing.Figure.__init__

@@ -17,7 +17,7 @@ from rlcorr.config import WeightLevel
 from rlcorr.diagnostics import correct_and_measure, measure_probabilities, merge
 from rlcorr.errors import UsageError
 from rlcorr.report import METRICS, PREFIX, describe, means, skyrl_metrics
-from rlcorr.translate import from_skyrl
+from rlcorr.systems.mapping import from_skyrl
 from rlcorr.types import Measured
 
 RULES = (

@@ -11,7 +11,7 @@ from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
-from rlcorr.translate import from_yaml, to_skyrl, to_yaml
+from rlcorr.systems.mapping import from_yaml, to_skyrl, to_yaml
 from rlcorr.types import TokenBatch
 
 SKYRL = GOLDEN["skyrl-main"]

@@ -1,19 +1,20 @@
 """The correction bench: one step, one preset, and its thresholds, live."""
 
-import controls
-import data
-import state
 import streamlit as st
-import words
-from views.moving import Moving, Number, Picture, moved
-from views.moving import show as show_moving
+from controls import pickers as controls
+from controls.moving import Moving, Number, Picture, moved
+from controls.moving import show as show_moving
+from data import runs as data
+from remembered import session as state
+from words import words
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, plots, sweep_plots
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
+from rlcorr.analysis.thresholds import is_ratio
 from rlcorr.errors import UsageError
-from rlcorr.export import exports
+from rlcorr.figures import correction, thresholds
+from rlcorr.records.runs import StepRecord
 from rlcorr.report import describe
-from rlcorr.runs import StepRecord
-from rlcorr.thresholds import is_ratio
+from rlcorr.systems.export import exports
 
 
 @st.fragment
@@ -73,12 +74,12 @@ def _numbers(report: dict[str, float]) -> dict[str, Number]:
 def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
     found = {}
     if config.rollout_is is not None or not config.rollout_rs:
-        figure = plots.weight_histogram(batch, result, config)
+        figure = correction.weight_histogram(batch, result, config)
         found["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
     for rule in config.rollout_rs[:1]:
-        figure = plots.statistic_histogram(batch, result, rule)
+        figure = correction.statistic_histogram(batch, result, rule)
         found["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
-    figure = plots.fate_mask(plots.token_fates(batch, result, config))
+    figure = correction.fate_mask(correction.token_fates(batch, result, config))
     return found | {"mask": Picture(figure, "Tokens", words.MASK)}
 
 
@@ -91,8 +92,8 @@ def _over_the_bound(of: data.Identity, batch: TokenBatch, config: CorrectionConf
     rule, side = controls.part_of(config, bounds[0])
     curves = data.curves(of, batch, config, rule, side)
     of_ratio = is_ratio(config, rule)
-    shares = sweep_plots.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
-    left = sweep_plots.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
+    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
+    left = thresholds.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
     return {
         "shares_over": Picture(shares, "What the bound costs", words.CURVES_OVER),
         "mismatch_over": Picture(left, "What the bound leaves", words.LEFT_OVER),

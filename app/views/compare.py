@@ -1,20 +1,21 @@
 """The Compare view: two configurations on one batch, or one configuration on two batches."""
 
-import controls
-import data
-import gradient_data
-import state
 import streamlit as st
-import words
-import words_compare as say
-import words_gradient
-from views.picture import picture
+from browser.picture import picture
+from controls import pickers as controls
+from data import gradients as gradient_data
+from data import runs as data
+from remembered import session as state
+from words import compare as say
+from words import gradient as words_gradient
+from words import words
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, comparison_plots, plots
-from rlcorr.comparison import MetricPair, agreement, compare_gradients, metric_pairs
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
+from rlcorr.analysis.comparison import MetricPair, agreement, compare_gradients, metric_pairs
+from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
-from rlcorr.runs import StepRecord
-from rlcorr.triage import triage
+from rlcorr.figures import comparison, correction
+from rlcorr.records.runs import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
 Corrected = tuple[CorrectionResult, dict[str, float]]
@@ -81,7 +82,7 @@ def _live(chosen: state.Selection, record: StepRecord, a: CorrectionConfig, b: C
     _agreement(batch, of_a[0], of_b[0])
     for place, (name, config, of) in zip(st.columns(2), (("A", a, of_a), ("B", b, of_b)), strict=True):
         with place:
-            figure = plots.weight_histogram(batch, of[0], config)
+            figure = correction.weight_histogram(batch, of[0], config)
             picture(say.EACH.format(name=name), figure, key=f"weights_{name}", caption=words.WEIGHTS)
     left, right = st.columns(2, gap="medium")
     with left:
@@ -102,9 +103,9 @@ def _agreement(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> N
             st.metric(label, text, help=words.plain(say.AGREEMENT[label]), width=112)
     left, right = st.columns(2)
     with left:
-        picture("Tokens trained on", comparison_plots.mask_map(batch, a, b), key="shared", caption=say.MASKS)
+        picture("Tokens trained on", comparison.mask_map(batch, a, b), key="shared", caption=say.MASKS)
     with right:
-        figure = comparison_plots.weights_against(batch, a, b)
+        figure = comparison.weights_against(batch, a, b)
         picture("Weights of B against A", figure, key="weights_against", caption=say.WEIGHTS)
 
 
@@ -141,9 +142,9 @@ def _gradients(chosen: state.Selection, step: int, a: CorrectionConfig, b: Corre
     st.caption(say.GRADIENT)
     left, right = st.columns(2)
     with left:
-        picture("Bias, noise, error", comparison_plots.gradient_bars(found), key="bars", caption=say.GRADIENT_BARS)
+        picture("Bias, noise, error", comparison.gradient_bars(found), key="bars", caption=say.GRADIENT_BARS)
     with right:
-        figure = comparison_plots.differences(found)
+        figure = comparison.differences(found)
         picture("B − A", figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
 
 
@@ -182,13 +183,13 @@ def _swap_runs(a: state.Selection, b: state.Selection) -> None:
 
 
 def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tuple[str, str]) -> None:
-    magnified = comparison_plots.ratio_densities(a, b)
+    magnified = comparison.ratio_densities(a, b)
     for place, (name, title), batch, figure, source in zip(
         st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
     ):
         with place:
             st.markdown(f"##### {name}: {title}\n\n{words.plain(triage(batch)[0].sentence)}")
-            both = plots.probability_density(batch)
+            both = correction.probability_density(batch)
             picture("Both probabilities", both, key=f"density_{name}", caption=say.DENSITY, source=source)
             picture("The difference", figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
 
@@ -211,7 +212,7 @@ def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig, source: s
     st.caption(words.plain(config.explain()))
     left, right = st.columns(2, gap="medium")
     with left:
-        picture("The tail", comparison_plots.tails(a, b), key="tails", caption=say.TAIL, source=source)
+        picture("The tail", comparison.tails(a, b), key="tails", caption=say.TAIL, source=source)
     with right:
         try:
             _metrics(metric_pairs(data.corrected(a, config)[1], data.corrected(b, config)[1]))

@@ -1,21 +1,23 @@
 """The gradient view: bias, noise and direction of a correction's gradient, on a recorded step and exactly on a toy."""
 
-import controls
-import gradient_data
-import state
 import streamlit as st
-import words
-import words_gradient as say
-from views.moving import Moving, Number, Picture, moved
-from views.moving import show as show_moving
-from views.picture import picture
+from browser.picture import picture
+from controls import pickers as controls
+from controls.moving import Moving, Number, Picture, moved
+from controls.moving import show as show_moving
+from data import gradients as gradient_data
+from remembered import session as state
+from words import gradient as say
+from words import words
 
-from rlcorr import PRESETS, CorrectionConfig, TokenBatch, gradient_plots, runs
+from rlcorr import PRESETS, CorrectionConfig, TokenBatch
+from rlcorr.analysis.thresholds import is_ratio
 from rlcorr.errors import UsageError
-from rlcorr.gradients import GradientReport, Interval
-from rlcorr.plots import Figure
-from rlcorr.score_sums import Sketch
-from rlcorr.thresholds import is_ratio
+from rlcorr.figures import gradients
+from rlcorr.figures.correction import Figure
+from rlcorr.gradients.contributions import Sketch
+from rlcorr.gradients.report import GradientReport, Interval
+from rlcorr.records import runs
 
 
 @st.fragment
@@ -91,10 +93,10 @@ def _curves(
     best = f"Smallest error at {sweep.best.value:.4g}, between {sweep.best.low:.4g} and {sweep.best.high:.4g}."
     gap, size = gradient_data.gap(of, batch), len(batch.response_mask)
     exact = gradient_data.toy(gap, size, config, sweep.thresholds, rule, side)
-    toy = gradient_plots.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
+    toy = gradients.exact_curves(exact, of_ratio=is_ratio(config, rule), at=b.value)
     return {
         "gradient_curves": Picture(
-            gradient_plots.threshold_curves(sweep, at=b.value), "This step, over the bound", f"{say.RECORDED} {best}"
+            gradients.threshold_curves(sweep, at=b.value), "This step, over the bound", f"{say.RECORDED} {best}"
         ),
         "toy_curves": Picture(toy, "The toy, exactly", say.TOY.format(gap=gap, size=size), source),
     }
@@ -111,7 +113,7 @@ def _plane(
     choice = gradient_data.all_presets(of, batch, sketch)
     reports = dict(zip(PRESETS, choice.reports, strict=True))
     marked = name if config == PRESETS[name].config else f"{name}, changed"
-    return gradient_plots.bias_noise_plane({**reports, marked: found}, marked=marked)
+    return gradients.bias_noise_plane({**reports, marked: found}, marked=marked)
 
 
 def _decomposition(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Figure:
@@ -119,7 +121,7 @@ def _decomposition(of: gradient_data.Identity, batch: TokenBatch, sketch: Sketch
     parts = dict(
         zip(say.PARTS, (found.level, found.truncation, found.rejection, found.denominator, found.noise), strict=True)
     )
-    return gradient_plots.parts_of_error(parts)
+    return gradients.parts_of_error(parts)
 
 
 def _kl(of: gradient_data.Identity, sketch: Sketch) -> None:
@@ -137,7 +139,7 @@ def _kl(of: gradient_data.Identity, sketch: Sketch) -> None:
     left, right = st.columns([3, 2], gap="medium")
     with left:
         caption = say.KL.format(places=len(places.log_probs))
-        picture("Direction", gradient_plots.kl_directions(reports), key="kl", caption=caption)
+        picture("Direction", gradients.kl_directions(reports), key="kl", caption=caption)
     with right:
         rows = [[name, _range(each.cosine), _range(each.length), _range(each.noise)] for name, each in reports.items()]
         st.html(words.table(["loss", *say.KL_NUMBERS], rows, say.KL_NUMBERS))

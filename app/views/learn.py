@@ -1,17 +1,17 @@
 """What there is to learn: the lessons, the glossary, a cheat sheet with a map of all presets, notes for teaching."""
 
-import state
 import streamlit as st
-import words
-import words_learn as say
-import words_shared
-from copy_link import copy_link
-from lesson_index import lessons, notebook, notes_for_teachers, number
+from browser.copy_link import copy_link
+from data.lessons import lessons, notebook, notes_for_teachers, number
+from remembered import session as state
+from words import learn as say
+from words import links as words_shared
+from words import words
 
 from rlcorr import PRESETS
 from rlcorr.errors import unknown
-from rlcorr.glossary import GLOSSARY, define, find, find_metrics
-from rlcorr.preset_map import LEVELS, RULES, preset_map
+from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
+from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
 
 def show() -> None:

@@ -1,19 +1,20 @@
 """The mismatch view: where the two log-probs disagree, and what that looks like."""
 
-import controls
-import state
 import streamlit as st
-import words
-import words_mismatch as say
-from views.picture import picture
+from browser.picture import picture
+from controls import pickers as controls
+from remembered import session as state
+from words import mismatch as say
+from words import words
 
-from rlcorr import PRESETS, TokenBatch, mismatch_plots
-from rlcorr.drawing import Figure
+from rlcorr import PRESETS, TokenBatch
+from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
+from rlcorr.analysis.triage import Finding, triage
 from rlcorr.errors import UsageError, unknown
-from rlcorr.import_pairs import missing
-from rlcorr.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
-from rlcorr.runs import StepRecord
-from rlcorr.triage import Finding, triage
+from rlcorr.figures import mismatch
+from rlcorr.figures.canvas import Figure
+from rlcorr.foreign.pairs import missing
+from rlcorr.records.runs import StepRecord
 
 METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}
 DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
@@ -62,10 +63,10 @@ def _regions(batch: TokenBatch) -> None:
     methods = {name: METHODS[name] for name in names}
     left, right = st.columns(2)
     with left:
-        figure = mismatch_plots.acceptance(batch, methods)
+        figure = mismatch.acceptance(batch, methods)
         picture(say.ACCEPTANCE_TITLE, figure, key="acceptance", caption=say.ACCEPTANCE)
     with right:
-        figure = mismatch_plots.acceptance(batch, methods, magnified=True)
+        figure = mismatch.acceptance(batch, methods, magnified=True)
         picture(say.MAGNIFIED_TITLE, figure, key="magnified", caption=say.MAGNIFIED)
     if methods:
         with st.expander(say.EXPLAINED):
@@ -75,19 +76,19 @@ def _regions(batch: TokenBatch) -> None:
 def _where(record: StepRecord) -> None:
     batch, lacks = record.batch, missing(record)
     _row(
-        tail=mismatch_plots.tail(batch),
-        position=mismatch_plots.by_position(batch),
-        length=mismatch_plots.by_length(batch, SEQUENCE_METHODS),
+        tail=mismatch.tail(batch),
+        position=mismatch.by_position(batch),
+        length=mismatch.by_length(batch, SEQUENCE_METHODS),
     )
     second = {}
     if "response_ids" in lacks:
         st.caption(say.NO_IDS)
     else:
-        labels = mismatch_plots.token_labels(record)
-        second["tokens"] = mismatch_plots.by_token(batch, labels)
-        second["tokens_mean"] = mismatch_plots.by_token(batch, labels, mean=True)
+        labels = mismatch.token_labels(record)
+        second["tokens"] = mismatch.by_token(batch, labels)
+        second["tokens_mean"] = mismatch.by_token(batch, labels, mean=True)
     if len(_lags(record)) > 1:
-        second["lag"] = mismatch_plots.by_lag(batch, record.step)
+        second["lag"] = mismatch.by_lag(batch, record.step)
     if second:
         _row(**second)
 
@@ -96,7 +97,7 @@ def _lags(record: StepRecord) -> list[int]:
     """Which lags the step has; none if it does not say."""
     if "policy_versions" in missing(record):
         return []
-    return mismatch_plots.lags(record.batch, record.step).unique().tolist()
+    return mismatch.lags(record.batch, record.step).unique().tolist()
 
 
 def _row(**figures: Figure) -> None:

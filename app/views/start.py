@@ -3,20 +3,21 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import data
-import state
 import streamlit as st
-import training_data
-import words
-import words_start as say
-from views.picture import picture
-from words_start import Story
+from browser.picture import picture
+from data import runs as data
+from data import study as training_data
+from remembered import session as state
+from words import start as say
+from words import words
+from words.start import Story
 
-from rlcorr import mismatch_plots, plots, runs, study_plots
+from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.errors import UsageError
-from rlcorr.regions import SEQUENCE_METHODS
+from rlcorr.figures import correction, mismatch, study
+from rlcorr.records import runs
+from rlcorr.records.study import study_path
 from rlcorr.report import describe
-from rlcorr.study import study_path
 from rlcorr.types import TokenBatch
 
 HEIGHT = 215  # pixels of a picture: three stories fit one screen
@@ -71,20 +72,20 @@ def _newest(run: Path) -> tuple[int, TokenBatch]:
 
 def _density(story: Story, run: Path) -> float:
     step, batch = _newest(run)
-    _picture(say.DENSITY_TITLE, plots.probability_density(batch), say.DENSITY, story, data.source(run, step))
+    _picture(say.DENSITY_TITLE, correction.probability_density(batch), say.DENSITY, story, data.source(run, step))
     return _k3(batch)
 
 
 def _lengths(story: Story, run: Path) -> float:
     step, batch = _newest(run)
-    figure = mismatch_plots.by_length(batch, SEQUENCE_METHODS)
+    figure = mismatch.by_length(batch, SEQUENCE_METHODS)
     _picture(say.LENGTH_TITLE, figure, say.LENGTH, story, data.source(run, step))
     return _k3(batch)
 
 
 def _reward(story: Story, run: Path) -> None:
     table = training_data.table(say.STUDY)
-    figure = study_plots.study_curves(table.rows, say.REWARD_PRESETS, "reward")
+    figure = study.study_curves(table.rows, say.REWARD_PRESETS, "reward")
     _picture(say.REWARD_TITLE, figure, say.REWARD, story, table.source)
 
 
@@ -92,7 +93,7 @@ def _k3(batch: TokenBatch) -> float:
     return data.corrected(batch, data.NO_CORRECTION)[1]["k3_kl"]
 
 
-def _picture(title: str, figure: plots.Figure, caption: str, story: Story, source: str) -> None:
+def _picture(title: str, figure: correction.Figure, caption: str, story: Story, source: str) -> None:
     figure.layout.height = HEIGHT
     picture(title, figure, key=f"picture_{story.title}", caption=caption, source=source)
 

@@ -1,19 +1,16 @@
 """The Tokens view, a microscope: responses coloured by their ratios, and every number of one token."""
 
-import controls
-import state
 import streamlit as st
-import words
-import words_tokens
-from token_text import SHADES, ShownResponse, pages_of, token_text
+from browser.token_text import SHADES, ShownResponse, pages_of, token_text
+from controls import pickers as controls
+from remembered import session as state
 from torch import Tensor
+from words import tokens as words_tokens
+from words import words
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, correct, plots, runs
-from rlcorr.errors import UsageError
-from rlcorr.presets import Preset
-from rlcorr.ratios import ratio
-from rlcorr.token_formulas import formulas
-from rlcorr.token_story import (
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, correct
+from rlcorr.analysis.token_formulas import formulas
+from rlcorr.analysis.token_story import (
     furthest_token,
     mean_ratios,
     ordered_rows,
@@ -22,6 +19,11 @@ from rlcorr.token_story import (
     text_kind,
     token_story,
 )
+from rlcorr.errors import UsageError
+from rlcorr.figures import correction
+from rlcorr.presets import Preset
+from rlcorr.ratios import ratio
+from rlcorr.records import runs
 
 TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
 SMALL_CODE = "<style>.st-key-tokens_formulas code { font-size: 0.8rem }</style>"
@@ -104,12 +106,12 @@ def _shown(
     strengths: Tensor,
     rows: list[int],
 ) -> list[ShownResponse]:
-    fates = plots.token_fates(record.batch, result, config)
+    fates = correction.token_fates(record.batch, result, config)
     means, rewards = mean_ratios(record.batch, result), record.batch.rewards
     shown = []
     for row in rows:
         count = len(texts[row])
-        rejected = int((fates[row] == plots.FATES.index("rejected")).sum())
+        rejected = int((fates[row] == correction.FATES.index("rejected")).sum())
         reward = None if rewards is None else float(rewards[row])
         shown.append(
             ShownResponse(

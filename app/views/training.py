@@ -2,21 +2,22 @@
 
 from functools import partial
 
-import controls
-import data
-import overlaid
-import state
 import streamlit as st
-import words
-import words_training as say
-from views.live import follow, train
-from views.picture import picture
-from views.study import study
+from browser.picture import picture
+from controls import overlaid
+from controls import pickers as controls
+from data import runs as data
+from remembered import session as state
+from views.training_live import follow, train
+from views.training_study import study
+from words import training as say
+from words import words
 
-from rlcorr import CorrectionConfig, training_plots
+from rlcorr import CorrectionConfig
 from rlcorr.errors import unknown
+from rlcorr.figures import training
+from rlcorr.records.runs import DamagedFile
 from rlcorr.report import PREFIX
-from rlcorr.runs import DamagedFile
 
 VIEWS = {
     "Mismatch": "views/mismatch.py",
@@ -75,14 +76,14 @@ def _curves(chosen: state.Selection) -> None:
     if not any(rows.values()):
         return
     if others:
-        st.html(words.swatches(training_plots.run_colours(list(rows))))
+        st.html(words.swatches(training.run_colours(list(rows))))
         st.caption(say.DOTTED)
     source = data.source(chosen.run, None) if len(rows) == 1 else say.several(list(rows))
-    panels = list(training_plots.PANELS.items())
+    panels = list(training.PANELS.items())
     for first in range(0, len(panels), ACROSS):
         for place, (name, panel) in zip(st.columns(ACROSS), panels[first : first + ACROSS], strict=False):
             title, caption = say.CURVES[name]
-            figure = training_plots.over_steps(panel, rows, at=chosen.step, recorded=chosen.steps)
+            figure = training.over_steps(panel, rows, at=chosen.step, recorded=chosen.steps)
             key = f"curve_{name}"
             with place:
                 clicked = partial(_clicked, key, chosen.steps)
@@ -93,7 +94,7 @@ def _curves(chosen: state.Selection) -> None:
 def _clicked(key: str, steps: tuple[int, ...]) -> None:
     place = st.session_state[key]["click"]["x"]
     if steps:
-        controls.show_step(training_plots.nearest(steps, place))
+        controls.show_step(training.nearest(steps, place))
 
 
 def _step(chosen: state.Selection, step: int) -> None:

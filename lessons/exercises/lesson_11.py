@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from rlcorr.check import Exercise, Mistake
+from rlcorr.teaching.check import Exercise, Mistake
 
 # --- exercise 1: the tightest band that keeps a share ---
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rlcorr.check import Exercise, Mistake
+from rlcorr.teaching.check import Exercise, Mistake
 
 NAN = math.nan
 

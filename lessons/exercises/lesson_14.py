@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcorr.check import Exercise, Mistake
+from rlcorr.teaching.check import Exercise, Mistake
 
 
 def _largest(row: list[float], k: int) -> list[int]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct
-from rlcorr.check import Exercise, Mistake
 from rlcorr.objective import aggregate
+from rlcorr.teaching.check import Exercise, Mistake
 
 TREATMENT = CorrectionConfig(
     rollout_is="token",

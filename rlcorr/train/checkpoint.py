@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcorr import runs
 from rlcorr.errors import UsageError
-from rlcorr.train.ahead import Order
-from rlcorr.train.prepare import Session
-from rlcorr.train.ranks import full_optimizer_state, full_state, load_state
+from rlcorr.records import runs
+from rlcorr.train.learner.ranks import full_optimizer_state, full_state, load_state
+from rlcorr.train.rollout.batch_queue import Order
+from rlcorr.train.session import Session
 
 FILE = Path("checkpoint", "trainer.pt")
 

@@ -9,9 +9,9 @@ from rlcorr.advantages import GROUPED
 from rlcorr.config import KL_ESTIMATORS, CorrectionConfig, LossConfig, LossType
 from rlcorr.errors import UsageError, unknown
 from rlcorr.presets import PRESETS, preset
-from rlcorr.runs import ROOT
-from rlcorr.train.model_source import check_model
-from rlcorr.train.tasks import TASKS
+from rlcorr.records.runs import ROOT
+from rlcorr.train.inputs.model_source import check_model
+from rlcorr.train.inputs.tasks import TASKS
 
 EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]

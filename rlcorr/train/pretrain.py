@@ -8,15 +8,15 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr import runs
-from rlcorr.runs import RunManifest
-from rlcorr.train.collect import greedy_accuracy
+from rlcorr.records import runs
+from rlcorr.records.runs import RunManifest
 from rlcorr.train.config import PretrainConfig, RolloutConfig
-from rlcorr.train.model import Policy, new_lm, new_moe_lm
-from rlcorr.train.recorder import git_commit, hardware, versions
-from rlcorr.train.rollout import Samples, TransformersEngine, to_batch
-from rlcorr.train.tasks import ALPHABET, Example, examples, get_task
-from rlcorr.train.tokenizer import character_tokenizer, encode, eos_id
+from rlcorr.train.inputs.tasks import ALPHABET, Example, examples, get_task
+from rlcorr.train.inputs.tokenizer import character_tokenizer, encode, eos_id
+from rlcorr.train.learner.policy import Policy, new_lm, new_moe_lm
+from rlcorr.train.output.recorder import git_commit, hardware, versions
+from rlcorr.train.rollout.collect import greedy_accuracy
+from rlcorr.train.rollout.engine import Samples, TransformersEngine, to_batch
 from rlcorr.types import TokenBatch
 
 NEW = {"qwen2": new_lm, "qwen3_moe": new_moe_lm}

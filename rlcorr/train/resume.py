@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from rlcorr import runs
 from rlcorr.errors import UsageError, unknown
+from rlcorr.records import runs
 from rlcorr.train.checkpoint import FILE
 from rlcorr.train.config import TrainConfig
 

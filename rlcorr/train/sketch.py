@@ -16,17 +16,17 @@ from torch.func import functional_call, jvp, vmap
 from transformers import PreTrainedModel
 
 from rlcorr.advantages import whiten
+from rlcorr.gradients.contributions import NextTokens, Reference, Sketch
 from rlcorr.masked import masked_sum
-from rlcorr.score_sums import NextTokens, Reference, Sketch
-from rlcorr.train.collect import batch_of, collect
 from rlcorr.train.config import RolloutConfig, Sampling, TrainConfig
-from rlcorr.train.microbatch import lengths_of, plan, take
-from rlcorr.train.model import Policy
-from rlcorr.train.prepare import Session
-from rlcorr.train.ranks import ALONE
-from rlcorr.train.rollout import TransformersEngine, left_padded
-from rlcorr.train.score import score, with_advantages
-from rlcorr.train.tasks import examples
+from rlcorr.train.inputs.tasks import examples
+from rlcorr.train.learner.microbatch import lengths_of, plan, take
+from rlcorr.train.learner.policy import Policy
+from rlcorr.train.learner.ranks import ALONE
+from rlcorr.train.learner.score import score, with_advantages
+from rlcorr.train.rollout.collect import batch_of, collect
+from rlcorr.train.rollout.engine import TransformersEngine, left_padded
+from rlcorr.train.session import Session
 from rlcorr.types import TokenBatch
 
 TOGETHER = 8

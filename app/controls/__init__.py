@@ -1,0 +1,1 @@
+"""From a person's hand to a configuration: pickers, bounds, choices, dragging, links, uploads."""

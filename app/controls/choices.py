@@ -1,0 +1,82 @@
+"""Changing a configuration beyond its bounds: what is weighed, how, which rules reject, what the loss is divided by."""
+
+import math
+from dataclasses import replace
+from typing import Any, get_args
+
+import streamlit as st
+from remembered import session as state
+from remembered.session import Choice
+from words import words
+
+from rlcorr import CorrectionConfig, RejectionRule
+from rlcorr.config import RULE_NAMES, Denominator, Divergence, WeightLevel, WeightMode
+
+NONE = "none"
+
+
+def choices_of(config: CorrectionConfig) -> list[Choice]:
+    """What can be picked, with the configuration's own values."""
+    return [
+        Choice("level", "Weights", config.rollout_is or NONE, (NONE, *get_args(WeightLevel)), words.LEVEL),
+        Choice("mode", "Outside the bounds", config.rollout_is_mode, get_args(WeightMode), words.MODE),
+        Choice("rules", "Rejection rules", _names(config), tuple(RULE_NAMES), words.RULES, several=True),
+        Choice("denominator", "Divide by", config.denominator, get_args(Denominator), words.DENOMINATOR),
+        Choice("normalise", "Mean weight", _mean(config), ("as it is", "one"), words.NORMALISE),
+    ]
+
+
+def controls(choices: list[Choice]) -> None:
+    """A box for each choice."""
+    for c in choices:
+        key, now = f"{c.key}_{state.token(state.side_of(c.key) + state.CHOICES)}", state.choice(c)
+        if c.several:
+            value = ",".join(st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help))
+        else:
+            value = st.selectbox(c.label, c.options, index=c.options.index(now), key=key, help=c.help)
+        state.picked(c, value)
+
+
+def edited(config: CorrectionConfig, choices: list[Choice]) -> CorrectionConfig:
+    """The configuration with these choices. Raises `UsageError` where they contradict each other."""
+    level, mode, rules, denominator, mean = map(state.choice, choices)
+    own = {rule.name: rule for rule in config.rollout_rs}
+    changes: dict[str, Any] = {
+        "rollout_is": None if level == NONE else level,
+        "rollout_is_mode": mode,
+        "rollout_rs": tuple(own.get(name) or usual_rule(name) for name in rules.split(",") if name),
+        "denominator": denominator,
+        "rollout_is_batch_normalize": mean == "one",
+    }
+    return replace(config, **changes)
+
+
+def usual_rule(name: str) -> RejectionRule:
+    """A rule with bounds to start from: numbers that public presets use for its kind, where they have it."""
+    _, divergence, reduce, _ = RULE_NAMES[name]
+    if divergence == "k1":
+        lower, upper = RATIO_BOUNDS[reduce]
+    else:
+        lower, upper = DIVERGENCE_BOUNDS[divergence]
+    if reduce == "sum" and divergence not in ("k1", "mult_error"):
+        lower, upper = (None if lower is None else 10 * lower), 10 * upper
+    if reduce == "min":
+        upper = math.inf
+    return RejectionRule.named(name, lower=lower, upper=upper)
+
+
+RATIO_BOUNDS: dict[str | None, tuple[float | None, float]] = {
+    None: (0.5, 2.0), "sum": (0.5, 2.0), "mean": (0.999, 1.001), "max": (None, 100.0), "min": (1e-4, math.inf),
+}  # fmt: skip
+DIVERGENCE_BOUNDS: dict[Divergence, tuple[float | None, float]] = {
+    "k2": (None, 0.01), "k3": (None, 0.01), "binary_kl": (None, 2.0), "prob_diff": (-0.2, 0.2),
+    "signed_kl": (-0.05, 0.05), "tv": (None, 2.0), "mult_error": (None, 2.0),
+}  # fmt: skip
+
+
+def _names(config: CorrectionConfig) -> str:
+    return ",".join(rule.name for rule in config.rollout_rs)
+
+
+def _mean(config: CorrectionConfig) -> str:
+    return "one" if config.rollout_is_batch_normalize else "as it is"

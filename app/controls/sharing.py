@@ -1,0 +1,92 @@
+"""What every page shares: its heading with a link to copy, controls that a link hides, and the projector mode."""
+
+import streamlit as st
+from browser.copy_link import copy_link
+from remembered import session as state
+from streamlit.delta_generator import DeltaGenerator
+from words import links as say
+from words import words
+
+from rlcorr.errors import unknown
+
+PLACES = {
+    "run_picker": ".st-key-pickers",
+    "upload": ".st-key-upload",
+    "preset": ".st-key-preset",
+    "bounds": ".st-key-bounds, .st-key-live_bound",
+    "choices": ".st-key-choices",
+    "methods": ".st-key-methods",
+    "budget": ".st-key-budget",
+    "use_it": ".st-key-use_it",
+    "second": ".st-key-second, .st-key-b-live_bound",
+    "training": ".st-key-train, .st-key-live_stop, .st-key-part button:last-of-type",
+    "explanations": ".st-key-what_is_this",
+    "links": ".st-key-links",
+}
+"""Name in hide= → where it is on a page. Hidden controls keep their values; the keyboard does not reach them."""
+
+LEFT_COLUMN = frozenset(("preset", "bounds", "choices"))
+BELOW = ("budget", "second")
+"""Without those, the column that holds them has no use, unless one of these is shown in it."""
+LARGE = """
+html { font-size: 21px }
+.stCaption, [data-testid="stCaptionContainer"], .st-key-what_is_this { display: none }
+.st-key-numbers > *, .st-key-sizes > * { width: auto !important }
+.stMainBlockContainer { max-width: none; padding-left: 2rem; padding-right: 2rem }
+"""
+
+
+def hidden() -> frozenset[str]:
+    """What the link that opened the app hides; for the whole visit, whatever view is shown."""
+    raw = st.query_params.get("hide", st.session_state.get("hide", ""))
+    st.session_state["hide"] = raw
+    if raw and "hide" not in st.query_params:  # another view has emptied the URL
+        st.query_params["hide"] = raw
+    return frozenset(name for name in raw.split(",") if name)
+
+
+def apply(names: frozenset[str], *, without_pickers: bool, another_view: bool) -> None:
+    """Hide what is to be hidden, make the type large if that is wanted, and name what is wrong in the URL."""
+    for name in sorted(names - set(say.HIDEABLE)):
+        st.warning(words.plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
+    gone = names | ({"run_picker", "upload"} if without_pickers else set())
+    places = [place for name, place in PLACES.items() if name in gone]
+    if names >= LEFT_COLUMN:
+        others = "".join(f":not(:has({PLACES[name]}))" for name in BELOW if name not in names)
+        places.append(f"[data-testid='stColumn']:has({PLACES['preset']}){others}")
+    rules = f"{', '.join(places)} {{ display: none }}" if places else ""
+    st.html(f"<style>{rules}{LARGE if _projector(another_view) else ''}</style>")
+
+
+def _projector(another_view: bool) -> bool:
+    """Whether the URL wants it. A change of view empties the URL, and does not end it."""
+    got = st.query_params.get("projector")
+    if got is None and another_view and st.session_state.get("projector"):
+        got = st.query_params["projector"] = "1"
+    if got not in (None, "0", "1"):
+        st.warning(words.plain(say.WRONG_PROJECTOR.format(got=got)))
+    st.session_state["projector"] = got == "1"
+    return st.session_state["projector"]
+
+
+def _toggled() -> None:
+    if st.session_state["projector"]:
+        st.query_params["projector"] = "1"
+    else:
+        st.query_params.pop("projector", None)
+
+
+def heading(title: str) -> DeltaGenerator:
+    """The page's name and what to look for; the place for the link beside the name."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"#### {title}", width="stretch")
+        place = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
+    st.markdown(words.LOOK[title])
+    return place
+
+
+def links(place: DeltaGenerator) -> None:
+    """The link to this page, with the run and the step that the URL leaves to the newest, and the projector switch."""
+    with place:
+        copy_link(say.COPY, state.placed(), words=say.LINK, key="copy_link")
+        st.toggle(say.PROJECTOR, key="projector", help=say.PROJECTOR_HELP, on_change=_toggled)

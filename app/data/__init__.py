@@ -1,0 +1,1 @@
+"""Runs, sketches, the study and the lessons, cached by what the disk says."""

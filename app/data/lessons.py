@@ -1,0 +1,43 @@
+"""The lessons, as lessons/index.toml lists them."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson; its slug begins with its number."""
+
+    slug: str
+    title: str
+    claim: str
+    minutes: int
+    level: str
+    prerequisites: tuple[str, ...]
+    hardware: str
+
+
+def lessons() -> list[Lesson]:
+    """In reading order."""
+    index = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+    return [
+        Lesson(slug=slug, **entry | {"prerequisites": tuple(entry["prerequisites"])}) for slug, entry in index.items()
+    ]
+
+
+def notes_for_teachers() -> str:
+    """lessons/TEACHING.md without its title, with small headings, and links that stay in this app."""
+    text = (LESSONS / "TEACHING.md").read_text(encoding="utf-8")
+    return text.partition("\n")[2].replace("\n## ", "\n##### ").replace("](http://localhost:8501/", "](/")
+
+
+def notebook(slug: str) -> str:
+    """Its path in the repository."""
+    return f"lessons/{slug}.ipynb"
+
+
+def number(slug: str) -> str:
+    return slug.partition("_")[0]

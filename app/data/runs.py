@@ -1,0 +1,258 @@
+"""Reading runs for the pages, cached by what the file system says. Callers must not change what they get."""
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import streamlit as st
+from controls import uploads
+from torch import Tensor
+from words import words
+
+from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
+from rlcorr.analysis import budget
+from rlcorr.analysis.sweep import Sweep, Swept
+from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
+from rlcorr.diagnostics import Named, measure_pairs
+from rlcorr.ratios import over_sequence, ratio
+from rlcorr.records import runs
+from rlcorr.report import PREFIX
+
+STALLED_AFTER = 60.0
+"""Seconds without a changed file after which a run that calls itself running has stopped."""
+
+CURVE_POINTS = 200
+
+NO_CORRECTION = CorrectionConfig()
+
+Stamp = tuple[int, int]
+"""(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """Whether a run is alive: a key of words.STATUS, and the age of its newest file in seconds."""
+
+    status: str
+    age: float
+
+
+@dataclass(frozen=True)
+class Response:
+    """One sampled response, and the geometric mean of its token ratios."""
+
+    prompt: str
+    text: str
+    reward: float
+    mean_ratio: float
+
+
+def known() -> dict[str, Path]:
+    """slug → run: the committed ones, the local ones, and the files that this visitor has dropped."""
+    return runs.list_runs() | uploads.mine()
+
+
+def stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:  # not written yet, or being replaced at this moment
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def pulse(run: Path) -> tuple[Stamp, ...]:
+    """Three stats that change with every step: cheap enough to compare every two seconds."""
+    return tuple(stamp(run / name) for name in ("manifest.json", "metrics.jsonl", "steps"))
+
+
+def has_steps(run: Path) -> bool:
+    return next((run / "steps").glob("*.parquet"), None) is not None
+
+
+def newest(known: dict[str, Path]) -> str:
+    """The newest local run that has a step; else the first recorded run."""
+    local = [slug for slug, path in known.items() if path.parent == runs.LOCAL and has_steps(path)]
+    return local[0] if local else next(iter(known))
+
+
+def life(run: Path) -> Life:
+    """The manifest's status, unless it says running and nothing has changed for a minute."""
+    age = time.time() - max(mtime for mtime, _ in pulse(run)) / 1e9
+    try:
+        status = manifest(run).status
+    except runs.DamagedFile:
+        status = "unknown"
+    return Life("stopped" if status == "running" and age > STALLED_AFTER else status, age)
+
+
+def manifest(run: Path) -> runs.RunManifest:
+    """Raises `DamagedFile`."""
+    return _manifest(run, stamp(run / "manifest.json"))
+
+
+def metric_rows(run: Path) -> list[dict]:
+    """The rows of metrics that name a step."""
+    rows = _metric_rows(run, stamp(run / "metrics.jsonl"))
+    return [row for row in rows if isinstance(row["step"], int)]
+
+
+def series(rows: list[dict], key: str) -> list[float | None]:
+    """One metric over the rows; None where a row has no finite number for it."""
+    values = (row.get(key) for row in rows)
+    return [v if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
+
+
+def step(run: Path, number: int) -> runs.StepRecord:
+    """Raises `DamagedFile`."""
+    return _step(run, number, stamp(runs.step_path(run, number)))
+
+
+def source(run: Path, number: int | None) -> str:
+    """Where a picture comes from, in one line: run, step, seed, and the first digits of the sha256 of the step's file
+    (of what is on the disk where the manifest does not have it yet). Without a step, that of the metrics over all."""
+    path = run / "metrics.jsonl" if number is None else runs.step_path(run, number)
+    if number is None and not path.is_file():
+        return run.name
+    try:
+        known = manifest(run)
+    except runs.DamagedFile:
+        seed, hashed = "unknown", None
+    else:
+        seed, hashed = known.seed, known.files.get(path.relative_to(run).as_posix())
+    steps = "" if number is None else f" · step {number}"
+    return f"{run.name}{steps} · seed {seed} · {digest(path, hashed)}"
+
+
+def digest(path: Path, hashed: str | None = None) -> str:
+    """The first digits of a file's sha256, which need not be computed where it is known."""
+    return (hashed or _sha256(path, stamp(path)))[:12]
+
+
+def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
+    """The newest step that can be read, and a sentence about each newer one that cannot."""
+    problems = []
+    for number in reversed(steps):
+        try:
+            step(run, number)
+        except runs.DamagedFile as error:
+            problems.append(str(error))
+        else:
+            return number, problems
+    return None, problems
+
+
+def verified(run: Path) -> runs.Report:
+    """The check of every file of the run, repeated only if one of them changed."""
+    files = sorted(p for p in run.rglob("*") if p.is_file())
+    return _verified(run, tuple((p.name, *stamp(p)) for p in files))
+
+
+def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
+    """The correction, and its metrics without verl's prefix."""
+    result = correct(batch, config)
+    report = metrics(measure(batch, result, config, _pairs(batch)))
+    return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
+
+
+@lru_cache(maxsize=16)
+def _pairs(batch: TokenBatch) -> list[Named]:
+    return measure_pairs(batch)
+
+
+Identity = tuple[str, int, Stamp]
+"""What a batch is known by: its run, its step, the state of its file."""
+
+
+def identity(run: Path, number: int) -> Identity:
+    return str(run), number, stamp(runs.step_path(run, number))
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The metrics of a correction over one of its bounds."""
+
+    sweep: Sweep
+    thresholds: list[float]
+    found: Swept[Tensor]
+
+
+def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side) -> Curves:
+    """Wherever that bound is now. Raises `UsageError` where no item is off."""
+    return _curves(of, all_but(config, rule, side), side, batch, config, rule)
+
+
+def affordable(
+    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, kind: words.Budget, share: float
+) -> float:
+    """The threshold that a budget allows, wherever the bounds are now. Raises `UsageError` where none does."""
+    return _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
+
+
+def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
+    """A configuration but for one bound: the same text wherever the bound is."""
+    sign = -1.0 if side == "lower" else 1.0
+    anywhere = math.exp(sign) if is_ratio(config, swept(config, rule)) else sign
+    return repr(at_threshold(config, anywhere, rule, side))
+
+
+def furthest(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
+    """The responses whose mean log-ratio is largest in size."""
+    d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
+    rewards = record.batch.tensors()["rewards"].tolist()
+    means = ratio(d).tolist()
+    rows = d.abs().argsort(descending=True, stable=True)[:count].tolist()
+    return [Response(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]
+
+
+# cache_resource hands out the object itself: copying a step costs more than correcting it.
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _manifest(run: Path, version: Stamp) -> runs.RunManifest:
+    return runs.read_manifest(run)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _metric_rows(run: Path, version: Stamp) -> list[dict]:
+    return runs.read_metrics(run)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _step(run: Path, number: int, version: Stamp) -> runs.StepRecord:
+    return runs.read_step(run, number)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _curves(
+    of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
+) -> Curves:
+    thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
+    sweep = budget.index(_batch, _config, _rule)
+    return Curves(sweep, thresholds, budget.over(sweep, _config, thresholds, _rule, side))
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _affordable(
+    of: Identity,
+    what: str,
+    kind: words.Budget,
+    share: float,
+    _batch: TokenBatch,
+    _config: CorrectionConfig,
+    _rule: int | None,
+) -> float:
+    solve = budget.keep_at_least if kind == "keep" else budget.ess_at_least
+    return solve(_batch, _config, share, _rule)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _sha256(path: Path, version: Stamp) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _verified(run: Path, versions: tuple) -> runs.Report:
+    return runs.verify(run)

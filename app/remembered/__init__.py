@@ -1,0 +1,1 @@
+"""What the session and the URL hold."""

@@ -1,0 +1,150 @@
+"""A training beside the app: how far it is, its last batch, and starting and stopping one."""
+
+import streamlit as st
+from controls import pickers as controls
+from data import runs as data
+from remembered import session as state
+from words import training as say
+from words import words
+
+from rlcorr.command import launch
+from rlcorr.command.launch import Training
+from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+
+ERROR = "live_error"
+NAMES, PER_ROW = list(say.FIELDS), 4
+
+
+def follow(chosen: state.Selection) -> None:
+    """What is in progress, or ended last, wherever it was started."""
+    _follow(chosen, launch.in_progress())
+
+
+def train() -> None:
+    """Unless it is forbidden, or one is in progress, the form that starts a training."""
+    with st.container(key="train"):
+        _train()
+
+
+def _train() -> None:
+    if launch.is_forbidden():
+        st.info(words.plain(say.FORBIDDEN.format(name=launch.FORBID)))
+    elif launch.in_progress():
+        st.info(say.ONE_AT_A_TIME)
+    else:
+        st.caption(say.LIVE_HELP)
+        _form()
+
+
+@st.fragment(run_every=2.0)
+def _follow(chosen: state.Selection, busy: bool) -> None:
+    """The training's own line on the page, renewed by itself; the page follows when it starts or ends."""
+    if launch.in_progress() != busy or st.session_state.pop("live_shown", False):
+        st.rerun()
+    if ERROR in st.session_state:
+        st.error(words.plain(st.session_state.pop(ERROR)))
+    training = launch.last()
+    if training is not None:
+        _line(training, launch.outcome(training), chosen)
+
+
+def _line(training: Training, outcome: launch.Outcome, chosen: state.Selection) -> None:
+    if outcome not in ("running", "stopping"):
+        if st.session_state.get("live_dismissed") == training.pid:
+            return
+        (st.error if outcome == "failed" else st.info)(words.plain(say.STATES[outcome].format(run=training.run)))
+        if outcome == "failed":
+            st.code(launch.last_lines(training.run), language=None, wrap_lines=True)
+    else:
+        _bar(training, outcome)
+    with st.container(horizontal=True, key="live_buttons"):
+        _buttons(training, outcome, chosen)
+
+
+def _bar(training: Training, outcome: launch.Outcome) -> None:
+    said = say.STATES[outcome].format(run=training.run)
+    run = runs.LOCAL / training.run
+    try:
+        progress = launch.progress(data.manifest(run).config, data.metric_rows(run))
+    except runs.DamagedFile:
+        progress = None  # it has not written one yet
+    if progress is None or progress.step == 0:
+        st.progress(0.0, words.plain(f"{said} {say.WARMING}"))
+        return
+    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=say.duration(progress.seconds_left))}"
+    share = min(progress.step / progress.steps, 1.0)
+    st.progress(share, words.plain(f"{said} Step {progress.step} of {progress.steps}{left}"))
+
+
+def _buttons(training: Training, outcome: launch.Outcome, chosen: state.Selection) -> None:
+    steps = runs.list_steps(runs.LOCAL / training.run)
+    if steps and (chosen.slug, chosen.step) != (training.run, steps[-1]):
+        st.button(say.LAST_BATCH, key="live_show", on_click=_show, args=(training.run,))
+    if outcome not in ("running", "stopping"):
+        st.button(say.HIDE, key="live_hide", on_click=_hide, args=(training.pid,))
+    elif not launch.is_forbidden():
+        late = launch.may_kill(training)
+        waiting = outcome == "stopping" and not late
+        st.button(say.KILL if late else say.STOP, key="live_stop", on_click=_stop, disabled=waiting)
+
+
+def _show(run: str) -> None:
+    controls.show_run(run)
+    st.session_state["live_shown"] = True  # the pickers are outside the fragment
+
+
+def _hide(pid: int) -> None:
+    st.session_state["live_dismissed"] = pid
+
+
+def _stop() -> None:
+    try:
+        launch.stop()
+    except UsageError as error:
+        st.session_state[ERROR] = str(error)
+
+
+@st.fragment
+def _form() -> None:
+    """Typed fields, the command that they make, and the button."""
+    known = choices()
+    values = {}
+    for first in range(0, len(NAMES), PER_ROW):
+        for place, name in zip(st.columns(PER_ROW), NAMES[first : first + PER_ROW], strict=False):
+            with place:
+                values[name] = _field(name, known.get(name))
+    try:
+        request = TrainRequest(**values)
+    except UsageError as error:
+        st.error(words.plain(str(error)))
+        return
+    st.caption(say.COMMAND)
+    st.code(_command(request), language="bash", wrap_lines=True)
+    if st.button("Start", key="train_start", type="primary"):
+        try:
+            launch.start(options_of(request), task=request.task)
+        except UsageError as error:
+            st.session_state[ERROR] = str(error)
+        st.rerun()
+
+
+def _command(request: TrainRequest) -> str:
+    """With the name that the run will have, unless somebody else takes it first."""
+    named = [*options_of(request), "--run", runs.free_name(request.task)]
+    return launch.as_typed(launch.train_command(named))
+
+
+def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
+    """A list where there is one, else a number of its default's type."""
+    label, help = say.FIELDS[name]
+    default, key = getattr(TrainRequest(), name), f"train_{name}"
+    if options is not None:
+        return st.selectbox(label, options, index=options.index(default), key=key, help=help)
+    low, high = LIMITS[name]
+    if isinstance(default, int):
+        return st.number_input(label, int(low), int(high), default, key=key, help=help)
+    return st.number_input(
+        label, float(low), float(high), float(default), float(default) / 10, "%g", key=key, help=help
+    )

@@ -1,0 +1,1 @@
+"""Every sentence that the app says."""

@@ -1,0 +1,144 @@
+"""What the Compare view says, and its tables."""
+
+import math
+from collections.abc import Iterable
+
+from rlcorr.analysis.comparison import Agreement, GradientComparison, MetricPair
+from rlcorr.gradients.report import Interval
+from rlcorr.report import describe
+from words import words
+from words.gradient import NUMBERS
+
+EXPLAIN = (
+    "Two configurations on one batch, A and B: which tokens each trains on, what each token weighs, what every metric "
+    "and the gradient become. Or two batches under one configuration: two runs, or two steps of a run. A is what the "
+    "other pages show."
+)
+CONFIGURATIONS, RUNS = "two configurations", "two runs"
+MODE = "Compare"
+SWAP = "Swap A and B"
+HEADING = {"A": "##### A", "B": "##### B"}
+
+AGREEMENT = {
+    "Differ on": "Share of the response tokens that one of the two trains on and the other does not.",
+    "Jaccard": "Tokens that both train on, over tokens that at least one of them trains on. 1: the same tokens.",
+    "Only A": "Tokens that A trains on and B does not.",
+    "Only B": "Tokens that B trains on and A does not.",
+    "Neither": "Tokens that neither trains on.",
+}
+MASKS = (
+    "Rows are sequences, columns are tokens. A token is trained on where no rule rejects it and its weight is above 0 "
+    "(masking sets weights to 0). Where several tokens share a cell, a difference shows."
+)
+WEIGHTS = (
+    "Tokens that both train on, by their weight in A (across) and in B (up). Warm: B weighs more. Cool: A weighs more. "
+    "The outermost cells hold everything beyond."
+)
+HEADLINES = (
+    "kept_fraction", "trained_eff_sample_size", "trained_is_mean", "rollout_is_max", "rollout_is_oob_ratio",
+    "rollout_rs_masked_fraction", "rollout_rs_seq_masked_fraction", "ratio_eff_sample_size", "k3_kl", "abs_log_ratio",
+    "abs_log_ratio_max", "tokens",
+)  # fmt: skip
+METRICS = "Rest the pointer on a name for its definition. A dash: not measured under that configuration."
+DIFFERENT, EQUAL = "Other metrics that differ", "Other metrics that are equal"
+EACH = "Weights in {name}"
+
+GRADIENT = (
+    "Beside the on-policy gradient, with 95 % of the bootstrap samples in brackets. B − A is paired: both are measured "
+    "on the same samples, so the noise that they share cancels. 0 inside its bracket: not to be told apart."
+)
+GRADIENT_BARS = "Bias, noise and error of both, in units of the on-policy gradient, with 95 % bars."
+GRADIENT_DIFFERENCES = (
+    "B − A of the same. A bar that reaches over 0 tells nothing apart; to the left of it B is smaller."
+)
+BETWEEN = {
+    "Cosine, A with B": "Between the gradients that A and B have on this batch: 1 if their steps go the same way.",
+    "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
+    "cannot be told from noise.",
+    "B is better in": "Share of the bootstrap samples in which B has the smaller error.",
+}
+RUNS_INTRO = (
+    "The same configuration on two batches. Their tokens are not the same, so nothing is compared token by token: only "
+    "where the tokens lie, how large |Δ| becomes, and the metrics."
+)
+SAME_STEP = "A and B are the same step: every difference is 0."
+DENSITY = (
+    "Tokens by the probability in the engine (across) and in the trainer (up). Warm: likelier in the trainer. Cool: "
+    "likelier in the engine."
+)
+MAGNIFIED = (
+    "The difference, magnified: the ratio (up) over the engine's probability (across), on the same axes for A and B. "
+    "The outermost rows hold everything beyond."
+)
+TAIL = "Which share of the tokens differs by at least so much, in A and in B."
+NO_STEP_B = "Run B has no step yet."
+
+Hinted = tuple[str, str, list[str]]  # name, what it means, cells
+
+
+def batch_name(slug: str, step: int) -> str:
+    return words.plain(f"{slug}, step {step}")
+
+
+def agreement(found: Agreement) -> dict[str, str]:
+    """Label → text, in the order of AGREEMENT."""
+    shown = (
+        words.percent(found.differing),
+        words.number(found.jaccard),
+        f"{found.only_a:,}",
+        f"{found.only_b:,}",
+        f"{found.neither:,}",
+    )
+    return dict(zip(AGREEMENT, shown, strict=True))
+
+
+def metric_rows(pairs: Iterable[MetricPair]) -> list[Hinted]:
+    return [
+        (pair.key, describe(pair.key), [words.number(pair.a), words.number(pair.b), signed(pair.difference)])
+        for pair in pairs
+    ]
+
+
+def signed(value: float) -> str:
+    """With its sign; a dash where there is nothing to show."""
+    return "–" if math.isnan(value) else f"{value:+.4g}" if value else "0"
+
+
+def interval(found: Interval, *, sign: bool = False) -> str:
+    text = _signed if sign else short
+    return f"{text(found.value)} [{text(found.low)},\u00a0{text(found.high)}]"
+
+
+def gradient_rows(found: GradientComparison) -> list[Hinted]:
+    """Each number of both, and by how much it differs on the same samples."""
+    rows = (
+        ("Bias", found.a.relative_bias, found.b.relative_bias, found.bias),
+        ("Noise", found.a.noise, found.b.noise, found.noise),
+        ("Error", found.a.error, found.b.error, found.error),
+        ("Cosine", found.a.cosine, found.b.cosine, found.cosine),
+    )
+    return [
+        (name, NUMBERS[name], [interval(a), interval(b), interval(difference, sign=True)])
+        for name, a, b, difference in rows
+    ]
+
+
+def short(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def _signed(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:+.2f}"
+
+
+def table(header: list[str], rows: list[Hinted]) -> str:
+    """Literal text, in which a name explains itself."""
+    meanings = {name: hint for name, hint, _ in rows}
+    cells = [[name, *numbers] for name, _, numbers in rows]
+    return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{words.table(header, cells, meanings)}</div>"
+
+
+WHOLE_NUMBERS = """<style>
+.rl-pairs .rl-table td { overflow-wrap: normal }
+.rl-pairs .rl-table td:first-child { overflow-wrap: anywhere; min-width: 4rem }
+</style>"""

@@ -1,0 +1,313 @@
+"""A token's numbers in the formulas that made them, as lines of text that can be checked digit by digit.
+
+Measured numbers have at most four significant digits; bounds are written as they were configured. A result has only the
+digits that its printed operands give back: whoever types a line into a calculator finds what stands behind the equals
+sign. Where that leaves little, the number itself follows in parentheses.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable
+
+from rlcorr.analysis.token_story import RuleStory, TokenStory
+from rlcorr.config import UNCLIPPED, CorrectionConfig, Divergence, Reduce
+from rlcorr.ratios import SAFETY_BOUND
+
+_SYMBOLS: dict[Divergence, str] = {"k1": "log r", "tv": "|r − 1|", "mult_error": "e^|log r|"}
+_SUMS: dict[Reduce, str] = {"sum": "Σ", "mean": "mean", "max": "max", "min": "min"}
+_RATIOS: dict[Reduce, str] = {
+    "sum": "product of r", "mean": "geometric mean of r", "max": "largest r", "min": "smallest r",
+}  # fmt: skip
+_OF_LOG_RATIO: dict[Divergence, tuple[str, Callable[[float], float]]] = {
+    "k2": ("{}²/2", lambda d: d * d / 2),
+    "k3": ("exp({0}) − 1 − {0}", lambda d: math.expm1(d) - d),
+    "tv": ("|exp({}) − 1|", lambda d: abs(math.expm1(d))),
+    "mult_error": ("exp(|{}|)", lambda d: math.exp(abs(d))),
+}
+_FEW = 3
+"""Significant digits; with fewer, the number itself is added."""
+
+
+def formulas(story: TokenStory, config: CorrectionConfig) -> list[str]:
+    """The ratio, the weight, every rule, the contribution to the gradient, in this order; `config` as in the story.
+
+    A line is `name = expression = result`, a comparison with bounds, or the name of a rule and a colon, under which its
+    lines are indented; behind three spaces stand words.
+    """
+    rules = [line for rule in story.rules for line in _rule_lines(rule, story)]
+    return [*_ratio_lines(story), *_weight_lines(story, config), *rules, *_gradient_lines(story, config)]
+
+
+def _ratio_lines(story: TokenStory) -> list[str]:
+    """One line if the two log-probs give all digits of their difference, else one for it and one for its exp."""
+    old, rollout = digits(story.old_log_prob), digits(story.rollout_log_prob)
+    difference = _tidy(f"{_bracketed(old)} − {_bracketed(rollout)}")
+    d, edge = agreed(story.log_ratio, _read(old) - _read(rollout)), _clamped(story.log_ratio)
+    exp = _equation("r", "exp({})", (edge,), math.exp, story.ratio)
+    if abs(story.log_ratio) > SAFETY_BOUND:
+        return [_line(f"log r = {difference} = {d}", f"counts as {digits(edge)}"), exp]
+    if d != digits(edge):
+        return [_line(f"log r = {difference} = {d}", _exact(d, story.log_ratio)), exp]
+    return [f"r = exp({difference}) {exp.removeprefix('r ')}"]
+
+
+# --- weights ---
+
+
+def _weight_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
+    if config.rollout_is is None:
+        return [_line("w = 1", "no importance weights")]
+    lines = []
+    if config.rollout_is != "token":
+        reduce: Reduce = "sum" if config.rollout_is == "sequence" else "mean"
+        lines.append(_reduced(reduce, "log r", story.log_ratio, story.log_weight, story.tokens))
+        exp = _equation(_RATIOS[reduce], "exp({})", (_clamped(story.log_weight),), math.exp, story.raw_weight)
+        lines.append(exp)
+    bound = _truncated if config.rollout_is_mode == "truncate" else _masked
+    lines.append(bound(story, config.rollout_is_threshold_lower, config.rollout_is_threshold))
+    if story.norm_factor is not None:
+        operands = (story.bounded_weight, story.norm_factor)
+        note = "divided by the mean weight of what is kept"
+        lines.append(_equation("w", "{}/{}", operands, lambda w, mean: w / mean, story.weight, note))
+    return lines
+
+
+def _truncated(story: TokenStory, lower: float | None, upper: float) -> str:
+    raw = digits(story.raw_weight)
+    expression, again = raw, _read(raw)
+    if upper < math.inf:
+        expression, again = f"min({expression}, {_bound(upper)})", min(again, upper)
+    if lower is not None:
+        expression, again = f"max({_bound(lower)}, {expression})", max(lower, again)
+    if expression == raw:
+        return _line(f"w = {raw}", "without a bound")
+    return f"w = {expression} = {agreed(story.bounded_weight, again)}"
+
+
+def _masked(story: TokenStory, lower: float | None, upper: float) -> str:
+    kept = story.bounded_weight > 0
+    at = digits(story.raw_weight)
+    logs = (-math.inf if lower is None else math.log(lower), math.log(upper))
+    shown = _comparison(at, (lower, upper), kept, story.log_weight, logs, "log w − log ")
+    return f"{shown}, so w = {at if kept else 0}"
+
+
+# --- rules ---
+
+
+def _rule_lines(seen: RuleStory, story: TokenStory) -> list[str]:
+    rule = seen.rule
+    symbol = _SYMBOLS.get(rule.divergence, rule.divergence)
+    lines = []
+    if rule.divergence != "k1":
+        lines.append(_divergence(seen, story, symbol))
+    if rule.reduce is not None:
+        lines.append(_reduced(rule.reduce, symbol, seen.token_value, seen.statistic, story.tokens))
+    at = digits(seen.statistic)
+    if rule.divergence == "k1":
+        at = digits(_exp(seen.statistic))
+        if rule.reduce is not None:
+            lines.append(
+                _equation(_RATIOS[rule.reduce], "exp({})", (seen.statistic,), _exp, _exp(seen.statistic))
+            )  # fmt: skip
+    if not seen.inside and rule.applies_to != "all" and story.advantage is not None:
+        lines.append(_concern(seen, story, story.advantage))
+    less = "log r − log " if rule.divergence == "k1" else f"{symbol} − "
+    limits = (seen.lower, seen.upper)
+    shown = _comparison(at, (rule.lower, rule.upper), seen.inside, seen.statistic, limits, less)
+    verdict = "inside" if seen.inside else "outside, but not its concern" if seen.passes else "outside: rejected"
+    return [f"{rule.name}:", *(f"  {line}" for line in [*lines, _line(shown, verdict)])]
+
+
+def _concern(seen: RuleStory, story: TokenStory, advantage: float) -> str:
+    """Whether the rule looks at this token."""
+    if seen.rule.applies_to == "negative":
+        return f"A = {digits(advantage)} {'≥' if seen.passes else '<'} 0"
+    d = story.log_ratio
+    line = _equation("log r·A", "{}·{}", (d, advantage), lambda x, y: x * y, d * advantage)
+    return f"{line} {'≤' if seen.passes else '>'} 0"
+
+
+def _divergence(seen: RuleStory, story: TokenStory, symbol: str) -> str:
+    """The divergence of this token alone."""
+    value = seen.token_value
+    if seen.rule.divergence == "prob_diff":
+        pair = (story.old_prob, story.rollout_prob)
+        return _equation("prob_diff = π_old − π_rollout", "{} − {}", pair, lambda p, q: p - q, value)
+    if seen.coins is not None:
+        return _coins(symbol, *seen.coins, value)
+    template, function = _OF_LOG_RATIO[seen.rule.divergence]
+    d = _clamped(story.log_ratio)
+    note = f"log r counts as {digits(d)}" if abs(story.log_ratio) > SAFETY_BOUND else ""
+    return _equation(symbol, template, (d,), function, value, note)
+
+
+def _coins(name: str, p: float, q: float, token: float, rest: float, value: float) -> str:
+    """KL(P‖Q) = p·log p/q + (1−p)·log (1−p)/(1−q), and the same with P and Q exchanged."""
+    if name == "binary_kl":
+        template = "max({}·{} + {}·{}, {}·{} + {}·{})"
+        operands = (p, token, 1 - p, rest, q, -token, 1 - q, -rest)
+
+        def function(*x: float) -> float:
+            return max(x[0] * x[1] + x[2] * x[3], x[4] * x[5] + x[6] * x[7])
+
+        return _equation(name, template, operands, function, value)
+    if p == q:
+        return _line(f"{name} = 0", "π_old = π_rollout")
+    sign = 1 if p > q else -1
+    template = "{}·{} + {}·{}" if p > q else "−({}·{} + {}·{})"
+    operands = (q, -token, 1 - q, -rest)
+    return _equation(name, template, operands, lambda *x: sign * (x[0] * x[1] + x[2] * x[3]), value)
+
+
+def _reduced(reduce: Reduce, symbol: str, own: float, value: float, tokens: int) -> str:
+    """A number of the whole response: this token's part and the rest of it."""
+    name = f"{_SUMS[reduce]} {symbol}"
+    if tokens == 1:
+        return _line(f"{name} = {digits(value)}", "the only token")
+    if reduce in ("max", "min") or not math.isfinite(value):
+        note = "this token" if own == value else f"over {tokens} tokens; this one has {digits(own)}"
+        return _line(f"{name} = {digits(value)}", note)
+    note = f"this token and {tokens - 1} more"
+    if reduce == "sum":
+        return _equation(name, "{} + {}", (own, value - own), lambda x, y: x + y, value, note)
+    operands = (own, value * tokens - own)
+    return _equation(name, f"({{}} + {{}})/{tokens}", operands, lambda x, y: (x + y) / tokens, value, note)
+
+
+def _comparison(
+    at: str, bounds: tuple[float | None, float], inside: bool, statistic: float, limits: tuple[float, float], less: str
+) -> str:
+    """`0.5 ≤ 1.522 ≤ 2`, or the bound that is broken. `at` and `bounds` are what is printed, `statistic` and `limits`
+    what was compared; `less` stands before a bound that is subtracted from the statistic."""
+    if math.isnan(statistic):
+        return "nan lies outside every bound"
+    lower, upper = bounds
+    above, below = statistic - limits[1], statistic - limits[0]
+    if not inside and lower is not None and abs(below) <= abs(above):
+        return _against(at, "<", lower, below, less)
+    if not inside:
+        return _against(at, ">", upper, above, less)
+    # Compared was in the dtype of the batch: where a bound is met exactly, the difference may have the other sign.
+    if lower is None:
+        return _against(at, "≤", upper, min(above, 0.0), less)
+    low, high = _against(at, "≥", lower, max(below, 0.0), less), _against(at, "≤", upper, min(above, 0.0), less)
+    if low.startswith(at) and high.startswith(at):
+        return f"{_bound(lower)} ≤ {at}" if upper == math.inf else f"{_bound(lower)} ≤ {high}"
+    return high if low.startswith(at) else low
+
+
+def _against(at: str, sign: str, bound: float, gap: float, less: str) -> str:
+    """The comparison in the digits that are printed, or, where they do not tell the two apart, their difference."""
+    shown = _bound(bound)
+    holds = {"<": operator.lt, ">": operator.gt, "≤": operator.le, "≥": operator.ge}[sign]
+    return f"{at} {sign} {shown}" if holds(_read(at), _read(shown)) else f"{less}{shown} = {digits(gap)} {sign} 0"
+
+
+# --- the gradient ---
+
+
+def _gradient_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
+    """c = w·A/N for a mean over tokens at π_θ = π_old; in bypass mode r = π_θ/π_rollout is the loss's own ratio."""
+    c, advantage = story.contribution, story.advantage
+    if c is None or advantage is None:
+        return []
+    if story.rejected_by is not None:
+        return [_line("c = 0", "rejected")]
+    own_ratio = config.bypass_mode and config.loss_type not in UNCLIPPED
+    symbol, factor = ("r", story.ratio) if own_ratio else ("w", story.weight)
+    operands = (factor, advantage)
+    if math.isclose(factor * advantage / max(story.counted, 1), c, rel_tol=1e-3):
+        counted = f"{story.counted}"
+        return [_equation(f"c = {symbol}·A/N", f"{{}}·{{}}/{counted}", operands, lambda x, y: x * y / int(counted), c)]
+    if c == 0:
+        return [_line("c = 0", f"the clip of {config.loss_type} takes the gradient")]
+    return [_line(f"c = {digits(c)}", f"of the loss {config.loss_type}")]
+
+
+# --- digits ---
+
+
+def digits(x: float) -> str:
+    """x with four significant digits; a whole number below 10 000 as it is."""
+    x += 0.0  # −0 is 0
+    return f"{x:.0f}".replace("-", "−") if x % 1 == 0 and abs(x) < 1e4 else _rounded(x, _unit(x))
+
+
+def agreed(value: float, again: float) -> str:
+    """The value with the most digits, at most four, in which `again` agrees with it."""
+    if not (math.isfinite(value) and math.isfinite(again)) or digits(value) == digits(again):
+        return digits(value)
+    unit = _unit(value or again)
+    while _rounded(value, unit) != _rounded(again, unit):
+        unit += 1
+    return _rounded(value, unit)
+
+
+def _unit(x: float) -> int:
+    """The power of ten of the fourth significant digit."""
+    return int(f"{x:.3e}".split("e")[1]) - 3 if math.isfinite(x) else 0
+
+
+def _rounded(x: float, unit: int) -> str:
+    """x to the nearest multiple of 10^unit, every digit up to there written."""
+    if not math.isfinite(x):
+        return f"{x}".replace("inf", "∞").replace("-", "−")
+    x = round(x, -unit)
+    if x == 0:
+        return f"{0:.{max(-unit, 0)}f}"
+    size = math.floor(math.log10(abs(x) * (1 + 1e-12)))
+    text = f"{x:.{max(-unit, 0)}f}" if unit <= 0 and size >= -4 else f"{x:.{size - unit}e}"
+    return text.replace("-", "−")
+
+
+def _bound(x: float) -> str:
+    return f"{x:g}".replace("-", "−")
+
+
+def _read(text: str) -> float:
+    return float(text.replace("−", "-").replace("∞", "inf"))
+
+
+def _equation(
+    name: str,
+    template: str,
+    operands: tuple[float, ...],
+    function: Callable[..., float],
+    value: float,
+    note: str = "",
+) -> str:
+    """The template filled with the operands, and of the value the digits that they give back."""
+    texts = [digits(x) for x in operands]
+    result = agreed(value, function(*map(_read, texts)))
+    line = f"{name} = {_tidy(template.format(*map(_bracketed, texts)))} = {result}"
+    return _line(line, note, _exact(result, value))
+
+
+def _exact(shown: str, value: float) -> str:
+    """The number itself, where few of its digits are shown."""
+    mantissa = re.sub(r"[−.]|e.*", "", shown).lstrip("0")
+    return "" if shown == digits(value) or len(mantissa) >= _FEW else f"more exactly {digits(value)}"
+
+
+def _line(text: str, *notes: str) -> str:
+    words = "; ".join(note for note in notes if note)
+    return f"{text}   ({words})" if words else text
+
+
+def _bracketed(text: str) -> str:
+    return f"({text})" if text.startswith("−") else text
+
+
+def _tidy(expression: str) -> str:
+    """Without the brackets around a negative number that nothing stands before."""
+    return re.sub(r"(^|[(|]|, )\((−[^()]+)\)(?=[)|, ·/]|$)", r"\1\2", expression)
+
+
+def _clamped(d: float) -> float:
+    return d if math.isnan(d) else min(max(d, -SAFETY_BOUND), SAFETY_BOUND)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else x if math.isnan(x) else math.inf

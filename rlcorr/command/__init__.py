@@ -1,0 +1,1 @@
+"""`python -m rlcorr VERB`, and starting, following and stopping it from elsewhere."""

@@ -1,0 +1,87 @@
+"""What a page may ask of a training: names from lists and numbers within limits, and no text that anybody typed."""
+
+import importlib.util
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from rlcorr.errors import UsageError
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "steps": (1, 10_000),
+    "prompts_per_step": (2, 4096),
+    "seed": (0, 2**31 - 1),
+    "staleness": (0, 64),
+    "temperature": (0.05, 5.0),
+    "learning_rate": (1e-7, 1e-1),
+}
+"""Field → the lowest and the highest value."""
+
+OPTIONS = {
+    "preset": "--preset",
+    "task": "--task",
+    "engine": "--rollout.engine",
+    "dtype": "--rollout.dtype",
+    "kv_cache_dtype": "--rollout.kv-cache-dtype",
+    "staleness": "--rollout.staleness",
+    "temperature": "--rollout.temperature",
+    "learning_rate": "--optim.learning-rate",
+    "prompts_per_step": "--prompts-per-step",
+    "steps": "--steps",
+    "seed": "--seed",
+}
+"""Field → option of `python -m rlcorr train`."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """A training that a page can start. Raises `UsageError` for anything that is not on a list or within its limits."""
+
+    preset: str = "decoupled_token_is"
+    task: str = "addition"
+    engine: str = "auto"
+    dtype: str = "bfloat16"
+    kv_cache_dtype: str = "auto"
+    staleness: int = 0
+    temperature: float = 1.0
+    learning_rate: float = 3e-4
+    prompts_per_step: int = 256
+    steps: int = 400
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        known = choices()
+        for field in fields(self):
+            _check(field.name, getattr(self, field.name), type(field.default), known)
+        if self.kv_cache_dtype != "auto" and (self.engine == "transformers" or "vllm" not in known["engine"]):
+            raise UsageError(f"kv_cache_dtype {self.kv_cache_dtype!r} needs the vllm engine; got {self.engine}.")
+
+
+def _check(name: str, value: Any, wanted: type, known: dict[str, tuple[str, ...]]) -> None:
+    if type(value) is not wanted:
+        raise UsageError(f"{name} must be of type {wanted.__name__}; got {value!r}.")
+    if name in known and value not in known[name]:
+        raise UsageError(f"{name} must be one of {', '.join(known[name])}; got {value!r}.")
+    if name in LIMITS and not LIMITS[name][0] <= value <= LIMITS[name][1]:
+        low, high = LIMITS[name]
+        raise UsageError(f"{name} must be between {low:g} and {high:g}; got {value!r}.")
+
+
+def choices() -> dict[str, tuple[str, ...]]:
+    """Field → what can be chosen on this machine."""
+    from rlcorr.presets import PRESETS
+    from rlcorr.train.config import Dtype, EngineName, KvCacheDtype
+    from rlcorr.train.inputs.tasks import TASKS
+
+    has_vllm = importlib.util.find_spec("vllm") is not None
+    return {
+        "preset": tuple(PRESETS),
+        "task": tuple(TASKS),
+        "engine": tuple(name for name in get_args(EngineName) if has_vllm or name != "vllm"),
+        "dtype": get_args(Dtype),
+        "kv_cache_dtype": get_args(KvCacheDtype),
+    }
+
+
+def options_of(request: TrainRequest) -> list[str]:
+    """Of `python -m rlcorr train`."""
+    return [word for name, option in OPTIONS.items() for word in (option, str(getattr(request, name)))]

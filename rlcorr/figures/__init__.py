@@ -1,0 +1,1 @@
+"""Numbers become plotly figures, without a page or a file."""

@@ -1,0 +1,137 @@
+"""Figures of two corrections of one batch, or of two batches: A and B have one colour each."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlcorr.analysis.comparison import SHARED, GradientComparison, shared, trained_on
+from rlcorr.figures.axes import ratio_axis, span_of
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, Figure, Part, fade, figure
+from rlcorr.figures.correction import density, pair, ratio_density, token_map
+from rlcorr.gradients.report import Interval
+from rlcorr.types import CorrectionResult, TokenBatch
+
+COLOURS = {"A": ACROSS[1], "B": ACROSS[2]}
+
+_CELLS = 96  # per side
+_LEAST_SPAN = 0.02  # weights that are all 1 need an axis too
+_RANKS = 120  # points of a tail
+
+
+def mask_map(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Figure:
+    """Which tokens both, one or neither train on: rows are sequences, columns are tokens, padding is blank. Where
+    tokens share a cell, a difference shows. Raises `UsageError` where the results are of another batch."""
+    codes = shared(batch, a, b).cpu().numpy()
+    return token_map("shared", codes, SHARED[1:], (fade(KEPT, 0.3), REJECTED, *COLOURS.values()))
+
+
+def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Figure:
+    """Weight in B over weight in A of the tokens that both train on, counted in cells of two logarithmic axes: warm
+    above the diagonal, where B weighs more, cool below it. A note counts the tokens left out."""
+    both = batch.response_mask & trained_on(a) & trained_on(b)
+    log_a, log_b = (np.log(result.weights[both].double().cpu().numpy()) for result in (a, b))
+    span = max(span_of(log_a), span_of(log_b), _LEAST_SPAN)
+    box = ((-span, span), (-span, span))
+    counts, edges, _ = np.histogram2d(log_b.clip(-span, span), log_a.clip(-span, span), bins=_CELLS + 1, range=box)
+    rows, columns = np.indices(counts.shape)
+    cells = density(edges, edges, counts, np.sign(rows - columns), faintest=0.3)
+    cells["hovertemplate"] = "%{customdata} tokens near (%{x:.2g}, %{y:.2g}) in log w<extra></extra>"
+    diagonal = {"type": "scatter", "x": [-span, span], "y": [-span, span], "mode": "lines", "name": "equal"}
+    diagonal |= {"hoverinfo": "skip", "line": {"color": REJECTED, "width": 1}}
+    left_out = int(batch.response_mask.sum()) - int(both.sum())
+    note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.08, "text": f"{left_out:,} tokens not in both"}
+    axis = ratio_axis(span) | {"constrain": "domain"}
+    x, y = ({"title_text": f"weight in {name}", **axis} for name in COLOURS)
+    return figure([cells, diagonal], height=300, x=x, y=y | {"scaleanchor": "x"}, notes=[note] if left_out else [])
+
+
+def gradient_bars(found: GradientComparison) -> Figure:
+    """Bias, noise and error of both, with 95 % bars."""
+    traces = []
+    for (name, colour), report in zip(COLOURS.items(), (found.a, found.b), strict=True):
+        parts = {"bias": report.relative_bias, "noise": report.noise, "error": report.error}
+        traces.append(_bars(name, parts, colour))
+    y = {"title_text": "in units of the on-policy gradient", "rangemode": "tozero"}
+    made = figure(traces, height=300, x={"type": "category"}, y=y, legend=True)
+    return made.update_layout(barmode="group", bargap=0.3)
+
+
+def differences(found: GradientComparison) -> Figure:
+    """B − A of bias, noise and error, with the 95 % of the paired difference; at 0 they are alike."""
+    parts = {"error": found.error, "noise": found.noise, "bias": found.bias}
+    values = list(parts.values())
+    points = {
+        "type": "scatter", "mode": "markers", "name": "B − A", "y": list(parts), "x": [each.value for each in values],
+        "marker": {"color": COLOURS["B"], "size": 9},
+        "error_x": {**_ends(values), "color": COLOURS["B"], "thickness": 2},
+        "hovertemplate": "%{y}: %{x:.3g}<extra></extra>",
+    }  # fmt: skip
+    nothing = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": REJECTED}}
+    x = {"title_text": "B − A"}
+    return figure([points], height=300, x=x, y={"type": "category", "showgrid": False}, shapes=[nothing])
+
+
+# --- two batches ---
+
+
+@dataclass(frozen=True)
+class Densities:
+    """The same picture of two batches, over the same axes."""
+
+    a: Figure
+    b: Figure
+
+
+def ratio_densities(a: TokenBatch, b: TokenBatch) -> Densities:
+    """Tokens over (π_rollout, log r), with the wider of the two axes for both."""
+    span = max(span_of(_log_ratios(batch)) for batch in (a, b))
+    return Densities(ratio_density(a, span=span), ratio_density(b, span=span))
+
+
+def tails(a: TokenBatch, b: TokenBatch) -> Figure:
+    """Which share of the tokens differs by at least this |log r|, both axes logarithmic, one line per batch."""
+    sizes = {name: np.abs(_log_ratios(batch)) for name, batch in zip(COLOURS, (a, b), strict=True)}
+    traces = [_ranked(name, each, COLOURS[name]) for name, each in sizes.items()]
+    drawn = np.concatenate([each[each > 0] for each in sizes.values()])
+    ends = np.quantile(drawn, [0.1, 1]) if len(drawn) else np.array([1e-3, 1])  # certain tokens hardly differ
+    x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
+    x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
+    least = min((1 / len(each) for each in sizes.values() if len(each)), default=0.1)
+    y = {"title_text": "share of tokens with at least that", "type": "log", "dtick": 1, "exponentformat": "power"}
+    return figure(traces, height=300, x=x, y=y | {"range": [math.log10(0.8 * least), 0.05]}, legend=True)
+
+
+# --- parts ---
+
+
+def _ranked(name: str, sizes: np.ndarray, colour: str) -> Part:
+    """The k-th largest size at height k/N, for k = 1, 2, 3 … and then ever further apart: every point is exact."""
+    ordered = np.sort(sizes[sizes > 0])[::-1]
+    ranks = np.unique(np.geomspace(1, max(len(ordered), 1), _RANKS).round().astype(int))[: len(ordered)]
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": ordered[ranks - 1], "y": ranks / max(len(sizes), 1),
+        "line": {"color": colour, "width": 2, "shape": "vh"},
+        "hovertemplate": "%{y:.2g} of the tokens with |log r| ≥ %{x:.2g}<extra>" + name + "</extra>",
+    }  # fmt: skip
+
+
+def _log_ratios(batch: TokenBatch) -> np.ndarray:
+    """log r of the real tokens whose log-probs are finite."""
+    old, rollout = pair(batch)
+    return (old - rollout)[np.isfinite(old) & np.isfinite(rollout)]
+
+
+def _bars(name: str, parts: Mapping[str, Interval], colour: str) -> Part:
+    values = list(parts.values())
+    return {
+        "type": "bar", "name": name, "x": list(parts), "y": [each.value for each in values],
+        "marker": {"color": fade(colour, 0.7)}, "error_y": {**_ends(values), "color": colour, "thickness": 1},
+    }  # fmt: skip
+
+
+def _ends(values: list[Interval]) -> Part:
+    """The value itself may lie outside the 95 % of its samples: a bar then reaches one way only."""
+    above = [max(each.high - each.value, 0) for each in values]
+    return {"array": above, "arrayminus": [max(each.value - each.low, 0) for each in values]}

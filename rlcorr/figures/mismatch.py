@@ -1,0 +1,273 @@
+"""Where the two log-probs disagree: over both probabilities, in the tail, by position, token, length and lag.
+
+Tokens whose log-probs are not both finite are left out; `triage` counts them.
+"""
+
+import functools
+import html
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcorr.analysis.regions import Region, bounds_weights, region, sequence_bounds, token_rules
+from rlcorr.analysis.token_story import END, pieces, text_kind
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import needed
+from rlcorr.errors import UsageError
+from rlcorr.figures.axes import ratio_axis, span_of
+from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure
+from rlcorr.figures.correction import density, pair, probability_density, ratio_density
+from rlcorr.ratios import log_ratio
+from rlcorr.records.step_files import StepRecord
+from rlcorr.types import TokenBatch
+
+Methods = Mapping[str, CorrectionConfig]
+
+_GRID = (1 - np.cos(np.linspace(0.01, math.pi - 0.01, 161))) / 2  # close to 0 and to 1, where the boundaries bend
+_POSITIONS = 60  # bins at most
+_SHOWN = 20  # bars
+_TOKEN_DETAILS = ("id", "times", "mean |log r|", "mean log r")
+_FEWEST = 5  # tokens whose mean is worth drawing
+_SEQUENCES = 2000  # drawn one by one; more are counted in cells
+
+
+# --- over the two probabilities ---
+
+
+def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) -> Figure:
+    """Tokens over (π_rollout, π_old), with the boundaries between which each method leaves a token as it is; magnified,
+    over (π_rollout, log r). Dashed where weights are capped, solid where tokens are rejected.
+
+    Raises `UsageError` for a method without anything at token level.
+    """
+    found, log_rollout = {name: _on_grid(config) for name, config in methods.items()}, torch.tensor(_GRID).log()
+    if not magnified:
+        sides = {name: (each.lower.exp(), each.upper.exp()) for name, each in found.items()}
+        return probability_density(batch, _outlines(methods, sides))
+    sides = {name: (each.lower - log_rollout, each.upper - log_rollout) for name, each in found.items()}
+    old, rollout = pair(batch)
+    span = span_of(old - rollout)
+    beyond = [name for name, edges in sides.items() if not any(_reaches(edge, span) for edge in edges)]
+    note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.99, "text": f"beyond this axis: {', '.join(beyond)}"}
+    return ratio_density(batch, _outlines(methods, sides), [note] if beyond else [])
+
+
+@functools.lru_cache(maxsize=128)
+def _on_grid(config: CorrectionConfig) -> Region:
+    return region(config, torch.tensor(_GRID).log())
+
+
+def _reaches(edge: Tensor, span: float) -> bool:
+    """Whether the curve enters the axis somewhere; NaN does not."""
+    return bool((edge.abs() <= span).any())
+
+
+def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> list[Part]:
+    """One trace per method, with a gap between its lower and its upper boundary."""
+    x, gap = np.append(_GRID, np.nan), np.array([np.nan])
+    traces = []
+    for (name, (lower, upper)), colour in zip(sides.items(), _repeated(len(sides)), strict=True):
+        capped = bounds_weights(methods[name]) and methods[name].rollout_is_mode == "truncate"
+        dash = "dash" if capped and not token_rules(methods[name]) else "solid"
+        y = np.concatenate([lower.numpy(), gap, upper.numpy()])
+        trace = {"type": "scatter", "mode": "lines", "name": html.escape(name), "hoverinfo": "name"}
+        trace |= {"x": np.append(x, _GRID).astype(np.float32), "y": y.astype(np.float32)}
+        traces.append(trace | {"line": {"color": colour, "width": 2, "dash": dash}})
+    return traces
+
+
+def _repeated(count: int) -> list[str]:
+    return [ACROSS[i % len(ACROSS)] for i in range(count)]
+
+
+# --- its size ---
+
+
+def tail(batch: TokenBatch) -> Figure:
+    """How many tokens have at least this |log r|, both axes logarithmic: all, those with r > 1 and those with r < 1."""
+    d, _ = _differences(batch)
+    sizes = np.abs(d[d != 0])
+    groups = {"all": (sizes, REJECTED), "r > 1": (d[d > 0], WARM), "r < 1": (-d[d < 0], COOL)}
+    traces = [_ranked(name, each, colour) for name, (each, colour) in groups.items()]
+    ends = np.quantile(sizes, [0.1, 1]) if len(sizes) else np.array([1e-3, 1])  # certain tokens hardly differ
+    x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
+    x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
+    top = math.log10(max(len(d), 10)) + 0.05
+    y = {"title_text": "tokens with at least that", "type": "log", "dtick": 1, "range": [math.log10(0.8), top]}
+    return figure(traces, height=300, x=x, y=y | {"exponentformat": "none"}, legend=True)
+
+
+def _ranked(name: str, sizes: np.ndarray, colour: str) -> Part:
+    """The k-th largest size at height k, for k = 1, 2, 3 … and then ever further apart: every point is exact."""
+    ranks = np.unique(np.geomspace(1, max(len(sizes), 1), 120).round().astype(int))[: len(sizes)]
+    x = np.sort(sizes)[::-1][ranks - 1]
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": x.astype(np.float32), "y": ranks.astype(np.int32),
+        "line": {"color": colour, "width": 2, "shape": "vh"},
+        "hovertemplate": "%{y} tokens with |log r| ≥ %{x:.2g}<extra>" + html.escape(name) + "</extra>",
+    }  # fmt: skip
+
+
+# --- where it is ---
+
+
+def by_position(batch: TokenBatch) -> Figure:
+    """Mean, median and the band of 5 to 95 % of log r over the position in the response, in at most 60 bins. Bins of
+    fewer than five tokens are left out."""
+    d, real = _differences(batch)
+    width = max(1, math.ceil(real.shape[1] / _POSITIONS))
+    place = np.nonzero(real.cpu().numpy())[1] // width
+    count = np.bincount(place)
+    groups = np.split(d[np.argsort(place, kind="stable")], np.cumsum(count)[:-1])
+    bins = np.nonzero(count >= _FEWEST)[0].tolist()
+    x, each = [b * width + (width + 1) / 2 for b in bins], [groups[b] for b in bins]  # positions from 1
+    low, middle, high = np.array([np.quantile(v, (0.05, 0.5, 0.95)) for v in each]).reshape(-1, 3).T.tolist()
+    mean = [float(v.mean()) for v in each]
+    band = {"type": "scatter", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "mode": "none", "fill": "toself"}
+    band |= {"fillcolor": fade(REJECTED, 0.25), "name": "5 to 95 %", "hoverinfo": "skip"}
+    counts = count[bins].astype(np.int32)
+    lines = [_line("median", x, middle, ACROSS[0], counts), _line("mean", x, mean, ACROSS[4], counts)]
+    span = max(1.1 * max(map(abs, [*low, *high, *mean]), default=0.0), 1e-4)
+    y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
+    axis = {"title_text": "position in the response", "tickformat": "d"}
+    return figure([band, *lines], height=300, x=axis, y=y, legend=True)
+
+
+def _line(name: str, x: Sequence[float], y: Sequence[float], colour: str, counts: np.ndarray) -> Part:
+    return {
+        "type": "scatter", "mode": "lines+markers" if len(x) <= 12 else "lines", "name": name, "x": x, "y": y,
+        "line": {"color": colour, "width": 2}, "marker": {"size": 5}, "customdata": counts,
+        "hovertemplate": "log r %{y:.2g}, %{customdata} tokens<extra>" + name + "</extra>",
+    }  # fmt: skip
+
+
+def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False) -> Figure:
+    """The 20 token ids that hold the largest share of Σ|log r|, or the largest mean of |log r| among those that occur
+    five times; warm where their mean log r is above 0. `labels`: see `token_labels`. Raises `UsageError` without ids.
+    """
+    if batch.response_ids is None:
+        raise UsageError("tokens are told apart by response_ids; this batch has none.")
+    d, real = _differences(batch)
+    ids, group = np.unique(batch.response_ids[real].cpu().numpy(), return_inverse=True)
+    count = np.bincount(group, minlength=len(ids))
+    size, net = (np.bincount(group, weights=v, minlength=len(ids)) for v in (np.abs(d), d))
+    value = np.where(count >= _FEWEST, size / count, 0) if mean else 100 * size / max(float(size.sum()), 1e-300)
+    top = np.argsort(-value, kind="stable")[:_SHOWN]
+    top = top[value[top] > 0][::-1]  # the largest bar on top
+    bars = {
+        "type": "bar", "name": "tokens", "orientation": "h", "x": value[top].astype(np.float32),
+        "y": np.arange(len(top)), "marker": {"color": [WARM if n > 0 else COOL for n in net[top]]}, "width": 0.75,
+        "meta": dict(zip(("detail", *(f"detail {n}" for n in (2, 3, 4))), _TOKEN_DETAILS, strict=True)),
+        "customdata": np.stack([ids[top], count[top], size[top] / count[top], net[top] / count[top]], 1),
+        "hovertemplate": "id %{customdata[0]}, %{customdata[1]} times: mean |log r| %{customdata[2]:.2g}, mean log r "
+        "%{customdata[3]:.2g}<extra></extra>",
+    }  # fmt: skip
+    names = [html.escape(labels.get(i, f"id {i}")) for i in ids[top].tolist()]
+    y = {"tickvals": np.arange(len(top)), "ticktext": names, "showgrid": False, "range": [-0.6, len(top) - 0.4]}
+    x = {"title_text": "mean |log r|" if mean else "share of Σ|log r|, %", "rangemode": "tozero"}
+    return figure([bars], height=60 + 17 * max(len(top), 4), x=x, y=y)
+
+
+def token_labels(record: StepRecord) -> dict[int, str]:
+    """What token ids stand for, where responses have one character per token; else nothing is known of any."""
+    if record.batch.response_ids is None or text_kind(record) != "characters":
+        return {}
+    rows = zip(record.batch.response_ids.tolist(), pieces(record), strict=True)
+    found = {token: text for ids, texts in rows for token, text in zip(ids, texts, strict=False)}
+    return {token: text if text == END else repr(text) for token, text in found.items()}
+
+
+# --- by sequence ---
+
+
+def by_length(batch: TokenBatch, methods: Methods) -> Figure:
+    """Σ log r of each sequence over its length T. Dotted, ±2σ√T with σ the standard deviation of log r of one token:
+    what independent noise leaves. Lines, the bounds of the methods on the product, and on the geometric mean."""
+    d, real = _differences(batch)
+    row, sequences = np.nonzero(real.cpu().numpy())[0], len(real)
+    length, total = np.bincount(row, minlength=sequences), np.bincount(row, weights=d, minlength=sequences)
+    length, total = length[length > 0], total[length > 0]
+    longest, sigma = int(length.max(initial=1)), float(np.std(d)) if len(d) else 0.0
+    span = max(span_of(total), 2.2 * sigma * math.sqrt(longest))
+    x = np.unique(np.geomspace(1, longest, 60).round()) if longest > 1 else np.array([0.5, 1.5])
+    cone = 2 * sigma * np.sqrt(x)
+    noise = {"type": "scatter", "mode": "lines", "name": "noise, 2σ√T", "hoverinfo": "name"}
+    noise |= {"x": _with_gap(x, x), "y": _with_gap(-cone, cone), "line": {"color": REJECTED, "dash": "dot", "width": 2}}
+    traces = [_sequences(length, total, span), noise, *_bands(methods, x)]
+    across = {"title_text": "length of the response, T", "range": [0, longest * 1.05 + 1], "tickformat": "d"}
+    y = {"title_text": "product of the ratios", **ratio_axis(span)}
+    return figure(traces, height=300, x=across, y=y, legend=True)
+
+
+def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
+    if len(length) <= _SEQUENCES:
+        colours = np.where(total > 0, WARM, np.where(total < 0, COOL, KEPT))
+        return {
+            "type": "scatter", "mode": "markers", "name": "sequences", "x": length.astype(np.int32),
+            "y": total.clip(-span, span).astype(np.float32),
+            "marker": {"color": [fade(c, 0.5) for c in colours], "size": 5}, "showlegend": False,
+            "hovertemplate": "%{x} tokens, Σ log r %{y:.3g}<extra></extra>",
+        }  # fmt: skip
+    box = ((-span, span), (0, length.max() * 1.05 + 1))
+    counts, y, x = np.histogram2d(total.clip(-span, span), length, bins=96, range=box)
+    side = np.sign(y[1:] + y[:-1])[:, None]
+    cells = density(x, y, counts, side, faintest=0.3)
+    return cells | {"name": "sequences", "hovertemplate": "%{customdata} sequences<extra></extra>"}
+
+
+def _bands(methods: Methods, x: np.ndarray) -> list[Part]:
+    """The two bounds of each method over the lengths; an infinite one is not drawn."""
+    traces = []
+    for (name, config), colour in zip(methods.items(), _repeated(len(methods)), strict=True):
+        for low, high in sequence_bounds(config, torch.tensor(x)):
+            y = _with_gap(low.numpy(), high.numpy())
+            trace = {"type": "scatter", "mode": "lines", "name": html.escape(name), "hoverinfo": "name"}
+            trace |= {"x": _with_gap(x, x), "y": np.where(np.isfinite(y), y, np.nan)}
+            traces.append(trace | {"line": {"color": colour, "width": 2}})
+    return traces
+
+
+def _with_gap(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.concatenate([first, [np.nan], second]).astype(np.float32)
+
+
+# --- by age of the weights ---
+
+
+def lags(batch: TokenBatch, step: int) -> Tensor:
+    """(B,) how many updates older the weights were that sampled a row: step s is scored by version s − 1, or by the
+    newest in the batch if that is newer. Raises `UsageError` without policy_versions."""
+    if batch.policy_versions is None:
+        raise UsageError("a lag needs policy_versions; this batch has none.")
+    versions = batch.policy_versions
+    return versions.new_tensor(max(step - 1, int(versions.max()) if len(versions) else 0)) - versions
+
+
+def by_lag(batch: TokenBatch, step: int) -> Figure:
+    """Mean |log r| of the tokens over the lag of the weights that sampled them, with the number of tokens."""
+    d, real = _differences(batch)
+    lag = lags(batch, step)[:, None].expand_as(real)[real].cpu().numpy()
+    found = np.unique(lag)
+    bars = {
+        "type": "bar", "name": "lag", "x": found,
+        "y": np.array([np.abs(d[lag == each]).mean() for each in found], np.float32),
+        "marker": {"color": fade(ACROSS[0], 0.7)}, "width": 0.6,
+        "customdata": np.array([(lag == each).sum() for each in found], np.int32),
+        "hovertemplate": "lag %{x}: mean |log r| %{y:.2g}, %{customdata} tokens<extra></extra>",
+    }  # fmt: skip
+    x = {"title_text": "updates between sampling and scoring", "tickvals": found, "tickformat": "d"}
+    return figure([bars], height=300, x=x, y={"title_text": "mean |log r|", "rangemode": "tozero"})
+
+
+# --- parts ---
+
+
+def _differences(batch: TokenBatch) -> tuple[np.ndarray, Tensor]:
+    """log r of the real tokens whose log-probs are finite, and their mask (B, T). Raises `UsageError` without
+    old_log_probs."""
+    d = log_ratio(needed(batch, CorrectionConfig()), batch.rollout_log_probs, batch.response_mask).detach()
+    real = batch.response_mask & torch.isfinite(d)
+    return d[real].double().cpu().numpy(), real

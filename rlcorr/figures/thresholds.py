@@ -1,0 +1,71 @@
+"""Metrics of a correction as curves over one of its thresholds, with a cursor that moves along them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcorr.analysis.sweep import Sweep, Swept
+from rlcorr.config import RejectionRule
+from rlcorr.figures.axes import power_axis, threshold_axis, threshold_place
+from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
+
+_PURPLE = "#9a6cb4"
+SHARES = {
+    "kept tokens": ("kept_fraction", KEPT),
+    "sequences kept whole": ("seq_kept_fraction", _PURPLE),
+    "effective sample size": ("rollout_is_eff_sample_size", COOL),
+    "beyond the bounds": ("oob_ratio", WARM),
+}
+"""Name on the page → metric of `Swept`, colour."""
+
+
+def shares_over(
+    sweep: Sweep, thresholds: Sequence[float], swept: Swept[Tensor], *, of_ratio: bool, at: float | None = None
+) -> Figure:
+    """Shares between 0 and 1: of a rule the tokens and sequences that it keeps; of weights how many of them a bound
+    touches, and what is left of the sample; `at` draws a cursor."""
+    if isinstance(sweep.swept, RejectionRule):
+        names = ("kept tokens", "sequences kept whole")
+    elif sweep.swept.rollout_is_mode == "mask":
+        names = ("kept tokens", "effective sample size")
+    else:
+        names = ("effective sample size", "beyond the bounds")
+    lines = {name: getattr(swept, SHARES[name][0]) for name in names}
+    y = {"range": [-0.02, 1.02], "tickformat": ".0%"}
+    return _over(lines, {name: SHARES[name][1] for name in names}, thresholds, of_ratio, at, y)
+
+
+def mismatch_over(
+    thresholds: Sequence[float], swept: Swept[Tensor], *, of_ratio: bool, at: float | None = None
+) -> Figure:
+    """Of what is kept: k3, and χ² of the weights that are left; values ≤ 0 have no place on a logarithmic axis."""
+    lines = {"k3 of the kept tokens": swept.kept_k3_kl, "χ² of the weights": swept.kept_chi2}
+    found = torch.cat(list(lines.values()))
+    found = found[found.isfinite() & (found > 1e-12)]
+    y = power_axis(float(found.min()), float(found.max())) if len(found) else power_axis(1e-6, 1)
+    return _over(lines, dict(zip(lines, (REJECTED, _PURPLE), strict=True)), thresholds, of_ratio, at, y)
+
+
+def _over(
+    lines: Mapping[str, Tensor],
+    colours: Mapping[str, str],
+    thresholds: Sequence[float],
+    of_ratio: bool,
+    at: float | None,
+    y: Part,
+) -> Figure:
+    x = [threshold_place(threshold, of_ratio=of_ratio) for threshold in thresholds]
+    traces = []
+    for name, values in lines.items():
+        drawn = values.numpy(force=True).astype(np.float32)
+        drawn = np.where(drawn > 0, drawn, np.nan) if y.get("type") == "log" else drawn
+        look = {"mode": "lines", "line": {"color": colours[name], "width": 2}}
+        traces.append({"type": "scatter", "name": name, "x": np.array(x, np.float32), "y": drawn, **look})
+    shapes = []
+    if at is not None:
+        cursor = min(max(threshold_place(at, of_ratio=of_ratio), x[0]), x[-1])
+        shapes.append(vertical_line(x=cursor, colour=REJECTED, dash="dot", width=2))
+    axis = threshold_axis(thresholds, of_ratio=of_ratio)
+    return figure(traces, height=240, x=axis, y=y, shapes=shapes, legend=True)

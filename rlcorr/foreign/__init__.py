@@ -1,0 +1,1 @@
+"""Strangers' files of log-prob pairs become a recorded step; sizes are looked at before data."""

@@ -1,0 +1,1 @@
+"""What a correction does to the gradient: estimated from score sketches, and exact on a toy."""

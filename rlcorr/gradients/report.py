@@ -1,0 +1,271 @@
+"""What a correction does to the gradient on recorded data: bias, variance, direction, each with its interval.
+
+All from score sketches (`score_sums.py`). Their projection adds a relative error of about √(2/K) to a squared length,
+and of (1 − cos²)/√K to a cosine.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.gradients.contributions import (
+    Contributions,
+    Sketch,
+    blocks_of,
+    contributions,
+    mean_gradients,
+    variances,
+    without_rules,
+)
+from rlcorr.types import TokenBatch
+
+REPLICATES = 200
+LEVEL = (0.025, 0.975)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number, and where it lies in 95 % of the bootstrap samples."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """One estimator's gradient beside the on-policy one. Lengths are in units of the parameters. What noise explains
+    whole has length 0, and what is divided by such a length is NaN."""
+
+    length: Interval
+    """‖E[g]‖, without what noise adds to it."""
+    reference_length: Interval
+    bias: Interval
+    """‖E[g] − reference‖, without what noise adds to it; 0 is inside its interval where noise explains it all."""
+    relative_bias: Interval
+    """bias / reference_length."""
+    cosine: Interval
+    """Between E[g] and the reference; NaN where noise explains one of them."""
+    scale: Interval
+    """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
+    variance: Interval
+    """Σ over parameters of the variance of g over batches of this size."""
+    error: Interval
+    """√(bias² + variance)/reference_length: how far a step is off the on-policy one, all told."""
+    snr: Interval
+    """‖E[g]‖²/variance."""
+    ess: Interval
+    """(Σ w)²/Σ w² over sequences, w a sequence's mean weight on its kept tokens, as a share of the sequences."""
+    projection_error: float
+    """√(2/K): relative error of a squared length, the same for every estimator."""
+
+    @property
+    def noise(self) -> Interval:
+        """√variance/reference_length: the standard deviation over batches of this size."""
+        found, unit = self.variance, self.reference_length.value
+        return Interval(*(end**0.5 / unit for end in (found.value, found.low, found.high)))
+
+
+def report(
+    batch: TokenBatch,
+    sketch: Sketch,
+    correction: CorrectionConfig,
+    loss: LossConfig | None = None,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> GradientReport:
+    """All numbers, with bootstrap intervals over sequences and over the blocks of the reference."""
+    return compare(batch, sketch, [correction], loss, replicates=replicates, seed=seed).reports[0]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Several corrections on the same data, the bootstrap samples shared."""
+
+    reports: list[GradientReport]
+    best: int
+    """Which has the smallest error."""
+    support: list[float]
+    """Share of the bootstrap samples in which each one has the smallest error."""
+
+
+def compare(
+    batch: TokenBatch,
+    sketch: Sketch,
+    corrections: Sequence[CorrectionConfig],
+    loss: LossConfig | None = None,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Choice:
+    """The report of each, such as one correction at sixty thresholds, and which should have been chosen."""
+    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    each = [samples_of(parts, replicas) for parts in contributions(batch, sketch, corrections, loss)]
+    winners = torch.stack([numbers["error"] for numbers in each]).argmin(0)
+    return Choice(
+        reports=[report_of(numbers, sketch) for numbers in each],
+        best=int(winners[0]),
+        support=[float((winners[1:] == number).float().mean()) for number in range(len(each))],
+    )
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Bootstrap samples: row 0 is the sample itself."""
+
+    sequences: Tensor  # (1 + R, B) how often each sequence is drawn
+    reference: Tensor  # (1 + R, K) the gradient of the reference
+    reference_noise: Tensor  # () its variance
+    reference_length: Tensor  # (1 + R,) without what noise adds to it
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Where an estimator's gradient leaves the exact one: lengths of differences, over that of the reference."""
+
+    level: Interval
+    """Unbounded weights of this level, or none, against the unbounded product over the sequence."""
+    truncation: Interval
+    """Bounds on the weights."""
+    rejection: Interval
+    """The rules, with the denominator as it was."""
+    denominator: Interval
+    """Counting kept tokens only, and batch normalisation."""
+    noise: Interval
+    """The standard deviation of the whole, over batches of this size."""
+
+
+def decompose(
+    batch: TokenBatch,
+    sketch: Sketch,
+    correction: CorrectionConfig,
+    loss: LossConfig | None = None,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Decomposition:
+    """From exact sequence weights to this correction in four steps, each measured on the same responses, so that most
+    of the noise cancels; what is left of it is taken off, as in `report`."""
+    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    return decomposition(contributions(batch, sketch, stages(correction), loss), replicas)
+
+
+def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
+    """Five corrections: exact sequence weights, then this one's level, bounds, rules and denominator one by one."""
+    bounded = without_rules(correction)
+    unbounded = bounded if correction.rollout_is is None else replace(bounded, **_UNBOUNDED)
+    return _exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction
+
+
+def decomposition(parts: Sequence[Contributions], replicas: Replicas) -> Decomposition:
+    """From the contributions of the five `stages`."""
+    gradients = [mean_gradients(each, replicas.sequences) for each in parts]
+    length = replicas.reference_length[0]
+    steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]
+    noise = variances(parts[-1], replicas.sequences).sqrt() / length
+    return Decomposition(*(interval_of(values, signed=False) for values in (*steps, noise)))
+
+
+_UNBOUNDED: dict[str, Any] = {
+    "rollout_is_threshold": math.inf, "rollout_is_threshold_lower": None, "rollout_is_mode": "truncate"
+}  # fmt: skip
+
+
+def _exact(correction: CorrectionConfig) -> CorrectionConfig:
+    """Unbounded sequence weights on the same loss. A clipped loss in bypass mode takes no weights: its first step has
+    the ratio in the loss, token by token, so the policy gradient stands in for it."""
+    loss_type = "reinforce" if correction.bypass_mode else correction.loss_type
+    return CorrectionConfig(
+        rollout_is="sequence", rollout_is_threshold=math.inf, bypass_mode=correction.bypass_mode, loss_type=loss_type
+    )
+
+
+def _without_noise(differences: Tensor) -> Tensor:
+    """(1 + R, K) → (1 + R,): lengths, less what bootstrap noise adds to their squares."""
+    noise = (differences[1:] - differences[0]).square().sum(-1).mean() if len(differences) > 1 else 0.0
+    return _root(differences.square().sum(-1) - noises(differences) * noise)
+
+
+def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:
+    """Over sequences, and over the blocks of the reference."""
+    blocks = blocks_of(sketch.reference, loss, batch.response_mask)
+    drawn = resampled(len(blocks.n), replicates, seed + 1)
+    reference, noise = mean_gradients(blocks, drawn), variances(blocks, drawn[:1])[0]
+    return Replicas(
+        sequences=resampled(len(batch.response_mask), replicates, seed),
+        reference=reference,
+        reference_noise=noise,
+        reference_length=_root(reference.square().sum(-1) - noises(reference) * noise),
+    )
+
+
+def noises(samples: Tensor) -> Tensor:
+    """How many times the noise is in each row: a bootstrap sample has that of the sample, and as much of its own."""
+    return torch.where(torch.arange(len(samples)) == 0, 1.0, 2.0)
+
+
+def _root(squares: Tensor) -> Tensor:
+    """A squared length without its noise may come out below 0: then noise explains it whole."""
+    return squares.clamp(min=0).sqrt()
+
+
+def cosine(inner: Tensor, lengths: Tensor) -> Tensor:
+    """(1 + R,) from the inner products and the products of both lengths; NaN where noise explains one of these."""
+    return torch.where(lengths > 0, (inner / lengths).clamp(-1, 1), math.nan)
+
+
+def resampled(count: int, replicates: int, seed: int) -> Tensor:
+    """(1 + R, count): how often each item is drawn; row 0 is the sample itself."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(count, (replicates, count), generator=generator)
+    counts = torch.zeros(replicates, count).scatter_add_(1, drawn, torch.ones(drawn.shape))
+    return torch.cat([torch.ones(1, count), counts])
+
+
+def samples_of(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
+    """The numbers of a report for every bootstrap sample, (1 + R,) each."""
+    drawn, r = replicas.sequences, replicas.reference
+    g, variance = mean_gradients(parts, drawn), variances(parts, drawn)
+    noise, times = variance[0], noises(drawn)
+    g2 = g.square().sum(-1) - times * noise
+    bias2 = (g - r).square().sum(-1) - times * (noise + replicas.reference_noise)
+    inner = (g * r).sum(-1)
+    length, bias, reference_length = _root(g2), _root(bias2), replicas.reference_length
+    unit = reference_length[0]  # one unit for all samples: in some of them the reference may be noise
+    weight = parts.weight
+    return {
+        "length": length,
+        "reference_length": reference_length,
+        "bias": bias,
+        "relative_bias": bias / unit,
+        "cosine": cosine(inner, length * reference_length),
+        "scale": inner / unit.square(),
+        "variance": variance,
+        "error": (bias.square() + variance).sqrt() / unit,
+        "snr": length.square() / variance.clamp(min=1e-30),
+        "ess": (drawn @ weight).square() / (drawn @ weight.square()).clamp(min=1e-30) / drawn.sum(-1),
+    }
+
+
+def report_of(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
+    """Each number of the sample itself, with its interval."""
+    names = [f.name for f in fields(GradientReport) if f.name != "projection_error"]
+    return GradientReport(
+        **{name: interval_of(numbers[name], signed=name in ("cosine", "scale")) for name in names},
+        projection_error=math.sqrt(2 / sketch.directions),
+    )
+
+
+def interval_of(values: Tensor, *, signed: bool) -> Interval:
+    known = torch.where(values.isfinite(), values, math.nan)
+    low, high = (
+        torch.nanquantile(known[1:], known.new_tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)
+    )
+    return Interval(float(known[0]), low if signed else max(low, 0.0), high)

@@ -1,0 +1,57 @@
+"""The committed runs: each is made again by one command, from its entry in `runs/index.toml`."""
+
+import shutil
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlcorr.errors import UsageError, unknown
+from rlcorr.records import runs
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One entry of the index."""
+
+    name: str
+    story: str
+    """What the run is, in one sentence."""
+    look: str
+    """What to look at."""
+    options: tuple[str, ...]
+    """Of `python -m rlcorr train`."""
+
+
+def read_index() -> dict[str, Recipe]:
+    """Name → recipe, in the order of the file. Options that all runs share stand first in each."""
+    content = tomllib.loads((runs.ROOT / "index.toml").read_text(encoding="utf-8"))
+    shared = content.pop("shared")["options"]
+    return {
+        name: Recipe(name, entry["story"], entry["look"], _options(f"{shared} {entry['options']} --run {name}"))
+        for name, entry in content.items()
+    }
+
+
+def _options(text: str) -> tuple[str, ...]:
+    """The words of a command; $RLCORR_RUNS stands for the folder of the runs, as in a run's config.yaml."""
+    return tuple(word.replace("$RLCORR_RUNS", str(runs.ROOT)) for word in text.split())
+
+
+def find_recipe(name: str) -> Recipe:
+    """Raises `UsageError` naming what exists."""
+    index = read_index()
+    if name not in index:
+        raise unknown("run in the index", name, index)
+    return index[name]
+
+
+def install(recorded: Path, recipe: Recipe) -> Path:
+    """Put a recorded run in the place of the committed one, with its story. Raises `UsageError` for a damaged one."""
+    runs.write_manifest(recorded, replace(runs.read_manifest(recorded), story=recipe.story))
+    problems = runs.verify(recorded).problems
+    if problems:
+        raise UsageError(f"{recorded} is damaged and stays where it is: {problems[0]}")
+    place = runs.ROOT / recipe.name
+    if place.exists():
+        shutil.rmtree(place)
+    return recorded.rename(place)

@@ -1,0 +1,307 @@
+"""Recorded runs: write them whole or not at all, read what is there, say which file is damaged.
+
+    runs/<slug>/manifest.json                  what made the run, and a sha256 per file once it is finished
+               metrics.jsonl                   one JSON object per step, flushed as it is written
+               steps/step_000012.parquet       one row per sequence: texts, ids, log-probs
+               sketch/step_000012.safetensors  score sketches (`sketches.py`), in runs that have them
+               checkpoint/                     in runs that ship a model
+
+A run holds pairs of log-probs from before any correction, so every preset can be replayed on it.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import rlcorr
+from rlcorr.errors import UsageError, unknown
+from rlcorr.records import step_files
+from rlcorr.records.step_files import StepRecord
+
+SCHEMA_VERSION = 1
+ROOT = Path(os.environ.get("RLCORR_RUNS", Path(rlcorr.__file__).resolve().parent.parent / "runs"))
+"""Committed runs; those made here lie in `runs/local`. RLCORR_RUNS names another folder."""
+LOCAL = ROOT / "local"
+
+_NOT_PART = (".tmp", ".log")  # what an engine had to say is worth keeping, but it is not the run
+_OF_OTHERS = ("tensorboard", "wandb")  # folders whose files go on growing
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """Where a run comes from. `status` is running, complete or interrupted; `files` maps path → sha256."""
+
+    slug: str
+    story: str = ""
+    status: str = "running"
+    task: str = ""
+    model: str = ""
+    seed: int = 0
+    trainer_dtype: str = ""
+    engine: str = ""
+    engine_settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: str = ""
+    git_commit: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    probe: dict[str, Any] = field(default_factory=dict)
+    sketches: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+
+class DamagedFile(UsageError):
+    """A file of a run that cannot be read; the message names it."""
+
+
+# --- finding ---
+
+
+def list_runs() -> dict[str, Path]:
+    """slug → directory: committed runs first, then local ones, newest first. Only runs that hold steps."""
+    found = {}
+    for root, newest_first in ((ROOT, False), (LOCAL, True)):
+        directories = [p for p in root.glob("*/") if (p / "steps").is_dir()]
+        key = (lambda p: (p / "steps").stat().st_mtime) if newest_first else (lambda p: p.name)
+        for path in sorted(directories, key=key, reverse=newest_first):
+            found.setdefault(path.name, path)
+    return found
+
+
+def find_run(name: str) -> Path:
+    """The directory of a run, given its slug or its path. Raises `UsageError` naming what exists."""
+    known = list_runs()
+    if name in known:
+        return known[name]
+    if (Path(name) / "manifest.json").is_file():
+        return Path(name)
+    raise unknown("run", name, known)
+
+
+# --- reading ---
+
+
+def read_manifest(run: Path) -> RunManifest:
+    """Raises `DamagedFile` if it is missing, unreadable or of another schema version."""
+    path = run / "manifest.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = {f.name for f in fields(RunManifest)}
+        manifest = RunManifest(**{key: value for key, value in content.items() if key in known})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedFile(f"{path}: not a readable manifest ({error}).") from error
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
+    if wrong := _wrong_types(manifest):
+        raise DamagedFile(f"{path}: not a readable manifest (wrong type: {', '.join(wrong)}).")
+    return manifest
+
+
+def _wrong_types(manifest: RunManifest) -> list[str]:
+    """Fields that are not of the type of their default; JSON would let any type in."""
+    usual = RunManifest(slug="")
+    names = [f.name for f in fields(RunManifest)]
+    wrong = [name for name in names if type(getattr(manifest, name)) is not type(getattr(usual, name))]
+    hashed = "files" in wrong or all(isinstance(value, str) for value in manifest.files.values())
+    return wrong if hashed else [*wrong, "files"]
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Every complete line of metrics.jsonl. A line that is still being written, or was cut off, is left out."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
+
+
+def list_steps(run: Path) -> list[int]:
+    """Recorded steps, ascending, readable or not."""
+    return numbered(run / "steps", "parquet")
+
+
+def numbered(folder: Path, ending: str) -> list[int]:
+    """The steps that have a file `step_000012.ending` in this folder, ascending. Unfinished files do not count."""
+    names = (re.fullmatch(rf"step_(\d+)\.{ending}", path.name) for path in folder.glob("step_*"))
+    return sorted(int(match[1]) for match in names if match)
+
+
+def step_path(run: Path, step: int) -> Path:
+    return run / "steps" / f"step_{step:06d}.parquet"
+
+
+def list_sketches(run: Path) -> list[int]:
+    """Steps with a score sketch, ascending; `sketches.py` reads and writes them."""
+    return numbered(run / "sketch", "safetensors")
+
+
+def sketch_path(run: Path, step: int) -> Path:
+    return run / "sketch" / f"step_{step:06d}.safetensors"
+
+
+def read_step(run: Path, step: int) -> StepRecord:
+    """One recorded step as a batch. Raises `DamagedFile` if the file is missing, cut off or lacks a column."""
+    path = step_path(run, step)
+    try:
+        return step_files.to_step(path, step)
+    except step_files.UNREADABLE as error:
+        raise DamagedFile(f"{path}: cannot be read ({_first_line(error)}).") from error
+
+
+# --- writing ---
+
+
+def new_directory(run: Path) -> None:
+    """Make the directory of a new run. Raises `UsageError` if a run is there already."""
+    if (run / "manifest.json").exists():
+        raise UsageError(f"{run} already holds a run; choose another name or delete it.")
+    run.mkdir(parents=True, exist_ok=True)
+
+
+def start_run(run: Path, manifest: RunManifest) -> None:
+    """A new directory and its first manifest."""
+    new_directory(run)
+    write_manifest(run, manifest)
+
+
+def free_name(prefix: str) -> str:
+    """`prefix_1`, or the next number that no local run has."""
+    taken = {path.name for path in LOCAL.glob(f"{prefix}_*")}
+    return next(name for n in itertools.count(1) if (name := f"{prefix}_{n}") not in taken)
+
+
+def write_manifest(run: Path, manifest: RunManifest) -> None:
+    write_whole(run / "manifest.json", (json.dumps(asdict(manifest), indent=2) + "\n").encode())
+
+
+def finish_run(run: Path, manifest: RunManifest) -> None:
+    """Write the final manifest with the sha256 of every file of the run."""
+    names = sorted(p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.suffix not in _NOT_PART)
+    names = [name for name in names if name.parts[0] not in ("manifest.json", *_OF_OTHERS)]
+    files = {name.as_posix(): _sha256(run / name) for name in names}
+    write_manifest(run, RunManifest(**{**asdict(manifest), "files": files}))
+
+
+def append_metrics(run: Path, row: dict[str, Any]) -> None:
+    """One JSON line, written with one call, so that a reader sees it whole or not at all. Numbers keep the seven digits
+    that float32 has.
+
+    A line that a killed process left unfinished is ended first; otherwise the new one would be lost with it.
+    """
+    short = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
+    with (run / "metrics.jsonl").open("a+b") as file:
+        file.seek(max(file.tell() - 1, 0))
+        unfinished = file.read() not in (b"", b"\n")
+        file.write(b"\n" * unfinished + json.dumps(short).encode() + b"\n")
+
+
+def rewind(run: Path, step: int) -> None:
+    """Forget everything after `step`, for a run that goes on from there."""
+    rows = [row for row in read_metrics(run) if row["step"] <= step]
+    write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    for path_of, known in ((step_path, list_steps(run)), (sketch_path, list_sketches(run))):
+        for later in known:
+            if later > step:
+                path_of(run, later).unlink()
+
+
+def write_step(run: Path, record: StepRecord) -> None:
+    """The pairs of one step, bit-exact float32, as Parquet."""
+    content = step_files.from_step(record)
+    (run / "steps").mkdir(exist_ok=True)
+    write_whole(step_path(run, record.step), content)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+# --- verifying ---
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` found: one sentence per problem, and how much can be read all the same."""
+
+    status: str
+    problems: list[str]
+    readable_steps: int
+    recorded_steps: int
+    metric_rows: int
+
+
+def verify(run: Path) -> Report:
+    """Check hashes and read every file of a run. Never raises for a damaged run."""
+    problems: list[str] = []
+    status = "unknown"
+    try:
+        manifest = read_manifest(run)
+    except DamagedFile as error:
+        problems.append(str(error))
+    else:
+        status = manifest.status
+        problems += _wrong_hashes(run, manifest.files)
+        if status == "running":
+            problems.append(f"{run / 'manifest.json'}: the run is still going or was killed; nothing is hashed yet.")
+    steps = list_steps(run)
+    damaged = [problem for step in steps if (problem := _step_problem(run, step))]
+    rows = read_metrics(run)
+    return Report(
+        status=status,
+        problems=problems + damaged + _metric_problems(run, len(rows)),
+        readable_steps=len(steps) - len(damaged),
+        recorded_steps=len(steps),
+        metric_rows=len(rows),
+    )
+
+
+def _wrong_hashes(run: Path, files: dict[str, str]) -> list[str]:
+    problems = []
+    for name, expected in files.items():
+        path = run / name
+        if not path.is_file():
+            problems.append(f"{path}: missing.")
+        elif (got := _sha256(path)) != expected:
+            problems.append(f"{path}: sha256 is {got[:12]}…, the manifest says {expected[:12]}….")
+    return problems
+
+
+def _step_problem(run: Path, step: int) -> str | None:
+    try:
+        read_step(run, step)
+    except DamagedFile as error:
+        return str(error)
+    return None
+
+
+def _metric_problems(run: Path, readable: int) -> list[str]:
+    path = run / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else [""]
+    broken = len([line for line in lines if line]) - readable
+    return [f"{path}: {broken} line(s) cut off or damaged, {readable} readable."] if broken else []
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,199 @@
+"""The study: mismatches strong enough to break a training, against the families of presets, several seeds each.
+
+`runs/study/index.toml` says which trainings, `runs/study/NAME.parquet` holds what came of them: one row per preset,
+seed and step, and where that step has a score sketch the gradient of that preset beside the on-policy one.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import nan
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError, unknown
+from rlcorr.gradients.report import Interval, report
+from rlcorr.records import runs, step_files
+from rlcorr.records.sketch_files import read_sketch, updated_batch
+
+FOLDER = runs.ROOT / "study"
+
+MEASURED = {
+    "reward": "reward",
+    "accuracy": "accuracy",
+    "k3": "rollout_corr/k3_kl",
+    "kept_fraction": "rollout_corr/kept_fraction",
+    "ess": "rollout_corr/trained_eff_sample_size",
+    "lr_factor": "lr_factor",
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+}
+"""Column → key of metrics.jsonl."""
+GRADIENT = ("relative_bias", "cosine", "scale", "error", "reference_length")
+"""Numbers of the gradient report, each with its interval."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One training of the study."""
+
+    preset: str
+    seed: int
+    options: tuple[str, ...]
+    """Of `python -m rlcorr train`."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One mismatch and the trainings under it."""
+
+    name: str
+    story: str
+    look: str
+    arms: tuple[Arm, ...]
+
+
+def read_index() -> dict[str, Study]:
+    """Name → study, in the order of the file."""
+    content = tomllib.loads((FOLDER / "index.toml").read_text(encoding="utf-8"))
+    shared = content.pop("shared")
+    return {name: _study(name, shared | entry, shared["options"]) for name, entry in content.items()}
+
+
+def _study(name: str, entry: dict[str, Any], shared: str) -> Study:
+    arms = []
+    for seed in entry["seeds"]:
+        sketches = entry["sketches"] if seed == entry["seeds"][0] else ""
+        for preset in entry["presets"]:
+            own = f"--preset {preset} --seed {seed} --run study_{name}_{preset}_{seed}"
+            arms.append(Arm(preset, seed, tuple(f"{shared} {entry['options']} {sketches} {own}".split())))
+    return Study(name, entry["story"], entry["look"], tuple(arms))
+
+
+def find_study(name: str) -> Study:
+    """Raises `UsageError` naming what exists."""
+    index = read_index()
+    if name not in index:
+        raise unknown("study", name, index)
+    return index[name]
+
+
+# --- from finished trainings to the table ---
+
+
+def is_finished(run: Path) -> bool:
+    return (run / "manifest.json").is_file() and runs.read_manifest(run).status == "complete"
+
+
+def rows_of(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig) -> list[dict[str, Any]]:
+    """One row per step of a finished training; what a step does not have is None."""
+    rows = []
+    sketched = runs.list_sketches(run)
+    for metrics in runs.read_metrics(run):
+        step = metrics["step"]
+        row = {"preset": arm.preset, "seed": arm.seed, "step": step}
+        row |= {column: metrics.get(key) for column, key in MEASURED.items()}
+        row |= _gradient(run, step, correction, loss) if step in sketched else dict.fromkeys(_gradient_columns())
+        rows.append(row)
+    return rows
+
+
+def _gradient(run: Path, step: int, correction: CorrectionConfig, loss: LossConfig) -> dict[str, float]:
+    found = report(updated_batch(run, step), read_sketch(run, step), correction, loss)
+    intervals: list[Interval] = [getattr(found, name) for name in GRADIENT]
+    return dict(zip(_gradient_columns(), (x for each in intervals for x in asdict(each).values()), strict=True))
+
+
+def _gradient_columns() -> list[str]:
+    return [f"{name}_{end}" for name in GRADIENT for end in ("value", "low", "high")]
+
+
+def write_study(study: Study, rows: list[dict[str, Any]], finished: Sequence[Path]) -> Path:
+    """The table, with where it comes from: what is the same in all manifests, and every commit."""
+    manifests = [asdict(runs.read_manifest(run)) for run in finished]
+    known = {key: manifests[0][key] for key in ("engine", "engine_settings", "versions", "hardware")}
+    known["git_commits"] = sorted({manifest["git_commit"] for manifest in manifests})
+    runs.write_whole(study_path(study.name), step_files.from_rows(rows, known))
+    return study_path(study.name)
+
+
+def study_path(name: str) -> Path:
+    return FOLDER / f"{name}.parquet"
+
+
+def read_study(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows, by seed, preset and step; and the engine, versions, hardware and commits of the trainings. Raises
+    `UsageError` where the study has not been trained."""
+    path = study_path(find_study(name).name)
+    if not path.is_file():
+        raise UsageError(f"{path} is not there: python -m rlcorr study {name} --train makes it.")
+    try:
+        return step_files.to_rows(path)
+    except step_files.UNREADABLE as error:
+        raise runs.DamagedFile(f"{path}: cannot be read ({type(error).__name__}).") from error
+
+
+# --- what came of it ---
+
+LAST = 0.25
+"""The end of a training: its last quarter."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a preset. Each number is the mean over the seeds, with the lowest and the highest seed."""
+
+    preset: str
+    reward: Interval
+    """Mean over the last quarter."""
+    best_reward: Interval
+    """The highest mean over five steps."""
+    k3: Interval
+    """Median over the last quarter."""
+    kept_fraction: Interval
+    """Mean over all steps."""
+
+
+def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
+    """One per preset, the highest reward at the end first."""
+    found = []
+    for preset in dict.fromkeys(row["preset"] for row in rows):
+        own = [row for row in rows if row["preset"] == preset]
+        seeds = [[row for row in own if row["seed"] == seed] for seed in sorted({row["seed"] for row in own})]
+        found.append(
+            Outcome(
+                preset=preset,
+                reward=over_seeds([fmean(_end(seed, "reward")) for seed in seeds]),
+                best_reward=over_seeds([max(_smooth(_known(seed, "reward"))) for seed in seeds]),
+                k3=over_seeds([median(_end(seed, "k3")) for seed in seeds]),
+                kept_fraction=over_seeds([fmean(_known(seed, "kept_fraction")) for seed in seeds]),
+            )
+        )
+    return sorted(found, key=lambda outcome: -outcome.reward.value)
+
+
+def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[list[int], list[Interval]]:
+    """The steps of a preset, and a column over its seeds at each."""
+    own = [row for row in rows if row["preset"] == preset]
+    steps = sorted({row["step"] for row in own})
+    return steps, [over_seeds([row[column] for row in own if row["step"] == step]) for step in steps]
+
+
+def over_seeds(values: Sequence[float]) -> Interval:
+    """Mean, lowest and highest: with three seeds nothing narrower is honest."""
+    return Interval(fmean(values), min(values), max(values))
+
+
+def _end(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
+    return _known(rows[-max(1, round(LAST * len(rows))) :], column)
+
+
+def _known(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
+    """A step whose batch was skipped lacks numbers; where all lack one, it is nan."""
+    return [row[column] for row in rows if row[column] is not None] or [nan]
+
+
+def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
+    return [fmean(values[first : first + width]) for first in range(max(1, len(values) - width + 1))]

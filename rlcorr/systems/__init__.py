@@ -1,0 +1,1 @@
+"""Configurations as other systems write them, both ways, one file per system."""

@@ -1,0 +1,1 @@
+"""What only learners need: checks of exercises, the glossary, the map of presets."""

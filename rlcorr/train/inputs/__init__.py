@@ -1,0 +1,1 @@
+"""Prompts and rewards, and where a model and its tokenizer come from."""

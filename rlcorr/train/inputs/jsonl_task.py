@@ -1,0 +1,147 @@
+"""A task of one's own: prompts in a JSON Lines file, judged by their answers or by a Python function.
+
+Each line is an object: "prompt" is a text or a list of {"role", "content"} messages, "answer" a text (it may be missing
+where a reward function is given); further keys are kept in `Example.extra`. A reward function is called as
+`function(prompt, response, answer)` and returns a number; what it raises reaches the caller of `Task.reward`.
+"""
+
+import importlib
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from rlcorr.errors import UsageError
+from rlcorr.train.inputs.tasks import Example, Prompt, Stream, Task, is_held_out, prompt_text
+
+RewardFunction = Callable[[Prompt, str, str], float]
+
+
+def jsonl_task(data: Path, *, reward: str = "", eval_data: Path | None = None, max_tokens: int) -> Task:
+    """`reward` is "package.module:function"; without it a response must equal the answer, spaces around it aside.
+    Without `eval_data`, one line in eight of `data` is held out. Raises `UsageError`."""
+    judge = _same_text if not reward else _judged_by(load_reward(reward), reward)
+    lines = read_examples(data, needs_answer=not reward)
+    if eval_data is None:
+        train, held_out = _split(data, lines)
+    else:
+        train, held_out = lines, read_examples(eval_data, needs_answer=not reward)
+        _refuse_shared(data, train, eval_data, held_out)
+    return Task("jsonl", _passes(train), judge, max_tokens, held_out=_one_pass(held_out))
+
+
+def read_examples(path: Path, *, needs_answer: bool) -> list[Example]:
+    """The examples of a file; empty lines are skipped. Raises `UsageError` with the file and the line."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
+    numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not numbered:
+        raise UsageError(f'{path} holds no lines; each must be an object like {{"prompt": "1+1=", "answer": "2"}}.')
+    return [_example(line, f"{path}, line {number}", needs_answer) for number, line in numbered]
+
+
+def load_reward(path: str) -> RewardFunction:
+    """The function that "package.module:function" names, looked for in the current directory too."""
+    module_name, _, function_name = path.partition(":")
+    if not module_name or not function_name or module_name.startswith("."):
+        raise UsageError(f"reward must be package.module:function; got {path!r}.")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(f"reward {path!r} cannot be imported: {error}.") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise UsageError(f"reward {path!r}: module {module_name} has no function {function_name}.")
+    return cast(RewardFunction, function)
+
+
+def _example(line: str, where: str, needs_answer: bool) -> Example:
+    try:
+        row = json.loads(line)
+        json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair passes as JSON, but is no text
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON: {error}.") from error
+    if not isinstance(row, dict):
+        raise UsageError(f"{where}: must be an object with a prompt; got {line.strip()[:40]}.")
+    if "prompt" not in row:
+        raise UsageError(f"{where}: has no prompt; its keys are: {', '.join(row) or 'none'}.")
+    if needs_answer and "answer" not in row:
+        raise UsageError(f"{where}: has no answer; give one, or a reward function.")
+    prompt, answer = row.pop("prompt"), row.pop("answer", "")
+    if not _is_prompt(prompt):
+        raise UsageError(f"{where}: prompt must be a text or a list of {{role, content}} texts; got {prompt!r:.60}.")
+    if not isinstance(answer, str):
+        raise UsageError(f"{where}: answer must be a text; got {answer!r:.60}.")
+    return Example(prompt, answer, row)
+
+
+def _is_prompt(prompt: Any) -> bool:
+    if isinstance(prompt, str):
+        return bool(prompt)
+    return isinstance(prompt, list) and bool(prompt) and all(map(_is_message, prompt))
+
+
+def _is_message(message: Any) -> bool:
+    return (
+        isinstance(message, dict)
+        and message.keys() == {"role", "content"}
+        and all(isinstance(text, str) for text in message.values())
+    )
+
+
+def _split(data: Path, lines: list[Example]) -> tuple[list[Example], list[Example]]:
+    train = [example for example in lines if not is_held_out(example.prompt)]
+    held_out = [example for example in lines if is_held_out(example.prompt)]
+    if not train or not held_out:
+        side = "evaluate" if train else "train"
+        raise UsageError(
+            f"{data}: holding out one line in eight of {len(lines)} leaves none to {side}; give eval_data."
+        )
+    return train, held_out
+
+
+def _refuse_shared(data: Path, train: list[Example], eval_data: Path, held_out: list[Example]) -> None:
+    trained = {prompt_text(example.prompt) for example in train}
+    shared = [example.prompt for example in held_out if prompt_text(example.prompt) in trained]
+    if shared:
+        raise UsageError(
+            f"{eval_data} holds {len(shared)} of the prompts of {data}, the first is {shared[0]!r:.60}: "
+            "held-out prompts must not be trained on."
+        )
+
+
+def _passes(lines: list[Example]) -> Stream:
+    """Every line once, then again in another order."""
+
+    def stream(rng: random.Random) -> Iterator[Example]:
+        while True:
+            yield from rng.sample(lines, len(lines))
+
+    return stream
+
+
+def _one_pass(lines: list[Example]) -> Stream:
+    return lambda rng: iter(rng.sample(lines, len(lines)))
+
+
+def _same_text(example: Example, response: str) -> float:
+    return float(response.strip() == example.answer.strip())
+
+
+def _judged_by(function: RewardFunction, name: str) -> Callable[[Example, str], float]:
+    def reward(example: Example, response: str) -> float:
+        value = float(function(example.prompt, response, example.answer))
+        if not math.isfinite(value):
+            raise ValueError(f"reward {name} returned {value}")
+        return value
+
+    return reward

@@ -1,0 +1,125 @@
+"""Tasks with verifiable answers. Prompts are drawn from a seed; held-out prompts are never trained on."""
+
+import json
+import random
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlcorr.errors import UsageError, unknown
+from rlcorr.train.inputs import countdown
+
+ALPHABET = "0123456789+-*/=(),"
+"""Every character that a prompt or an answer of a built-in task may hold."""
+
+HELD_OUT_SHARE = 8
+"""One prompt in eight, chosen by a checksum of its text, is kept for evaluation."""
+
+Prompt = str | list[dict[str, str]]
+"""A text, or chat messages: {"role": ..., "content": ...}."""
+
+
+@dataclass(frozen=True)
+class Example:
+    prompt: Prompt
+    answer: str
+    extra: dict[str, Any] = field(default_factory=dict)  # further keys of a line of the user's file
+
+
+Stream = Callable[[random.Random], Iterator[Example]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """`stream` yields examples without end; `reward` judges a response, from 0 to 1; `max_tokens` fits every answer and
+    its end. `held_out` yields the prompts for evaluation, and may end; None: they are one in eight of `stream`."""
+
+    name: str
+    stream: Stream
+    reward: Callable[[Example, str], float]
+    max_tokens: int
+    held_out: Stream | None = None
+
+
+def _addition(rng: random.Random) -> Iterator[Example]:
+    while True:
+        a, b = rng.randrange(100), rng.randrange(100)
+        yield Example(f"{a}+{b}=", str(a + b))
+
+
+def exact(example: Example, response: str) -> float:
+    return float(response == example.answer)
+
+
+RUNNING_SUM_TERMS = 20
+
+
+def _running_sum(rng: random.Random) -> Iterator[Example]:
+    """Twenty digits, every partial sum written out: answers of about 50 to 65 tokens."""
+    while True:
+        terms = [rng.randrange(10) for _ in range(RUNNING_SUM_TERMS)]
+        sums = [sum(terms[: i + 1]) for i in range(len(terms))]
+        yield Example("+".join(map(str, terms)) + "=", ",".join(map(str, sums)))
+
+
+def _correct_prefix(example: Example, response: str) -> float:
+    """Share of the partial sums that are right before the first mistake; 1 only for the whole answer."""
+    expected, got = example.answer.split(","), response.split(",")
+    right = 0
+    while right < len(expected) and right < len(got) and got[right] == expected[right]:
+        right += 1
+    if right == len(expected) and len(got) > len(expected):
+        right -= 1  # the answer is there, but it does not stop
+    return right / len(expected)
+
+
+def _countdown(rng: random.Random) -> Iterator[Example]:
+    while True:
+        yield Example(*countdown.draw(rng))
+
+
+def _countdown_score(example: Example, response: str) -> float:
+    return countdown.score(prompt_text(example.prompt), response)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("addition", _addition, exact, max_tokens=5),
+        Task("running_sum", _running_sum, _correct_prefix, max_tokens=80),
+        Task("countdown", _countdown, _countdown_score, max_tokens=16),
+    )
+}
+"""The built-in tasks. `jsonl` is made of the user's file by `jsonl_task`."""
+
+
+def get_task(name: str) -> Task:
+    """A built-in task. Raises `UsageError` with the nearest name."""
+    if name == "jsonl":
+        raise UsageError(
+            "task jsonl needs a file of prompts; the built-in tasks are: " + ", ".join(sorted(TASKS)) + "."
+        )
+    if name not in TASKS:
+        raise unknown("task", name, [*TASKS, "jsonl"])
+    return TASKS[name]
+
+
+def examples(task: Task, seed: int, *, held_out: bool = False) -> Iterator[Example]:
+    """Training prompts without end, or held-out ones; the same seed gives the same stream."""
+    rng = random.Random(f"{task.name}:{seed}")
+    if task.held_out is not None:
+        yield from task.held_out(rng) if held_out else task.stream(rng)
+        return
+    for example in task.stream(rng):
+        if is_held_out(example.prompt) == held_out:
+            yield example
+
+
+def is_held_out(prompt: Prompt) -> bool:
+    return zlib.crc32(prompt_text(prompt).encode()) % HELD_OUT_SHARE == 0
+
+
+def prompt_text(prompt: Prompt) -> str:
+    """A prompt as one string, to record it or to tell it from others: a text as it is, messages as JSON."""
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)

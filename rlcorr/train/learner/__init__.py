@@ -1,0 +1,1 @@
+"""The trained policy over one process or several: scores, micro-batches, gradient steps."""

@@ -1,0 +1,136 @@
+"""The trained model: a causal language model in float32, with a critic where one is needed, and its scores."""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.utils import logging as transformers_logging
+
+from rlcorr.train.config import Critic
+from rlcorr.train.inputs.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from rlcorr.train.learner.router_replay import replayed
+from rlcorr.types import TokenBatch
+
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()  # one bar for the run is enough
+
+
+class Scores(NamedTuple):
+    """Per response token, (B, T). A tuple, so that wrappers of the model find the tensors in it."""
+
+    log_probs: Tensor
+    entropy: Tensor
+    values: Tensor | None
+
+
+class Policy(nn.Module):
+    """A language model, and for GAE a critic: a value head on the same hidden states (shared), or on a trunk of its own
+    that starts as a copy (separate)."""
+
+    def __init__(self, lm: PreTrainedModel, critic: Critic | None = "shared") -> None:
+        super().__init__()
+        self.lm = lm
+        self.value_trunk = copy.deepcopy(lm.base_model) if critic == "separate" else None
+        self.value_head = None if critic is None else nn.Linear(lm.config.hidden_size, 1)
+        if self.value_head is not None:
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+
+    def forward(
+        self, batch: TokenBatch, temperature: float, *, replay: bool = False, entropy_gradient: bool = False
+    ) -> Scores:
+        """Score the responses of a batch. This is the one place where logits and tokens are shifted by one.
+
+        With `replay` a mixture of experts takes the experts in `batch.routed_experts`.
+        """
+        assert batch.prompt_ids is not None
+        assert batch.prompt_mask is not None
+        assert batch.response_ids is not None
+        ids = torch.cat([batch.prompt_ids, batch.response_ids], -1)
+        attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)
+        positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
+        given = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
+        before = slice(batch.prompt_ids.shape[1] - 1, -1)  # the state at t − 1 predicts token t
+        with replayed(self.lm, batch.routed_experts if replay else None, attention):
+            hidden = self.lm.base_model(ids, **given)[0][:, before]
+        logits = output_head(self.lm)(hidden).float() / temperature
+        log_p = logits.log_softmax(-1)
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropy = -(log_p.exp() * log_p).sum(-1)
+        values = None
+        if self.value_head is not None:
+            seen = hidden if self.value_trunk is None else self.value_trunk(ids, **given)[0][:, before]
+            values = self.value_head(seen)[..., 0]
+        return Scores(log_p.gather(-1, batch.response_ids[..., None])[..., 0], entropy, values)
+
+
+def engine_weights(state: Mapping[str, Tensor], lm: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    """Every tensor an engine needs, from a policy's state. `lm_head.weight` is always among them: checkpoints leave a
+    tied head out, but an engine may hold a copy of it, which would silently stay old."""
+    weights = {name.removeprefix("lm."): tensor.detach() for name, tensor in state.items() if name.startswith("lm.")}
+    if lm.config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    return list(weights.items())
+
+
+def output_head(lm: PreTrainedModel) -> nn.Linear:
+    head = lm.get_output_embeddings()
+    assert isinstance(head, nn.Linear)
+    return head
+
+
+def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
+    """The model in float32, from a directory in Hugging Face format."""
+    lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    return lm.to(device)  # pyright: ignore[reportArgumentType]
+
+
+def new_lm(vocab_size: int) -> Qwen2ForCausalLM:
+    """The small Qwen2 from scratch: 3 layers of width 192, tied embeddings, 1.3 M parameters."""
+    config = Qwen2Config(
+        vocab_size=vocab_size,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
+    """The small Qwen3-MoE from scratch: 3 layers of width 96, 8 experts of which a token takes 2, 0.6 M parameters."""
+    config = Qwen3MoeConfig(
+        vocab_size=vocab_size,
+        hidden_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+        norm_topk_prob=True,
+        output_router_logits=False,  # no auxiliary loss
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+    return Qwen3MoeForCausalLM(config)

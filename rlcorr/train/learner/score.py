@@ -1,0 +1,106 @@
+"""What the trainer's own models say about a sampled batch, and the advantages that follow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcorr.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
+from rlcorr.correction import correct
+from rlcorr.kl import kl_penalty
+from rlcorr.masked import masked_sum
+from rlcorr.train.config import AdvantageConfig, TrainConfig
+from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
+from rlcorr.train.learner.policy import Policy
+from rlcorr.train.learner.ranks import Ranks, gather
+from rlcorr.types import CorrectionResult, TokenBatch
+
+Forward = Callable[[TokenBatch], dict[str, Tensor]]
+
+
+@torch.no_grad()
+def score(
+    batch: TokenBatch, forward: Callable[..., Any], reference: Policy | None, config: TrainConfig, ranks: Ranks
+) -> TokenBatch:
+    """Add π_old, the critic's values and π_ref. π_old is recomputed in every mode: a run records pairs."""
+
+    def scores(part: TokenBatch) -> dict[str, Tensor]:
+        temperature, replay = config.rollout.scored_temperature, config.rollout.router_replay
+        own = forward(part, temperature, replay=replay)
+        found = {"old_log_probs": own.log_probs} | ({} if own.values is None else {"values": own.values})
+        if reference is not None:
+            found["ref_log_probs"] = reference(part, temperature, replay=replay).log_probs
+        return found
+
+    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks))
+
+
+@torch.no_grad()
+def over_microbatches(batch: TokenBatch, forward: Forward, budget: int, ranks: Ranks) -> dict[str, Tensor]:
+    """What `forward` gives for all rows, each named tensor (B, T); every rank computes a share and gets the whole."""
+    shares = plan(range(len(batch.response_mask)), lengths_of(batch), budget, ranks.size)
+    mine = [(rows, forward(take(batch, rows))) for rows in shares[ranks.rank]]
+    whole: dict[str, Tensor] = {}
+    for part in gather(ranks, [(rows, found) for rows, found in mine if rows]):
+        for rows, found in part:
+            for name, values in found.items():
+                if name not in whole:
+                    whole[name] = torch.zeros(batch.response_mask.shape, device=batch.response_mask.device)
+                whole[name][rows, : values.shape[1]] = values.to(whole[name])
+    return whole
+
+
+def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor | None = None) -> TokenBatch:
+    """Add advantages, and for GAE returns. Rows outside `counted` (B,) enter no group's statistics."""
+    require(batch, NEEDED[config.estimator])
+    mask, rewards = batch.response_mask, batch.rewards
+    assert rewards is not None
+    per_token = token_rewards(rewards, mask)
+    if config.kl_reward_coef > 0:
+        require(batch, ["old_log_probs", "ref_log_probs"])
+        assert batch.old_log_probs is not None
+        assert batch.ref_log_probs is not None
+        kl = kl_penalty(batch.old_log_probs, batch.ref_log_probs, config.kl_reward_type)
+        per_token = torch.where(mask, per_token - config.kl_reward_coef * kl, 0)
+    if config.estimator == "gae":
+        assert batch.values is not None
+        advantages, returns = gae(per_token, batch.values, mask, config.gamma, config.gae_lambda)
+        return batch.replace(advantages=advantages, returns=returns)
+    if config.estimator == "reinforce_pp":
+        return batch.replace(advantages=returns_to_go(per_token, mask, config.gamma))
+    assert batch.group_ids is not None
+    each = masked_sum(per_token, mask, -1)
+    if config.estimator == "grpo":
+        each = group_normalised(each, batch.group_ids, counted, by_std=config.norm_by_std)
+    else:
+        each = leave_one_out(each, batch.group_ids, counted)
+    return batch.replace(advantages=torch.where(mask, each[:, None], 0))
+
+
+NEEDED = {
+    "gae": ("rewards", "values"),
+    "reinforce_pp": ("rewards",),
+    "grpo": ("rewards", "group_ids"),
+    "rloo": ("rewards", "group_ids"),
+}
+"""Fields of the batch that each estimator reads."""
+
+
+def corrected(batch: TokenBatch, config: TrainConfig) -> tuple[TokenBatch, CorrectionResult]:
+    """The batch with its advantages, and what the correction decides. A rule that asks for the sign of an advantage
+    sees it as it is before rejection; group statistics without rejected sequences are made afterwards."""
+    batch = with_advantages(batch, config.advantage)
+    result = correct(batch, config.correction)
+    kept = result.keep_mask.any(-1)
+    if config.advantage.grouped and not config.advantage.rejected_in_groups and not bool(kept.all()):
+        batch = with_advantages(batch, config.advantage, kept)
+    return batch, result
+
+
+def whitened(batch: TokenBatch, result: CorrectionResult, config: AdvantageConfig) -> TokenBatch:
+    """Advantages of zero mean and unit variance over the kept tokens, where the estimator has no groups."""
+    if config.grouped or not config.whiten:
+        return batch
+    assert batch.advantages is not None
+    return batch.replace(advantages=whiten(batch.advantages, result.keep_mask))

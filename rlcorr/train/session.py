@@ -1,0 +1,101 @@
+"""From a configuration to everything that lives as long as the training."""
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from rlcorr.train.config import Critic, TrainConfig
+from rlcorr.train.inputs.jsonl_task import jsonl_task
+from rlcorr.train.inputs.model_source import resolve_model
+from rlcorr.train.inputs.tasks import Example, Task, examples, get_task
+from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
+from rlcorr.train.learner.policy import Policy, load_lm
+from rlcorr.train.learner.ranks import Ranks, gather, shared_out
+from rlcorr.train.learner.update import Learner
+from rlcorr.train.rollout.batch_queue import Supply
+from rlcorr.train.rollout.engine import RolloutEngine
+from rlcorr.train.rollout.probe import Probe, probe
+from rlcorr.train.rollout.sampler import sampler
+from rlcorr.train.rollout.start import start_engine
+from rlcorr.train.rollout.sync_proof import prove_sync
+
+PROBED = 64
+"""Prompts of the proof and of the probe."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a training run consists of."""
+
+    config: TrainConfig
+    ranks: Ranks
+    task: Task
+    tokenizer: PreTrainedTokenizerFast
+    stops: list[int]
+    policy: Policy
+    reference: Policy | None  # frozen
+    engine: RolloutEngine
+    learner: Learner
+    supply: Supply
+    held_out: list[Example]
+    probe: Probe
+
+
+def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> Session:
+    """Load the models, start the engine, prove that it takes new weights, and measure how far it is."""
+    torch.manual_seed(config.seed)
+    model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
+    task, tokenizer = task_of(config), load_tokenizer(model)
+    stops = eos_ids(model, tokenizer)
+    policy = Policy(load_lm(model, ranks.device), critic_of(config)).to(ranks.device)
+    log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
+    engine = start_engine(config.rollout, model, ranks, stops, log)
+    held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
+    prompts = [encode(tokenizer, example.prompt) for example in held_out[:PROBED]]
+    after_sync = prove_sync(engine, policy, config.rollout, prompts)
+    found = probe(
+        engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, after_sync_k3=after_sync
+    )
+    reference = Policy(load_lm(model, ranks.device), None).requires_grad_(False) if config.needs_reference else None
+    make = sampler(config, ranks, task, tokenizer, engine, stops, first_step)
+    return Session(
+        config=config,
+        ranks=ranks,
+        task=task,
+        tokenizer=tokenizer,
+        stops=stops,
+        policy=policy,
+        reference=reference,
+        engine=engine,
+        learner=learner_of(config, ranks, policy),
+        supply=Supply(make, asynchronous=config.rollout.asynchronous),
+        held_out=held_out,
+        probe=found,
+    )
+
+
+def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
+    module = shared_out(policy, ranks, config.optim.sharding)  # before the optimizer: sharding replaces parameters
+    return Learner(
+        module=module,
+        optimizer=torch.optim.AdamW(policy.parameters(), lr=config.optim.learning_rate, weight_decay=0.0),
+        shuffle=torch.Generator().manual_seed(config.seed),
+        chance=torch.Generator(ranks.device).manual_seed(config.seed),
+        config=config,
+        ranks=ranks,
+    )
+
+
+def task_of(config: TrainConfig) -> Task:
+    if config.data is None:
+        return get_task(config.task)
+    return jsonl_task(
+        config.data, reward=config.reward, eval_data=config.eval_data, max_tokens=config.max_response_tokens
+    )
+
+
+def critic_of(config: TrainConfig) -> Critic | None:
+    return config.advantage.critic if config.advantage.estimator == "gae" else None

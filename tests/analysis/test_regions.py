@@ -1,0 +1,165 @@
+"""The boundaries of every method, against its formula written out, and against what `correct` really does."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, preset
+from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region, region, sequence_bounds
+from rlcorr.errors import UsageError
+
+Q = [0.001, 0.02, 0.1, 0.3, 0.5, 0.8, 0.97]
+
+
+def edges(config: CorrectionConfig, probabilities: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper bound on π_old."""
+    found = region(config, torch.tensor(probabilities, dtype=torch.float64).log())
+    return found.lower.exp().numpy(), found.upper.exp().numpy()
+
+
+def below_one(values: list[float]) -> list[float]:
+    return [v if v < 1 else math.nan for v in values]
+
+
+def rule(name: str, **bounds: float) -> CorrectionConfig:
+    return CorrectionConfig(rollout_rs=(RejectionRule.named(name, **bounds),))
+
+
+def test_a_cap_on_the_weight_is_a_ray() -> None:
+    lower, upper = edges(TOKEN_METHODS["TIS"], Q)
+    assert upper == pytest.approx(below_one([2 * q for q in Q]), nan_ok=True)
+    assert np.isnan(lower).all()
+
+
+def test_a_band_on_the_ratio_is_two_rays() -> None:
+    lower, upper = edges(TOKEN_METHODS["IcePop"], Q)
+    assert upper == pytest.approx(below_one([5 * q for q in Q]), nan_ok=True)
+    assert lower == pytest.approx([0.5 * q for q in Q])
+
+
+def test_a_bound_on_the_difference_is_a_strip() -> None:
+    lower, upper = edges(TOKEN_METHODS["DPPO"], Q)
+    assert upper == pytest.approx(below_one([q + 0.2 for q in Q]), nan_ok=True)
+    assert lower == pytest.approx([q - 0.2 if q > 0.2 else math.nan for q in Q], nan_ok=True)
+
+
+def coin_kl(p: float, q: float) -> float:
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+
+def test_kpops_lens_lies_where_the_larger_of_both_kls_is_2() -> None:
+    lower, upper = edges(TOKEN_METHODS["KPop"], Q)
+    found = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
+    assert len(found) >= 8
+    for p, q in found:
+        assert max(coin_kl(p, q), coin_kl(q, p)) == pytest.approx(2, abs=1e-4)
+
+
+def test_kpops_lens_is_the_same_for_the_other_side_of_the_coin() -> None:
+    lower, _ = edges(TOKEN_METHODS["KPop"], Q)
+    _, upper = edges(TOKEN_METHODS["KPop"], [1 - q for q in Q])
+    assert upper == pytest.approx(1 - lower, nan_ok=True, abs=1e-6)
+
+
+def test_k3_is_two_rays() -> None:
+    """r − 1 − log r = 0.01 at r = 0.8652 and r = 1.1482, found by Newton's method from 0.87 and 1.15."""
+    lower, upper = edges(TOKEN_METHODS["k3"], Q)
+    roots = []
+    for r in (0.87, 1.15):
+        for _ in range(20):
+            r -= (r - 1 - math.log(r) - 0.01) / (1 - 1 / r)
+        roots.append(r)
+    assert roots == pytest.approx([0.8652, 1.1482], abs=1e-4)
+    assert lower == pytest.approx([roots[0] * q for q in Q])
+    assert upper == pytest.approx(below_one([roots[1] * q for q in Q]), nan_ok=True)
+
+
+def test_signed_kl_is_one_kl_to_both_sides() -> None:
+    lower, upper = edges(TOKEN_METHODS["signed KL"], Q)
+    found = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
+    assert len(found) >= 10
+    for p, q in found:
+        assert coin_kl(q, p) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_weights_and_rules_hold_together() -> None:
+    """slime: weights up to 2, and a rule on r in [0.5, 2]; xtuner's cap of 5 with a tighter rule of this test."""
+    lower, upper = edges(preset("slime_mis"), Q)
+    assert lower == pytest.approx([0.5 * q for q in Q])
+    assert upper == pytest.approx(below_one([2 * q for q in Q]), nan_ok=True)
+    tighter = replace(preset("xtuner_token_both"), rollout_rs=(RejectionRule.named("token_prob_diff", upper=0.05),))
+    lower, upper = edges(tighter, [0.001, 0.5])
+    assert upper == pytest.approx([0.005, 0.55])
+    assert lower == pytest.approx([0.0005, 0.25])
+
+
+@pytest.mark.parametrize("name", [name for name, entry in PRESETS.items() if has_region(entry.config)])
+def test_regions_of_presets_agree_with_what_is_done_to_tokens(name: str) -> None:
+    """On a grid of both probabilities a token is untouched if it is kept and its weight is its ratio. Rules over
+    sequences, and the common factor of normalised weights, are taken away; advantages have the sign that makes every
+    token concern a rule."""
+    rules = tuple(r for r in PRESETS[name].config.rollout_rs if r.level == "token")
+    config = replace(PRESETS[name].config, rollout_rs=rules, rollout_is_batch_normalize=False)
+    p, q = np.meshgrid(np.linspace(0.003, 0.995, 70), np.linspace(0.002, 0.996, 60))
+    old, rollout = torch.tensor(p).log(), torch.tensor(q).log()
+    batch = TokenBatch.from_log_probs(old, rollout, torch.ones(p.shape)).replace(advantages=torch.sign(old - rollout))
+    result = correct(batch, config)
+    expected = result.keep_mask.numpy()
+    if config.rollout_is == "token":
+        expected = expected & np.isclose(result.weights.numpy(), np.exp(result.log_ratio.numpy()))
+    lower, upper = edges(config, q[:, 0].tolist())
+    inside = (p >= np.nan_to_num(lower, nan=0)[:, None]) & (p <= np.nan_to_num(upper, nan=1)[:, None])
+    assert (inside == expected).all()
+    assert 0 < expected.mean() < 1
+
+
+def test_what_has_no_region_is_said() -> None:
+    assert not has_region(preset("decoupled_seq_is"))
+    assert not has_region(preset("ms_swift_sequence_mask"))  # token weights without a bound
+    assert has_region(preset("prime_rl_dppo"))
+    with pytest.raises(UsageError, match="looks at no single token"):
+        region(preset("decoupled_geo_rs"), torch.tensor([-1.0]))
+    with pytest.raises(UsageError, match="rejects ratio 1"):
+        region(rule("token_k1", lower=1.5, upper=2.0), torch.tensor([-1.0]))
+
+
+def test_every_method_has_its_kind_of_region() -> None:
+    assert all(has_region(config) for config in TOKEN_METHODS.values())
+    assert all(sequence_bounds(config, torch.tensor([5])) for config in SEQUENCE_METHODS.values())
+
+
+LENGTHS = torch.tensor([1, 10, 100])
+
+
+@pytest.mark.parametrize(
+    ("config", "low", "high"),
+    [
+        (SEQUENCE_METHODS["product"], [math.log(0.5)] * 3, [math.log(2)] * 3),
+        (
+            SEQUENCE_METHODS["geometric mean"],
+            [n * math.log(0.999) for n in (1, 10, 100)],
+            [n * math.log(1.001) for n in (1, 10, 100)],
+        ),
+        (preset("decoupled_seq_is"), [-math.inf] * 3, [math.log(2)] * 3),
+        (preset("trl_sequence_mask"), [-math.inf] * 3, [math.log(3)] * 3),
+        (preset("ms_swift_sequence_truncate"), [-math.inf] * 3, [n * math.log(2) for n in (1, 10, 100)]),
+        (
+            CorrectionConfig(rollout_is="geometric", rollout_is_threshold=1.1, rollout_is_threshold_lower=0.9),
+            [n * math.log(0.9) for n in (1, 10, 100)],
+            [n * math.log(1.1) for n in (1, 10, 100)],
+        ),
+    ],
+)
+def test_bounds_on_sequences(config: CorrectionConfig, low: list[float], high: list[float]) -> None:
+    ((found_low, found_high),) = sequence_bounds(config, LENGTHS)
+    assert found_low.tolist() == pytest.approx(low)
+    assert found_high.tolist() == pytest.approx(high)
+
+
+def test_weights_and_rules_on_sequences_give_a_pair_each() -> None:
+    assert len(sequence_bounds(preset("decoupled_seq_is_rs"), LENGTHS)) == 2
+    assert sequence_bounds(preset("decoupled_k3_rs"), LENGTHS) == []
+    assert sequence_bounds(preset("skyrl_outlier"), LENGTHS) == []

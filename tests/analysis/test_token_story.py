@@ -1,0 +1,246 @@
+"""Every number of a token's story against loops over floats (oracle.py), for every rule and every preset."""
+
+import math
+from dataclasses import replace
+
+import oracle
+import pytest
+import torch
+from app_runs import make_record
+from token_batches import BATCH, GIVEN, TOKENS, rule_of
+
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
+from rlcorr.analysis.token_story import (
+    END,
+    NO_TEXT,
+    TokenStory,
+    furthest_token,
+    mean_ratios,
+    ordered_rows,
+    pieces,
+    shades,
+    text_kind,
+    token_story,
+)
+from rlcorr.config import RULE_NAMES, LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.records.runs import StepRecord
+
+
+def stories(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[tuple[int, int], TokenStory]:
+    result = correct(BATCH, config)
+    return {(b, t): token_story(BATCH, result, config, b, t, loss) for b, t in TOKENS}
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_every_rule(name: str) -> None:
+    rule = rule_of(name)
+    config = CorrectionConfig(rollout_rs=(rule,))
+    alone = oracle.statistics(replace(rule, level="token", reduce=None), GIVEN)
+    compared = oracle.statistics(rule, GIVEN)
+    told = stories(config)
+    assert {story.rejected_by for story in told.values()} == {name, None}
+    for (b, t), story in told.items():
+        (seen,) = story.rules
+        rejected = oracle.objects(rule, GIVEN, b, t, compared[b][t])
+        assert not oracle.near_bound(rule, compared[b][t])
+        assert seen.token_value == pytest.approx(alone[b][t], rel=2e-3, abs=2e-6)
+        assert seen.statistic == pytest.approx(compared[b][t], rel=2e-3, abs=2e-6)
+        assert (seen.lower, seen.upper) == oracle.log_bounds(rule)
+        assert seen.inside == oracle.passes(rule, compared[b][t])
+        assert seen.passes != rejected
+        assert story.rejected_by == (name if rejected else None)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset(name: str) -> None:
+    config = PRESETS[name].config
+    expected = oracle.correct(GIVEN, config)
+    logs = oracle.log_weights(expected.log_ratio, GIVEN.mask, config.rollout_is or "token")
+    for (b, t), story in stories(config, PRESETS[name].loss).items():
+        d = expected.log_ratio[b][t]
+        log_w = 0.0 if config.rollout_is is None else logs[b][t]
+        number = expected.rejected_by[b][t]
+        assert (story.old_log_prob, story.rollout_log_prob) == pytest.approx((GIVEN.old[b][t], GIVEN.rollout[b][t]))
+        assert story.old_prob == pytest.approx(math.exp(GIVEN.old[b][t]))
+        assert story.rollout_prob == pytest.approx(math.exp(GIVEN.rollout[b][t]))
+        assert (story.log_ratio, story.ratio) == pytest.approx((d, oracle.ratio(d)), rel=1e-5, abs=1e-6)
+        assert story.log_weight == pytest.approx(log_w, rel=1e-5, abs=1e-6)
+        assert story.raw_weight == pytest.approx(oracle.ratio(log_w), rel=1e-4)
+        bounded = 1.0 if config.rollout_is is None else oracle.bound_weight(log_w, config)
+        assert story.bounded_weight == pytest.approx(bounded, rel=1e-4)
+        assert story.weight == pytest.approx(expected.weights[b][t], rel=1e-4)
+        assert (story.norm_factor is not None) == config.rollout_is_batch_normalize
+        assert story.rejected_by == (config.rollout_rs[number - 1].name if number else None)
+        assert story.tokens == sum(GIVEN.mask[b])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_a_token_adds_to_the_gradient(name: str) -> None:
+    """−∂loss/∂log π_θ at π_θ = π_old: w·A/N times the loss's own ratio, unless its clip takes the gradient."""
+    config, loss = PRESETS[name].config, PRESETS[name].loss
+    expected = oracle.correct(GIVEN, config)
+    counted = GIVEN.mask if config.denominator == "fixed" else expected.keep
+    tokens = sum(sum(row) for row in counted)
+    for (b, t), story in stories(config, loss).items():
+        own = own_ratio(config, loss, b, t) if expected.keep[b][t] else 0.0
+        advantage = advantage_of(b, t)
+        assert (story.advantage, story.counted) == (advantage, tokens)
+        assert story.contribution == pytest.approx(
+            expected.weights[b][t] * own * advantage / tokens, rel=1e-4, abs=1e-9
+        )
+
+
+def advantage_of(b: int, t: int) -> float:
+    assert GIVEN.advantages is not None
+    return GIVEN.advantages[b][t]
+
+
+def own_ratio(config: CorrectionConfig, loss: LossConfig, b: int, t: int) -> float:
+    """The derivative of the loss with respect to −A log π_θ."""
+    p, q, up = math.exp(GIVEN.old[b][t]), math.exp(GIVEN.rollout[b][t]), advantage_of(b, t) > 0
+    if not config.bypass_mode or config.loss_type == "reinforce":
+        return 1.0  # π_θ/π_old is 1
+    moved = {"ppo_clip": oracle.ratio(GIVEN.old[b][t] - GIVEN.rollout[b][t]) - 1, "dppo_tv": p - q}.get(
+        config.loss_type, oracle.signed_kl(GIVEN.old[b][t], GIVEN.rollout[b][t])
+    )
+    outside = moved > loss.clip_ratio_high if up else moved < -loss.clip_ratio_low
+    r = oracle.ratio(GIVEN.old[b][t] - GIVEN.rollout[b][t])
+    return 0.0 if outside else min(r, loss.dppo_ratio_cap) if config.loss_type != "ppo_clip" else r
+
+
+def test_a_loss_that_compares_the_batch_has_no_contribution_of_one_token() -> None:
+    assert stories(CorrectionConfig(loss_type="kl_cov"))[0, 0].contribution is None
+
+
+def test_without_advantages_there_is_no_contribution() -> None:
+    batch = BATCH.replace(advantages=None)
+    story = token_story(batch, correct(batch, CorrectionConfig()), CorrectionConfig(), 0, 0)
+    assert (story.advantage, story.contribution) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "words"),
+    [(6, 0, "no response 6; the batch has 6"), (-1, 0, "no response -1"), (2, 1, "response 2 has no token 1; it has 1"),
+     (0, 7, "response 0 has no token 7; it has 7"), (0, -1, "response 0 has no token -1")],
+)  # fmt: skip
+def test_a_token_that_is_not_there(row: int, column: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        token_story(BATCH, correct(BATCH, CorrectionConfig()), CorrectionConfig(), row, column)
+
+
+# --- which responses, which colours ---
+
+
+def small() -> tuple[TokenBatch, CorrectionConfig]:
+    """Means of log r: 0.1, −0.4, 0, NaN; rewards 2, 1, 2, 0; one of two, two of two, none, the one rejected."""
+    d = torch.tensor([[-0.3, 0.5], [-0.4, -0.4], [0.0, 0.0], [math.nan, 0.0]])
+    mask = torch.tensor([[True, True], [True, True], [True, True], [True, False]])
+    batch = TokenBatch(
+        response_mask=mask,
+        rollout_log_probs=torch.full(d.shape, -1.0),
+        old_log_probs=d - 1,
+        rewards=torch.tensor([2.0, 1.0, 2.0, 0.0]),
+    )
+    return batch, CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.8, upper=5.0),))
+
+
+@pytest.mark.parametrize(
+    ("order", "rows"),
+    [
+        ("recorded", [0, 1, 2, 3]),
+        ("off", [3, 1, 0, 2]),
+        ("lowest", [3, 1, 0, 2]),
+        ("highest", [0, 2, 1, 3]),
+        ("rejected", [1, 3, 0, 2]),
+    ],
+)
+def test_orders(order, rows: list[int]) -> None:
+    batch, config = small()
+    assert ordered_rows(batch, correct(batch, config), order) == rows
+
+
+def test_mean_ratios() -> None:
+    batch, config = small()
+    expected = [math.exp(0.1), math.exp(-0.4), 1.0, math.nan]
+    assert mean_ratios(batch, correct(batch, config)) == pytest.approx(expected, nan_ok=True)
+
+
+def test_an_order_that_does_not_exist_and_one_without_rewards() -> None:
+    batch, config = small()
+    with pytest.raises(UsageError, match="unknown order 'offf'"):
+        ordered_rows(batch, correct(batch, config), "offf")  # pyright: ignore[reportArgumentType]
+    bare = batch.replace(rewards=None)
+    with pytest.raises(UsageError, match="needs rewards"):
+        ordered_rows(bare, correct(bare, config), "lowest")
+
+
+def test_the_furthest_token() -> None:
+    batch, config = small()
+    result = correct(batch, config)
+    assert furthest_token(batch, result, [2, 0, 1]) == (0, 1)
+    assert furthest_token(batch, result, [1, 2, 3]) == (3, 0)  # NaN
+    assert furthest_token(batch, result, []) is None
+
+
+def test_shades_are_the_root_of_the_share_of_the_span() -> None:
+    """Of 1001 log-ratios 999 are ±0.01, so the 99.9 % quantile, 1.1 of which is the span, is that of the second
+    largest, 0.4; the largest, 3, has full colour."""
+    d = torch.full((1, 1001), 0.01)
+    d[0, :3] = torch.tensor([-0.01, 0.4, -3.0])
+    batch = TokenBatch.from_log_probs(d - 5, torch.full(d.shape, -5.0), torch.ones(d.shape))
+    found, span = shades(batch, correct(batch, CorrectionConfig()))
+    assert span == pytest.approx(0.44, rel=1e-4)
+    assert found[0, :4].tolist() == pytest.approx(
+        [-math.sqrt(0.01 / 0.44), math.sqrt(0.4 / 0.44), -1, math.sqrt(0.01 / 0.44)], rel=1e-3
+    )
+
+
+# --- texts ---
+
+
+def record_of(texts: list[str], ids: list[list[int]]) -> StepRecord:
+    width = max(map(len, ids))
+    padded = torch.tensor([row + [0] * (width - len(row)) for row in ids])
+    mask = torch.arange(width) < torch.tensor([len(row) for row in ids])[:, None]
+    zeros = torch.zeros(mask.shape)
+    batch = TokenBatch(response_mask=mask, rollout_log_probs=zeros, old_log_probs=zeros, response_ids=padded)
+    return StepRecord(0, batch, [""] * len(texts), texts)
+
+
+def test_one_token_is_one_character_and_the_end() -> None:
+    """The second response was cut off before its end, the third is nothing but the end."""
+    record = record_of(["1<", "1é1", ""], [[5, 6, 2], [5, 7, 5], [2]])
+    assert text_kind(record) == "characters"
+    assert pieces(record) == [["1", "<", END], ["1", "é", "1"], [END]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "ids"),
+    [
+        (["12", "3"], [[5, 6, 2], [7, 8, 2]]),  # two tokens more than characters
+        (["12", "345"], [[5, 6, 2], [7, 8]]),  # fewer tokens than characters
+        (["ab", "cd"], [[5, 6, 2], [5, 8, 2]]),  # lengths agree, but 5 would be a and c
+        (["", ""], [[5], [6]]),  # no texts at all
+    ],
+)
+def test_otherwise_tokens_are_shown_by_their_ids(texts: list[str], ids: list[list[int]]) -> None:
+    record = record_of(texts, ids)
+    assert text_kind(record) == "ids"
+    assert pieces(record) == [[f"#{token}" for token in row] for row in ids]
+
+
+def test_a_recorded_batch_of_words() -> None:
+    record = make_record(3)
+    lengths = record.batch.response_mask.sum(-1).tolist()
+    assert [len(row) for row in pieces(record)] == lengths
+    assert pieces(record)[0][:2] == ["#0", "#1"]
+
+
+@pytest.mark.parametrize(("text", "kind"), [("words", "unknown"), ("", "unknown"), ("12", "characters")])
+def test_tokens_without_ids(text: str, kind: str) -> None:
+    """None at all, or the −1 of a file that did not say."""
+    bare = record_of([text], [[-1, -1]])
+    for record in (bare, replace(bare, batch=bare.batch.replace(response_ids=None))):
+        assert text_kind(record) == kind
+        assert pieces(record) == [["1", "2"] if kind == "characters" else [NO_TEXT, NO_TEXT]]

@@ -1,0 +1,344 @@
+"""Synthetic policies with one cause or several, and the recorded runs: what is named, and what is not."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from causes import TOKENS, batch_of, cut, draw, moved, noisy, rounded, scored, small, steep, unfilled
+
+from rlcorr import TokenBatch
+from rlcorr.analysis.triage import Finding, logits, median_slope, tokens_of, top_p_mass, triage, worst_share
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+
+
+def patterns(batch: TokenBatch) -> list[str]:
+    return [finding.pattern for finding in triage(batch)]
+
+
+# --- one cause ---
+
+EITHER = pytest.mark.parametrize("make", [small, steep])
+
+
+@EITHER
+def test_a_float32_engine_is_clean(make) -> None:
+    z = make()
+    (found,) = triage(scored(draw(z), z.float()))
+    assert found.pattern == "clean"
+    assert found.strength == pytest.approx(1, abs=1e-3)
+
+
+@EITHER
+def test_rounding_to_bfloat16_is_precision(make) -> None:
+    z = make()
+    (found,) = triage(scored(draw(z), rounded(z)))
+    assert found.pattern == "precision"
+    assert 0.45 < found.numbers["share with r > 1"] < 0.55
+    assert found.numbers["mean ratio"] == pytest.approx(1, abs=4 * found.numbers["error of the mean ratio"])
+
+
+@EITHER
+@pytest.mark.parametrize("temperature", [0.6, 0.7, 0.9, 1.3])
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_temperature_is_named_and_its_slope_is_near(make, temperature: float, raw: bool) -> None:
+    """Sampled at T and scored at 1, p = βq + c with β = T; reported raw and scored at T, β = 1/T."""
+    z = make()
+    drawn = draw(z, temperature=temperature, raw=raw)
+    (found,) = triage(scored(drawn, z / temperature if raw else z))
+    assert found.pattern == "temperature"
+    assert found.strength > 0.95
+    expected = (1 / temperature if raw else temperature) - 1
+    assert 0.7 < found.numbers["slope"] / expected < 1.1
+    assert found.numbers["T"] == pytest.approx(1 / (1 + found.numbers["slope"]))
+    assert f"slope {found.numbers['slope']:.2f}; expected 1/T − 1" in found.sentence
+    if temperature in (0.6, 0.7):
+        assert ("they are raw" in found.sentence) == raw
+
+
+def test_with_two_tokens_the_temperature_is_exact() -> None:
+    """One other token has no entropy: y = (β − 1)·x."""
+    z = small()[:, :2]
+    (found,) = triage(scored(draw(z, temperature=0.7)))
+    assert found.numbers["slope"] == pytest.approx(0.7 - 1, abs=1e-4)
+    assert found.numbers["T"] == pytest.approx(1 / 0.7, abs=1e-3)
+
+
+@EITHER
+@pytest.mark.parametrize("cuts", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 3}])
+def test_a_cut_is_named_and_its_mass_is_the_mean_ratio(make, cuts: dict) -> None:
+    """r = S, the mass that was kept at that place: sums over the kept part of the trainer's policy."""
+    z = make()
+    drawn = draw(z, **cuts)
+    (found,) = triage(scored(drawn))
+    assert found.pattern == "top-p mass"
+    kept = torch.isfinite(cut(z.log_softmax(-1), **cuts))
+    mass = float(torch.where(kept, z.softmax(-1), 0).sum(-1).mean())
+    assert found.numbers["mean ratio"] == pytest.approx(mass, rel=1e-5)
+    assert f"{mass:.3f}" in found.sentence
+
+
+def test_a_stale_head_is_named_by_its_constants_per_token() -> None:
+    z = small()
+    offset = 0.3 * torch.randn(12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    (found,) = triage(scored(draw(z), z + offset))
+    assert found.pattern == "stale tensor"
+    (without_ids,) = triage(scored(draw(z), z + offset).replace(response_ids=None))
+    assert without_ids.pattern == "beyond rounding"
+
+
+@EITHER
+@pytest.mark.parametrize("size", [0.3, 0.5, 1.0])
+def test_other_weights_are_beyond_rounding_and_nothing_else(make, size: float) -> None:
+    z = make()
+    (found,) = triage(scored(draw(z), noisy(z, size)))
+    assert found.pattern == "beyond rounding"
+    assert "Older weights look like this" in found.sentence
+
+
+@EITHER
+def test_another_prompt_is_told_by_its_size(make) -> None:
+    (found,) = triage(scored(draw(make()), make(seed=7)))
+    assert found.pattern == "beyond rounding"
+    assert "Another prompt or chat template" in found.sentence
+
+
+@pytest.mark.parametrize(("by", "name"), [(1, "next"), (-1, "previous")])
+def test_a_shift_is_named_with_its_direction(by: int, name: str) -> None:
+    """Rolled to the right, column t + 1 of π_rollout holds the token of column t."""
+    z = small()
+    (found,) = triage(moved(draw(z), rounded(z), by))
+    assert found.pattern == "shift by one"
+    assert f"of the {name} token" in found.sentence
+    assert found.strength > 0.95
+
+
+def test_padding_is_named_with_its_side_and_count() -> None:
+    drawn = draw(small())
+    (found,) = triage(unfilled(drawn))
+    below_half = scored(drawn).tensors()["old_log_probs"][:, 3] < math.log(0.5)
+    assert found.pattern == "padding"
+    assert found.numbers["tokens"] == int(below_half.sum())
+    assert "the engine's log-prob is exactly 0" in found.sentence
+    swapped = unfilled(drawn)
+    (found,) = triage(swapped.replace(old_log_probs=swapped.rollout_log_probs, rollout_log_probs=swapped.old_log_probs))
+    assert "the trainer's log-prob is exactly 0" in found.sentence
+
+
+def test_identical() -> None:
+    drawn = draw(small())
+    (found,) = triage(batch_of(drawn.rollout, drawn.rollout))
+    assert (found.pattern, found.strength) == ("identical", 1)
+    assert "2,000 log-probs" in found.sentence
+
+
+# --- several causes ---
+
+
+@EITHER
+@pytest.mark.parametrize("change", [rounded, lambda z: noisy(z, 0.1)], ids=["bfloat16", "noise"])
+def test_a_temperature_or_a_cut_is_named_through_noise(make, change) -> None:
+    z = make()
+    assert patterns(scored(draw(z, temperature=0.7), change(z))) == ["temperature"]
+    assert patterns(scored(draw(z, top_p=0.8), change(z))) == ["top-p mass"]
+
+
+@EITHER
+def test_a_small_cut_is_named_although_rounding_would_explain_its_size(make) -> None:
+    z = make()
+    (found,) = triage(scored(draw(z, top_p=0.97), rounded(z)))
+    assert found.pattern == "top-p mass"
+    assert found.numbers["k3"] < 1e-3
+
+
+@EITHER
+def test_a_temperature_with_a_cut_is_both(make) -> None:
+    z = make()
+    assert patterns(scored(draw(z, temperature=0.7, top_p=0.9))) == ["temperature", "top-p mass"]
+
+
+def test_padding_hides_nothing_else() -> None:
+    z = small()
+    assert patterns(unfilled(draw(z), rounded(z))) == ["padding"]
+    assert patterns(unfilled(draw(z, temperature=0.7))) == ["temperature", "padding"]
+    assert set(patterns(unfilled(draw(z), noisy(z, 0.5)))) == {"padding", "beyond rounding"}
+
+
+def test_a_token_alone_in_its_nucleus_is_no_padding() -> None:
+    z = small() / 3
+    drawn = draw(z, top_p=0.3)
+    assert int((drawn.rollout == 0).sum()) > TOKENS / 3
+    assert patterns(scored(drawn)) == ["top-p mass"]
+
+
+def test_not_finite_comes_first_and_hides_nothing() -> None:
+    batch = scored(draw(small(), temperature=0.7))
+    old = batch.tensors()["old_log_probs"].clone()
+    old[0, :3] = torch.tensor([math.nan, -math.inf, math.nan])
+    first, second = triage(batch.replace(old_log_probs=old))
+    assert first.sentence.startswith("Not finite: 3 of 2,000 tokens")
+    assert second.pattern == "temperature"
+    (only,) = triage(batch.replace(old_log_probs=old * math.nan))
+    assert only.numbers["tokens"] == TOKENS
+
+
+# --- what pairs cannot show ---
+
+
+def test_a_temperature_that_is_in_neither_log_prob_is_invisible() -> None:
+    """Sampled at 0.7, reported and scored at 1: rounding is all that is left."""
+    z = small()
+    assert patterns(scored(draw(z, temperature=0.7, raw=True), rounded(z))) == ["precision"]
+
+
+def test_a_temperature_below_the_noise_is_not_named() -> None:
+    z = small()
+    assert patterns(scored(draw(z, temperature=0.99), noisy(z, 0.1))) == ["beyond rounding"]
+
+
+EXPECTED = {
+    "control_fp32": "clean",
+    "bf16": "precision",
+    "temperature_raw": "precision",  # as runs/index.toml says: both log-probs are of a policy that sampled nothing
+    "top_p": "top-p mass",
+    "stale_head": "stale tensor",
+    "stale_4": "beyond rounding",
+    "async": "beyond rounding",
+    "kv_fp8": "beyond rounding",  # pairs of an 8-bit cache look like those of older weights: not told apart
+    "kv_fp8_e5m2": "beyond rounding",
+    "moe_bf16": "precision",
+    "moe_replay": "precision",
+}
+SWAPPED = {("moe_bf16", 40): "beyond rounding"}
+"""A step whose largest gap is a swapped expert."""
+
+
+def test_every_recorded_run_has_an_expectation() -> None:
+    assert set(EXPECTED) == set(runs.list_runs()) - {path.name for path in runs.LOCAL.glob("*/")}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_recorded_runs(name: str) -> None:
+    run = runs.ROOT / name
+    for step in runs.list_steps(run):
+        assert patterns(runs.read_step(run, step).batch) == [SWAPPED.get((name, step), EXPECTED[name])], step
+
+
+# --- the numbers ---
+
+
+def test_temperatures_obey_the_formula_of_the_docstring() -> None:
+    """Token by token: H from the Rényi entropy of order β of the other tokens, renormalised."""
+    beta, z = 0.7, small()[:50]
+    drawn = draw(z, temperature=beta)
+    x, y, _ = logits(tokens_of(scored(drawn)))
+    expected = []
+    for row, token, q in zip((z / beta).softmax(-1).tolist(), drawn.ids.tolist(), drawn.rollout.tolist(), strict=True):
+        if q < -1e-3:
+            others = [p / (1 - row[token]) for i, p in enumerate(row) if i != token]
+            entropy = math.log(sum(p**beta for p in others)) / (1 - beta)
+            expected.append((beta - 1) * (math.log(row[token] / (1 - row[token])) + entropy))
+    assert len(expected) == len(x) > 30
+    assert y.tolist() == pytest.approx(expected, abs=1e-3)
+
+
+def test_numbers_counted_with_numpy() -> None:
+    z = small()
+    batch = scored(draw(z), noisy(z, 0.5))
+    (found,) = triage(batch)
+    old, rollout = batch.tensors()["old_log_probs"].numpy(), batch.rollout_log_probs.numpy()
+    d = (old.astype(float) - rollout).ravel()
+    k3 = np.exp(d) - 1 - d
+    assert found.numbers["mean |Δ|"] == pytest.approx(np.abs(d).mean())
+    assert found.numbers["k3"] == pytest.approx(k3.mean())
+    assert found.numbers["mean e^|Δ|"] == pytest.approx(np.exp(np.abs(d)).mean())
+    assert found.numbers["mean ratio"] == pytest.approx(np.exp(d).mean())
+    assert found.numbers["error of the mean ratio"] == pytest.approx(np.exp(d).std(ddof=1) / math.sqrt(len(d)))
+    assert found.numbers["share with r > 1"] == pytest.approx((d > 0).mean())
+    assert found.numbers["share of the worst 1 %"] == pytest.approx(np.sort(k3)[-20:].sum() / k3.sum())
+    # The logits of the drawn token and of the others differ by 0.5 each, the others' averaged away in part.
+    assert 0.5 < found.numbers["noise of logits"] < 0.5 * math.sqrt(2)
+    assert found.strength == pytest.approx(1 - 1e-3 / k3.mean())
+
+
+def test_the_share_per_token_is_that_of_an_analysis_of_variance() -> None:
+    z = small()
+    offset = 0.3 * torch.randn(12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    batch = scored(draw(z), z + offset)
+    (found,) = triage(batch)
+    _, y, ids = logits(tokens_of(batch))
+    assert ids is not None
+    groups = [[v for v, i in zip(y.tolist(), ids.tolist(), strict=True) if i == token] for token in set(ids.tolist())]
+    means = [sum(g) / len(g) for g in groups]
+    grand = sum(y.tolist()) / len(y)
+    between = sum(len(g) * (m - grand) ** 2 for g, m in zip(groups, means, strict=True))
+    within = sum((v - m) ** 2 for g, m in zip(groups, means, strict=True) for v in g)
+    error = within / (len(y) - len(groups))
+    omega = (between - (len(groups) - 1) * error) / (between + within + error)
+    assert found.numbers["share per token"] == found.strength == pytest.approx(omega)
+
+
+def test_the_slope_is_of_tokens_half_a_batch_apart() -> None:
+    """Sorted by x: (0, 4), (1, 5), (2, 6) with the third pair's y spoilt; 3 stands in the middle and has no partner."""
+    x, y = torch.tensor([6.0, 0, 1, 2, 3, 4, 5]).double(), torch.tensor([900.0, 0, 2, 4, 6, 8, 10]).double()
+    assert median_slope(x, y) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "share"), [([1.0] * 200, 0.01), ([0.0] * 5, 0), ([3.0, 1.0], 0.75), ([0.0] * 150 + [1.0] * 4, 0.5)]
+)
+def test_worst_share(values: list[float], share: float) -> None:
+    assert worst_share(torch.tensor(values).double()) == pytest.approx(share)
+
+
+def test_a_mean_below_one_that_few_tokens_make_is_no_cut() -> None:
+    """One in fifty ratios is 20, the others 0.3: the mean of 0.69 is ten errors below 1 only because it is heavy."""
+    d = torch.full((4000,), math.log(0.3)).double()
+    d[::50] = math.log(20)
+    rollout = torch.full((4000,), math.log(0.04)).double()
+    assert top_p_mass(tokens_of(batch_of(rollout + d, rollout))) is None
+
+
+@pytest.mark.parametrize(("k3", "pattern"), [(9e-4, "precision"), (1.1e-3, "beyond rounding"), (9e-8, "clean")])
+def test_the_bounds_of_k3(k3: float, pattern: str) -> None:
+    """d = ±a in turns: k3 is (e^a + e^−a)/2 − 1 = a²/2, to fourth order."""
+    a = math.sqrt(2 * k3)
+    rollout = torch.linspace(-3, -0.5, TOKENS).double()
+    d = a * (1 - 2 * (torch.arange(TOKENS) % 2))
+    assert patterns(batch_of(rollout + d, rollout)) == [pattern]
+
+
+def test_a_mean_error_above_the_bound_of_nemo_rl_is_beyond_rounding() -> None:
+    """One token in a thousand at −19: k3 there is 18, so spread over 20,000 tokens it is 9e-4, while e^19/20,000 is
+    far above 1.05."""
+    rollout = torch.full((20_000,), -0.5).double()
+    d = torch.zeros(20_000).double()
+    d[0] = -19
+    (found,) = triage(batch_of(rollout + d, rollout))
+    assert found.numbers["k3"] < 1e-3
+    assert (found.pattern, found.strength) == ("beyond rounding", 0)
+
+
+def test_strengths_are_shares_and_fall() -> None:
+    z = small()
+    for batch in (scored(draw(z, temperature=0.7, top_p=0.9)), unfilled(draw(z, temperature=0.7))):
+        found: list[Finding] = triage(batch)
+        strengths = [finding.strength for finding in found]
+        assert strengths == sorted(strengths, reverse=True)
+        assert all(0 <= strength <= 1 for strength in strengths)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 9])
+def test_a_few_tokens_are_looked_at_too(tokens: int) -> None:
+    rollout = torch.linspace(-3, -0.1, tokens)[None]
+    batch = TokenBatch.from_log_probs(rollout * 0.999, rollout, torch.ones(1, tokens))
+    assert patterns(batch) == ["precision"]
+
+
+def test_what_is_missing_is_said() -> None:
+    batch = scored(draw(small()))
+    with pytest.raises(UsageError, match="needs old_log_probs"):
+        triage(batch.replace(old_log_probs=None))
+    with pytest.raises(UsageError, match="needs tokens"):
+        triage(batch.replace(response_mask=torch.zeros_like(batch.response_mask)))

@@ -1,0 +1,311 @@
+"""The app's script: every view and preset, names that do not exist, damaged runs. The browser has its own tests."""
+
+import json
+import math
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from app_pages import kinds, one_scan, open_app, root, said, shown
+from app_runs import add_step, make_record, make_run
+
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, correct, measure, metrics, preset
+from rlcorr.config import RULE_NAMES
+from rlcorr.records import runs
+
+__all__ = ["one_scan", "root"]  # fixtures
+
+BENCH = "views/bench.py"
+
+
+def test_the_first_page_shows_a_recorded_run(root: Path) -> None:
+    make_run(root, "alpha", steps=2, story="Eleven sums.")
+    text = said(open_app())
+    assert "alpha · step 1, 2 recorded · complete" in text
+    assert "Eleven sums." in text
+    assert "Every file agrees with its hash. Readable: 2 of 2 steps, 2 rows of metrics." in text
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_bench_agrees_with_the_library(root: Path, name: str) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch, config = runs.read_step(run, 0).batch, preset(name)
+    report = metrics(measure(batch, correct(batch, config), config))
+    at = open_app(BENCH, preset=name)
+    numbers = shown(at)
+    assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %"
+    assert numbers["Mean weight"] == f"{report['rollout_corr/trained_is_mean']:.4g}"
+    assert numbers["k3"] == f"{report['rollout_corr/k3_kl']:.4g}"
+    assert config.explain() in said(at)
+    assert PRESETS[name].hurts in said(at)
+
+
+def test_a_rule_that_needs_advantages_says_so_where_a_step_has_none(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(0)
+    add_step(run, replace(record, batch=record.batch.replace(advantages=None)))
+    text = said(open_app(BENCH, preset="trl_opsm"))
+    assert "seq_mean_k1_negative asks for the sign of the advantage; the batch has no advantages." in text
+
+
+def test_numbers_counted_with_numpy(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask.numpy()
+    d = (batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]
+    w = np.minimum(np.exp(d), 1.1)
+    numbers = shown(open_app(BENCH, preset="decoupled_token_is", is_upper="1.1"))
+    assert numbers["ESS"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
+    assert numbers["Mean weight"] == f"{w.mean():.4g}"
+    assert numbers["Clipped mass"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
+    assert numbers["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
+
+
+def test_bounds_of_a_rule_come_from_the_url(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask.numpy()
+    d = np.where(mask, batch.old_log_probs.numpy() - batch.rollout_log_probs.numpy(), 0)
+    geometric = np.exp(d.sum(1) / mask.sum(1))
+    kept = (geometric >= 0.98) & (geometric <= 1.03)
+    query = {"seq_mean_k1_lower": "0.98", "seq_mean_k1_upper": "1.03"}
+    numbers = shown(open_app(BENCH, preset="decoupled_geo_rs", **query))
+    assert numbers["Kept tokens"] == f"{100 * mask[kept].sum() / mask.sum():.2f} %"
+    assert numbers["Sequences touched"] == f"{100 * (~kept).mean():.2f} %"
+
+
+def test_another_preset_forgets_what_was_changed(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, is_upper="1.01")
+    assert "a weight above 1.01" in said(at)
+    at.selectbox(key="preset").set_value("decoupled_seq_is").run()
+    assert "a weight above 2" in said(at)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_without_choices_is_itself(root: Path, name: str) -> None:
+    from controls import choices as editing
+    from remembered import session as state
+
+    choices = editing.choices_of(preset(name))
+    assert all(set(c.value.split(",")) <= {*c.options, ""} for c in choices)
+    state.st.session_state.clear()
+    assert editing.edited(preset(name), choices) == preset(name)
+
+
+def test_every_rule_can_be_added(root: Path) -> None:
+    from controls import choices as editing
+
+    assert [editing.usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
+
+
+def test_choices_come_from_the_url(root: Path) -> None:
+    """Sequence weights masked beyond 3, and a rule that the preset does not have, with its own bound."""
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    query = {"level": "sequence", "mode": "mask", "rules": "token_k3", "is_upper": "3", "token_k3_upper": "0.02"}
+    numbers = shown(open_app(BENCH, preset="decoupled_token_is", **query))
+    rule = RejectionRule.named("token_k3", upper=0.02)
+    config = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=3, rollout_is_mode="mask", rollout_rs=(rule,))
+    report = metrics(measure(batch, correct(batch, config), config))
+    assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %"
+    assert numbers["Mean weight"] == f"{report['rollout_corr/trained_is_mean']:.4g}"
+
+
+def test_choices_that_contradict_each_other_are_named(root: Path) -> None:
+    """PPO's clip in bypass mode has the ratio in the loss already."""
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="bypass_ppo_clip", level="token")
+    assert "Showing the preset itself." in said(at)
+    assert preset("bypass_ppo_clip").explain() in said(at)
+
+
+def test_a_choice_on_the_page(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_token_is", is_upper="3")
+    token = at.session_state["choices_token"]
+    at.selectbox(key=f"level_{token}").set_value("sequence").run()
+    assert "product of its sequence's ratios" in said(at)
+    assert "a weight above 3 becomes 3" in said(at)
+    at.selectbox(key=f"level_{token}").set_value("none").run()
+    assert not at.exception
+    at.multiselect(key=f"rules_{token}").set_value(["seq_max_k2"]).run()
+    assert "seq_max_k2: upper bound" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
+
+
+def test_a_budget_sets_the_bound(root: Path) -> None:
+    """The tightest cap that leaves 90 % of the ratios as they are: a quantile of them."""
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask.numpy()
+    ratios = np.sort(np.exp((batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]))
+    at = open_app(BENCH, preset="decoupled_token_is")
+    at.number_input(key="budget_share").set_value(90.0).run()
+    at.button(key="budget_set").click().run()
+    assert not at.exception
+    bound = at.session_state["fields"]["is_upper"]
+    assert bound == pytest.approx(ratios[math.ceil(0.9 * len(ratios)) - 1], rel=5e-3)
+    assert f"a weight above {bound:g}" in said(at)
+
+
+def test_a_budget_moves_both_sides_of_a_band(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_geo_rs")
+    at.button(key="budget_set").click().run()
+    fields = at.session_state["fields"]
+    assert fields["seq_mean_k1_lower"] == pytest.approx(1 / fields["seq_mean_k1_upper"], rel=1e-9)
+    assert float(shown(at)["Kept tokens"].removesuffix(" %")) >= 95
+
+
+def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_token_is")
+    at.radio(key="budget_of").set_value("effective sample size")
+    at.number_input(key="budget_share").set_value(100.0).run()
+    assert "no threshold has an effective sample size of 1" in said(at)
+
+
+def test_the_configuration_can_be_copied(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_seq_is", is_upper="3")
+    assert not at.code
+    at.session_state["use_it"] = True
+    texts = [block.value for block in at.run().code]
+    assert any("rollout_is_threshold: 3.0" in text for text in texts)
+    assert any("rollout_is_threshold=3.0" in text for text in texts)
+
+
+def test_reset_returns_to_the_presets_numbers(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_token_icepop", is_lower="0.9", is_upper="3")
+    assert "[0.9, 3]" in said(at)
+    at.button(key="reset").click().run()
+    assert "[0.5, 5]" in said(at)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing the newest."),
+        ({"step": "99"}, "This run has no step '99' (2 recorded, 0 to 1). Showing the latest."),
+        ({"preset": "icepop"}, "unknown preset 'icepop'."),
+        ({"level": "word"}, "level='word' is not known; using 'token'. Known: none, token, sequence, geometric."),
+        ({"rules": "token_k1,k4"}, "rules='token_k1,k4' is not known; using ''."),
+        ({"is_upper": "banana"}, "is_upper='banana' is not a number; using 2."),
+        ({"is_upper": "nan"}, "is_upper=nan is out of range; using 2. Allowed: 1.0001 to 100."),
+        ({"is_upper": "0.2"}, "is_upper=0.2 is out of range; using 2."),
+    ],
+)
+def test_wrong_values_in_the_url_are_named(root: Path, query: dict[str, str], expected: str) -> None:
+    make_run(root, "alpha", steps=2)
+    make_run(root, "beta", steps=1)
+    assert expected in said(open_app(BENCH, **query))
+
+
+def test_the_newest_local_run_is_shown_by_itself(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    run = make_run(root / "local", "mine", steps=0, status="running")
+    assert "alpha · step 0, 1 recorded" in said(open_app())
+    add_step(run, make_record(0))
+    assert "mine · step 0, 1 recorded · running" in said(open_app())
+
+
+def test_a_run_that_went_quiet_has_stopped(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1, status="running")
+    long_ago = time.time() - 300
+    for path in (run / "manifest.json", run / "metrics.jsonl", run / "steps"):
+        os.utime(path, (long_ago, long_ago))
+    assert "stopped without finishing" in said(open_app())
+
+
+def test_no_runs(root: Path) -> None:
+    text = said(open_app())
+    assert f"No runs yet in {root}" in text
+    assert "python -m rlcorr train" in text
+
+
+@pytest.mark.parametrize("view", [None, BENCH])
+def test_a_run_without_steps(root: Path, view: str | None) -> None:
+    make_run(root, "alpha", steps=0, status="running")
+    assert "no step yet" in said(open_app(view))
+
+
+@pytest.mark.parametrize("view", [None, BENCH])
+def test_a_truncated_step_is_named_and_the_one_before_it_shown(root: Path, view: str | None) -> None:
+    run = make_run(root, "alpha", steps=3)
+    broken = runs.step_path(run, 2)
+    broken.write_bytes(broken.read_bytes()[:200])
+    text = said(open_app(view))
+    assert f"{broken}: cannot be read" in text
+    assert "Showing step 1, the newest that can be read." in text
+    chosen = said(open_app(view, step="2"))
+    assert f"{broken}: cannot be read" in chosen
+    assert "Other recorded steps: 0, 1." in chosen
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"story": "no slug"}', '{"slug": "alpha", "schema_version": 9}', ""])
+@pytest.mark.parametrize("view", [None, BENCH])
+def test_a_broken_manifest_is_named_and_the_steps_still_show(root: Path, view: str | None, content: str) -> None:
+    run = make_run(root, "alpha", steps=2)
+    (run / "manifest.json").write_text(content)
+    at = open_app(view)
+    assert "status unknown" in said(at)
+    if view is None:
+        assert f"{run / 'manifest.json'}:" in said(at)
+        assert "Still readable: 2 rows of metrics, 2 step files." in said(at)
+    else:
+        assert shown(at)
+
+
+def test_a_wrong_hash_is_named(root: Path) -> None:
+    run = make_run(root, "alpha", steps=2)
+    content = json.loads((run / "manifest.json").read_text())
+    content["files"]["steps/step_000000.parquet"] = "0" * 64
+    (run / "manifest.json").write_text(json.dumps(content))
+    text = said(open_app())
+    assert f"{runs.step_path(run, 0)}: sha256 is" in text
+    assert "Readable: 2 of 2 steps" in text
+
+
+def test_metrics_cut_off_in_the_middle_of_a_line(root: Path) -> None:
+    run = make_run(root, "alpha", steps=2)
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-40] + b'\n{"step": "x", "reward": []}\n{"step": 7, "reward": NaN}\n')
+    assert "1 line(s) cut off or damaged" in said(open_app())
+
+
+def test_a_directory_that_is_not_a_run(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    (root / "beta" / "steps").mkdir(parents=True)
+    (root / "beta" / "steps" / "step_000003.parquet").write_bytes(b"")
+    text = said(open_app(run="beta"))
+    assert "manifest.json: not a readable manifest" in text
+    assert "No step can be read." in text
+
+
+def test_text_of_a_run_is_never_markup(root: Path) -> None:
+    texts = ["<script>alert(1)</script> [link](javascript:alert(1)) $x^2$ `code`"]
+    make_run(root, "alpha", steps=1, texts=texts, story="**loud** :red[x] $x$ [y](javascript:z)")
+    at = open_app()
+    page = "".join(str(e.proto) for e in at.get("html"))
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert r"\*\*loud\*\* \:red\[x\] \$x\$ \[y\]\(javascript\:z\)" in "".join(m.value for m in at.markdown)
+
+
+def test_a_slider_position_stays_within_what_a_configuration_accepts(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    from controls import pickers as controls
+
+    for p in PRESETS.values():
+        for bound in controls.bounds_of(p.config):
+            assert bound.low <= bound.value <= bound.high
+            for value in (bound.low, bound.high):
+                controls.with_bounds(p.config, {bound.key: value})
+            assert math.isfinite(bound.low - bound.offset)

@@ -1,0 +1,281 @@
+"""The Compare view's script: both configurations come from the URL, swap, and show what the library says of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from app_pages import committed, one_scan, open_app, root, said, shown
+from app_runs import add_step, make_record, make_run
+from streamlit.testing.v1 import AppTest
+
+from rlcorr import RejectionRule, correct, measure, metrics, preset
+from rlcorr.analysis.comparison import compare_gradients
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+
+__all__ = ["committed", "one_scan", "root"]  # fixtures
+
+VIEW = "views/compare.py"
+RUNS = "two runs"
+
+
+def tables(at: AppTest) -> str:
+    return "".join(str(e.proto.body) for e in at.get("html"))
+
+
+def row(at: AppTest, metric: str) -> list[str]:
+    """The cells of one metric: A, B, B − A."""
+    after = tables(at).split(f">{metric}</abbr>")[1].split("</tr>")[0]
+    return [cell.split("</td>")[0] for cell in after.split("<td>")[1:]]
+
+
+def log_ratios(run: Path, step: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    batch = runs.read_step(run, step).batch
+    mask = batch.response_mask.numpy()
+    old = batch.tensors()["old_log_probs"].double().numpy()
+    return np.where(mask, old - batch.rollout_log_probs.double().numpy(), 0), mask
+
+
+def test_masks_and_metrics_counted_with_numpy(root: Path) -> None:
+    """A masks tokens beyond 1.1 and below 0.9, B rejects sequences by their geometric mean."""
+    run = make_run(root, "alpha", steps=1)
+    d, mask = log_ratios(run)
+    by_a = mask & (np.exp(d) >= 0.9) & (np.exp(d) <= 1.1)
+    geometric = np.exp(d.sum(1) / mask.sum(1))
+    by_b = mask & ((geometric >= 0.98) & (geometric <= 1.02))[:, None]
+    query = {"is_upper": "1.1", "is_lower": "0.9", "preset_b": "decoupled_geo_rs"}
+    bounds = {"b.seq_mean_k1_upper": "1.02", "b.seq_mean_k1_lower": "0.98"}
+    at = open_app(VIEW, preset="decoupled_token_icepop", **query, **bounds)
+    assert not at.warning
+    numbers = shown(at)
+    assert numbers["Differ on"] == f"{100 * (by_a ^ by_b).sum() / mask.sum():.2f} %"
+    assert numbers["Jaccard"] == f"{(by_a & by_b).sum() / (by_a | by_b).sum():.4g}"
+    assert numbers["Only A"] == f"{(by_a & ~by_b).sum():,}"
+    assert numbers["Only B"] == f"{(by_b & ~by_a).sum():,}"
+    assert numbers["Neither"] == f"{(mask & ~by_a & ~by_b).sum():,}"
+    kept = by_b.sum() / mask.sum()
+    assert row(at, "kept_fraction") == ["1", f"{kept:.4g}", f"{kept - 1:+.4g}"]
+    assert row(at, "rollout_is_max")[1:] == ["–", "–"]
+    mean = np.exp(d)[by_a].sum() / mask.sum()
+    assert row(at, "trained_is_mean")[:2] == [f"{mean:.4g}", "1"]
+
+
+def test_a_name_explains_itself(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    text = tables(open_app(VIEW))
+    assert 'title="share of the response tokens that no rule rejected. Formula: Σ keep / Σ mask.' in text
+
+
+@pytest.mark.parametrize("names", [("decoupled_seq_is", "decoupled_k3_rs"), ("trl_opsm", "slime_mis")])
+def test_every_metric_is_the_librarys(root: Path, names: tuple[str, str]) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    at = open_app(VIEW, preset=names[0], preset_b=names[1])
+    a, b = (metrics(measure(batch, correct(batch, preset(n)), preset(n))) for n in names)
+    for key in {*a, *b}:
+        cells = row(at, key.removeprefix("rollout_corr/"))
+        assert cells[:2] == [f"{each[key]:.4g}" if key in each else "–" for each in (a, b)], key
+
+
+def test_gradients_are_the_librarys(committed: None) -> None:
+    run = runs.ROOT / "kv_fp8_e5m2"
+    step = last_sketch(run)
+    batch, sketch = updated_batch(run, step), read_sketch(run, step)
+    found = compare_gradients(batch, sketch, preset("decoupled_token_is"), preset("decoupled_k3_rs"))
+    at = open_app(VIEW, run=run.name, preset_b="decoupled_k3_rs")
+    numbers = shown(at)
+    assert numbers["Cosine, A with B"] == f"{found.between.value:.2f}"
+    assert numbers["B is better in"] == f"{100 * found.b_is_better:.2f} %"
+    noise = found.noise
+    assert row(at, "Noise")[2] == f"{noise.value:+.2f} [{noise.low:+.2f},\u00a0{noise.high:+.2f}]"
+    error = found.b.error
+    assert row(at, "Error")[1] == f"{error.value:.2f} [{error.low:.2f},\u00a0{error.high:.2f}]"
+
+
+def test_a_step_without_a_sketch_says_so(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW)
+    assert "step 0 of alpha has no score sketch" in said(at)
+    assert "Cosine, A with B" not in shown(at)
+
+
+def test_swap(root: Path) -> None:
+    """Presets, bounds and choices change sides; what A had alone, B has alone."""
+    make_run(root, "alpha", steps=1)
+    query = {"preset": "decoupled_token_icepop", "is_upper": "1.1", "denominator": "kept", "b.is_upper": "1.3"}
+    at = open_app(VIEW, preset_b="decoupled_seq_is", **query)
+    before, texts = shown(at), said(at)
+    at.button(key="swap").click().run()
+    assert not at.exception
+    assert (at.selectbox(key="preset").value, at.selectbox(key="preset_b").value) == (
+        "decoupled_seq_is", "decoupled_token_icepop",
+    )  # fmt: skip
+    after = shown(at)
+    assert (after["Only A"], after["Only B"]) == (before["Only B"], before["Only A"])
+    assert after["Jaccard"] == before["Jaccard"]
+    assert at.session_state["fields"] == {"b.is_upper": 1.1, "b.denominator": "kept", "is_upper": 1.3}
+    for sentence in ("outside [0.5, 1.1]", "a weight above 1.3 becomes 1.3"):
+        assert sentence in texts
+        assert sentence in said(at)
+    assert at.query_params["b.is_upper"] == "1.1"
+    at.button(key="swap").click().run()
+    assert shown(at) == before
+
+
+def test_bs_bound_can_be_set_and_reset(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    before = shown(open_app(VIEW, preset_b="decoupled_token_icepop"))
+    at = open_app(VIEW, preset_b="decoupled_token_icepop", **{"b.is_upper": "1.01"})
+    assert int(shown(at)["Only A"].replace(",", "")) > int(before["Only A"].replace(",", ""))
+    assert at.session_state["fields"] == {"b.is_upper": 1.01}
+    at.button(key="b.reset").click().run()
+    assert at.session_state["fields"] == {}
+    assert shown(at) == before
+
+
+def test_choices_of_b(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW, preset_b="decoupled_token_is", **{"b.rules": "token_k3", "b.token_k3_upper": "0.02"})
+    rule = RejectionRule.named("token_k3", upper=0.02)
+    assert replace(preset("decoupled_token_is"), rollout_rs=(rule,)).explain() in said(at)
+    assert preset("decoupled_token_is").explain() in said(at)
+
+
+def test_another_preset_forgets_the_bounds_of_its_own_side(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW, preset_b="decoupled_seq_is", **{"is_upper": "3", "b.is_upper": "7"})
+    at.selectbox(key="preset_b").set_value("decoupled_token_icepop").run()
+    assert at.session_state["fields"] == {"is_upper": 3.0}
+    assert "a weight above 3 becomes 3" in said(at)
+
+
+def test_as_fields_are_those_of_the_bench(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW, **{"is_upper": "3", "preset_b": "decoupled_seq_is", "b.is_upper": "7"})
+    at.switch_page("views/bench.py").run()
+    assert "a weight above 3 becomes 3" in said(at)
+    at.switch_page(VIEW).run()
+    assert "a weight above 3 becomes 3" in said(at)
+    assert "a weight above 7 becomes 7" in said(at)
+    assert at.selectbox(key="preset_b").value == "decoupled_seq_is"
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"preset_b": "tis"}, "unknown preset 'tis'."),
+        ({"b.is_upper": "many"}, "b.is_upper='many' is not a number; using 2."),
+        ({"b.is_upper": "-1"}, "b.is_upper=-1 is out of range; using 2."),
+        ({"b.level": "word"}, "b.level='word' is not known; using 'token'."),
+        ({"is_upper": "many"}, "is_upper='many' is not a number; using 2."),
+        ({"compare": RUNS, "run_b": "<b>"}, "unknown run '<b>'."),
+        ({"compare": RUNS, "run_b": "alpha", "step_b": "99"}, "This run has no step '99' (2 recorded, 0 to 1)."),
+    ],
+)
+def test_a_wrong_value_in_the_url_falls_back_with_a_sentence(root: Path, query: dict, sentence: str) -> None:
+    make_run(root, "alpha", steps=2)
+    make_run(root, "beta", steps=1)
+    at = open_app(VIEW, **query)
+    assert sentence in "\n".join(warning.value for warning in at.warning).replace("\\", "")
+    assert "A" in shown(at) or "kept_fraction" in tables(at)
+
+
+def test_a_wrong_way_of_comparing_is_the_usual_one(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    assert "Jaccard" in shown(open_app(VIEW, compare="three runs"))
+
+
+def test_a_configuration_that_the_step_does_not_allow(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(0)
+    add_step(run, replace(record, batch=record.batch.replace(advantages=None)))
+    at = open_app(VIEW, preset_b="trl_opsm")
+    assert "seq_mean_k1_negative asks for the sign of the advantage" in said(at)
+    assert not shown(at)
+    at.selectbox(key="preset_b").set_value("decoupled_seq_is").run()
+    assert "Jaccard" in shown(at)
+
+
+# --- two runs ---
+
+
+def test_two_runs_under_one_configuration(root: Path) -> None:
+    run, other = make_run(root, "alpha", steps=1), make_run(root, "beta", steps=2, noise=0.02, sequences=8)
+    at = open_app(
+        VIEW, compare=RUNS, run="alpha", run_b="beta", step_b="1", preset="decoupled_token_is", is_upper="1.1"
+    )
+    text = said(at)
+    assert "A: alpha, step 0" in text
+    assert "B: beta, step 1" in text
+    assert "nothing is compared token by token" in text
+    assert "Jaccard" not in shown(at)
+    means = []
+    for d, mask in (log_ratios(run), log_ratios(other, 1)):
+        weights = np.minimum(np.exp(d[mask]), 1.1)
+        means.append(weights.mean())
+    assert row(at, "trained_is_mean") == [*(f"{mean:.4g}" for mean in means), f"{means[1] - means[0]:+.4g}"]
+    assert row(at, "tokens")[:2] == [f"{log_ratios(run)[1].sum()}", f"{log_ratios(other, 1)[1].sum()}"]
+
+
+def test_the_other_run_is_chosen_until_somebody_picks_one(root: Path) -> None:
+    for slug in ("alpha", "beta", "gamma"):
+        make_run(root, slug, steps=2)
+    at = open_app(VIEW, compare=RUNS, run="alpha")
+    assert "B: beta, step 1" in said(at)
+    at.selectbox(key="run_b").set_value("alpha").run()
+    assert "A and B are the same step" in said(at)
+    assert row(at, "tokens")[2] == "0"
+    at.selectbox(key="step_b").set_value("0").run()
+    assert "B: alpha, step 0" in said(at)
+    at.selectbox(key="run").set_value("beta").run()
+    assert "A: beta, step 1" in said(at)
+
+
+def test_swapping_runs(root: Path) -> None:
+    make_run(root, "alpha", steps=2)
+    make_run(root, "beta", steps=3)
+    at = open_app(VIEW, compare=RUNS, run="alpha", step="0", run_b="beta", step_b="1")
+    before = row(at, "k3_kl")
+    at.button(key="swap_runs").click().run()
+    assert not at.exception
+    assert "A: beta, step 1" in said(at)
+    assert "B: alpha, step 0" in said(at)
+    assert row(at, "k3_kl")[:2] == [before[1], before[0]]
+
+
+def test_steps_of_a_run_that_lacks_the_one_chosen(root: Path) -> None:
+    """Another run B has other steps: the step falls back to its latest."""
+    make_run(root, "alpha", steps=1)
+    make_run(root, "beta", steps=3)
+    at = open_app(VIEW, compare=RUNS, run="alpha", run_b="beta", step_b="2")
+    at.selectbox(key="run_b").set_value("alpha").run()
+    assert not at.exception
+    assert "B: alpha, step 0" in said(at)
+
+
+def test_one_run_alone_is_compared_with_itself(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    assert "A and B are the same step" in said(open_app(VIEW, compare=RUNS))
+
+
+def test_a_damaged_step_and_a_run_without_steps(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    broken = make_run(root, "beta", steps=2)
+    runs.step_path(broken, 1).write_bytes(b"PAR1")
+    make_run(root, "gamma", steps=0, status="running")
+    assert "B: beta, step 0" in said(open_app(VIEW, compare=RUNS, run="alpha"))
+    at = open_app(VIEW, compare=RUNS, run="alpha", run_b="beta", step_b="1")
+    assert f"{runs.step_path(broken, 1)}: cannot be read" in said(at)
+    assert "Run B has no step yet." in said(open_app(VIEW, compare=RUNS, run="alpha", run_b="gamma"))
+    assert "no step yet" in said(open_app(VIEW, run="gamma"))
+
+
+def test_a_batch_without_tokens(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(0)
+    empty = torch.zeros_like(record.batch.response_mask)
+    add_step(run, replace(record, batch=record.batch.replace(response_mask=empty)))
+    assert shown(open_app(VIEW))["Jaccard"] == "1"
+    assert "a mismatch needs tokens" in said(open_app(VIEW, compare=RUNS))

@@ -1,0 +1,157 @@
+"""Every view, every preset and every committed run: nothing raises, and the headline numbers are the library's.
+
+The full product of four views with presets is about 2,000 pages and six minutes of CPU time. So every *pair* is opened
+instead, for about 90 seconds: every preset on every run in one of the views, every preset and every run in every view.
+That finds what two of them break together; what only one view does with one preset on one run is left to chance.
+"""
+
+import re
+from itertools import zip_longest
+
+import pytest
+from app_pages import committed, one_scan, open_app, said, shown
+from app_runs import PROJECT
+from streamlit.testing.v1 import AppTest
+
+from rlcorr import PRESETS, correct, measure, metrics, preset
+from rlcorr.gradients.report import GradientReport, report
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+
+__all__ = ["committed", "one_scan"]  # fixtures
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("committed")]
+
+RUNS = sorted({path.parent.parent.name for path in runs.ROOT.glob("*/steps/*.parquet")})
+VIEWS = re.findall(r'st\.Page\("(views/\w+\.py)"', (PROJECT / "app" / "main.py").read_text(encoding="utf-8"))
+BENCH, TOKENS, COMPARE, GRADIENT = (f"views/{name}.py" for name in ("bench", "tokens", "compare", "gradient"))
+LIGHT = (BENCH, TOKENS, COMPARE)
+PATIENCE = 300.0
+"""Seconds for one page, which takes half a one: on a busy machine it waits for others."""
+
+
+def view_of(number: int, run: int) -> str:
+    """Where this preset is opened on this run. A gradient page costs as much as four others, so that every preset has
+    one only; the other runs take the other views in turn."""
+    turn = (run - number) % len(RUNS)
+    return GRADIENT if turn == 0 else LIGHT[turn % len(LIGHT)]
+
+
+def presets_of(view: str, run: int) -> list[str]:
+    return [name for number, name in enumerate(PRESETS) if view_of(number, run) == view]
+
+
+def test_every_pair_is_opened() -> None:
+    """Of preset and view, and of run and view; preset and run is what `view_of` is asked about."""
+    for view in (*LIGHT, GRADIENT):
+        opened = [(run, name) for run in range(len(RUNS)) for name in presets_of(view, run)]
+        assert {name for _, name in opened} == set(PRESETS)
+        assert {run for run, _ in opened} == set(range(len(RUNS)))
+    assert {BENCH, TOKENS, COMPARE, GRADIENT} <= set(VIEWS)
+
+
+def choose(at: AppTest, key: str, name: str) -> None:
+    if at.selectbox(key=key).value != name:
+        at.selectbox(key=key).set_value(name)
+
+
+def quiet(at: AppTest) -> bool:
+    return not at.exception and not at.error
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view not in (*LIGHT, GRADIENT)])
+def test_a_view_without_presets_opens_on_every_run(view: str) -> None:
+    at = open_app(view, run=RUNS[0])
+    assert "preset" not in [box.key for box in at.selectbox], "this view belongs to those with presets, above"
+    for slug in RUNS:
+        opened = open_app(view, run=slug)
+        assert quiet(opened), slug
+
+
+@pytest.mark.parametrize("slug", RUNS)
+def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
+    run = runs.ROOT / slug
+    batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
+    at = open_app(BENCH, run=slug)
+    for name in presets_of(BENCH, RUNS.index(slug)):
+        choose(at, "preset", name)
+        at.run(timeout=PATIENCE)
+        assert quiet(at), name
+        found = metrics(measure(batch, correct(batch, preset(name)), preset(name)))
+        expected = {key.removeprefix("rollout_corr/"): value for key, value in found.items()}
+        numbers = shown(at)
+        for label, key in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl"), ("Mean |Δ|", "abs_log_ratio")):
+            assert numbers[label] == f"{expected[key]:.4g}", (name, label)
+        for label, key in (("Kept tokens", "kept_fraction"), ("ESS", "trained_eff_sample_size")):
+            assert read_percent(numbers[label]) == pytest.approx(expected[key], abs=1e-4), (name, label)
+        touched = read_percent(numbers["Sequences touched"])
+        assert touched == pytest.approx(expected["rollout_rs_seq_masked_fraction"], abs=1e-4), name
+        clipped = expected.get("rollout_is_oob_ratio")
+        assert (numbers["Clipped mass"] == "–") == (clipped is None), name
+        if clipped is not None:
+            assert read_percent(numbers["Clipped mass"]) == pytest.approx(clipped, abs=1e-4), name
+
+
+def read_percent(text: str) -> float:
+    """0.01 and 99.99 where the page says that it is less, or more, than that."""
+    return float(text.strip("<> %")) / 100
+
+
+@pytest.mark.parametrize("slug", RUNS)
+def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
+    run = runs.ROOT / slug
+    step = last_sketch(run)
+    batch, sketch = updated_batch(run, step), read_sketch(run, step)
+    at = open_app(GRADIENT, run=slug, step=str(step))
+    for name in presets_of(GRADIENT, RUNS.index(slug)):
+        choose(at, "preset", name)
+        at.run(timeout=PATIENCE)
+        assert quiet(at), name
+        found = report(batch, sketch, preset(name))
+        if found.reference_length.value == 0:
+            assert "The on-policy gradient of this step cannot be told from noise" in said(at)
+        else:
+            assert {m.label: (m.value, m.delta) for m in at.metric} == headlines(found), name
+
+
+def headlines(found: GradientReport) -> dict[str, tuple[str, str]]:
+    """Number and interval of each, as the page writes them."""
+    intervals = {
+        "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
+        "Step length": found.scale, "ESS": found.ess,
+    }  # fmt: skip
+    texts = {label: [f"{end:.2f}" for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
+    return {label: (value.replace("nan", "–"), f"{low} to {high}") for label, (value, low, high) in texts.items()}
+
+
+@pytest.mark.parametrize("slug", RUNS)
+def test_the_microscope_opens(slug: str) -> None:
+    at = open_app(TOKENS, run=slug)
+    for name in presets_of(TOKENS, RUNS.index(slug)):
+        choose(at, "preset", name)
+        at.run(timeout=PATIENCE)
+        assert quiet(at), name
+        assert preset(name).explain() in said(at)
+
+
+@pytest.mark.parametrize("slug", RUNS)
+def test_two_presets_are_compared(slug: str) -> None:
+    """Two at a time; what one of them alone trains on agrees with their masks and weights."""
+    run = runs.ROOT / slug
+    batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
+    at, names = open_app(COMPARE, run=slug), presets_of(COMPARE, RUNS.index(slug))
+    for a, b in zip_longest(names[::2], names[1::2], fillvalue=names[0]):
+        choose(at, "preset", a)
+        choose(at, "preset_b", b)
+        at.run(timeout=PATIENCE)
+        assert quiet(at), (a, b)
+        by_a, by_b = ((result.weights * result.keep_mask) > 0 for result in (correct(batch, preset(n)) for n in (a, b)))
+        numbers = shown(at)
+        assert numbers["Only A"] == f"{int((by_a & ~by_b).sum()):,}", (a, b)
+        assert numbers["Only B"] == f"{int((by_b & ~by_a).sum()):,}", (a, b)
+
+
+@pytest.mark.parametrize("slug", RUNS)
+def test_every_run_is_compared_with_another(slug: str) -> None:
+    at = open_app(COMPARE, run=slug, compare="two runs")
+    assert quiet(at)
+    assert f"A: {slug}, step" in said(at)

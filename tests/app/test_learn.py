@@ -1,0 +1,142 @@
+"""The Learn page: lessons as their index says, one vocabulary, every preset on the map, links that hide controls."""
+
+import tomllib
+from html import unescape
+from pathlib import Path
+
+import pytest
+from app_pages import committed, one_scan, open_app, root, said
+from app_runs import PROJECT, make_run
+from streamlit.testing.v1 import AppTest
+
+from rlcorr import PRESETS
+from rlcorr.report import METRICS, describe
+from rlcorr.teaching.glossary import GLOSSARY, define
+
+__all__ = ["committed", "one_scan", "root"]  # fixtures
+
+VIEW = "views/learn.py"
+
+
+def html(at: AppTest) -> str:
+    return "".join(e.proto.body for e in at.get("html"))
+
+
+def component(at: AppTest, key: str) -> str:
+    """What a component of our own is told."""
+    (found,) = [e.proto for e in at.get("bidi_component") if key in e.proto.id]
+    return str(found)
+
+
+def test_the_lessons_are_those_of_the_index(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW)
+    index = tomllib.loads((PROJECT / "lessons" / "index.toml").read_text(encoding="utf-8"))
+    assert index
+    for slug, lesson in index.items():
+        assert f"##### {slug[:2]} · {lesson['title']}\n{lesson['claim']}" in said(at)
+        assert f"{lesson['minutes']} minutes · {lesson['level']}" in said(at)
+        assert f".venv/bin/jupyter lab lessons/{slug}.ipynb" in [block.value for block in at.code]
+        assert (PROJECT / "lessons" / f"{slug}.ipynb").is_file()
+
+
+def test_a_lesson_names_the_ones_before_it(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from data import lessons as lesson_index
+
+    entry = 'title = "T"\nclaim = "<b>C</b>"\nminutes = 5\nlevel = "expert"\nhardware = "any"\n'
+    (tmp_path / "index.toml").write_text(
+        f'[00_a]\n{entry}prerequisites = []\n[03_b]\n{entry}prerequisites = ["00_a", "01_c"]\n', encoding="utf-8"
+    )
+    monkeypatch.setattr(lesson_index, "LESSONS", tmp_path)
+    text = said(open_app(VIEW))
+    assert "5 minutes · expert · no other lesson before it · any" in text
+    assert "5 minutes · expert · after 00, 01 · any" in text
+
+
+def test_it_opens_without_any_run(root: Path) -> None:
+    at = open_app(VIEW)
+    assert "No runs yet" in said(at)
+    assert "##### 00 ·" in said(at)
+
+
+def test_the_glossary_says_what_the_library_says(root: Path) -> None:
+    page = unescape(html(open_app(VIEW, learn="Glossary")))
+    for word in GLOSSARY:
+        assert f"<td>{word}</td>" in page
+        assert define(word) in page
+    for metric in METRICS:
+        assert describe(metric) in page
+
+
+def test_the_glossary_can_be_searched(root: Path) -> None:
+    at = open_app(VIEW, learn="Glossary")
+    at.text_input(key="search").set_value("icepop").run()
+    assert "<td>masking</td>" in html(at)
+    assert "<td>staleness</td>" not in html(at)
+    at.text_input(key="search").set_value("<img>").run()
+    assert "No word and no metric holds <img>." in said(at)
+
+
+def test_every_preset_is_on_the_map_once(root: Path) -> None:
+    at = open_app(VIEW, learn="Cheat sheet")
+    (sheet,) = [e.proto.body for e in at.get("html") if "weights \\ rules" in e.proto.body]
+    names = [name for cell in sheet.split("<td>")[1:] for name in cell.partition("</td>")[0].split("\n")]
+    assert sorted(name for name in names if name in PRESETS) == sorted(PRESETS)
+    row = next(row for row in sheet.split("<tr>") if row.startswith("<td>geometric</td>"))
+    assert "areal_sequence_mask" in row
+
+
+def test_a_preset_is_looked_up_and_opened(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW, learn="Cheat sheet")
+    at.selectbox(key="looked_up").set_value("trl_opsm").run()
+    entry = PRESETS["trl_opsm"]
+    assert entry.config.explain() in said(at)
+    assert entry.hurts in said(at)
+    assert entry.source in said(at)
+    at.button(key="open_preset").click().run()
+    assert not at.exception
+    assert at.selectbox(key="preset").value == "trl_opsm"
+
+
+def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> None:
+    make_run(root, "alpha", steps=2)
+    at = open_app("views/bench.py", preset="decoupled_seq_is", is_upper="3", step="0")
+    at.session_state["learn"] = "Teaching"
+    at.switch_page(VIEW).run()
+    at.selectbox(key="link_view").set_value("Tokens").run()
+    at.multiselect(key="link_hide").set_value(["preset", "choices"]).run()
+    at.toggle(key="link_projector").set_value(True).run()
+    told = component(at, "copy_built")
+    for key, value in {
+        "path": "tokens", "preset": "decoupled_seq_is", "is_upper": "3", "hide": "preset,choices", "projector": "1",
+        "run": "alpha", "step": "0",
+    }.items():  # fmt: skip
+        assert f'\\"{key}\\": \\"{value}\\"' in told or f'\\"{key}\\":\\"{value}\\"' in told
+
+
+def test_what_can_be_hidden_is_listed_and_is_where_it_is_said_to_be(root: Path) -> None:
+    from controls import sharing
+    from words import links as words_shared
+
+    assert {*sharing.PLACES, "navigation"} == set(words_shared.HIDEABLE)
+    page = html(open_app(VIEW, learn="Teaching"))
+    for name in words_shared.HIDEABLE:
+        assert f"<td>{name}</td>" in page
+
+
+def test_a_wrong_name_to_hide_is_named(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app("views/bench.py", hide="pre-set,budget", projector="yes")
+    assert "unknown control in hide= 'pre-set'. Did you mean 'preset'?" in said(at)
+    assert "projector='yes' is not known; using 0. Known: 0, 1." in said(at)
+    styles = [e.proto.body for e in at.get("html") if "display: none" in e.proto.body]
+    assert any(".st-key-budget { display: none }" in style for style in styles)
+    assert not at.toggle(key="projector").value
+
+
+def test_a_wrong_part_in_the_url_falls_back(root: Path) -> None:
+    text = said(open_app(VIEW, learn="Sheet"))
+    assert "##### 00 ·" in text
+    assert "unknown part 'Sheet'." in text
+    assert "Showing Lessons." in text

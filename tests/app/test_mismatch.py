@@ -1,0 +1,147 @@
+"""The mismatch view's script: it opens on every run and says what the library says."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from app_pages import committed, one_scan, open_app, root, said, shown
+from app_runs import add_step, make_record, make_run
+from causes import draw, scored, small, unfilled
+
+from rlcorr import TokenBatch, preset
+from rlcorr.analysis.regions import TOKEN_METHODS
+from rlcorr.analysis.triage import triage
+from rlcorr.foreign.pairs import recordable, write_run
+from rlcorr.records import runs
+from rlcorr.records.runs import StepRecord
+
+__all__ = ["committed", "one_scan", "root"]  # fixtures
+
+VIEW = "views/mismatch.py"
+RECORDED = sorted({path.parent.parent.name for path in runs.ROOT.glob("*/steps/*.parquet")})
+
+
+def with_pairs(run: Path, batch: TokenBatch, step: int = 1) -> TokenBatch:
+    """One recorded step with these pairs and ids."""
+    record = make_record(step, sequences=len(batch.response_mask), width=batch.response_mask.shape[1])
+    names = ("response_mask", "rollout_log_probs", "old_log_probs", "response_ids")
+    given = {name: batch.tensors()[name] for name in names}
+    whole = record.batch.replace(**given, advantages=torch.zeros(batch.response_mask.shape))
+    add_step(run, replace(record, batch=whole))
+    return runs.read_step(run, step).batch
+
+
+def test_the_headline_is_the_librarys(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1)
+    (found,) = triage(runs.read_step(run, 0).batch)
+    at = open_app(VIEW)
+    assert any(heading.value.replace("\\", "") == f"##### {found.sentence}" for heading in at.markdown)
+    numbers = shown(at)
+    assert numbers["k3"] == f"{found.numbers['k3']:.4g}"
+    assert numbers["Mean e^|Δ|"] == f"{found.numbers['mean e^|Δ|']:.4g}"
+    assert numbers["Mean ratio"] == f"{found.numbers['mean ratio']:.4g}"
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("slug", RECORDED)
+def test_every_recorded_run_opens(slug: str) -> None:
+    run = runs.ROOT / slug
+    best = triage(runs.read_step(run, runs.list_steps(run)[-1]).batch)[0]
+    at = open_app(VIEW, run=slug)
+    assert not at.error
+    assert best.sentence in said(at)
+    assert "Along the response" in said(at)
+
+
+def test_other_findings_stand_below_the_headline(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    found = triage(with_pairs(run, unfilled(draw(small(), temperature=0.7))))
+    text = said(open_app(VIEW))
+    assert [finding.pattern for finding in found] == ["temperature", "padding"]
+    assert f"##### {found[0].sentence}" in text
+    assert f"Also: {found[1].sentence}" in text
+
+
+def test_a_pattern_without_sizes_shows_none(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    batch = scored(draw(small()))
+    with_pairs(run, batch.replace(old_log_probs=batch.rollout_log_probs))
+    at = open_app(VIEW)
+    assert "##### Identical: both sides have the same 2,000 log-probs" in said(at)
+    assert not shown(at)
+
+
+def test_the_methods_are_the_usual_ones_until_somebody_chooses(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW)
+    assert at.multiselect(key="methods").value == ["TIS", "IcePop", "KPop", "DPPO"]
+    explained = "".join(str(e.proto) for e in at.get("html"))
+    assert "token_binary_kl" in explained
+    at.multiselect(key="methods").set_value(["k3"]).run()
+    explained = "".join(str(e.proto) for e in at.get("html"))
+    assert TOKEN_METHODS["k3"].explain() in explained
+    assert "token_binary_kl" not in explained
+    at.multiselect(key="methods").set_value([]).run()
+    assert not at.exception
+
+
+def test_methods_and_presets_come_from_the_url(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW, methods=["k3", "roll_ratio_filter"])
+    assert at.multiselect(key="methods").value == ["k3", "roll_ratio_filter"]
+    assert preset("roll_ratio_filter").explain() in "".join(str(e.proto) for e in at.get("html"))
+    none = open_app(VIEW, methods="")
+    assert (none.multiselect(key="methods").value, list(none.warning)) == ([], [])
+    wrong = open_app(VIEW, methods=["TIS", "IcePopp"])
+    assert "unknown method 'IcePopp'. Did you mean 'IcePop'?" in said(wrong)
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ([4] * 24, "The tail"),
+        ([3] * 24, "sampled by weights one update older"),
+        ([1] * 24, "sampled by weights 3 updates older"),
+        ([4] * 12 + [2] * 12, "By age of the weights"),
+    ],
+)
+def test_the_age_of_the_weights_is_said_or_drawn(root: Path, versions: list[int], expected: str) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(5)
+    add_step(run, replace(record, batch=record.batch.replace(policy_versions=torch.tensor(versions))))
+    text = said(open_app(VIEW))
+    assert expected in text
+    assert ("By age of the weights" in text) == (len(set(versions)) > 1)
+    assert ("All responses of this step" in text) == (len(set(versions)) == 1 and versions[0] < 4)
+
+
+def test_what_a_dropped_file_lacks_is_left_out(root: Path) -> None:
+    """Two log-probs and a mask, as `import_pairs` makes a run of them: no ids, no versions."""
+    batch = make_record(0).batch
+    pairs = TokenBatch(batch.response_mask, batch.rollout_log_probs, batch.old_log_probs)
+    write_run(root / "alpha", recordable(StepRecord(0, pairs, [""] * 24, [""] * 24)), "Dropped.")
+    text = said(open_app(VIEW))
+    assert "Which tokens differ is not known" in text
+    assert "Tokens that differ most" not in text
+    assert "The tail" in text
+    assert "All responses of this step" not in text
+
+
+def test_a_step_without_tokens_says_so(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(0)
+    empty = torch.zeros_like(record.batch.response_mask)
+    add_step(run, replace(record, batch=record.batch.replace(response_mask=empty)))
+    assert "a mismatch needs tokens" in said(open_app(VIEW))
+
+
+def test_a_run_without_steps_and_a_damaged_step(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    assert "no step yet" in said(open_app(VIEW))
+    add_step(run, make_record(0))
+    add_step(run, make_record(1))
+    broken = runs.step_path(run, 1)
+    broken.write_bytes(broken.read_bytes()[:200])
+    assert "Showing step 0, the newest that can be read." in said(open_app(VIEW))
+    assert f"{broken}: cannot be read" in said(open_app(VIEW, step="1"))

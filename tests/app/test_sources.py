@@ -1,0 +1,71 @@
+"""Every picture says where it comes from, also where that is not the chosen step."""
+
+import hashlib
+from pathlib import Path
+
+from app_pages import committed, one_scan, open_app, root, sources
+from app_runs import make_run, study_row
+
+from rlcorr.records import runs, step_files, study
+
+__all__ = ["committed", "one_scan", "root"]  # fixtures
+
+TRAINING, COMPARE = "views/training.py", "views/compare.py"
+INDEX = """
+[shared]
+seeds = [0, 2]
+presets = ["disabled"]
+options = ""
+sketches = ""
+[small]
+story = "s"
+look = "l"
+options = ""
+"""
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def test_curves_of_one_run_name_its_metrics(root: Path) -> None:
+    run = make_run(root, "alpha", steps=2)
+    found = sources(open_app(TRAINING, step="0"))
+    assert len(found) == 6
+    assert {source for _, source in found} == {f"alpha · seed 0 · {digest(run / 'metrics.jsonl')}"}
+
+
+def test_curves_of_several_runs_name_the_first(root: Path) -> None:
+    for slug in ("alpha", "beta", "delta", "gamma"):
+        make_run(root, slug, steps=1)
+    found = sources(open_app(TRAINING, run="beta", **{"with": "alpha"}))
+    assert {source for _, source in found} == {"beta, alpha"}
+    found = sources(open_app(TRAINING, run="beta", **{"with": "alpha,delta,gamma"}))
+    assert {source for _, source in found} == {"beta, alpha, delta and 1 more"}
+
+
+def test_a_study_names_its_seeds_and_its_table(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    study.FOLDER.mkdir()
+    (study.FOLDER / "index.toml").write_text(INDEX, encoding="utf-8")
+    rows = [study_row("disabled", seed, step, 0.5) for seed in (0, 2) for step in (1, 2, 3, 4)]
+    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, {}))
+    found = sources(open_app(TRAINING, part="Study"))
+    assert len(found) == 4
+    assert {source for _, source in found} == {f"study small · seeds 0, 2 · {digest(study.study_path('small'))}"}
+
+
+def test_two_runs_are_named_on_their_own_sides(root: Path) -> None:
+    steps = {"A": runs.step_path(make_run(root, "alpha"), 1), "B": runs.step_path(make_run(root, "beta"), 2)}
+    at = open_app(COMPARE, compare="two runs", run="alpha", step="1", run_b="beta", step_b="2")
+    a = f"alpha · step 1 · seed 0 · {digest(steps['A'])}"
+    b = f"beta · step 2 · seed 0 · {digest(steps['B'])}"
+    expected = [(title, source) for source in (a, b) for title in ("Both probabilities", "The difference")]
+    assert sources(at) == [*expected, ("The tail", f"{a}\n{b}")]
+
+
+def test_the_toy_is_not_the_step(committed: None) -> None:
+    found = dict(sources(open_app("views/gradient.py", run="stale_4")))
+    recorded = found["This step, over the bound"]
+    assert recorded.startswith("stale_4 · step 40 · seed ")
+    assert found["The toy, exactly"] == f"toy, with log-ratios as wide as in {recorded}"

@@ -1,0 +1,139 @@
+"""The Start page: three stories that open the right view in the right state, local runs, and old links."""
+
+from pathlib import Path
+
+import pytest
+from app_pages import committed, one_scan, open_app, root, said
+from app_runs import add_step, make_record, make_run, study_row
+
+from rlcorr import PRESETS, preset
+from rlcorr.records import runs, step_files, study
+
+__all__ = ["committed", "one_scan", "root"]  # fixtures
+
+VIEW = "views/start.py"
+
+
+@pytest.fixture
+def stories(root: Path) -> Path:
+    for slug in ("alpha", "bf16", "kv_fp8_e5m2", "stale_4"):
+        make_run(root, slug, steps=2)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("story", "run", "name", "expected"),
+    [
+        ("Healthy", "bf16", "decoupled_geo_rs", "What the bound costs"),
+        ("Stale", "stale_4", "decoupled_token_is", "Both probabilities, and what each method leaves alone"),
+        ("Adding up", "kv_fp8_e5m2", "decoupled_seq_is", "What the bound costs"),
+    ],
+)
+def test_a_story_opens_its_view_run_and_preset(stories: Path, story: str, run: str, name: str, expected: str) -> None:
+    """Whatever run, step and bounds were shown before."""
+    at = open_app(VIEW, run="alpha", step="0")
+    at.session_state["fields"] = {"is_upper": 7.0}
+    at.button(key=f"story_{story}").click().run()
+    assert not at.exception
+    text = said(at)
+    assert expected in text
+    assert f"{run} · step 1, 2 recorded" in text
+    assert at.session_state["last_preset"] == name
+    if expected == "What the bound costs":
+        assert at.selectbox(key="preset").value == name
+        assert preset(name).explain() in text
+
+
+@pytest.mark.usefixtures("committed")
+def test_every_story_leads_somewhere() -> None:
+    from words import start as words_start
+
+    main = (Path(__file__).parent.parent.parent / "app" / "main.py").read_text(encoding="utf-8")
+    for story in (words_start.HEALTHY, words_start.STALE, words_start.COLLAPSING, words_start.LONG):
+        assert f'title="{story.view}"' in main
+        assert story.preset in PRESETS
+        assert (Path(__file__).parent.parent.parent / "runs" / story.run / "manifest.json").is_file()
+
+
+@pytest.mark.usefixtures("committed")
+def test_the_committed_stories_have_pictures_and_numbers() -> None:
+    at = open_app(VIEW)
+    assert not at.error
+    assert not at.info
+    for slug in ("bf16", "stale_4"):
+        run = runs.ROOT / slug
+        batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
+        d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double()
+        assert f"k3 **{float((d.exp() - 1 - d).mean()):.4g}**" in said(at)
+
+
+def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> None:
+    """Two seeds: the curve is their mean."""
+    study.FOLDER.mkdir()
+    one = '[{name}]\nstory = "About {name}."\nlook = "l"\noptions = ""\n'
+    (study.FOLDER / "index.toml").write_text(
+        '[shared]\nseeds = [0]\npresets = ["disabled"]\noptions = ""\nsketches = ""\n'
+        + one.format(name="first") + one.format(name="stale_8"),
+        encoding="utf-8",
+    )  # fmt: skip
+    rows = [
+        study_row(name, seed, step, 0.1 * step + 0.2 * seed)
+        for name in ("disabled", "decoupled_token_is")
+        for seed in (0, 1)
+        for step in (1, 2)
+    ]
+    study.study_path("stale_8").write_bytes(step_files.from_rows(rows, {}))
+    at = open_app(VIEW)
+    assert "##### Collapsing" in said(at)
+    (told,) = [str(e.proto) for e in at.get("bidi_component") if "picture_Collapsing" in e.proto.id]
+    for reward in (0.2, 0.3):  # 0.1·step + 0.2·(0 + 1)/2, to float64's last digit
+        assert f"{reward:.1f}" in told
+    assert "Adding up" not in said(at)
+    at.button(key="story_Collapsing").click().run()
+    assert not at.exception
+    assert at.session_state["last_preset"] == "disabled"
+    assert "About stale_8." in said(at)
+    assert "About first." not in said(at)
+
+
+def test_a_damaged_step_of_a_story_is_named(stories: Path) -> None:
+    for step in (0, 1):
+        path = runs.step_path(stories / "bf16", step)
+        path.write_bytes(path.read_bytes()[:100])
+    at = open_app(VIEW)
+    assert "cannot be read" in said(at)
+    assert said(at).count("k3 **") == 2
+
+
+def test_a_story_without_its_run_says_so(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    assert "The recorded run bf16 is not here" in said(open_app(VIEW))
+
+
+def test_own_runs_are_found_and_open(stories: Path) -> None:
+    run = make_run(stories / "local", "mine", steps=0, status="running")
+    assert not [button for button in open_app(VIEW).button if button.key == "own_mine"]  # nothing to show yet
+    add_step(run, make_record(0))
+    at = open_app(VIEW)
+    at.button(key="own_mine").click().run()
+    assert not at.exception
+    assert "mine · step 0, 1 recorded · running" in said(at)
+    assert "Step 0" in said(at)
+
+
+def test_an_old_link_keeps_its_run(stories: Path) -> None:
+    at = open_app(VIEW, run="alpha", step="0")
+    assert "The run that is chosen below, alpha, opens in every view" in said(at).replace("**", "")
+    assert "alpha · step 0, 2 recorded" in said(at)
+    at.switch_page("views/bench.py").run()
+    assert "alpha · step 0, 2 recorded" in said(at)
+
+
+def test_a_wrong_run_in_the_url_is_named(stories: Path) -> None:
+    assert "unknown run 'alhpa'. Did you mean 'alpha'?" in said(open_app(VIEW, run="alhpa"))
+
+
+def test_no_runs_at_all(root: Path) -> None:
+    at = open_app(VIEW)
+    assert f"No runs yet in {root}" in said(at)
+    assert not at.button

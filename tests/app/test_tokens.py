@@ -1,0 +1,290 @@
+"""The Tokens view's script: every kind of preset, tokens that do not exist, texts that want to be markup."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from app_pages import kinds, one_scan, open_app, root, said
+from app_runs import add_step, make_record, make_run
+from streamlit.testing.v1 import AppTest
+from token_records import HOSTILE, characters
+
+from rlcorr import PRESETS, TokenBatch, correct
+from rlcorr.analysis.token_formulas import formulas
+from rlcorr.analysis.token_story import token_story
+from rlcorr.records import runs
+
+TOKENS = "views/tokens.py"
+
+__all__ = ["one_scan", "root"]  # fixtures
+
+
+def drawn(at: AppTest) -> dict[str, Any]:
+    """What the text component was given."""
+    (found,) = [c for c in at.get("bidi_component") if c.proto.component_name == "rlcorr_token_text"]
+    return json.loads(found.proto.json)
+
+
+def opened(at: AppTest) -> str:
+    """Which token is open, as in the URL."""
+    place = drawn(at)["opened"]
+    return f"{place['row']}.{place['column']}"
+
+
+def read(run: Path, step: int = 0) -> TokenBatch:
+    return runs.read_step(run, step).batch
+
+
+def make_characters(root: Path, texts: list[str], prompts: list[str] | None = None) -> Path:
+    run = make_run(root, "alpha", steps=0, status="running")
+    add_step(run, characters(texts, prompts))
+    return run
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_the_story_of_a_token_under_every_kind_of_preset(root: Path, name: str) -> None:
+    run = make_run(root, "alpha", steps=1)
+    batch, chosen = read(run), PRESETS[name]
+    result = correct(batch, chosen.config)
+    at = open_app(TOKENS, preset=name, token="3.2")
+    story = token_story(batch, result, chosen.config, 3, 2, chosen.loss)
+    assert at.code[0].value == "\n".join(formulas(story, chosen.config))
+    assert "**Token 2 of response 3: “#2”**" in said(at)
+    found = re.findall("<td>(.*?)</td>", "".join(html.proto.body for html in at.get("html")))
+    cells = [re.sub("<[^>]*>", "", cell) for cell in found]
+    assert batch.old_log_probs is not None
+    for label, log_probs in (
+        ("π_old, the trainer", batch.old_log_probs),
+        ("π_rollout, the engine", batch.rollout_log_probs),
+    ):
+        where, log_prob = cells.index(label), float(log_probs[3, 2])
+        shown_log, shown = (float(cell.replace("−", "-")) for cell in cells[where + 1 : where + 3])
+        assert (shown_log, shown) == pytest.approx((log_prob, math.exp(log_prob)), rel=5e-4)
+    assert cells[cells.index("rejected by") + 2] == (story.rejected_by or "no rule")
+    fates = {row["row"]: row["fates"] for row in drawn(at)["responses"]}
+    assert all((fate == 4) == (not result.keep_mask[row, t]) for row in fates for t, fate in enumerate(fates[row]))
+
+
+def test_the_text_is_drawn_token_by_token(root: Path) -> None:
+    make_characters(root, ["12", "345", "6 7\n"], ["9+3=", "x" * 70, "two\nlines"])
+    at = open_app(TOKENS, token="0.0")
+    rows = {row["row"]: row for row in drawn(at)["responses"]}
+    assert [rows[i]["texts"] for i in range(3)] == [["1", "2", "⏎"], ["3", "4", "5", "⏎"], ["6", "␣", "7", "\\n", "⏎"]]
+    assert [rows[i]["prompt"] for i in range(3)] == ["9+3=", "…" + "x" * 60, "two\\nlines"]
+    assert "One token is one character here" in said(at)
+    assert all(
+        len(row["shades"]) == len(row["ratios"]) == len(row["fates"]) == len(row["texts"]) for row in rows.values()
+    )
+
+
+def test_tokens_of_an_unknown_tokenizer_are_shown_by_their_ids(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(TOKENS)
+    assert "Tokens are shown by their ids" in said(at)
+    assert all(text.startswith("#") for row in drawn(at)["responses"] for text in row["texts"])
+
+
+def test_tokens_of_a_file_that_does_not_say(root: Path) -> None:
+    record = make_record(0, sequences=2)
+    unknown = torch.full_like(record.batch.rewards, math.nan) if record.batch.rewards is not None else None
+    batch = record.batch.replace(response_ids=torch.where(record.batch.response_mask, -1, 0), rewards=unknown)
+    add_step(make_run(root, "alpha", steps=0, status="running"), replace(record, batch=batch, responses=["", ""]))
+    at = open_app(TOKENS)
+    assert "Every token is shown as ·" in said(at)
+    assert {text for row in drawn(at)["responses"] for text in row["texts"]} == {"·"}
+    assert not any("reward" in row["heading"] for row in drawn(at)["responses"])
+
+
+def test_colours_and_ratios(root: Path) -> None:
+    """Warm above ratio 1 and cool below, against numpy."""
+    batch = read(make_run(root, "alpha", steps=1))
+    assert batch.old_log_probs is not None
+    d = (batch.old_log_probs - batch.rollout_log_probs).numpy().astype(float)
+    at = open_app(TOKENS)
+    for row in drawn(at)["responses"]:
+        for t, (shade, shown) in enumerate(zip(row["shades"], row["ratios"], strict=True)):
+            assert np.sign(shade - 20) in (0, np.sign(d[row["row"], t]))
+            assert float(shown) == pytest.approx(math.exp(d[row["row"], t]), rel=1e-3)
+    colours = drawn(at)["legend"]["palette"]
+    assert (colours[0], colours[20], colours[40]) == (
+        "rgba(47,127,193,0.7)",
+        "rgba(217,105,42,0.0)",
+        "rgba(217,105,42,0.7)",
+    )
+
+
+def test_without_a_token_in_the_url_the_furthest_of_the_page_is_open(root: Path) -> None:
+    batch = read(make_run(root, "alpha", steps=1, sequences=12))
+    assert batch.old_log_probs is not None
+    d = np.where(batch.response_mask, batch.old_log_probs - batch.rollout_log_probs, 0)
+    row, column = np.unravel_index(np.abs(d).argmax(), d.shape)
+    at = open_app(TOKENS)
+    assert opened(at) == f"{row}.{column}"
+    assert "token" not in at.query_params
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        (
+            "9.99",
+            "token=9.99 is not in this step: it has 24 responses; response 9 has {nine} tokens, all counted from 0.",
+        ),
+        ("24.0", "token=24.0 is not in this step: it has 24 responses, all counted from 0."),
+        ("banana", "token=banana is not a token: it must be ROW.COLUMN, such as 3.0."),
+        ("-1.0", "token=-1.0 is not a token"),
+        ("1.2.3", "token=1.2.3 is not a token"),
+        ("٣.١", "token=٣.١ is not a token"),
+        ("99999999999999999999.0", "is not a token"),
+        ("<b>[x](javascript:y)", "token=<b>[x](javascript:y) is not a token"),
+    ],
+)
+def test_a_wrong_token_in_the_url_is_named(root: Path, token: str, expected: str) -> None:
+    batch = read(make_run(root, "alpha", steps=1))
+    at = open_app(TOKENS, token=token)
+    text = said(at)
+    assert expected.format(nine=int(batch.response_mask[9].sum())) in text
+    assert "Showing the one furthest from ratio 1." in text
+    assert len(at.code) == 1
+    at.button(key="tokens_next" if not at.button(key="tokens_next").disabled else "tokens_previous").click().run()
+    assert "Showing the one furthest" not in said(at)
+
+
+def test_the_neighbours_of_a_token(root: Path) -> None:
+    make_characters(root, ["12", "345"])
+    at = open_app(TOKENS, token="1.0")
+    assert at.button(key="tokens_previous").disabled
+    for column in (1, 2, 3):
+        at.button(key="tokens_next").click().run()
+        assert opened(at) == f"1.{column}"
+    assert at.query_params["token"] == "1.3"
+    assert at.button(key="tokens_next").disabled
+    at.button(key="tokens_previous").click().run()
+    assert opened(at) == "1.2"
+
+
+def test_another_step_closes_the_token(root: Path) -> None:
+    make_run(root, "alpha", steps=2)
+    at = open_app(TOKENS, step="0", token="3.1")
+    assert opened(at) == "3.1"
+    at.selectbox(key="step").set_value("1").run()
+    assert "token" not in at.query_params
+    assert not at.warning
+
+
+def test_the_page_of_a_token_and_the_orders(root: Path) -> None:
+    """45 responses are three pages. The orders against numpy."""
+    batch = read(make_run(root, "alpha", steps=1, sequences=45))
+    assert batch.old_log_probs is not None
+    assert batch.rewards is not None
+    lengths = batch.response_mask.sum(-1).numpy()
+    d = np.where(batch.response_mask, batch.old_log_probs - batch.rollout_log_probs, 0).astype(float)
+    off = np.argsort(-np.abs(d.sum(1) / lengths), kind="stable")
+    at = open_app(TOKENS, token=f"{off[41]}.0")
+    assert [row["row"] for row in drawn(at)["responses"]] == off[40:].tolist()
+    at.number_input(key="tokens_page").set_value(1).run()
+    assert [row["row"] for row in drawn(at)["responses"]] == off[:20].tolist()
+    assert opened(at) == f"{off[41]}.0"  # it stays open
+    at.number_input(key="tokens_page").set_value(2).run()
+    at.selectbox(key="tokens_order").set_value("lowest").run()
+    lowest = np.argsort(batch.rewards.numpy(), kind="stable")
+    assert [row["row"] for row in drawn(at)["responses"]] == lowest[:20].tolist()
+    at.selectbox(key="tokens_order").set_value("recorded").run()
+    assert [row["row"] for row in drawn(at)["responses"]] == list(range(20))
+
+
+def test_a_shorter_step_has_fewer_pages(root: Path) -> None:
+    run = make_run(root, "alpha", steps=1, sequences=45)
+    add_step(run, make_record(1, sequences=3))
+    at = open_app(TOKENS, step="0")
+    at.number_input(key="tokens_page").set_value(3).run()
+    at.selectbox(key="step").set_value("1").run()
+    assert not at.exception
+    assert at.number_input(key="tokens_page").value == 1
+    assert len(drawn(at)["responses"]) == 3
+
+
+def test_a_bound_in_the_url_moves_the_story(root: Path) -> None:
+    batch = read(make_run(root, "alpha", steps=1))
+    assert batch.old_log_probs is not None
+    d = np.where(batch.response_mask, batch.old_log_probs - batch.rollout_log_probs, 0)
+    row, column = np.unravel_index(d.argmax(), d.shape)
+    at = open_app(TOKENS, preset="decoupled_token_is", is_upper="1.01", token=f"{row}.{column}")
+    shown = {r["row"]: r for r in drawn(at)["responses"]}
+    assert shown[row]["fates"][column] == 3
+    assert f"w = min({np.exp(d[row, column]):.4g}, 1.01) = 1.010" in at.code[0].value.splitlines()
+
+
+def test_text_of_a_run_is_never_markup(root: Path) -> None:
+    make_characters(root, [HOSTILE, "</span><script>"], [HOSTILE, "‮gnorw\0"])
+    at = open_app(TOKENS, token=f"0.{HOSTILE.index('`')}")
+    markdown = "".join(m.value for m in at.markdown)
+    assert "“\\`”" in markdown
+    assert "<img" not in "".join(html.proto.body for html in at.get("html"))
+    rows = {row["row"]: row for row in drawn(at)["responses"]}
+    assert rows[0]["texts"] == [*HOSTILE.replace(" ", "␣"), "⏎"]
+    assert rows[1]["prompt"] == "\\u202egnorw\\x00"
+
+
+def test_a_preset_that_needs_advantages_says_so_where_a_step_has_none(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(0)
+    add_step(run, replace(record, batch=record.batch.replace(advantages=None)))
+    assert "the batch has no advantages" in said(open_app(TOKENS, preset="trl_opsm"))
+    at = open_app(TOKENS, preset="decoupled_geo_rs")
+    assert not any(line.startswith("c = ") for line in at.code[0].value.splitlines())
+
+
+def test_a_token_that_the_trainer_rules_out(root: Path) -> None:
+    record = make_record(0)
+    assert record.batch.old_log_probs is not None
+    old = record.batch.old_log_probs.clone()
+    old[2, 1] = -math.inf
+    add_step(
+        make_run(root, "alpha", steps=0, status="running"),
+        replace(record, batch=record.batch.replace(old_log_probs=old)),
+    )
+    at = open_app(TOKENS, preset="decoupled_k3_rs_token_tis")
+    assert opened(at) == "2.1"
+    assert "r = exp(−20) = 2.061e−09" in at.code[0].value
+
+
+def test_responses_without_tokens(root: Path) -> None:
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(0, sequences=2)
+    batch = record.batch.replace(response_mask=torch.zeros_like(record.batch.response_mask))
+    add_step(run, replace(record, batch=batch))
+    assert "The responses of this step have no tokens." in said(open_app(TOKENS))
+
+
+def test_a_run_without_steps(root: Path) -> None:
+    make_run(root, "alpha", steps=0, status="running")
+    assert "no step yet" in said(open_app(TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths", "pages"),
+    [
+        ([], [], []),
+        (list(range(45)), [1] * 45, [list(range(20)), list(range(20, 40)), list(range(40, 45))]),
+        ([2, 0, 1], [2000, 5000, 2000], [[2, 0], [1]]),
+        ([0, 1, 2], [9000, 1, 9000], [[0], [1], [2]]),
+    ],
+)
+def test_pages(root: Path, rows: list[int], lengths: list[int], pages: list[list[int]]) -> None:
+    from browser.token_text import pages_of
+
+    assert pages_of(rows, lengths) == pages
+
+
+def test_ticks_of_the_legend(root: Path) -> None:
+    """Half of full colour is a quarter of the span: e^0.175 and e^0.7."""
+    from browser.token_text import ticks
+
+    assert ticks(0.7) == ["0.497", "0.839", "1", "1.19", "2.01"]

@@ -1,0 +1,323 @@
+"""The Training view's script: comparisons, clicks, the study, and the form of a training."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_pages import one_scan, open_app, root, said, shown
+from app_runs import add_step, make_record, make_run, study_row
+from streamlit.testing.v1 import AppTest
+
+from rlcorr.command import launch
+from rlcorr.command.request import OPTIONS
+from rlcorr.figures import training
+from rlcorr.records import runs, step_files, study
+
+__all__ = ["one_scan", "root"]  # fixtures
+
+VIEW = "views/training.py"
+INDEX = """
+[shared]
+seeds = [0, 1]
+presets = ["disabled", "decoupled_token_is"]
+options = "--steps 4"
+sketches = ""
+[small]
+story = "Weights that are old."
+look = "Look at the reward."
+options = ""
+[other]
+story = "Another one."
+look = "Nothing yet."
+options = ""
+"""
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(launch.FORBID, raising=False)
+
+
+@pytest.fixture
+def studies(root: Path) -> Path:
+    """A run, so that the page has something to show, and a study of two presets with two seeds and four steps."""
+    make_run(root, "alpha", steps=1)
+    folder = study.FOLDER
+    folder.mkdir()
+    (folder / "index.toml").write_text(INDEX)
+    rows = [
+        study_row(preset, seed, step, reward)
+        for preset, rewards in (("disabled", (0.2, 0.4)), ("decoupled_token_is", (0.6, 0.7)))
+        for seed, reward in enumerate(rewards)
+        for step in (1, 2, 3, 4)
+    ]
+    known = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
+    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, known))
+    return folder
+
+
+def pictures(at: AppTest) -> dict[str, dict[str, Any]]:
+    """Title → the figure as it is sent to the browser."""
+    found = {}
+    for element in at.get("bidi_component"):
+        sent = json.loads(element.proto.json) if element.proto.json else {}
+        if "figure" in sent:
+            found[sent["alt"].split(".")[0]] = json.loads(sent["figure"])
+    return found
+
+
+def html(at: AppTest) -> str:
+    return "".join(str(element.proto) for element in at.get("html"))
+
+
+# --- curves ---
+
+
+def test_a_lone_run_has_a_picture_of_every_metric(root: Path) -> None:
+    run = make_run(root, "alpha", steps=3)
+    drawn = pictures(open_app(VIEW))
+    assert list(drawn) == ["Reward", "Mismatch", "Effective sample size", "Kept tokens", "Entropy", "Gradient norm"]
+    rewards = [row["reward"] for row in runs.read_metrics(run)]
+    reward = drawn["Reward"]["data"]
+    assert [trace["name"] for trace in reward] == ["reward", "recorded"]
+    assert reward[0]["y"] == rewards
+    assert drawn["Reward"]["layout"]["shapes"][0]["x0"] == 2  # the latest step
+
+
+def test_other_runs_from_the_url_lie_in_the_same_pictures(root: Path) -> None:
+    for slug in ("alpha", "beta", "gamma"):
+        make_run(root, slug, steps=2)
+    at = open_app(VIEW, run="alpha", **{"with": "gamma,beta"})
+    assert at.multiselect(key="with_runs").value == ["gamma", "beta"]
+    names = [trace["name"] for trace in pictures(at)["Mismatch"]["data"]]
+    expected = [f"{slug}: {metric}" for slug in ("alpha", "gamma", "beta") for metric in ("mean |Δ|", "k3")]
+    assert names == [*expected, "recorded"]
+    for slug, colour in training.run_colours(["alpha", "gamma", "beta"]).items():
+        assert f"color:{colour}" in html(at)
+        assert slug in html(at)
+
+
+def test_a_wrong_name_in_a_comparison_is_named_and_left_out(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    make_run(root, "beta", steps=1)
+    at = open_app(VIEW, run="alpha", **{"with": "beta,<b>nobody</b>,alpha"})
+    assert at.multiselect(key="with_runs").value == ["beta"]
+    assert "unknown run '<b>nobody</b>'. Known: beta. Drawn without it." in said(at)
+    assert "<b>nobody" not in "".join(box.value for box in at.warning)
+    at.multiselect(key="with_runs").set_value([]).run()
+    assert "nobody" not in said(at)
+
+
+def test_more_runs_than_colours_are_left_out(root: Path) -> None:
+    slugs = [f"run_{number:02d}" for number in range(training.MOST_RUNS + 3)]
+    for slug in slugs:
+        make_run(root, slug, steps=1)
+    at = open_app(VIEW, run=slugs[0], **{"with": ",".join(slugs[1:])})
+    assert at.multiselect(key="with_runs").value == slugs[1 : training.MOST_RUNS]
+    assert "Only 10 runs fit into one picture" in said(at)
+
+
+def test_the_run_that_is_shown_is_not_compared_with_itself(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    make_run(root, "beta", steps=1)
+    at = open_app(VIEW, run="alpha", **{"with": "beta"})
+    at.selectbox(key="run").set_value("beta").run()
+    assert not at.exception
+    assert at.multiselect(key="with_runs").value == []
+    assert at.multiselect(key="with_runs").options == ["alpha"]
+
+
+def test_another_run_may_be_damaged(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    broken = make_run(root, "beta", steps=1)
+    (broken / "manifest.json").write_text("{")
+    (broken / "metrics.jsonl").write_bytes(b'\x00{"step": "x"}\n{"step": 1, "reward": [1]}\n')
+    assert pictures(open_app(VIEW, run="alpha", **{"with": "beta"}))["Reward"]["data"][0]["name"] == "alpha: reward"
+
+
+# --- a step ---
+
+
+def test_a_click_opens_the_nearest_recorded_step(root: Path) -> None:
+    """What the browser sends is a place on the axis of steps; the browser has its own test."""
+    run = make_run(root, "alpha", steps=0, status="running")
+    for step in (3, 10):
+        add_step(run, make_record(step))
+    at = open_app(VIEW)
+    assert "##### Step 10" in said(at)
+    at.session_state["step"] = str(training.nearest((3, 10), 5.5))
+    assert "##### Step 3" in said(at.run())
+
+
+def test_the_step_in_short(root: Path) -> None:
+    run = make_run(root, "alpha", steps=2)
+    row = runs.read_metrics(run)[0]
+    at = open_app(VIEW, step="0")
+    assert shown(at)["Reward"] == f"{row['reward']:.4g}"
+    assert shown(at)["k3"] == f"{row['rollout_corr/k3_kl']:.4g}"
+    assert [link.proto.label for link in at.get("page_link")] == ["Mismatch", "Correction bench", "Gradient", "Tokens"]
+
+
+def test_a_wrong_part_in_the_url_is_named(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW, part="Studdy")
+    assert "unknown part 'Studdy'. Did you mean 'Study'? Known: Runs, Study, Train. Showing Runs." in said(at)
+    assert "##### Step 0" in said(at)
+
+
+# --- the study ---
+
+
+def test_a_study_with_its_outcomes(studies: Path) -> None:
+    at = open_app(VIEW, part="Study")
+    assert "Weights that are old. Look at the reward." in said(at)
+    drawn = pictures(at)
+    assert list(drawn) == ["Reward", "Kept tokens", "k3", "Gradient bias"]
+    lines = {trace["name"]: trace for trace in drawn["Reward"]["data"] if trace["mode"] == "lines"}
+    assert lines["disabled"]["y"] == pytest.approx([0.3] * 4)  # 0.2 and 0.4
+    assert lines["decoupled_token_is"]["y"] == pytest.approx([0.65] * 4)
+    page = html(at)
+    assert page.index("decoupled_token_is</td>") < page.index("disabled</td>")  # the higher reward first
+    assert "0.65 [0.60,\u00a00.70]" in page
+    assert "2 seeds, 4 steps; vllm, 1 CPU threads." in said(at)
+
+
+def test_presets_of_the_study_can_be_left_out(studies: Path) -> None:
+    at = open_app(VIEW, part="Study", presets=["disabled", "icepop"])
+    assert [trace["name"] for trace in pictures(at)["k3"]["data"] if trace["mode"] == "lines"] == ["disabled"]
+    assert "unknown preset 'icepop'" in said(at)
+
+
+def test_a_study_that_is_missing_or_damaged_says_how_to_make_it(studies: Path) -> None:
+    text = said(open_app(VIEW, part="Study", study="other"))
+    assert "other.parquet is not there" in text
+    assert "python -m rlcorr study other --train" in text
+    study.study_path("small").write_bytes(b"PAR1")
+    text = said(open_app(VIEW, part="Study"))
+    assert "small.parquet: cannot be read" in text
+    assert "python -m rlcorr study small --train" in text
+    assert "unknown study 'big'" in said(open_app(VIEW, part="Study", study="big"))
+
+
+def test_no_index_of_studies(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    assert "There is no index of studies" in said(open_app(VIEW, part="Study"))
+
+
+# --- a training beside the app ---
+
+
+def describe(run: str, **more: Any) -> None:
+    runs.LOCAL.mkdir(exist_ok=True)
+    content = {"run": run, "pid": 2**22 + 1, "command": ["train"], "started_by": 1} | more
+    (runs.LOCAL / "training.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def held(root: Path) -> Iterator[None]:
+    """A lock as a training holds it."""
+    runs.LOCAL.mkdir()
+    with (runs.LOCAL / "training.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def progress(at: AppTest) -> list[tuple[float, str]]:
+    return [(bar.proto.value, bar.proto.text.replace("\\", "")) for bar in at.get("progress")]
+
+
+def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(root, "alpha", steps=1)
+    asked = []
+    monkeypatch.setattr(launch, "start", lambda options, task: asked.append((options, task)))
+    at = open_app(VIEW, part="Train")
+    at.selectbox(key="train_task").set_value("running_sum")
+    at.number_input(key="train_steps").set_value(7)
+    at.number_input(key="train_temperature").set_value(0.5).run()
+    options = dict(zip(OPTIONS.values(), OPTIONS, strict=True))
+    command = at.code[0].value
+    assert command.endswith("--run running_sum_1")
+    assert all(option in command for option in options)
+    assert "--task running_sum" in command
+    assert "--steps 7 " in command
+    assert "--rollout.temperature 0.5" in command
+    at.button(key="train_start").click().run()
+    assert not at.exception
+    [(started, task)] = asked
+    assert task == "running_sum"
+    assert " ".join(started) in command
+
+
+def test_fields_that_do_not_go_together_are_named_and_cannot_be_started(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW, part="Train")
+    at.selectbox(key="train_engine").set_value("transformers")
+    at.selectbox(key="train_kv_cache_dtype").set_value("fp8").run()
+    assert "kv_cache_dtype 'fp8' needs the vllm engine" in said(at)
+    assert [button.key for button in at.button if button.key == "train_start"] == []
+
+
+def test_a_start_that_is_refused_says_why(root: Path, held: None) -> None:
+    make_run(root, "alpha", steps=1)
+    describe("mine")
+    at = open_app(VIEW, part="Train")
+    assert "A training is in progress. Another can be started when it has ended." in said(at)
+    assert all(button.key != "train_start" for button in at.button)
+
+
+def test_progress_of_a_training_and_its_last_batch(root: Path, held: None) -> None:
+    """Two of eight steps took 3 s each: 18 s are left."""
+    make_run(root, "alpha", steps=1)
+    run = make_run(root / "local", "mine", steps=0, status="running")
+    runs.write_manifest(run, replace(runs.read_manifest(run), config={"steps": 8}))
+    describe("mine")
+    at = open_app(VIEW, run="alpha")
+    [(share, text)] = progress(at)
+    assert (share, text.split(".")[0]) == (0, "mine is in progress")
+    for step in (1, 2):
+        add_step(run, make_record(step))
+        row = runs.read_metrics(run)[-1] | {"elapsed": 3.0 * step}
+        kept = runs.read_metrics(run)[:-1]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [*kept, row]))
+    at = open_app(VIEW, run="alpha")
+    assert progress(at) == [(25, "mine is in progress. Step 2 of 8 · 18 s left at this pace")]
+    at.button(key="live_show").click().run()
+    assert not at.exception
+    assert at.selectbox(key="run").value == "mine"
+    assert "mine · step 2, 2 recorded · running" in said(at)
+
+
+def test_a_training_that_failed_shows_the_end_of_its_log(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    describe("mine")
+    (runs.LOCAL / "mine").mkdir()
+    launch.log_path("mine").write_text("loading\nrlcorr: <b>no</b> such model\n")
+    at = open_app(VIEW)
+    assert "mine ended before its last step. The end of its log:" in said(at)
+    assert at.code[0].value == "loading\nrlcorr: <b>no</b> such model"
+    at.button(key="live_hide").click().run()
+    assert "ended before its last step" not in said(at)
+
+
+@pytest.mark.parametrize(
+    ("status", "stop_asked", "expected"),
+    [("complete", 0.0, "mine is complete."), ("interrupted", 5.0, "mine was stopped.")],
+)
+def test_how_a_training_ended(root: Path, status: str, stop_asked: float, expected: str) -> None:
+    make_run(root / "local", "mine", steps=1, status=status)
+    describe("mine", stop_asked=stop_asked)
+    assert expected in said(open_app(VIEW))
+
+
+def test_a_teacher_can_forbid_it(root: Path, held: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(launch.FORBID, "1")
+    make_run(root, "alpha", steps=1)
+    describe("mine")
+    at = open_app(VIEW, part="Train")
+    assert "it is served with RLCORR_NO_TRAINING set" in said(at)
+    assert all(button.key not in ("train_start", "live_stop") for button in at.button)
+    assert progress(at)[0][1].startswith("mine is in progress.")

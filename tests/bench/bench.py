@@ -1,0 +1,155 @@
+"""`make bench`: the measured figures of the README, each from processes started as a person starts them.
+
+    make bench                  everything, about three hours on two cores, of which the algorithms take two
+    make bench ARGS="ppo play"  only these
+
+ppo grpo rloo   addition from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy
+float32   fifty steps with a float32 engine: the largest k3 between engine and trainer
+play      a warm start of `make play`: seconds to the page, and to the first live step
+app       moving a threshold on 131 k and 1 M tokens in headless Chromium: milliseconds to the repainted pictures
+sessions  thirty people who move one at once: milliseconds to the answer, memory of the server
+followed  a training alone, and with its page open in Chromium: what being watched costs
+library   the whole correction with its metrics, beside verl's own helper: million positions per second
+sweep     an index over a million tokens: milliseconds to build, microseconds to ask
+gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds
+memory    running sums: growth over 500 steps, and the overhead of a step
+trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
+router    a mixture of experts: k3 and swapped experts, with and without router replay
+picture   the picture of the README
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import bench_app
+import bench_followed
+import bench_gradients
+import bench_library
+import bench_memory
+import bench_router
+import bench_sessions
+import bench_sweep
+import bench_trainer
+from app_runs import chromium, serve, settled, tab
+from processes import ROOT, rlcorr, running, url_in, wait_for
+
+from rlcorr.records import runs
+
+WARM_START = ROOT / "runs" / "warm_start" / "checkpoint"
+TARGET = 0.9
+
+
+def trained(folder: Path, run: str, *options: str) -> list[dict]:
+    done = rlcorr("train", "--model", str(WARM_START), "--run", run, *options, runs_folder=folder, timeout=3600)
+    if done.returncode:
+        sys.exit(done.stderr[-2000:])
+    return runs.read_metrics(folder / "local" / run)
+
+
+GROUPS = ("--prompts-per-step", "128", "--samples-per-prompt", "4", "--steps", "300")
+"""GRPO and RLOO need several samples of a prompt."""
+
+
+def learning(estimator: str, *algorithm: str) -> None:
+    print("| algorithm | seed | greedy accuracy | steps | minutes | k3, smallest to largest | overhead of a step |")
+    print("|---|---|---|---|---|---|---|")
+    for seed in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            options = ("--advantage.estimator", estimator, *algorithm, "--seed", str(seed))
+            options += ("--stop-at-accuracy", str(TARGET), "--record-every", "1000")
+            rows = trained(Path(folder), "r", *options)
+            minutes = (time.perf_counter() - start) / 60
+        k3 = [row["rollout_corr/k3_kl"] for row in rows]
+        overhead = statistics.median(row["timing/overhead"] for row in rows)
+        print(
+            f"| {estimator} | {seed} | {rows[-1]['accuracy']:.0%} | {len(rows)} | {minutes:.1f} | "
+            f"{min(k3):.0e} to {max(k3):.0e} | {overhead:.1%} |",
+            flush=True,
+        )
+
+
+def float32() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = trained(Path(folder), "r", "--steps", "50", "--rollout.dtype", "float32")
+    print(f"float32 engine, {len(rows)} steps: largest k3 {max(row['rollout_corr/k3_kl'] for row in rows):.1e}")
+
+
+def play() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, log = Path(scratch), Path(scratch) / "log"
+        (folder / "runs").mkdir()
+        for committed in (ROOT / "runs").glob("*/manifest.json"):
+            (folder / "runs" / committed.parent.name).symlink_to(committed.parent)
+        steps = folder / "runs" / "local" / "live"
+        start = time.perf_counter()
+        with running("play", "--port", "8600", "--run", "live", runs_folder=folder / "runs", log=log):
+            wait_for("the address", lambda: url_in(log) is not None, log)
+            with chromium() as browser, tab(browser) as page:
+                page.set_default_timeout(120_000)
+                while not _opens(page, str(url_in(log))):
+                    time.sleep(0.1)
+                page.wait_for_selector(".rl-picture .main-svg")
+                print(f"warm make play: page with its pictures after {time.perf_counter() - start:.1f} s", flush=True)
+            wait_for("a live step", lambda: bool(runs.list_steps(steps)), log)
+            print(f"warm make play: first live step after {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def _opens(page, url: str) -> bool:
+    from playwright.sync_api import Error
+
+    try:
+        page.goto(url)
+    except Error:  # the server is not listening yet
+        return False
+    return True
+
+
+def picture() -> None:
+    with (
+        serve(ROOT / "runs") as url,
+        chromium() as browser,
+        tab(browser, viewport={"width": 1440, "height": 860}) as page,
+    ):
+        page.goto(f"{url}/bench?run=kv_fp8_e5m2&preset=decoupled_token_is&is_upper=1.2")
+        page.wait_for_selector(".st-key-mask .main-svg")
+        settled(page)
+        page.wait_for_timeout(1000)  # fonts
+        page.screenshot(path=ROOT / "app" / "screenshot.png")
+    print("wrote app/screenshot.png")
+
+
+PARTS = {
+    "ppo": partial(learning, "gae"),
+    "grpo": partial(learning, "grpo", *GROUPS),
+    "rloo": partial(learning, "rloo", *GROUPS),
+    "float32": float32,
+    "play": play,
+    "app": bench_app.main,
+    "sessions": bench_sessions.main,
+    "followed": bench_followed.main,
+    "library": bench_library.main,
+    "sweep": bench_sweep.main,
+    "gradients": bench_gradients.main,
+    "memory": bench_memory.main,
+    "trainer": bench_trainer.main,
+    "router": bench_router.main,
+    "picture": picture,
+}
+
+
+def main(names: list[str]) -> None:
+    unknown = set(names) - set(PARTS)
+    if unknown:
+        sys.exit(f"unknown part {', '.join(sorted(unknown))}. Known: {', '.join(PARTS)}.")
+    for name in names or PARTS:
+        print(f"\n{name}", flush=True)
+        PARTS[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,117 @@
+"""`make bench ARGS=app`: the playground in a real browser, from a moved slider to the repainted pictures."""
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from app_runs import chromium, make_run, serve, settled, tab, write_sketch
+from playwright.sync_api import Page
+
+from rlcorr.records import runs
+
+WIDTH = 1024
+SIZES = {"131k": 210, "1M": 1640}
+"""Run → sequences, whose lengths are between a quarter of the width and the whole."""
+BENCH = ("weights", "mask", "shares_over", "mismatch_over")
+VIEWS = {
+    "bench, decoupled_token_is": ("bench?preset=decoupled_token_is", BENCH),
+    "bench, decoupled_token_icepop": ("bench?preset=decoupled_token_icepop", BENCH),
+    "gradient, decoupled_token_is": ("gradient?preset=decoupled_token_is", ("gradient_curves", "plane", "parts")),
+}
+"""What is measured → its address, and the pictures that move with the first bound."""
+
+# Each picture's redrawings are counted, and timed from the last press of a key to the frame that shows them.
+WATCH = """keys => {
+  const box = (key) => document.querySelector(`.st-key-${key} .js-plotly-plot`)
+  window.pictures = keys.map((key) => ({ key, box: box(key), times: 0 }))
+  for (const picture of pictures) {
+    new MutationObserver(() => { picture.times += 1; picture.at = performance.now() })
+      .observe(picture.box, { subtree: true, childList: true, attributes: true })
+  }
+  addEventListener("keydown", () => { window.pressed = performance.now() }, { capture: true })
+}"""
+DRAWN = """async () => {
+  while (!pictures.every(({ at }) => at > pressed)) await new Promise(requestAnimationFrame)
+  await new Promise(requestAnimationFrame)
+  return performance.now() - pressed
+}"""
+# A thumb that moves with every frame, to and fro, for some seconds; how often each picture was redrawn in a second.
+DRAG = """async (seconds) => {
+  const all = (node, css) => [...node.querySelectorAll("*")].flatMap(
+    (n) => [...(n.matches(css) ? [n] : []), ...(n.shadowRoot ? all(n.shadowRoot, css) : [])])
+  const slider = all(document, "input[type=range]")[0]
+  const move = (position, event) => {
+    slider.value = position
+    slider.dispatchEvent(new Event(event, { bubbles: true }))
+  }
+  for (const picture of pictures) picture.times = 0
+  const start = performance.now()
+  for (let at = 0; performance.now() - start < 1000 * seconds; at += 2) {
+    move(100 + Math.abs((at % 800) - 400), "input")
+    await new Promise(requestAnimationFrame)
+  }
+  const rates = Object.fromEntries(pictures.map(({ key, times }) => [key, times / seconds]))
+  move(300, "change")
+  return rates
+}"""
+
+
+def main(steps: int = 60) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, sequences in SIZES.items():
+            write_sketch(make_run(root, name, steps=1, sequences=sequences, width=WIDTH, noise=0.05))
+        with serve(root) as url, chromium() as browser, tab(browser, viewport={"width": 1440, "height": 900}) as page:
+            page.set_default_timeout(120_000)
+            for name in SIZES:
+                tokens = int(runs.read_step(root / name, 0).batch.response_mask.sum())
+                print(f"\n{tokens:,} tokens. From the moved slider to the last of its pictures, milliseconds:\n")
+                print("| view | median | 95th percentile | largest | redrawn per second while dragging | warm page |")
+                print("|---|---|---|---|---|---|")
+                for what, (address, keys) in VIEWS.items():
+                    print(row(page, what, f"{url}/{address}&run={name}", keys, steps), flush=True)
+                print(f"\nThis machine now adds ten million times in {loop():.2f} s.", flush=True)
+
+
+def loop() -> float:
+    """Seconds of work that is always the same: shared machines are not always as quick."""
+    start, total = time.perf_counter(), 0
+    for i in range(10_000_000):
+        total += i
+    return time.perf_counter() - start
+
+
+def row(page: Page, what: str, address: str, keys: Sequence[str], steps: int) -> str:
+    for _ in range(2):  # the second time is the warm one
+        start = time.perf_counter()
+        page.goto(address)
+        for key in keys:
+            page.wait_for_selector(f".st-key-{key} .js-plotly-plot .main-svg")
+        seconds = time.perf_counter() - start
+        settled(page)
+    page.evaluate(WATCH, list(keys))
+    page.get_by_role("slider").focus()
+    pauses = random.Random(0)
+    times = sorted(pressed(page, "PageDown" if i % 6 < 3 else "PageUp", pauses) for i in range(steps))
+    rates = page.evaluate(DRAG, 5)
+    slowest = min(rates, key=rates.get)
+    return (
+        f"| {what} | {statistics.median(times):.0f} | {times[int(0.95 * (steps - 1))]:.0f} | {times[-1]:.0f} "
+        f"| {rates[slowest]:.1f} ({slowest}) to {max(rates.values()):.1f} | {seconds:.1f} s |"
+    )
+
+
+def pressed(page: Page, key: str, pauses: random.Random) -> float:
+    """Milliseconds from a press to the last repainted picture; as quick and as slow as somebody who looks. The step
+    before it makes the value one that no cache knows."""
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_timeout(pauses.uniform(50, 600))
+    page.keyboard.press(key)
+    return page.evaluate(DRAWN)
+
+
+if __name__ == "__main__":
+    main()

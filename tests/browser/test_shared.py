@@ -1,0 +1,322 @@
+"""What every page shares, in a real Chromium: the link, hidden controls, the projector, saved pictures and tables."""
+
+import csv
+import hashlib
+import io
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+from app_runs import PROJECT, make_run, pick, serve, settled, tab
+from playwright.sync_api import Browser, Page, expect
+
+from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct
+from rlcorr.figures import correction
+from rlcorr.records import runs
+
+pytestmark = pytest.mark.slow
+
+PAGES = {
+    "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
+    "mismatch": "Along the response", "bench": "What the bound costs",
+    "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Start here",
+    "learn?learn=Glossary": "Also called", "learn?learn=Cheat+sheet": "Look up a preset",
+    "learn?learn=Teaching": "Make a link",
+}  # fmt: skip
+"""Path → a text that the page ends its work with."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for slug in ("alpha", "bf16", "kv_fp8_e5m2", "stale_4"):
+        make_run(folder, slug, steps=2, sequences=32, width=24)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(root: Path) -> Iterator[str]:
+    with serve(root) as address:
+        yield address
+
+
+def visit(page: Page, address: str, text: str | None = None) -> None:
+    page.goto(address)
+    page.get_by_text(text or "What the bound costs").first.wait_for(state="attached")
+    settled(page)
+
+
+def drawn(page: Page, key: str) -> None:
+    page.wait_for_selector(f".st-key-{key} .main-svg")
+
+
+# --- the link ---
+
+
+def test_the_link_is_copied_with_run_and_step(page: Page, url: str) -> None:
+    """Read back from the clipboard itself."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=3")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("status").get_by_text("Copied")).to_be_visible()
+    copied = urlsplit(page.evaluate("navigator.clipboard.readText()"))
+    assert copied.path == "/bench"
+    assert parse_qs(copied.query) == {
+        "preset": ["decoupled_seq_is"], "is_upper": ["3"], "run": ["alpha"], "step": ["1"],
+    }  # fmt: skip
+
+
+def test_without_a_secure_context_the_link_is_selected(page: Page, url: str) -> None:
+    page.add_init_script("Object.defineProperty(window, 'isSecureContext', { value: false })")
+    visit(page, f"{url}/bench?run=alpha&step=0")
+    button = page.get_by_role("button", name="Copy link")
+    button.focus()
+    button.press("Enter")
+    box = page.get_by_label("Link to this view")
+    expect(box).to_have_value(f"{url}/bench?run=alpha&step=0")
+    selected = box.evaluate("e => e.value.slice(e.selectionStart, e.selectionEnd)")
+    assert selected == f"{url}/bench?run=alpha&step=0"
+    expect(page.get_by_role("status").get_by_text(re.compile("Copied|Press Ctrl"))).to_be_visible()
+
+
+# --- hiding ---
+
+
+def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?hide=preset,choices,bounds,budget,use_it,upload")
+    for name in ("Preset", "Upper bound of the weight"):
+        expect(page.get_by_label(name, exact=True).first).to_be_hidden()
+    for text in ("Budget", "Use it", "Your own data", "Change what is weighed and rejected"):
+        expect(page.get_by_text(text, exact=True)).to_be_hidden()
+    expect(page.get_by_label("Run", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Tokens").click()
+    expect(page.locator(".grid .token").first).to_be_visible()
+    page.wait_for_url(re.compile("hide="))
+    expect(page.get_by_label("Preset", exact=True)).to_be_hidden()
+    page.reload()
+    expect(page.locator(".grid .token").first).to_be_visible()
+    expect(page.get_by_label("Preset", exact=True)).to_be_hidden()
+
+
+def test_hidden_controls_are_not_reached_by_the_keyboard(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?hide=run_picker,upload,links,navigation")
+    expect(page.get_by_role("link", name="Tokens")).to_have_count(0)
+    expect(page.get_by_label("Preset").first).to_be_visible()
+    reached = set()
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.getAttribute('aria-label') ?? ''"))
+    assert any("Preset" in label for label in reached)
+    assert not any(label.startswith(("Run", "Step")) for label in reached)
+
+
+def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place is there, and is gone once it is named."""
+    monkeypatch.syspath_prepend(PROJECT / "app")
+    from controls import sharing
+
+    elsewhere = {"mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
+    for path, names in {**elsewhere, "bench": set(sharing.PLACES).difference(*elsewhere.values())}.items():
+        visit(page, f"{url}/{path}", PAGES[path])
+        for name in names:
+            expect(page.locator(sharing.PLACES[name]).filter(visible=True).first).to_be_visible()
+        visit(page, f"{url}/{path}?hide={','.join(names)}", PAGES[path])
+        for name in names:
+            expect(page.locator(sharing.PLACES[name]).filter(visible=True)).to_have_count(0)
+
+
+def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=5&run=bf16&step=0")
+    page.get_by_role("link", name="Learn").click()
+    page.get_by_role("radio", name="Teaching").click()
+    pick(page, "Hide", "budget")
+    page.keyboard.press("Escape")  # an open list hides the rest of the page from assistive technology
+    expect(page.get_by_label("Link to this view").filter(visible=True)).to_have_value(re.compile("hide=budget"))
+    page.get_by_role("button", name="Copy this link").click()
+    link = page.evaluate("navigator.clipboard.readText()")
+    visit(page, link)
+    expect(page.get_by_text("a weight above 5 becomes 5")).to_be_visible()
+    expect(page.get_by_text("bf16 · step 0, 2 recorded")).to_be_visible()
+    expect(page.get_by_text("Budget", exact=True)).to_be_hidden()
+
+
+# --- the projector ---
+
+
+def test_the_projector_enlarges_type_and_figures(page: Page, url: str) -> None:
+    def sizes() -> tuple[float, float, float]:
+        label = page.locator(".st-key-weights .xtick text").first
+        return (
+            page.evaluate("parseFloat(getComputedStyle(document.querySelector('h4')).fontSize)"),
+            label.evaluate("e => parseFloat(getComputedStyle(e).fontSize)"),
+            page.locator(".st-key-weights .main-svg").first.bounding_box()["height"],  # type: ignore[index]
+        )
+
+    visit(page, f"{url}/bench")
+    drawn(page, "weights")
+    usual = sizes()
+    visit(page, f"{url}/bench?projector=1")
+    drawn(page, "weights")
+    for small, large in zip(usual, sizes(), strict=True):
+        assert large > 1.25 * small
+    expect(page.get_by_text("Bars: final weights")).to_be_hidden()
+    expect(page.locator(".st-key-weights .rl-picture")).to_have_attribute(
+        "aria-label", re.compile("Bars: final weights")
+    )
+
+
+def test_the_projector_is_switched_kept_and_taken_back(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench")
+    page.get_by_text("Projector").click()
+    page.wait_for_url(re.compile("projector=1"))
+    page.get_by_role("link", name="Mismatch").click()
+    expect(page.get_by_text("Along the response")).to_be_visible()
+    page.wait_for_url(re.compile("projector=1"))
+    expect(page.get_by_text("How many tokens differ by at least so much")).to_be_hidden()
+    page.get_by_text("Projector").click()
+    page.wait_for_url(lambda address: "projector" not in address)
+    expect(page.get_by_text("How many tokens differ by at least so much")).to_be_visible()
+
+
+# --- saving ---
+
+
+def download(page: Page, key: str, kind: str) -> tuple[str, bytes]:
+    """By keyboard, as somebody without a mouse would."""
+    button = page.locator(f".st-key-{key} .rl-save").get_by_role("button", name=f"save as {kind}")
+    button.focus()
+    expect(page.locator(f".st-key-{key} .rl-save")).to_have_css("opacity", "1")
+    with page.expect_download() as found:
+        button.press("Enter")
+    return found.value.suggested_filename, Path(found.value.path()).read_bytes()
+
+
+def batch_of(root: Path, step: int) -> TokenBatch:
+    return runs.read_step(root / "alpha", step).batch
+
+
+def table(content: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(content.decode())))
+
+
+def test_a_picture_is_saved_with_where_it_comes_from(page: Page, url: str, root: Path) -> None:
+    digest = hashlib.sha256(runs.step_path(root / "alpha", 0).read_bytes()).hexdigest()
+    stamp = f"alpha · step 0 · seed 0 · {digest[:12]}"
+    visit(page, f"{url}/bench?run=alpha&step=0")
+    drawn(page, "weights")
+    expect(page.locator(".st-key-weights .annotation-text").get_by_text(stamp)).to_be_visible()
+    box = page.locator(".st-key-weights .rl-picture").bounding_box()
+    assert box is not None
+    name, png = download(page, "weights", "PNG")
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    assert (width, height) == (2 * int(box["width"]), 2 * (int(box["height"]) + 26))  # twice as sharp, with the title
+    assert name == f"Importance_weights_alpha_step_0_seed_0_{digest[:12]}.png"
+    name, svg = download(page, "weights", "SVG")
+    assert svg.startswith(b"<svg ")
+    assert stamp in svg.decode()
+    assert "Importance weights" in svg.decode()
+    assert name.endswith(".svg")
+
+
+def test_the_table_of_weights_holds_the_librarys_numbers(page: Page, url: str, root: Path) -> None:
+    """Counts of the kept weights, at the middles of the bars of the library's histogram."""
+    visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_is&is_upper=1.1")
+    drawn(page, "weights")
+    _, content = download(page, "weights", "CSV")
+    rows = [row for row in table(content) if row["trace"] == "kept"]
+    batch, config = batch_of(root, 0), CorrectionConfig(rollout_is="token", rollout_is_threshold=1.1)
+    result = correct(batch, config)
+    kept: Any = correction.weight_histogram(batch, result, config).data[0]
+    x = np.array([float(row["x: importance weight"]) for row in rows])
+    assert x == pytest.approx(np.exp(np.asarray(kept.x, float)), rel=1e-12)
+    assert [int(row["y: tokens"]) for row in rows] == np.asarray(kept.y).tolist()
+    assert sum(int(row["y: tokens"]) for row in rows) == int(result.keep_mask.sum())
+    assert x.min() < 1 < x.max()
+
+
+def test_the_table_of_the_curves_names_the_thresholds(page: Page, url: str, root: Path) -> None:
+    """At every threshold of the table, the share of the tokens beyond it, counted."""
+    visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_is")
+    drawn(page, "shares_over")
+    _, content = download(page, "shares_over", "CSV")
+    rows = [row for row in table(content) if row["trace"] == "beyond the bounds"]
+    batch = batch_of(root, 0)
+    d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double().numpy()
+    assert len(rows) > 50
+    for row in rows[:: len(rows) // 20]:
+        threshold = float(row["x: threshold"])
+        near = np.abs(d - np.log(threshold)) < 1e-5  # a threshold may be a ratio of the batch
+        assert abs(float(row["y"]) - (d > np.log(threshold)).mean()) <= near.mean() + 1e-6
+
+
+def test_the_table_of_the_mask_holds_every_token(page: Page, url: str, root: Path) -> None:
+    visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_icepop")
+    drawn(page, "mask")
+    _, content = download(page, "mask", "CSV")
+    batch, config = batch_of(root, 0), PRESETS["decoupled_token_icepop"].config
+    fates = correction.token_fates(batch, correct(batch, config), config)
+    column = "z: 0 padding, 1 kept, 2 below bound, 3 above bound, 4 rejected"
+    found = {(int(row["y: sequence"]), int(row["x: token"])): int(row[column]) for row in table(content)}
+    assert found == {place: int(code) for place, code in np.ndenumerate(fates)}
+
+
+def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Path) -> None:
+    visit(page, f"{url}/compare?compare=two+runs&run=alpha&step=0&run_b=bf16", "The tail")
+    drawn(page, "density_A")
+    _, content = download(page, "density_A", "CSV")
+    rows = [row for row in table(content) if row["trace"] == "tokens"]
+    assert sum(int(row["detail: count"]) for row in rows) == int(batch_of(root, 0).response_mask.sum())
+    assert all(int(row["detail: count"]) > 0 for row in rows)
+
+
+def test_a_touch_screen_shows_the_buttons(chromium: Browser, url: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
+        visit(phone, f"{url}/bench")
+        drawn(phone, "weights")
+        expect(phone.locator(".st-key-weights .rl-save")).not_to_have_css("opacity", "0")
+
+
+# --- every page ---
+
+
+@pytest.mark.parametrize(("scheme", "projector"), [("light", "1"), ("dark", "0")])
+def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str, scheme: str, projector: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}, color_scheme=scheme) as phone:
+        for path, text in PAGES.items():
+            visit(phone, f"{url}/{path}{'&' if '?' in path else '?'}projector={projector}", text)
+            main = phone.get_by_test_id("stMain")
+            assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), path
+            assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+def test_every_page_has_a_link_and_nothing_leaves_the_machine(page: Page, url: str) -> None:
+    """Not even for a saved picture."""
+    hosts: set[str | None] = set()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+    for path, text in PAGES.items():
+        visit(page, f"{url}/{path}", text)
+        expect(page.get_by_role("button", name="Copy link")).to_be_visible()
+    visit(page, f"{url}/bench")
+    drawn(page, "weights")
+    for kind in ("PNG", "SVG", "CSV"):
+        download(page, "weights", kind)
+    assert hosts <= {"127.0.0.1", None, ""}  # None: data: and blob: addresses
+
+
+def test_every_picture_has_a_text_and_its_buttons_a_name(page: Page, url: str) -> None:
+    for path in ("", "training", "mismatch", "bench"):
+        visit(page, f"{url}/{path}", PAGES[path])
+        page.wait_for_selector(".rl-picture .main-svg")
+        names = page.locator(".rl-picture").evaluate_all("all => all.map((e) => e.getAttribute('aria-label') ?? '')")
+        assert names
+        assert all(len(name) > 20 for name in names)
+        buttons = page.locator(".rl-save button").evaluate_all("all => all.map((e) => e.getAttribute('aria-label'))")
+        assert len(buttons) == 3 * len(names)
+        assert all(re.search(r".+: save as (PNG|SVG|CSV)$", label or "") for label in buttons)

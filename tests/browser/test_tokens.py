@@ -1,0 +1,201 @@
+"""The Tokens view in a real Chromium: mouse, keyboard, address bar, a phone."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from app_runs import add_step, make_run, serve, settled, tab
+from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
+from token_records import HOSTILE, characters
+
+pytestmark = pytest.mark.slow
+
+TEXTS = ["1,12,123", "9,99", "<b>7</b>", "5"]
+"""Four responses, in the order of their recording, of 9, 5, 9 and 2 tokens with the end."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("runs")
+    add_step(make_run(folder, "alpha", steps=0, status="running"), characters(TEXTS, [HOSTILE, "4+5=", "", "2+3="]))
+    make_run(folder, "long", steps=1, sequences=45, width=160)
+    with serve(folder) as address:
+        yield f"{address}/tokens?run=alpha"
+
+
+def visit(page: Page, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector(".grid .token")
+    settled(page)
+
+
+def token(page: Page, row: int, column: int) -> Locator:
+    """The token at this place, whatever the order of the responses."""
+    response = page.locator(".response").filter(has_text=f"response {row} ·")
+    return response.locator(".token").nth(column)
+
+
+def expect_open(page: Page, row: int, column: int) -> None:
+    expect(page.get_by_text(f"Token {column} of response {row}:")).to_be_visible()
+    expect(token(page, row, column)).to_have_attribute("aria-selected", "true")
+    expect(page.locator(".grid .open")).to_have_count(1)
+
+
+def focus(page: Page) -> Locator:
+    return page.locator(".token:focus")
+
+
+def box(place: Locator) -> FloatRect:
+    found = place.bounding_box()
+    assert found is not None
+    return found
+
+
+def test_a_click_opens_a_token_and_writes_the_url(page: Page, url: str) -> None:
+    visit(page, url)
+    token(page, 0, 3).click()
+    expect_open(page, 0, 3)
+    page.wait_for_url(re.compile("token=0[.]3"))
+    expect(page.get_by_test_id("stCode")).to_contain_text("w = min(")
+
+
+def test_the_keyboard_moves_and_opens(page: Page, url: str) -> None:
+    visit(page, f"{url}&token=0.0")
+    expect_open(page, 0, 0)
+    assert page.locator(".token[tabindex='0']").count() == 1
+    token(page, 0, 0).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    expect(focus(page)).to_have_attribute("aria-label", re.compile(r"^,, token 1, ratio [0-9.]+$"))
+    expect_open(page, 0, 0)  # moving alone opens nothing
+    page.keyboard.press("Enter")
+    expect_open(page, 0, 1)
+    page.wait_for_url(re.compile("token=0[.]1"))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Space")
+    expect_open(page, 0, 2)
+    expect(focus(page)).to_have_attribute("aria-label", re.compile("^1, token 2, "))
+
+
+def test_up_and_down_go_to_the_nearest_token_of_the_next_line(page: Page, url: str) -> None:
+    """In a response that is wrapped over several lines."""
+    visit(page, f"{url.replace('alpha', 'long')}&token=7.5")
+    token(page, 7, 5).focus()
+    start = box(focus(page))
+    page.keyboard.press("ArrowDown")
+    below = box(focus(page))
+    assert below["y"] > start["y"]
+    every = page.locator(".grid .token").evaluate_all("all => all.map((e) => e.getBoundingClientRect().toJSON())")
+    line = [at for at in every if at["y"] == below["y"]]
+    assert len(line) > 5
+    assert abs(centre(below) - centre(start)) == min(abs(centre(at) - centre(start)) for at in line)
+    page.keyboard.press("ArrowUp")
+    assert box(focus(page))["y"] == start["y"]
+
+
+def centre(at: FloatRect) -> float:
+    return at["x"] + at["width"] / 2
+
+
+def test_the_back_button_returns_to_the_token_before(page: Page, url: str) -> None:
+    visit(page, url)
+    furthest = page.locator(".token.open").get_attribute("aria-label")
+    for column in (1, 2):
+        token(page, 1, column).click()
+        expect_open(page, 1, column)
+        page.wait_for_url(re.compile(f"token=1[.]{column}"))
+    page.go_back()
+    expect_open(page, 1, 1)
+    page.go_back()
+    expect(page.locator(".token.open")).to_have_attribute("aria-label", furthest or "")
+    page.go_forward()
+    expect_open(page, 1, 1)
+
+
+def test_a_reload_and_another_view_keep_the_token(page: Page, url: str) -> None:
+    visit(page, url)
+    token(page, 2, 4).click()
+    page.wait_for_url(re.compile("token=2[.]4"))
+    page.reload()
+    expect_open(page, 2, 4)
+    page.get_by_role("link", name="Correction bench").click()
+    expect(page.get_by_text("Importance weights")).to_be_visible()
+    page.get_by_role("link", name="Tokens").click()
+    expect_open(page, 2, 4)
+    page.wait_for_url(re.compile("token=2[.]4"))
+
+
+def test_the_neighbours_of_a_token(page: Page, url: str) -> None:
+    visit(page, f"{url}&token=3.0")
+    expect(page.get_by_role("button", name="Previous token")).to_be_disabled()
+    page.get_by_role("button", name="Next token").click()
+    expect_open(page, 3, 1)
+    page.wait_for_url(re.compile("token=3[.]1"))
+    expect(page.get_by_role("button", name="Next token")).to_be_disabled()
+
+
+def test_a_wrong_token_is_named_until_another_is_opened(page: Page, url: str) -> None:
+    visit(page, f"{url}&token=9.99")
+    said = page.get_by_text("token=9.99 is not in this step: it has 4 responses, all counted from 0.")
+    expect(said).to_be_visible()
+    token(page, 1, 0).click()
+    expect_open(page, 1, 0)
+    expect(said).to_have_count(0)
+
+
+def test_a_token_far_down_is_scrolled_to(page: Page, url: str) -> None:
+    """The box scrolls, the page does not."""
+    visit(page, f"{url.replace('alpha', 'long')}&token=7.2")
+    grid, opened = box(page.locator(".grid")), box(token(page, 7, 2))
+    assert grid["y"] <= opened["y"] <= grid["y"] + grid["height"]
+    assert page.get_by_test_id("stMain").evaluate("e => e.scrollTop") == 0
+    last = page.locator(".response").last
+    last.locator(".token").first.click()
+    name = last.locator(".heading").inner_text().split(" ·")[0]
+    expect(page.get_by_text(f"Token 0 of {name}:")).to_be_visible()
+
+
+def test_dragging_a_bound_redraws_the_text_and_keeps_the_focus(page: Page, url: str) -> None:
+    visit(page, f"{url}&preset=decoupled_token_is&token=0.1")
+    bounded = page.locator(".grid .bounded")
+    before = bounded.count()
+    slider = page.get_by_role("slider")
+    slider.focus()
+    slider.press("Home")
+    expect(bounded).not_to_have_count(before)
+    assert slider.evaluate("e => e === e.getRootNode().activeElement")
+    token(page, 0, 4).focus()
+    page.get_by_role("button", name="Reset to the preset's numbers").dispatch_event("click")
+    expect(bounded).to_have_count(before)
+    expect_open(page, 0, 1)
+    assert page.locator(".token[tabindex='0']").count() == 1
+    expect(focus(page)).to_have_attribute("aria-label", re.compile("token 4, "))
+
+
+def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
+    visit(page, f"{url}&token=2.0")
+    row = page.locator(".response").filter(has_text="response 2 ·")
+    assert "".join(row.locator(".token").all_inner_texts()) == "<b>7</b>⏎"
+    assert page.locator(".grid b, .grid img, .grid a, .grid code, .grid script").count() == 0
+    expect(page.locator(".prompt").filter(has_text=HOSTILE[-40:])).to_be_visible()
+    expect(page.get_by_text("Token 0 of response 2: “<”")).to_be_visible()
+
+
+@pytest.mark.parametrize(("run", "scheme"), [("alpha", "dark"), ("long", "light")])
+def test_a_phone_shows_the_token_below_the_text(chromium: Browser, url: str, run: str, scheme: str) -> None:
+    screen = {"width": 390, "height": 844}
+    with tab(chromium, viewport=screen, color_scheme=scheme, has_touch=True, is_mobile=True) as phone:
+        visit(phone, f"{url.replace('alpha', run)}&preset=decoupled_k3_rs_token_tis")
+        main = phone.get_by_test_id("stMain")
+        assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
+        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        token(phone, *(1, 2) if run == "alpha" else shown(phone)).tap()
+        phone.wait_for_url(re.compile("token="))
+        text, panel = box(phone.locator(".grid")), box(phone.get_by_test_id("stCode"))
+        assert panel["y"] > text["y"] + text["height"]
+        assert 0 <= text["x"] < text["x"] + text["width"] <= 390
+
+
+def shown(page: Page) -> tuple[int, int]:
+    """The first token of the first response on the page."""
+    return int(page.locator(".heading").first.inner_text().split()[1]), 0

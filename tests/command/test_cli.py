@@ -1,0 +1,85 @@
+"""Wrong input is one line on stderr and exit code 2, without a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlcorr.command.cli import main
+from rlcorr.records import runs
+from rlcorr.records.runs import RunManifest, StepRecord
+from rlcorr.types import TokenBatch
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got", "exists"),
+    [
+        (["train", "--preset", "decoupled_token_iss"], "'decoupled_token_iss'", "decoupled_token_is,"),
+        (["train", "--task", "adition"], "'adition'", "addition, "),
+        (["train", "--model", "no/such/model"], "no/such/model", "config.json"),
+        (["train", "--rollout.temperature", "0"], "0", "> 0"),
+        (["verify", "no_such_run"], "'no_such_run'", "Known:"),
+        (["play", "--task", "adition"], "'adition'", "addition, "),
+        (["trian"], "'trian'", "train"),
+    ],
+)
+def test_a_wrong_name_is_one_line(
+    arguments: list[str], got: str, exists: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert got in error
+    assert exists in error
+
+
+def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call() == 0
+    printed = capsys.readouterr().out
+    assert all(verb in printed for verb in ("play", "train", "pretrain", "verify", "doctor"))
+
+
+def test_the_command_line_starts_without_transformers() -> None:
+    check = "import rlcorr.command.cli, sys; sys.exit('transformers' in sys.modules or 'vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.fixture
+def run(local_runs: Path) -> Path:
+    """A finished run of two steps."""
+    path = local_runs / "example"
+    runs.start_run(path, RunManifest(slug="example"))
+    ones = torch.ones(2, 3)
+    batch = TokenBatch(
+        response_mask=ones.bool(), rollout_log_probs=-ones, old_log_probs=-ones, prompt_ids=ones.int(),
+        prompt_mask=ones.bool(), response_ids=ones.int(), rewards=torch.ones(2), group_ids=torch.arange(2),
+        policy_versions=torch.zeros(2, dtype=torch.int64),
+    )  # fmt: skip
+    for step in (1, 2):
+        runs.write_step(path, StepRecord(step, batch, ["a", "b"], ["c", "d"]))
+        runs.append_metrics(path, {"step": step})
+    runs.finish_run(path, RunManifest(slug="example", status="complete"))
+    return path
+
+
+def test_verify_of_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("verify", "example") == 0
+    assert "2 of 2 recorded steps readable, 2 rows of metrics; no problem" in capsys.readouterr().out
+
+
+def test_verify_names_the_damaged_file_and_what_is_left(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = runs.step_path(run, 2)
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    assert call("verify", str(run)) == 1
+    printed = capsys.readouterr().out
+    assert "step_000002.parquet: cannot be read" in printed
+    assert "1 of 2 recorded steps readable" in printed

@@ -1,0 +1,216 @@
+"""Trainings beside the app: requests, the lock, and real processes with real signals."""
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import save_tiny_model
+
+from rlcorr.command import launch
+from rlcorr.command.cli import train_config
+from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Runs of their own; a training that a test left behind is ended."""
+    monkeypatch.delenv(launch.FORBID, raising=False)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    yield tmp_path
+    left = launch.last()
+    if left is not None and launch.in_progress():
+        os.killpg(left.pid, signal.SIGKILL)
+
+
+def wait_for(what: str, happened: Callable[[], bool], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        training = launch.last()
+        assert time.monotonic() < deadline, f"{what}: {training and launch.last_lines(training.run, 40)}"
+        time.sleep(0.05)
+
+
+# --- what can be asked for ---
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"preset": "icepop"}, "preset must be one of disabled, .*; got 'icepop'"),
+        ({"preset": "disabled; rm -rf /"}, "preset must be one of"),
+        ({"task": "jsonl"}, "task must be one of addition, running_sum, countdown; got 'jsonl'"),
+        ({"steps": 0}, "steps must be between 1 and 10000; got 0"),
+        ({"steps": "9 --wandb x"}, "steps must be of type int; got '9 --wandb x'"),
+        ({"steps": True}, "steps must be of type int; got True"),
+        ({"temperature": float("nan")}, "temperature must be between 0.05 and 5; got nan"),
+        ({"temperature": 1}, "temperature must be of type float; got 1"),
+        ({"learning_rate": 1.0}, "learning_rate must be between 1e-07 and 0.1; got 1.0"),
+        ({"prompts_per_step": 1}, "prompts_per_step must be between 2"),
+        ({"kv_cache_dtype": "fp8", "engine": "transformers"}, "kv_cache_dtype 'fp8' needs the vllm engine"),
+    ],
+)
+def test_a_wrong_request_is_refused(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        TrainRequest(**wrong)
+
+
+def test_the_options_of_a_request_are_what_the_trainer_understands() -> None:
+    request = TrainRequest(
+        preset="verl_dppo_tv", task="countdown", engine="transformers", dtype="float32", staleness=3, temperature=0.7,
+        learning_rate=1e-5, prompts_per_step=8, steps=12, seed=5,
+    )  # fmt: skip
+    config = train_config(options_of(request), "test")
+    assert (config.preset, config.task, config.steps, config.seed) == ("verl_dppo_tv", "countdown", 12, 5)
+    assert (config.rollout.engine, config.rollout.dtype, config.rollout.kv_cache_dtype) == (
+        "transformers", "float32", "auto",
+    )  # fmt: skip
+    assert (config.rollout.staleness, config.rollout.temperature) == (3, 0.7)
+    assert (config.optim.learning_rate, config.prompts_per_step) == (1e-5, 8)
+
+
+@pytest.mark.parametrize("name", choices()["preset"])
+def test_the_trainer_accepts_every_preset_of_the_list(name: str) -> None:
+    assert train_config(options_of(TrainRequest(preset=name)), "test").preset == name
+
+
+def test_the_defaults_are_the_trainers_own() -> None:
+    assert train_config(options_of(TrainRequest()), "test") == train_config([], "test")
+    assert all(low <= getattr(TrainRequest(), name) <= high for name, (low, high) in LIMITS.items())
+
+
+# --- what is known of a training ---
+
+
+def test_progress() -> None:
+    """Of the last two steps, 4 s and 6 s: 5 s each for the seven that are left. The first step alone took 2 s."""
+    rows = [{"step": step, "elapsed": elapsed} for step, elapsed in ((1, 2.0), (2, 6.0), (3, 12.0))]
+    assert launch.progress({"steps": 10}, rows, last=2) == launch.Progress(3, 10, 35.0)
+    assert launch.progress({"steps": 10}, rows) == launch.Progress(3, 10, 28.0)  # 12 s for three steps
+    assert launch.progress({"steps": 10}, rows[:1]) == launch.Progress(1, 10, 18.0)
+    assert launch.progress({"steps": 10}, []) == launch.Progress(0, 10, None)
+    assert launch.progress({"steps": 10}, [{"step": 4}]) == launch.Progress(4, 10, None)
+    assert launch.progress({"steps": "many"}, rows) is None
+    assert launch.progress({}, rows) is None
+
+
+def test_the_end_of_a_log_is_what_a_terminal_would_show(folder: Path) -> None:
+    assert launch.last_lines("mine") == ""
+    (runs.LOCAL / "mine").mkdir(parents=True)
+    launch.log_path("mine").write_bytes(b"one\n\n1/3|\r2/3|\r3/3| done\ntwo \xff\n")
+    assert launch.last_lines("mine") == "one\n3/3| done\ntwo \N{REPLACEMENT CHARACTER}"
+    assert launch.last_lines("mine", 1) == "two \N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    "change", [{"run": "../../etc"}, {"run": ".."}, {"run": ""}, {"pid": 1}, {"pid": "7"}, {"x": 1}]
+)
+def test_a_description_that_nobody_wrote_here_is_not_believed(folder: Path, change: dict[str, Any]) -> None:
+    runs.LOCAL.mkdir()
+    right = {"run": "mine", "pid": 123456, "command": ["train"], "started_by": 1}
+    path = runs.LOCAL / "training.json"
+    path.write_text(json.dumps(right))
+    assert launch.last() == launch.Training("mine", 123456, ("train",), 1)
+    path.write_text(json.dumps(right | change))
+    assert launch.last() is None
+    path.write_text("{")
+    assert launch.last() is None
+
+
+def test_a_second_start_is_refused_while_the_lock_is_held(folder: Path) -> None:
+    assert not launch.in_progress()
+    runs.LOCAL.mkdir()
+    (runs.LOCAL / "training.json").write_text(json.dumps({"run": "a", "pid": 99, "command": [], "started_by": 1}))
+    with (runs.LOCAL / "training.lock").open("wb") as lock:
+        assert not launch.in_progress()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert launch.in_progress()
+        with pytest.raises(UsageError, match=r"a training is in progress already \(a\)"):
+            launch.start([])
+    assert not launch.in_progress()
+
+
+def test_starting_and_stopping_can_be_forbidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(launch.FORBID, "1")
+    for forbidden in (launch.stop, lambda: launch.start([])):
+        with pytest.raises(UsageError, match="RLCORR_NO_TRAINING is set"):
+            forbidden()
+    assert not runs.LOCAL.exists()
+    launch.end({os.getpid()})  # `play` ends what it has started all the same; here there is nothing
+    monkeypatch.setenv(launch.FORBID, "0")
+    launch.stop()  # nothing is in progress
+
+
+# --- real trainings ---
+
+REQUEST = TrainRequest(engine="transformers", dtype="float32", prompts_per_step=4, steps=10_000)
+
+
+@pytest.mark.slow
+def test_a_training_is_started_followed_and_stopped(folder: Path) -> None:
+    save_tiny_model(folder / "warm_start" / "checkpoint")
+    started = launch.start([*options_of(REQUEST), "--eval-prompts", "4"], task="addition")
+    assert (started.run, started.started_by) == ("addition_1", os.getpid())
+    assert launch.last() == started
+    assert launch.outcome(started) == "running"
+    assert os.getpgid(started.pid) == os.getsid(started.pid) == started.pid
+    with pytest.raises(UsageError, match=r"in progress already \(addition_1\)"):
+        launch.start(options_of(REQUEST))
+    run = runs.LOCAL / started.run
+    wait_for("two steps", lambda: len(runs.read_metrics(run)) >= 2)
+    found = launch.progress(runs.read_manifest(run).config, runs.read_metrics(run))
+    assert found is not None
+    assert found.step >= 2
+    assert found.steps == 10_000
+    launch.stop()
+    asked = launch.last()
+    assert asked is not None
+    assert asked.stop_asked > 0
+    assert not launch.may_kill(asked)
+    wait_for("the end", lambda: not launch.in_progress())
+    assert launch.outcome(asked) == "stopped"
+    report = runs.verify(run)
+    assert (report.status, report.problems) == ("interrupted", [])
+    assert "Traceback" not in launch.last_lines(started.run, 100)
+
+
+@pytest.mark.slow
+def test_a_training_that_does_not_listen_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped by SIGSTOP it cannot answer SIGINT; a second stop after the grace ends it, and its steps stay."""
+    save_tiny_model(folder / "warm_start" / "checkpoint")
+    started = launch.start([*options_of(REQUEST), "--eval-prompts", "4"], task="addition")
+    run = runs.LOCAL / started.run
+    wait_for("a step", lambda: len(runs.read_metrics(run)) >= 1)
+    os.killpg(started.pid, signal.SIGSTOP)
+    launch.stop()
+    launch.stop()  # within the grace: nothing more happens
+    assert launch.in_progress()
+    monkeypatch.setattr(launch, "GRACE", 0.0)
+    launch.stop()
+    wait_for("the end", lambda: not launch.in_progress())
+    last = launch.last()
+    assert last is not None
+    assert launch.outcome(last) == "stopped"
+    report = runs.verify(run)
+    assert report.readable_steps == report.recorded_steps >= 1
+
+
+@pytest.mark.slow
+def test_a_finished_training_and_one_that_fails(folder: Path) -> None:
+    save_tiny_model(folder / "warm_start" / "checkpoint")
+    done = launch.start([*options_of(REQUEST), "--eval-prompts", "4", "--steps", "1"], run="one")
+    wait_for("the end", lambda: not launch.in_progress())
+    assert launch.outcome(done) == "complete"
+    failed = launch.start(["--model", str(folder / "nowhere")], run="two")
+    wait_for("the end", lambda: not launch.in_progress())
+    assert launch.outcome(failed) == "failed"
+    assert "rlcorr: " in launch.last_lines("two")
+    assert "nowhere" in launch.last_lines("two")

@@ -1,0 +1,50 @@
+"""What a figure says about its axes: how the numbers of their labels come from their own."""
+
+import math
+
+import pytest
+
+from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, threshold_axis
+from rlcorr.figures.canvas import Figure, figure
+
+UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v}
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        ratio_axis(0.3),
+        ratio_axis(9.0),
+        threshold_axis(list(RATIO_TICKS), of_ratio=True),
+        threshold_axis([1 / t for t in RATIO_TICKS], of_ratio=True),
+        threshold_axis([1e-4, 1e-2, 1.0], of_ratio=False),
+        threshold_axis([-1e-4, -1e-2, -1.0], of_ratio=False),
+    ],
+)
+def test_reading_an_axis_gives_what_its_labels_say(axis: dict) -> None:
+    labels = [float(text) for text in axis["ticktext"]]
+    assert len(labels) >= 3
+    assert [UNDONE[axis["read"]](place) for place in axis["tickvals"]] == pytest.approx(labels, rel=1e-5)
+
+
+def test_labels_of_thresholds_are_apart() -> None:
+    """From |log t| = 1e-5 to log 10 are 5.4 decades, 9 % of them 0.48: 1.3 is 0.44 from 1.1, and 4 is 0.30 from 2."""
+    axis = threshold_axis([1 + 1e-5, 10.0], of_ratio=True)
+    assert axis["ticktext"] == ["1.00001", "1.0001", "1.001", "1.01", "1.1", "2", "10"]
+    assert threshold_axis([1.01, 10.0], of_ratio=True)["ticktext"] == ["1.01", "1.1", "1.3", "2", "4", "10"]
+
+
+def test_powers_of_ten_hold_the_values_and_are_few() -> None:
+    for low, high, span, every in ((0.003, 0.03, [-3, -1], 1), (0.02, 0.05, [-2, -1], 1), (1e-9, 3e6, [-9, 7], 4)):
+        axis = power_axis(low, high)
+        assert (axis["range"], axis["dtick"]) == (span, every)
+
+
+def test_only_figures_with_relabelled_axes_say_how_to_read_them() -> None:
+    def meta(x: dict, y: dict) -> object:
+        made: Figure = figure([], height=100, x=x, y=y)
+        return made.layout.meta
+
+    assert meta({}, {"read": ""}) is None
+    assert meta({"read": "exp"}, {}) == {"read": {"x": "exp"}}
+    assert meta({"read": "10^"}, {"read": "exp"}) == {"read": {"x": "10^", "y": "exp"}}

@@ -1,0 +1,125 @@
+"""Figures against numbers counted by hand or with plain numpy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from figure_parts import SMALL, trace
+
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
+from rlcorr.figures import axes, canvas, correction
+
+
+def test_weight_histogram_counts_every_kept_token_once() -> None:
+    config = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
+    bars = trace(correction.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
+    assert bars.y.sum() == 7
+    assert bars.y[: correction._BINS // 2].sum() == 2  # −0.2 and −1
+    assert bars.y[correction._BINS // 2] == 2  # the two zeros
+    assert bars.y[correction._BINS // 2 + 1 :].sum() == 3
+    drawn = bars.x[np.nonzero(bars.y)[0][-1]]
+    assert drawn == pytest.approx(math.log(1.5), abs=bars.width)  # 1.0 was truncated to log 1.5
+
+
+def test_weights_of_zero_are_counted_in_a_note() -> None:
+    config = CorrectionConfig(
+        rollout_is="token", rollout_is_mode="mask", rollout_is_threshold=2, rollout_is_threshold_lower=0.5
+    )
+    figure = correction.weight_histogram(SMALL, correct(SMALL, config), config)
+    assert trace(figure, "kept").y.sum() == 5
+    assert "2 tokens have weight 0" in [shape.label.text for shape in figure.layout.shapes]
+
+
+def test_the_sides_of_ratio_one_have_their_colours() -> None:
+    config = CorrectionConfig()
+    bars = trace(correction.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
+    assert all(
+        colour == correction.COOL for colour, x in zip(bars.marker.color, bars.x, strict=True) if x < -bars.width
+    )
+    assert all(colour == correction.WARM for colour, x in zip(bars.marker.color, bars.x, strict=True) if x > bars.width)
+
+
+@pytest.mark.parametrize(
+    ("rule", "inside", "outside"),
+    [
+        (RejectionRule.named("token_k1", lower=0.5, upper=2.0), 5, 2),
+        (RejectionRule.named("seq_sum_k1", lower=0.9, upper=1.2), 1, 1),  # sums −0.1 and 0.3
+        (RejectionRule.named("seq_max_k1", upper=1.2), 1, 1),  # largest 0.1 and 1.0
+        (RejectionRule.named("seq_mean_k2", upper=0.05), 1, 1),  # means 0.0083 and 0.26
+        (RejectionRule.named("token_k3", upper=0.01), 3, 4),
+    ],
+)
+def test_statistic_histogram_counts_both_sides_of_the_bound(rule: RejectionRule, inside: int, outside: int) -> None:
+    config = CorrectionConfig(rollout_rs=(rule,))
+    figure = correction.statistic_histogram(SMALL, correct(SMALL, config), rule)
+    assert trace(figure, "inside").y.sum() == inside
+    assert trace(figure, "outside").y.sum() == outside
+
+
+def test_fates() -> None:
+    config = CorrectionConfig(
+        rollout_is="token",
+        rollout_is_threshold=1.5,
+        rollout_is_threshold_lower=0.9,
+        rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=100.0),),
+    )
+    fates = correction.token_fates(SMALL, correct(SMALL, config), config)
+    assert fates.tolist() == [[1, 1, 2, 0], [3, 4, 1, 1]]
+    assert fates.dtype == np.uint8
+
+
+def test_a_large_mask_shows_the_most_severe_fate_of_each_cell() -> None:
+    fates = np.ones((3, 1000), np.uint8)
+    fates[1, 7] = 4
+    fates[:, 900:] = 0
+    cells = trace(correction.fate_mask(fates), "fate").z
+    assert cells.shape == (3, 250)
+    assert np.argwhere(cells == 4).tolist() == [[1, 1]]
+    assert (cells[:, 225:] == 0).all()
+    assert (cells[0, :225] == 1).all()
+
+
+def test_density_counts_every_token_and_knows_its_side() -> None:
+    heat = trace(correction.probability_density(SMALL), "tokens")
+    assert heat.customdata.sum() == 7
+    row, column = np.argwhere(heat.z == np.nanmin(heat.z))[0]
+    assert heat.y[row] < heat.x[column]  # cool cells lie below the diagonal
+    assert trace(correction.ratio_density(SMALL), "tokens").customdata.sum() == 7
+
+
+@pytest.mark.parametrize("span", [1e-4, 3e-3, 0.05, 0.3, 0.79, 1.0, 3.0, 8.0, 20.0])
+def test_ticks_are_few_and_within_the_axis(span: float) -> None:
+    ticks = axes.ratio_ticks(span)
+    assert 1 in ticks
+    assert 3 <= len(ticks) <= 11
+    assert all(abs(math.log(t)) <= span for t in ticks)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(0, 0), (2, 0), (3, 5)])
+@pytest.mark.parametrize("fill", [0.0, math.nan])
+def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) -> None:
+    rule = RejectionRule.named("seq_mean_k3", upper=0.01)
+    config = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,))
+    zeros = torch.zeros(rows, width)
+    batch = TokenBatch.from_log_probs(zeros + fill, zeros, torch.ones(rows, width))
+    result = correct(batch, config)
+    for figure in (
+        correction.weight_histogram(batch, result, config),
+        correction.statistic_histogram(batch, result, rule),
+        correction.fate_mask(correction.token_fates(batch, result, config)),
+        correction.probability_density(batch),
+        correction.ratio_density(batch),
+    ):
+        assert figure.to_json()
+
+
+def test_digest() -> None:
+    lines = [{"type": "scatter", "name": "reward", "x": [0, 1, 2], "y": [0.25, None, 0.75]}]
+    lines.append({"type": "scatter", "name": "nothing", "x": [0, 1, 2], "y": [None, None, None]})
+    assert correction.digest(canvas.figure(lines, height=100, x={}, y={})) == (
+        "reward (scatter, 3): sum=1 mean=0.5 min=0.25 max=0.75\nnothing (scatter, 3): nothing drawn"
+    )
+    assert correction.digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
+        "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"
+    )

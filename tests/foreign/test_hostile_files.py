@@ -1,0 +1,302 @@
+"""Files that are damaged, or made to do harm: each is refused with a sentence, before it has cost memory."""
+
+import io
+import json
+import pickle
+import resource
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from pair_files import PAIR, arrays, npz, parquet, refused
+
+MIB = 1 << 20
+
+
+def peak() -> int:
+    """The most memory that this process ever had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    before = peak()
+    yield
+    assert peak() - before < 300 * MIB
+
+
+# --- pickles ---
+
+
+class Bomb:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def pickles(bomb: Bomb) -> dict[str, bytes]:
+    saved, objects = io.BytesIO(), io.BytesIO()
+    torch.save({"samples": [bomb]}, saved)
+    ragged = np.empty(2, object)
+    ragged[:] = [bomb, [1.0]]
+    np.savez(objects, rollout_log_probs=ragged, old_log_probs=ragged)
+    found = {f"protocol {n}.jsonl": pickle.dumps(bomb, protocol=n) for n in (2, 3, 4, 5)}
+    return found | {"a.pkl": pickle.dumps(bomb, protocol=0), "a.pt": saved.getvalue(), "renamed.npz": saved.getvalue(),
+                    "objects.npz": objects.getvalue()}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", pickles(Bomb(Path())))
+def test_a_pickle_is_never_run(name: str, tmp_path: Path) -> None:
+    message = refused(name, pickles(Bomb(tmp_path / "harm"))[name])
+    assert "runs" in message
+    assert "code" in message
+    assert ("Save ragged rows" if name == "objects.npz" else "numpy.savez('pairs.npz'") in message
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- archives ---
+
+
+def archive(members: dict[str, tuple[bytes, int, int]], method: int = 8) -> bytes:
+    """A zip by hand: name → (compressed bytes, declared size, CRC)."""
+    body, directory = b"", b""
+    for name, (data, size, crc) in members.items():
+        fields = struct.pack("<HHHHHIIIHH", 20, 0, method, 0, 0, crc, len(data), size, len(name), 0)
+        directory += b"PK\x01\x02" + struct.pack("<H", 20) + fields
+        directory += struct.pack("<HHHII", 0, 0, 0, 0, len(body)) + name.encode()
+        body += b"PK\x03\x04" + fields + name.encode() + data
+    count = len(members)
+    end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, count, count, len(directory), len(body), 0)
+    return body + directory + end
+
+
+def npy_header(shape: str, descr: str = "'<f4'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def deflated(start: bytes, zeros: int) -> bytes:
+    """`start` and so many MiB of zeros. After a full flush the same block can be said again and again."""
+    packer = zlib.compressobj(9, wbits=-15)
+    head = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return head + block * zeros + b"\x03\x00"
+
+
+def test_a_zip_bomb_that_says_what_it_is() -> None:
+    header = npy_header(f"({3 << 28},)")
+    bomb = deflated(header, 3 << 10)
+    content = archive({"rollout_log_probs.npy": (bomb, len(header) + (3 << 30), 0)})
+    assert len(content) < 4 * MIB
+    assert "3,221,225,600 bytes when inflated; at most 536,870,912" in refused("x.npz", content)
+
+
+def test_a_zip_bomb_in_an_array_that_nobody_wants() -> None:
+    header = npy_header(f"({3 << 28},)")
+    content = archive({"logits.npy": (deflated(header, 3 << 10), len(header) + (3 << 30), 0)})
+    assert "bytes when inflated" in refused("x.npz", content)
+
+
+@pytest.mark.parametrize("size", [40, 400 * MIB])
+def test_a_zip_bomb_that_says_less(size: int) -> None:
+    """No more is inflated than was said; and of what was said no more than fits the shape and the limit of tokens."""
+    header = npy_header(f"({size // 4},)")
+    content = archive({"rollout_log_probs.npy": (deflated(header, 3 << 10), len(header) + size, 0)})
+    assert refused("x.npz", content).endswith(
+        "cannot be read as .npz (Bad CRC-32 for file 'rollout_log_probs.npy')."
+        if size == 40
+        else "104,857,600 numbers in rollout_log_probs; at most 4,194,304 are read. Split the file, or leave out what "
+        "is not needed."
+    )
+
+
+def stored(header: bytes, data: bytes = b"") -> bytes:
+    raw = header + data
+    return archive({"rollout_log_probs.npy": (raw, len(raw), zlib.crc32(raw))}, method=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (stored(npy_header("(1000000000000,)")), "1,000,000,000,000 numbers in rollout_log_probs"),
+        (stored(npy_header("(3,)"), b"\0" * 8), "should have 12 bytes of data; it has 8"),
+        (stored(npy_header("(3,)", "'<c8'"), b"\0" * 24), "dtype complex64"),
+        (stored(npy_header("(3,)", "'|O'")), "array of objects"),
+        (stored(npy_header("(1,)", "'<U99999999'")), "should have 399,999,996 bytes"),
+        (stored(npy_header("(1,)", "'<f77'")), "a dtype that does not exist: <f77"),
+        (stored(npy_header("(3,)", "[('a', '<f4')]")), "is no plain array"),
+        (stored(npy_header("(3,)", "__import__('os')")), "is no plain array"),
+        (stored(npy_header("(" * 90 + "3" + ")" * 90)), "is no plain array"),
+        (stored(npy_header("(2, 2, 2)"), b"\0" * 32), "shape (2, 2, 2)"),
+        (stored(b"\x93NUMPY\x03\x00" + b"\xff" * 12), "no array as numpy.savez writes it"),
+        (stored(b"hello"), "no array as numpy.savez writes it"),
+        (archive({"a.npy": (b"", 0, 0)}, method=12), "another method than deflate"),
+        (archive({"a.npy": (b"", 0, 0), "a": (b"", 0, 0)}, method=0), "the same name"),
+        (archive({f"{i}.npy": (b"", 0, 0) for i in range(1001)}, method=0), "1,001 members"),
+        (npz(**arrays())[:-40], "cannot be read as .npz"),
+        (b"PK\x03\x04", "cannot be read as .npz"),
+    ],
+)
+def test_a_damaged_archive(content: bytes, said: str) -> None:
+    assert said in refused("x.npz", content)
+
+
+# --- safetensors ---
+
+
+def raw_tensors(header: Any, data: bytes = b"\0" * 12) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def one(dtype: str = "F32", shape: tuple[int, ...] = (3,), offsets: tuple[int, int] = (0, 12)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (struct.pack("<Q", 2_000_000_000) + b"{}", "header should have 2,000,000,000 bytes; the file has 10"),
+        (raw_tensors(b"{" + b" " * (2 * MIB) + b"}"), "bytes of header"),
+        (raw_tensors({"rollout_log_probs": one(), "old_log_probs": one()}), "cannot be read as .safetensors"),
+        (raw_tensors({"rollout_log_probs": one(shape=(1 << 40,))}), "cannot be read as .safetensors"),
+        (raw_tensors({"rollout_log_probs": one(offsets=(0, 1 << 62))}), "cannot be read as .safetensors"),
+        (raw_tensors({"rollout_log_probs": one("X99")}), "cannot be read as .safetensors"),
+        (raw_tensors({"rollout_log_probs": one("F8_E4M3", (12,))}), "dtype torch.float8_e4m3fn"),
+        (raw_tensors({"rollout_log_probs": one()}, b"\0" * 8), "cannot be read as .safetensors"),  # cut off
+        (raw_tensors(b"{" + b'"a":[' * 5000), "cannot be read as .safetensors"),
+        (raw_tensors({"rollout_log_probs": one(shape=(1, 1, 3))}), "shape (1, 1, 3)"),
+    ],
+)  # fmt: skip
+def test_a_damaged_safetensors_file(content: bytes, said: str) -> None:
+    assert said in refused("x.safetensors", content)
+
+
+# --- Parquet ---
+
+
+def zeros_in_one_row(count: int) -> bytes:
+    """Some hundred bytes: the zeros are one entry of a dictionary and a run of so many references to it."""
+    lists = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.array(np.zeros(count, np.float32)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"rollout_log_probs": lists}), sink, compression="zstd", write_statistics=False)
+    return sink.getvalue().to_pybytes()
+
+
+def varint(number: int, width: int = 0) -> bytes:
+    """Thrift's; more bytes than needed if a width is given."""
+    parts = [number >> shift & 127 for shift in range(0, 7 * max(width, -(-number.bit_length() // 7), 1), 7)]
+    return bytes([part | 128 for part in parts[:-1]] + parts[-1:])
+
+
+def test_a_parquet_bomb_that_says_what_it_is() -> None:
+    content = zeros_in_one_row(5_000_000)
+    assert len(content) < 1000
+    assert "numbers in rollout_log_probs; at most 4,194,304" in refused("x.parquet", content)
+
+
+def test_a_parquet_bomb_whose_footer_says_three() -> None:
+    content = zeros_in_one_row(5_000_000)
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    true = varint(2 * 5_000_000)
+    lying = content[:footer] + content[footer:].replace(true, varint(2 * 3, len(true)))
+    chunk = pq.ParquetFile(pa.BufferReader(lying)).metadata.row_group(0).column(0)
+    assert chunk.num_values == 3
+    assert chunk.total_uncompressed_size < 200
+    assert "5,000,000 numbers in rollout_log_probs; at most 4,194,304" in refused("x.parquet", lying)
+
+
+def test_a_parquet_bomb_under_another_name() -> None:
+    """Arrow takes columns by their place in the schema; the name that the footer repeats beside each is not used."""
+    content = zeros_in_one_row(5_000_000)
+    assert content.count(b"rollout_log_probs") == 2
+    schema, path, rest = content.split(b"rollout_log_probs")
+    renamed = schema + b"rollout_log_probs" + path + b"something_unasked" + rest
+    assert pq.ParquetFile(pa.BufferReader(renamed)).schema_arrow.names == ["rollout_log_probs"]
+    assert "5,000,000 numbers in rollout_log_probs" in refused("x.parquet", renamed)
+
+
+def test_a_parquet_column_twice() -> None:
+    column = pa.array([[-1.0]], pa.list_(pa.float32()))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays([column] * 3, ["old_log_probs", *PAIR]), sink)
+    assert "cannot be read as Parquet" in refused("x.parquet", sink.getvalue().to_pybytes())
+
+
+def test_a_text_that_stands_in_many_rows() -> None:
+    """200 references to one text of a MiB: 200 MiB once they are written out."""
+    lists = pa.array([[-1.0]] * 200, pa.list_(pa.float32()))
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), pa.array(["x" * MIB]))
+    sink = pa.BufferOutputStream()
+    table = {"rollout_log_probs": lists, "old_log_probs": lists, "prompt": text}
+    pq.write_table(pa.table(table), sink, compression="zstd")
+    content = sink.getvalue().to_pybytes()
+    assert len(content) < 10_000
+    assert "209,715,200 characters in prompts" in refused("x.parquet", content)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (parquet(pa.list_(pa.float32()), 1_000_000, **dict.fromkeys(PAIR, [[]] * 300_000)), "300,000 rows"),
+        (parquet(**{name: pa.array([], pa.list_(pa.float32())) for name in PAIR}), "holds no rows"),
+        (parquet(**PAIR, prompt=[["a"]] * 4), "prompt is a column of list<"),
+        (parquet(rollout_log_probs=[{"a": 1}], old_log_probs=[[-1.0]]), "rollout_log_probs is a column of struct<"),
+        (parquet(rollout_log_probs=[[[-1.0]]], old_log_probs=[[-1.0]]), "rollout_log_probs is a column of list<"),
+        (parquet(rollout_log_probs=[["a"]], old_log_probs=[[-1.0]]), "rollout_log_probs is a column of list<"),
+        (parquet(rollout_log_probs=[[-1.0], None], old_log_probs=[[-1.0]] * 2), "is null in row 1"),
+        (parquet(pa.list_(pa.float32(), 1 << 21), **dict.fromkeys(PAIR, [None] * 3)), "6,291,456 numbers in"),
+        (parquet(**PAIR)[:-9] + b"PAR1", "is cut off"),
+        (parquet(**PAIR)[:200], "is cut off"),
+        (b"PAR1" + struct.pack("<I", 2_000_000_000) + b"PAR1", "2,000,000,000 bytes of footer"),
+        (b"PAR1", "is cut off"),
+    ],
+)
+def test_a_damaged_parquet_file(content: bytes, said: str) -> None:
+    assert said in refused("x.parquet", content)
+
+
+# --- JSON ---
+
+LINE = b'{"rollout_log_probs": [-1], "old_log_probs": [-1]}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[" * 100_000, "is nested too deeply"),
+        (LINE + b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "line 2 is nested too deeply"),
+        (b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}\n" + LINE, "row 1 (from 0)"),
+        (b"[" + b"[]," * 1_500_000 + b"[]]", "1,500,002 brackets in the document"),
+        (b"[" + b" " * (33 * MIB) + b"]", "bytes in the document; one object per line"),
+        (LINE + b'{"a": "' + b"x" * (33 * MIB) + b'"}', "bytes in line 2"),
+        (b"{}\n" * 300_000, "300,000 lines"),
+        (b'{"old_log_probs": [' + b"[]," * 300_000 + b"[]]}", "300,001 rows"),
+        (b'{"old_log_probs": [' + b"-1," * 4_200_000 + b"-1]}", "4,200,001 tokens"),
+        (LINE[:40], "the document is not JSON"),
+        (LINE + LINE[:20], "line 2 is not JSON"),
+        (LINE.replace(b"-1", b"1e"), "line 1 is not JSON"),
+        (LINE.replace(b"-1", b"-1" + b"0" * 5000), "line 1 is not JSON: Exceeds the limit"),
+        (LINE.replace(b"-1", b"-1" + b"0" * 400), "rollout_log_probs in line 1 holds a number that is too large"),
+        (b'{"prompt": "\xff", \n}', "the document is not JSON: 'utf-8'"),
+        (LINE[:-2] + b', "prompt": "\\ud800"}', "prompts holds half a surrogate pair"),
+        (b"[1, 2]", "item 0 of the document is no JSON object"),
+        (b'{"samples": [[]]}', "item 0 of line 1 is no JSON object"),
+        (b"[]", "holds no rows"),
+        (b'{"rollout_log_probs": [[-1], [-1]], "old_log_probs": [[-1]]}', "holds 2 rows, but old_log_probs 1"),
+    ],
+)
+def test_damaged_json(content: bytes, said: str) -> None:
+    assert said in refused("x.jsonl", content)

@@ -1,0 +1,240 @@
+"""The same pairs in every shape and format that people have them in; and what is made of them."""
+
+import contextlib
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pair_files import (
+    FILES,
+    MASK,
+    OLD,
+    ROLLOUT,
+    jsonl,
+    npz,
+    padded,
+    real,
+    rows,
+)
+
+from rlcorr import TokenBatch
+from rlcorr.command.cli import main
+from rlcorr.errors import UsageError
+from rlcorr.foreign.pairs import ENABLES, missing, read_pairs, recordable
+from rlcorr.records import runs
+from rlcorr.records.step_files import StepRecord, from_step
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_pairs_from_every_file(name: str) -> None:
+    record = read_pairs(name, FILES[name])
+    batch = record.batch
+    assert batch.old_log_probs is not None
+    assert real(batch.rollout_log_probs, record) == ROLLOUT
+    assert real(batch.old_log_probs, record) == OLD
+    assert batch.response_mask.tolist() == [[bool(x) for x in row] for row in MASK]  # from column 0, without holes
+    assert (batch.rollout_log_probs[~batch.response_mask] == 0).all()
+    assert {x.dtype for x in (batch.rollout_log_probs, batch.old_log_probs)} == {torch.float32}
+    assert (record.step, record.prompts, record.responses) == (1, [""] * 4, [""] * 4)
+    assert set(batch.tensors()) == {"response_mask", "rollout_log_probs", "old_log_probs"}
+
+
+# --- what else there may be ---
+
+ADVANTAGES = [[1.0, -1.0, 0.5], [2.0], [], [0.0, -0.5]]
+IDS = [[5, 6, 7], [8], [], [9, 10]]
+PROMPTS = [[1, 2], [3], [4, 5, 6], [1]]
+
+
+def test_everything_else_that_a_file_may_hold() -> None:
+    more = {
+        "advantages": ADVANTAGES, "values": ROLLOUT, "ref_log_probs": OLD, "log_probs": OLD, "returns": ADVANTAGES,
+        "reward": [1, 0.5, 0, -1], "group_id": [7, 7, 9, 9], "policy_version": [0, 0, 1, 1], "prompt_ids": PROMPTS,
+        "response_ids": IDS, "prompt": ["a", "<b>bold</b>", "c\x00", "π"], "step": [12] * 4,
+        "response": ["d", "", "e", "\n"],
+    }  # fmt: skip
+    record = read_pairs("x.jsonl", jsonl(rows(**more)))
+    found = record.batch.tensors()
+    assert {name: real(found[name], record) for name in ("advantages", "values", "ref_log_probs", "log_probs")} == {
+        "advantages": ADVANTAGES, "values": ROLLOUT, "ref_log_probs": OLD, "log_probs": OLD,
+    }  # fmt: skip
+    assert real(found["returns"], record) == ADVANTAGES
+    assert real(found["response_ids"], record) == IDS
+    assert found["prompt_ids"].tolist() == [[0, 1, 2], [0, 0, 3], [4, 5, 6], [0, 0, 1]]
+    assert found["prompt_mask"].int().tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 0, 1]]
+    assert found["rewards"].tolist() == [1, 0.5, 0, -1]
+    assert found["group_ids"].tolist() == [7, 7, 9, 9]
+    assert found["policy_versions"].tolist() == [0, 0, 1, 1]
+    assert record.prompts == ["a", "<b>bold</b>", "c\x00", "π"]  # kept as data; who shows them escapes them
+    assert (record.step, record.responses) == (12, ["d", "", "e", "\n"])
+    assert missing(record).keys() == {"sketch"}
+
+
+def test_one_number_per_response_may_come_in_other_shapes() -> None:
+    """Advantages of a group method; rewards (B, 1), or repeated for each token; groups that have names; messages."""
+    more = {
+        "advantage": [1.5, -1, 0, 2], "rewards": [[1.0] * 3, [0.5], [2.0], [-1.0] * 2], "uid": ["x", "y", "x", "z"],
+        "prompt": [[{"role": "user", "content": "é"}]] * 4,
+    }  # fmt: skip
+    record = read_pairs("x.jsonl", jsonl(rows(**more)))
+    found = record.batch.tensors()
+    assert real(found["advantages"], record) == [[1.5] * 3, [-1.0], [], [2.0] * 2]
+    assert found["rewards"].tolist() == [1, 0.5, 2, -1]
+    assert found["group_ids"].tolist() == [0, 1, 0, 2]
+    assert record.prompts[0] == '[{"role": "user", "content": "é"}]'
+
+
+def test_ids_of_prompt_and_response_together() -> None:
+    """Beside log-probs of the response alone, and beside log-probs of both, where the mask tells them apart."""
+    both = [p + r for p, r in zip(PROMPTS, IDS, strict=True)]
+    behind = read_pairs("x.jsonl", jsonl(rows(tokens=both)))
+    mask = [[0] * len(p) + [1] * len(r) for p, r in zip(PROMPTS, IDS, strict=True)]
+    full = [
+        {"rollout_log_probs": [0.0] * len(p) + a, "old_log_probs": [0.0] * len(p) + b, "input_ids": ids, "loss_mask": m}
+        for p, a, b, ids, m in zip(PROMPTS, ROLLOUT, OLD, both, mask, strict=True)
+    ]
+    along = read_pairs("x.jsonl", jsonl(full))
+    for record in (behind, along):
+        found = record.batch.tensors()
+        assert real(found["rollout_log_probs"], record) == ROLLOUT
+        assert real(found["response_ids"], record) == IDS
+        prompts = [ids[m].tolist() for ids, m in zip(found["prompt_ids"], found["prompt_mask"], strict=True)]
+        assert prompts == ([*PROMPTS[:2], [], PROMPTS[3]] if record is along else PROMPTS)
+
+
+def test_what_is_null_everywhere_is_not_there() -> None:
+    """As prime-rl writes advantages of samples that it does not reinforce."""
+    record = read_pairs("x.jsonl", jsonl(rows(advantages=[[None] * 3, [None], [], [None] * 2], values=[None] * 4)))
+    assert {"advantages", "values"} <= missing(record).keys()
+
+
+def test_names_that_others_use() -> None:
+    for rollout, old, mask in (
+        ("rollout_logprobs", "action_log_probs", "loss_mask"),  # SkyRL
+        ("sampling_per_token_logps", "old_per_token_logps", "completion_mask"),  # TRL
+        ("infer_logprobs", "prox_logp", "action_mask"),
+    ):
+        content = npz(**{rollout: padded(ROLLOUT), old: padded(OLD), mask: np.array(MASK)})
+        assert real(read_pairs("x.npz", content).batch.rollout_log_probs, read_pairs("x.npz", content)) == ROLLOUT
+
+
+def test_minus_infinity_is_a_log_prob_on_one_side() -> None:
+    record = read_pairs("x.jsonl", jsonl([{"rollout_log_probs": [-1, -2], "old_log_probs": [-math.inf, -1]}]))
+    assert record.batch.tensors()["old_log_probs"].tolist() == [[-math.inf, -1]]
+    with pytest.raises(UsageError, match=r"row 0, token 1 \(from 0\).*−inf, without a ratio"):
+        read_pairs("x.jsonl", jsonl([{"rollout_log_probs": [-1, -math.inf], "old_log_probs": [-1, -math.inf]}]))
+
+
+# --- what a run holds ---
+
+
+def awkward_step() -> StepRecord:
+    """A step of rlcorr with every column, an empty response, and numbers that a detour would change."""
+    numbers = [-1e-45, -3.4028235e38, -0.99999994, -0.0, -math.inf, 0.009]
+    mask = torch.tensor([[True] * 6, [False] * 6, [True] * 2 + [False] * 4])
+    rollout = torch.where(mask, torch.tensor(numbers), 0)
+    steady = torch.where(mask, -torch.rand(3, 6, generator=torch.Generator().manual_seed(0)), 0)
+    rewards, prompt_mask = torch.tensor([0.1, math.nan, -2.0]), torch.tensor([[False, True], [True] * 2, [False] * 2])
+    batch = TokenBatch(
+        response_mask=mask, rollout_log_probs=rollout, old_log_probs=steady, ref_log_probs=steady * 2,
+        advantages=steady.abs(), values=steady * 3, prompt_ids=torch.tensor([[0, 3], [1, 2], [0, 0]]).int(),
+        prompt_mask=prompt_mask, group_ids=torch.tensor([0, 0, 1]).int(), rewards=rewards,
+        response_ids=torch.where(mask, 4, 0).int(), policy_versions=torch.tensor([3, 3, 4]).int(),
+    )  # fmt: skip
+    return StepRecord(8, batch, ["p", "é", ""], ["<script>", "", "x"])
+
+
+def assert_equal(got: StepRecord, want: StepRecord) -> None:
+    """Bit for bit."""
+    assert (got.step, got.prompts, got.responses) == (want.step, want.prompts, want.responses)
+    ours, theirs = got.batch.tensors(), want.batch.tensors()
+    assert sorted(ours) == sorted(theirs)
+    for name, tensor in ours.items():
+        assert tensor.dtype == theirs[name].dtype, name
+        bits = [x.view(torch.int32) if x.is_floating_point() else x for x in (tensor, theirs[name])]
+        assert torch.equal(*bits), name
+
+
+def test_what_rlcorr_writes_reads_back_bit_for_bit() -> None:
+    step = awkward_step()
+    assert_equal(read_pairs("step_000008.parquet", from_step(step)), step)
+
+
+def test_a_committed_run_reads_back_bit_for_bit() -> None:
+    run = runs.ROOT / "bf16"
+    last = runs.list_steps(run)[-1]
+    assert_equal(read_pairs("step.parquet", runs.step_path(run, last).read_bytes()), runs.read_step(run, last))
+
+
+def test_responses_of_certain_tokens_are_no_padding_in_a_file_of_rlcorr() -> None:
+    """Two responses of one length that end in tokens of probability 1: in another file a mask would be asked for."""
+    zero = torch.zeros(2, 3)
+    sure = recordable(StepRecord(1, TokenBatch(zero == 0, zero, old_log_probs=zero), ["", ""], ["", ""]))
+    assert_equal(read_pairs("x.parquet", from_step(sure)), sure)
+
+
+def test_what_is_missing_is_said_before_and_after_it_is_recorded() -> None:
+    record = read_pairs("lists.jsonl", FILES["lists.jsonl"])
+    assert missing(record) == ENABLES
+    again = read_pairs("x.parquet", from_step(recordable(record)))
+    assert missing(again) == ENABLES
+    assert real(again.batch.rollout_log_probs, again) == ROLLOUT
+    with_some = read_pairs("x.jsonl", jsonl(rows(reward=[0] * 4, advantage=[0] * 4, response=["a"] * 4)))
+    assert ENABLES.keys() - missing(with_some).keys() == {"rewards", "advantages", "responses"}
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_import_makes_a_run(local_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine <b>.jsonl"
+    file.write_bytes(jsonl(rows(reward=[1, 0, 0, 0], step=[5] * 4)))
+    assert call("import", str(file), "--run", "mine") == 0
+    printed = capsys.readouterr().out
+    assert "4 responses, 6 tokens" in printed
+    assert "advantages" in printed
+    assert "rewards" not in printed
+    assert call("verify", "mine") == 0
+    manifest = runs.read_manifest(local_runs / "mine")
+    assert (manifest.status, manifest.engine) == ("complete", "unknown")
+    assert manifest.story == "Imported from mine <b>.jsonl."
+    (row,) = runs.read_metrics(local_runs / "mine")
+    gaps = [o - r for a, b in zip(OLD, ROLLOUT, strict=True) for o, r in zip(a, b, strict=True)]
+    assert row["rollout_corr/kl"] == pytest.approx(-sum(gaps) / len(gaps))
+    assert (row["step"], row["reward"]) == (5, 0.25)
+    step = runs.read_step(local_runs / "mine", 5)
+    assert real(step.batch.rollout_log_probs, step) == ROLLOUT
+
+
+def test_import_finds_a_name(local_runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(FILES["lists.jsonl"])
+    assert [call("import", str(file)) for _ in range(2)] == [0, 0]
+    assert {path.name for path in local_runs.iterdir()} == {"imported_1", "imported_2"}
+
+
+@pytest.mark.parametrize("arguments", [["../up"], ["a/b"], [".."], ["taken"]])
+def test_import_refuses_a_name(local_runs: Path, tmp_path: Path, arguments: list[str]) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(FILES["lists.jsonl"])
+    with contextlib.suppress(SystemExit):
+        main(["import", str(file), "--run", "taken"])
+    before = sorted(tmp_path.rglob("*"))
+    assert call("import", str(file), "--run", *arguments) == 2
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_import_of_no_file(local_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("import", str(tmp_path / "none.jsonl")) == 2
+    assert "none.jsonl cannot be read: No such file" in capsys.readouterr().err
+    assert call("import", str(tmp_path)) == 2
+    (tmp_path / "x.pt").write_bytes(b"\x80\x02")
+    assert call("import", str(tmp_path / "x.pt")) == 2
+    assert "runs whatever code is in it" in capsys.readouterr().err
+    assert not local_runs.exists()

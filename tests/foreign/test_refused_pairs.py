@@ -1,0 +1,198 @@
+"""Whole files with wrong numbers in them: the row is named, and what would be right."""
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pair_files import FILES, MASK, PAIR, arrays, jsonl, npz, parquet, refused, rows, tensors
+
+from rlcorr.errors import UsageError
+from rlcorr.foreign.pairs import read_pairs
+
+OK = [-1.0, -2.0]
+HOLED = npz(**arrays() | {"response_mask": np.array([[0.5] * 3] * 4)})
+
+
+def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes:
+    """JSON Lines of these rows; `more` holds a value per row."""
+    columns = {"rollout_log_probs": rollout, "old_log_probs": rollout if old is None else old, **more}
+    return jsonl([{name: x[row] for name, x in columns.items()} for row in range(len(rollout))])
+
+
+# --- numbers ---
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (pair([OK, OK], [OK, [-1, math.nan]]), "row 1, token 1 (from 0): old_log_probs is NaN or null"),
+        (pair([OK, [None, -1]]), "row 1, token 0 (from 0): rollout_log_probs is NaN or null"),
+        (pair([[math.nan, -1, math.nan, math.nan]], [[-1] * 4]), "row 0, token 0 (from 0), and at 2 more"),
+        (pair([OK], [[-1, math.inf]]), "old_log_probs must be natural logarithms of probabilities, ≤ 0; got up to inf"),
+        (pair([[0.5, 0.25]]), "rollout_log_probs must be natural logarithms of probabilities, ≤ 0; got up to 0.5"),
+        (pair([OK], ref_log_probs=[[1, 2]]), "ref_log_probs must be natural logarithms"),
+        (pair([OK], advantages=[[1, math.inf]]), "row 0, token 1 (from 0): advantages is infinite"),
+        (pair([OK], values=[[1, None]]), "row 0, token 1 (from 0): values is NaN or null"),
+        (pair([OK], values=[[1e300, 0]]), "row 0, token 0 (from 0): values is infinite"),  # in float32
+        (pair([OK, OK], [OK, [-1]]), "row 1 (from 0): old_log_probs has 1 values, rollout_log_probs 2."),
+        (pair([OK], response_ids=[[1, 2, 3]]), "row 0 (from 0): response_ids has 3 values"),
+        (pair([OK], tokens=[[1]]), "row 0 (from 0): token_ids has 1 values"),
+        (pair([OK], response_ids=[[1, 1.5]]), "response_ids must hold whole numbers of at most 32 bits; got 1, 1.5"),
+        (pair([OK], response_ids=[[1, 2**40]]), "response_ids must hold whole numbers of at most 32 bits"),
+        (pair([OK], response_ids=[[True, False]]), "response_ids must hold whole numbers"),
+        (pair([OK], policy_version=["v1"]), "policy_versions must hold one number per row"),
+        (pair([OK], reward=[[1, 0]]), "rewards must hold one number per row"),
+        (pair([OK], reward=["good"]), "rewards must hold one number per row"),
+        (pair([OK], prompt=[[1, "a"]], responses=[[1.0, 2.5]]), "response_ids must hold whole numbers"),
+        (pair([OK, OK], step=[1, 2]), "step must be one number ≥ 0 for the whole file; got 1, 2"),
+        (pair([OK], step=[-1]), "step must be one number ≥ 0"),
+        (pair([OK], step=["last"]), "step must be one number ≥ 0 for the whole file; got texts"),
+        (pair([OK], step=[1e12]), "step must hold whole numbers of at most 32 bits"),
+        (pair([[True, False]]), "rollout_log_probs has dtype torch.bool; floating-point numbers are needed"),
+        (pair([["-1", "-2"]]), "rollout_log_probs must hold a list of numbers per row; got texts such as"),
+        (pair([[True, -1]]), "got texts such as '[true, -1]'"),
+        (pair([-1.0, -2.0]), "rollout_log_probs has one number per row; give a list per row"),
+        (pair(["-1"]), "got texts such as '-1'"),
+        (pair([OK, -1.0]), "row 1 (from 0) has a number as rollout_log_probs, another row has a list of numbers"),
+        (pair([OK, OK], reward=[1, None]), "row 1 (from 0) has nothing as reward, another row has a number"),
+        (pair([OK], response_mask=[[1, 2]]), "row 0, token 1 (from 0): response_mask is neither 0 nor 1"),
+        (pair([OK], response_mask=[[1, None]]), "row 0, token 1 (from 0): response_mask is neither 0 nor 1"),
+        (pair([OK], response_mask=[[1]]), "row 0 (from 0): response_mask has 1 values, rollout_log_probs 2"),
+        (pair([OK], response_mask=[[0, 0]]), "holds no tokens"),
+        (pair([[], []]), "holds no tokens"),
+        (pair([[None, None]], [OK]), "rollout_log_probs is NaN or null"),
+        (pair([OK], lengths=[3]), "row 0 (from 0): length 3 of 2 values"),
+        (pair([[-1, 0, 0], [-1, -2, -3]]), "rows of equal length may be padded"),
+        (pair([[-1, None, None], [-1, -2, -3]]), "rows of equal length may be padded"),
+        (pair([[-1] * 4000] + [[-1]] * 5000), "20,004,000 places (5001 rows as wide as the longest, 4000); at most"),
+        (HOLED, "row 0, token 0 (from 0), and at 11 more: response_mask is neither 0 nor 1"),
+    ],
+)
+def test_wrong_numbers(content: bytes, said: str) -> None:
+    assert said in refused("x.npz" if content[:2] == b"PK" else "x.jsonl", content)
+
+
+FLAT = {"rollout_log_probs": np.full(4, -1.0), "old_log_probs": np.full(4, -1.0)}
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({k: x for k, x in arrays().items() if k in PAIR}, "rows of equal length may be padded"),
+        (arrays() | {"rollout_log_probs": -np.ones((4, 3), "i4")}, "rollout_log_probs has dtype torch.int64"),
+        (arrays() | {"old_log_probs": np.array(["a"] * 4)}, "old_log_probs must hold a list of numbers per row"),
+        (arrays() | {"old_log_probs": np.zeros((3, 3))}, "old_log_probs has 3 rows, rollout_log_probs has 4"),
+        (arrays() | {"old_log_probs": np.zeros((4, 2))}, "row 0 (from 0): old_log_probs has 2 values"),
+        (arrays() | {"old_log_probs": np.zeros(4)}, "must hold a list of numbers per row; got one number"),
+        (arrays() | {"response_mask": np.array(MASK)[:, :2]}, "response_mask has 2 values"),
+        (arrays() | {"rewards": np.zeros(3)}, "rewards has 3 rows"),
+        (arrays() | {"prompts": np.array([["a"]] * 4)}, "prompts holds texts in shape (4, 1)"),
+        (FLAT, "lengths (B,) or offsets (B + 1,)"),
+        (FLAT | {"lengths": np.array([1, 2])}, "lengths must be ≥ 0 and sum to the 4 tokens"),
+        (FLAT | {"lengths": np.array([5, -1])}, "lengths must be ≥ 0"),
+        (FLAT | {"lengths": np.array([2.5, 1.5])}, "lengths must hold whole numbers"),
+        (FLAT | {"offsets": np.array([1, 4])}, "offsets must rise from 0 to the 4 tokens"),
+        (FLAT | {"offsets": np.array([1, 5])}, "offsets must rise from 0 to the 4 tokens"),
+        (FLAT | {"offsets": np.array([0, 3, 2, 4])}, "offsets must rise from 0"),
+        (FLAT | {"lengths": np.array([4]), "old_log_probs": np.zeros(3)}, "has 3 numbers for 4 tokens in 1 rows"),
+        ({name: np.zeros((0, 3)) for name in PAIR} | {"response_mask": np.zeros((0, 3))}, "holds no tokens"),
+        ({name: np.float32(-1) for name in PAIR}, "rollout_log_probs must hold a list of numbers per row"),
+        (FLAT | {"lengths": np.array(4)}, "lengths must hold one number per row"),
+        (arrays() | {"step": np.array(1.5)}, "step must hold whole numbers of at most 32 bits; got 1.5"),
+        (arrays() | {"rewards": np.array(1.5)}, "rewards must hold one number per row"),
+        (arrays() | {"rewards": np.array([[1.0, 1], [1, 2], [0, 0], [0, 0]])}, "rewards must hold one number per row"),
+    ],
+)  # fmt: skip
+def test_wrong_arrays(members: dict[str, Any], said: str) -> None:
+    assert said in refused("x.npz", npz(**members))
+
+
+def test_a_mask_of_ones_says_that_zeros_are_real() -> None:
+    record = read_pairs("x.jsonl", pair([[-1, 0, 0], [-1, -2, -3]], response_mask=[[1] * 3] * 2))
+    assert record.batch.rollout_log_probs.tolist() == [[-1, 0, 0], [-1, -2, -3]]
+
+
+def test_rounding_above_zero_is_no_error() -> None:
+    """A log-softmax in bfloat16 may end a little above 0; the library allows 0.01 everywhere."""
+    assert read_pairs("x.jsonl", pair([[0.009, -1]])).batch.rollout_log_probs[0, 0] == torch.tensor(0.009)
+    refused("x.jsonl", pair([[0.011, -1]]))
+
+
+# --- names and kinds ---
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("../../etc/passwd.csv", "'passwd.csv': files that end in .parquet, .jsonl"),
+        ("C:\\Windows\\x.csv", "'x.csv': "),
+        ("<img src=x onerror=alert(1)>.csv", "'<img src=x onerror=alert(1)>.csv'"),  # the app escapes what it shows
+        ("π\u202e.csv", r"'π\u202e.csv'"),
+        ("a\x00b\n\x1b[31m.csv", r"'a\x00b\n\x1b[31m.csv'"),
+        ("x" * 5000 + ".csv", "xxx.csv': "),
+        ("", "'': files that end in"),
+        ("no suffix", "this one ends in ''"),
+        ("x.jsonl/../../y", "'y': "),
+        (".jsonl", "'.jsonl': files that end in"),
+    ],
+)
+def test_a_name_is_only_shown(name: str, shown: str) -> None:
+    assert shown in refused(name, FILES["lists.jsonl"])
+
+
+@pytest.mark.parametrize("name", ["../../X.JSONL", "a\x00.jsonl", "/dev/null/x.jsonl", "x.parquet.jsonl"])
+def test_only_the_suffix_counts(name: str) -> None:
+    assert read_pairs(name, FILES["lists.jsonl"]).batch.response_mask.sum() == 6
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".json", ".npz", ".safetensors"])
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\x00" * 100])
+def test_an_empty_file(suffix: str, content: bytes) -> None:
+    assert refused(f"x{suffix}", content).endswith("is empty.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("x.npz", FILES["lists.jsonl"], ".json"),
+        ("x.jsonl", FILES["padded.npz"], ".npz"),
+        ("x.parquet", FILES["padded.safetensors"], ".safetensors"),
+        ("x.safetensors", FILES["lists.parquet"], ".parquet"),
+        ("x.json", b"rollout_log_probs,old_log_probs\n-1,-1\n", "something else"),
+    ],
+)
+def test_a_file_under_another_suffix(name: str, content: bytes, kind: str) -> None:
+    assert f"but its content looks like {kind}" in refused(name, content)
+
+
+# --- damage ---
+
+
+@pytest.mark.parametrize("name", ["lists.jsonl", "lists.parquet", "compressed.npz", "padded.safetensors"])
+def test_any_damage_is_refused_with_a_sentence(name: str) -> None:
+    """Cut off anywhere, or with one byte changed: a step or a `UsageError`, and nothing else."""
+    whole, chance = FILES[name], random.Random(0)
+    damaged = [whole[: chance.randrange(len(whole))] for _ in range(60)]
+    for _ in range(200):
+        at = chance.randrange(len(whole))
+        damaged.append(whole[:at] + bytes([chance.randrange(256)]) + whole[at + 1 :])
+    outcomes = [_outcome(name, content) for content in damaged]
+    assert outcomes.count("refused") >= 60
+
+
+def _outcome(name: str, content: bytes) -> str:
+    try:
+        read_pairs(name, content)
+    except UsageError:
+        return "refused"
+    return "read"
+
+
+def test_what_holds_the_pair_twice_is_read_once_a_name_is_gone() -> None:
+    both = rows(prev_logprobs=PAIR["old_log_probs"])
+    assert "two names of old_log_probs" in refused("x.jsonl", jsonl(both))
+    assert "two names of old_log_probs" in refused("x.parquet", parquet(**PAIR, prev_logprobs=PAIR["old_log_probs"]))
+    assert "two names of" in refused("x.safetensors", tensors(**arrays(), loss_mask=MASK))

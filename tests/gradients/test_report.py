@@ -1,0 +1,298 @@
+"""Against the toy world, where scores are short enough to be taken whole: K is the number of parameters, the sketch is
+the gradient itself, and every expectation is known exactly."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.gradients import contributions, toy
+from rlcorr.gradients import report as gradients
+from rlcorr.gradients.contributions import Reference, Sketch
+from rlcorr.objective import policy_loss
+from rlcorr.presets import PRESETS
+from rlcorr.types import TokenBatch
+
+WORLD = toy.world(4, 4)
+OLD = toy.random_policy(WORLD, 0, 0.7)
+ROLLOUT = OLD + toy.random_policy(WORLD, 1, 0.35)
+REWARDS = torch.randn(len(WORLD.tokens), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+MODES: list[Aggregation] = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def drawn(policy: Tensor, count: int, seed: int) -> Tensor:
+    """Numbers of sampled responses."""
+    p = toy.probabilities(WORLD, policy)
+    return torch.multinomial(p, count, replacement=True, generator=torch.Generator().manual_seed(seed))
+
+
+def batch_of(rows: Tensor, rollout: Tensor = ROLLOUT) -> TokenBatch:
+    log_p = {"rollout_log_probs": rollout, "old_log_probs": OLD}
+    return TokenBatch(
+        response_mask=WORLD.mask[rows],
+        advantages=REWARDS[rows, None].expand(-1, WORLD.mask.shape[1]).float(),
+        **{name: toy.log_probs(WORLD, logits)[rows].float() for name, logits in log_p.items()},
+    )
+
+
+def scores_of(rows: Tensor) -> Tensor:
+    """∇ log π_old(token), (N, S · V): e_token − π in the token's own row of the table."""
+    table = OLD.softmax(-1)
+    states, tokens = WORLD.states[rows][WORLD.mask[rows]], WORLD.tokens[rows][WORLD.mask[rows]]
+    scores = torch.zeros(len(states), *OLD.shape, dtype=torch.float64)
+    numbers = torch.arange(len(states))
+    scores[numbers, states] = -table[states]
+    scores[numbers, states, tokens] += 1
+    return scores.flatten(1).float()
+
+
+def reference_of(count: int, blocks: int = 64, seed: int = 9) -> Reference:
+    """On-policy responses in blocks, summed by hand."""
+    rows = drawn(OLD, count, seed)
+    mask, scores = WORLD.mask[rows], scores_of(rows)
+    ends = mask.sum(-1).cumsum(0).tolist()
+    each = torch.stack([part.sum(0) for part in scores.tensor_split(ends[:-1])]) * REWARDS[rows, None].float()
+    lengths = mask.sum(-1).float()
+
+    def summed(x: Tensor) -> Tensor:
+        return torch.stack([part.sum(0) for part in x.tensor_split(blocks)])
+
+    return Reference(summed(each), summed(each / lengths[:, None]), summed(lengths), summed(torch.ones(count)))
+
+
+NOTHING = Reference(torch.zeros(1, OLD.numel()), torch.zeros(1, OLD.numel()), torch.ones(1), torch.ones(1))
+
+
+def by_autograd(batch: TokenBatch, rows: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
+    """−∇ of the trainer's own loss in the table of logits."""
+    leaf = OLD.clone().requires_grad_()
+    log_p = toy.log_probs(WORLD, leaf)[rows].float()
+    value, _ = policy_loss(log_p, batch, correct(batch, correction), correction, loss)
+    return -torch.autograd.grad(value, leaf)[0].flatten().float()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_gradient_of_every_preset_is_the_trainers(name: str) -> None:
+    rows = drawn(ROLLOUT, 200, seed=3)
+    batch, correction = batch_of(rows), PRESETS[name].config
+    loss = replace(PRESETS[name].loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
+    sketch = Sketch(scores_of(rows), NOTHING)
+    near = contributions.summed(batch, sketch, correction, PRESETS[name].loss)
+    assert near is not None
+    expected = by_autograd(batch, rows, correction, loss)
+    for known in (None, near):
+        parts = contributions.contributions(batch, sketch, [correction], PRESETS[name].loss, near=known)[0]
+        got = contributions.mean_gradients(parts, torch.ones(1, 200))[0]
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("denominator", ["fixed", "kept"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_gradient_of_every_aggregation_is_the_trainers(mode: Aggregation, denominator: str) -> None:
+    rows, loss = drawn(ROLLOUT, 200, seed=4), LossConfig(loss_agg_mode=mode)
+    rule = RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1)
+    settings = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,), rollout_is_batch_normalize=True)
+    settings = replace(settings, denominator=denominator)
+    batch = batch_of(rows)
+    parts = contributions.contributions(batch, Sketch(scores_of(rows), NOTHING), [settings], loss)[0]
+    got = contributions.mean_gradients(parts, torch.ones(1, 200))[0]
+    torch.testing.assert_close(got, by_autograd(batch, rows, settings, loss), rtol=1e-4, atol=1e-6)
+
+
+CASES = {
+    "nothing": CorrectionConfig(),
+    "token weights": CorrectionConfig(rollout_is="token"),
+    "sequence weights": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf),
+    "truncated": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=0.8),
+    "rejected": CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1),)),
+}
+
+
+@pytest.fixture(scope="module")
+def sampled() -> tuple[TokenBatch, Sketch]:
+    rows = drawn(ROLLOUT, 8000, seed=5)
+    return batch_of(rows), Sketch(scores_of(rows), reference_of(64000))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_the_report_covers_the_exact_numbers(name: str, mode: Aggregation, sampled: tuple[TokenBatch, Sketch]) -> None:
+    """Each interval has a margin of half its width: twenty cells of 95 % would miss once."""
+    loss = LossConfig(loss_agg_mode=mode)
+    truth = toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, CASES[name], loss)
+    got = gradients.report(*sampled, CASES[name], loss)
+    exact = {
+        "length": float(truth.expectation.norm()), "reference_length": float(truth.reference.norm()),
+        "bias": truth.bias, "relative_bias": truth.relative_bias, "cosine": truth.cosine, "scale": truth.scale,
+    }  # fmt: skip
+    for key, value in exact.items():
+        interval = getattr(got, key)
+        margin = (interval.high - interval.low) / 2
+        assert interval.low - margin <= value <= interval.high + margin, (key, value, interval)
+    if mode != "token-mean":  # there a response's share is a ratio, and the exact variance is of the sum alone
+        assert got.variance.value == pytest.approx(truth.variance / 8000, rel=0.1)
+    assert got.snr.value == pytest.approx(got.length.value**2 / got.variance.value, rel=1e-3)
+
+
+def expectation(correction: CorrectionConfig, loss: LossConfig) -> Tensor:
+    return toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, correction, loss).expectation
+
+
+RULE = RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1)
+STAGES = {
+    "start": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf),
+    "level": CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf),
+    "truncation": CorrectionConfig(rollout_is="token", rollout_is_threshold=0.9),
+    "rejection": CorrectionConfig(rollout_is="token", rollout_is_threshold=0.9, rollout_rs=(RULE,)),
+    "denominator": CorrectionConfig(
+        rollout_is="token", rollout_is_threshold=0.9, rollout_rs=(RULE,), denominator="kept"
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_parts_of_a_bias(mode: Aggregation, sampled: tuple[TokenBatch, Sketch]) -> None:
+    """Four differences of exact expectations, in the units of the exact reference."""
+    loss = LossConfig(loss_agg_mode=mode)
+    got = gradients.decompose(*sampled, STAGES["denominator"], loss)
+    policies = toy.Policies(ROLLOUT, OLD, OLD)
+    unit = float(toy.gradient_truth(WORLD, policies, REWARDS, STAGES["start"], loss).reference.norm())
+    for (_, before), (name, after) in itertools.pairwise(STAGES.items()):
+        exact = float((expectation(after, loss) - expectation(before, loss)).norm()) / unit
+        interval = getattr(got, name)
+        margin = (interval.high - interval.low) / 2
+        assert exact > 0.01 or mode != "token-mean"
+        assert interval.low - margin <= exact <= interval.high + margin, (name, exact, interval)
+    whole = gradients.report(*sampled, STAGES["denominator"], loss)
+    assert got.noise.value == pytest.approx(whole.variance.value**0.5 / whole.reference_length.value)
+
+
+def test_what_a_preset_does_not_do_has_no_part(sampled: tuple[TokenBatch, Sketch]) -> None:
+    got = gradients.decompose(*sampled, CorrectionConfig())
+    assert [getattr(got, name).value for name in ("truncation", "rejection", "denominator")] == [0, 0, 0]
+    assert got.level.low > 0
+
+
+def test_the_best_threshold(sampled: tuple[TokenBatch, Sketch]) -> None:
+    """Of few responses the truncated weights are nearer to the truth, of many the unbounded ones: as exactly computed
+    from bias² + variance/B."""
+    thresholds = [0.3, 1.0, 3.0, math.inf]
+    corrections = [CorrectionConfig(rollout_is="sequence", rollout_is_threshold=t) for t in thresholds]
+    truths = [toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, c) for c in corrections]
+    batch, sketch = sampled
+    exact = [truth.bias**2 + truth.variance / 8000 for truth in truths]
+    choice = gradients.compare(batch, sketch, corrections)
+    assert sum(choice.support) == pytest.approx(1)
+    likely = {n for n, share in enumerate(choice.support) if share > 0.05}
+    assert choice.best in likely
+    assert min(range(4), key=exact.__getitem__) in likely
+    assert 0 not in likely  # the strongest cap halves every weight
+    assert exact[0] > 4 * min(exact)
+    for report, correction in zip(choice.reports, corrections, strict=True):
+        assert report == gradients.report(batch, sketch, correction)
+
+
+def test_presets_are_told_apart(sampled: tuple[TokenBatch, Sketch]) -> None:
+    """No weights leave a bias, whose interval is away from 0; exact weights leave none."""
+    assert gradients.report(*sampled, CASES["nothing"]).bias.low > 0
+    assert gradients.report(*sampled, CASES["sequence weights"]).bias.low == 0
+    assert gradients.report(*sampled, CASES["nothing"]).ess.value == pytest.approx(1)
+    assert gradients.report(*sampled, CASES["sequence weights"]).ess.value < 0.9
+
+
+def test_one_policy_has_no_bias() -> None:
+    rows = drawn(OLD, 4000, seed=6)
+    got = gradients.report(batch_of(rows, OLD), Sketch(scores_of(rows), reference_of(64000)), CorrectionConfig())
+    assert got.bias.low == 0
+    assert got.cosine.high > 0.99
+    assert got.scale.low < 1 < got.scale.high
+
+
+def test_random_directions_keep_lengths_and_angles(sampled: tuple[TokenBatch, Sketch]) -> None:
+    """K = 256: a squared length is known to √(2/256) = 9 %, a cosine to (1 − cos²)/16; four times that are allowed."""
+    batch, whole = sampled
+    count = whole.scores.shape[1]
+    basis = torch.randn(count, 256, generator=torch.Generator().manual_seed(0)) / 16
+    reference = whole.reference
+    seen = replace(reference, by_token=reference.by_token @ basis, by_sequence=reference.by_sequence @ basis)
+    sketch = Sketch(whole.scores @ basis, seen)
+    for correction in CASES.values():
+        full, got = gradients.report(batch, whole, correction), gradients.report(batch, sketch, correction)
+        assert got.projection_error == pytest.approx(0.0884, abs=1e-4)
+        assert got.length.value**2 == pytest.approx(full.length.value**2, rel=4 * got.projection_error)
+        assert got.cosine.value == pytest.approx(full.cosine.value, abs=0.05)
+
+
+def test_sums_per_sequence() -> None:
+    """Two responses of one and two tokens: 2 · s_0; 3 · s_1 + 5 · s_2. What stands on padding does not count."""
+    mask = torch.tensor([[True, False], [True, True]])
+    c, scores = torch.tensor([[2.0, 7.0], [3.0, 5.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    assert contributions.per_sequence(c[None], mask, scores).tolist() == [[[2, 0], [5, 8]]]
+    c[0, 1] = math.nan
+    assert contributions.per_sequence(torch.stack([c, -c]), mask, scores).tolist() == [
+        [[2, 0], [5, 8]],
+        [[-2, 0], [-5, -8]],
+    ]
+
+
+def test_sums_of_many_ragged_sequences() -> None:
+    """200 sequences of 0 to 30 tokens, more than are padded together, against a loop over the tokens."""
+    some = torch.Generator().manual_seed(0)
+    mask = torch.arange(30) < torch.randint(31, (200, 1), generator=some)
+    c, scores = torch.randn(3, 200, 30, generator=some), torch.randn(int(mask.sum()), 5, generator=some)
+    expected = torch.zeros(3, 200, 5, dtype=torch.float64)
+    for score, (row, column) in zip(scores.double(), mask.nonzero().tolist(), strict=True):
+        expected[:, row] += c[:, row, column, None].double() * score
+    torch.testing.assert_close(contributions.per_sequence(c, mask, scores).double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        contributions.per_sequence(c[:1], mask, scores).double(), expected[:1], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_moved_bound_reads_what_it_changes() -> None:
+    """Log-ratios 0, log 4 and log 20 under advantages 1: a bound of 10 gives 1, 4 and 10, one of 3 gives 1, 3 and 3. So
+    the second score is read with −1, the third with −7; the first is NaN, and would be seen if it were read."""
+    mask = torch.ones(3, 1, dtype=torch.bool)
+    d = torch.tensor([[1.0], [4.0], [20.0]]).log()
+    batch = TokenBatch.from_log_probs(d - 5, torch.full((3, 1), -5.0), mask).replace(advantages=torch.ones(3, 1))
+    bound = CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0, loss_type="gpg")
+    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    near = contributions.summed(batch, Sketch(scores, NOTHING), bound)
+    assert near is not None
+    torch.testing.assert_close(near.u, torch.tensor([[1.0, 0], [0, 4], [10, 10]]))
+    scores[0] = math.nan
+    (parts,) = contributions.contributions(batch, Sketch(scores, NOTHING), [bound], near=near)
+    torch.testing.assert_close(parts.u, torch.tensor([[1.0, 0], [0, 3], [3, 3]]))
+
+
+def test_a_coefficient_that_leaves_its_rounding_is_not_near() -> None:
+    """Bypass mode has the ratio in the loss, and clips it from below only where the advantage is negative."""
+    far = torch.tensor([[0.0], [8.0]])  # e⁸ = 2981
+    batch = TokenBatch.from_log_probs(far - 9, torch.full((2, 1), -9.0), torch.ones(2, 1, dtype=torch.bool))
+    batch = batch.replace(advantages=torch.tensor([[1.0], [-1.0]]))
+    clipped = CorrectionConfig(bypass_mode=True, loss_type="ppo_clip")
+    assert contributions.summed(batch, Sketch(torch.ones(2, 1), NOTHING), clipped) is None
+    assert contributions.summed(batch, Sketch(torch.ones(2, 1), NOTHING), CorrectionConfig()) is not None
+
+
+def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
+    batch, sketch = sampled
+    with pytest.raises(UsageError, match="kl_cov selects tokens by comparing a batch"):
+        gradients.report(batch, sketch, CorrectionConfig(loss_type="kl_cov"))
+    with pytest.raises(UsageError, match="needs old_log_probs and advantages"):
+        gradients.report(batch.replace(advantages=None), sketch, CorrectionConfig())
+    with pytest.raises(UsageError, match="it is of another step"):
+        gradients.report(batch.rows(slice(0, 10)), sketch, CorrectionConfig())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_interval_of_any_precision(dtype: torch.dtype) -> None:
+    """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
+    found = gradients.interval_of(torch.arange(101, dtype=dtype), signed=True)
+    assert (found.value, found.low, found.high) == pytest.approx((0, 3.475, 97.525))

@@ -1,0 +1,67 @@
+import math
+
+import pytest
+import torch
+from ratio_batches import of_log_ratios
+
+from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.errors import UsageError
+from rlcorr.gradients.contributions import Reference, Sketch
+from rlcorr.gradients.report import report
+from rlcorr.gradients.sweep import gradient_sweep
+from rlcorr.presets import PRESETS, preset
+from rlcorr.types import TokenBatch
+
+
+def broken_share() -> tuple[TokenBatch, Sketch]:
+    """1,000 answers of one token. Half have ratio 1 and score (1, 0); of the others the ratio is e² or e⁻², and the
+    score (0, ±5), which is noise alone. The on-policy gradient is (½, 0), known without noise."""
+    half = torch.arange(1000) < 500
+    sign = torch.where(torch.arange(1000) % 2 == 0, 1.0, -1.0)
+    log_ratios = torch.where(half, 0.0, 2 * torch.where(torch.arange(1000) % 4 < 2, 1.0, -1.0))
+    scores = torch.where(half[:, None], torch.tensor([1.0, 0.0]), sign[:, None] * torch.tensor([0.0, 5.0]))
+    by_token = torch.tensor([[16.0, 0.0]]).repeat(32, 1)
+    reference = Reference(by_token, by_token, torch.full((32,), 32.0), torch.full((32,), 32.0))
+    return of_log_ratios(log_ratios[:, None]), Sketch(scores, reference)
+
+
+def test_the_best_threshold_rejects_what_is_noise() -> None:
+    """Without the broken half: bias 0, variance of the mean of a coin, ¼/1000. With it 25/2/1000 comes on top. So every
+    threshold below e² has the same, smallest error, and the first of them is named."""
+    batch, sketch = broken_share()
+    rule = RejectionRule.named("token_k1", lower=0.5, upper=2.0)
+    thresholds = (1.5, 3.0, 6.0, 8.0, 20.0)
+    found = gradient_sweep(batch, sketch, CorrectionConfig(rollout_rs=(rule,)), thresholds=thresholds)
+    errors = [each.error.value for each in found.choice.reports]
+    assert errors[:3] == pytest.approx([math.sqrt(0.25 / 999) / 0.5] * 3, rel=1e-4)
+    assert errors[3:] == pytest.approx([math.sqrt((0.25 + 12.5) / 999) / 0.5] * 2, rel=1e-4)
+    assert (found.best.value, found.best.low, found.best.high) == (1.5, 1.5, 1.5)
+    assert sum(found.choice.support) == pytest.approx(1)
+    assert found.of_ratio
+
+
+def test_a_point_is_the_report_at_that_threshold() -> None:
+    """Thresholds are sorted, and sweeping changes nothing about any of them."""
+    batch, sketch = broken_share()
+    found = gradient_sweep(batch, sketch, preset("decoupled_token_icepop"), thresholds=(9.0, 2.0), replicates=20)
+    assert found.thresholds == [2.0, 9.0]
+    for threshold, got in zip(found.thresholds, found.choice.reports, strict=True):
+        alone = report(batch, sketch, at_threshold(preset("decoupled_token_icepop"), threshold), replicates=20)
+        assert got.error.value == pytest.approx(alone.error.value, rel=1e-5)
+        assert got.ess == alone.ess
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
+    """Or is one without any threshold."""
+    batch, sketch = broken_share()
+    correction = preset(name)
+    if correction.rollout_is is None and not correction.rollout_rs:
+        with pytest.raises(UsageError, match="no threshold to move"):
+            gradient_sweep(batch, sketch, correction)
+        return
+    found = gradient_sweep(batch, sketch, correction, loss=PRESETS[name].loss, replicates=20)
+    assert len(found.choice.reports) == 60
+    assert found.thresholds[0] <= found.best.low <= found.best.high <= found.thresholds[-1]
+    assert all(math.isfinite(each.error.value) for each in found.choice.reports)

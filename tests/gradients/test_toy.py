@@ -1,0 +1,315 @@
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType, RejectionRule
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.gradients import toy
+from rlcorr.objective import policy_loss
+from rlcorr.presets import PRESETS
+from rlcorr.types import TokenBatch
+
+SUM = LossConfig(loss_agg_mode="token-sum")
+
+
+@pytest.fixture(scope="module")
+def small() -> toy.World:
+    return toy.world(3, 3)
+
+
+@pytest.fixture(scope="module")
+def policies(small: toy.World) -> toy.Policies:
+    """Off-policy twice over: the engine is not the trainer, and the trainer has moved since it scored."""
+    old = toy.random_policy(small, 0)
+    return toy.Policies(old + toy.random_policy(small, 1, 0.4), old, old + toy.random_policy(small, 2, 0.1))
+
+
+@pytest.fixture(scope="module")
+def rewards(small: toy.World) -> Tensor:
+    return torch.randn(len(small.tokens), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def responses(vocabulary: int, length: int) -> set[tuple[int, ...]]:
+    """By filtering all words: those that hold 0 only at their end, and are either ended or as long as can be."""
+    words = itertools.chain(*(itertools.product(range(vocabulary), repeat=n) for n in range(1, length + 1)))
+    return {w for w in words if 0 not in w[:-1] and (w[-1] == 0 or len(w) == length)}
+
+
+# --- the world ---
+
+
+@pytest.mark.parametrize(("vocabulary", "length"), [(2, 1), (2, 4), (3, 3), (4, 2), (5, 3)])
+def test_every_response_is_there_once(vocabulary: int, length: int) -> None:
+    where = toy.world(vocabulary, length)
+    rows = [tuple(row[:n]) for row, n in zip(where.tokens.tolist(), where.mask.sum(-1).tolist(), strict=True)]
+    assert len(rows) == len(set(rows)) == toy.response_count(vocabulary, length)
+    assert set(rows) == responses(vocabulary, length)
+
+
+def test_a_state_is_a_prefix(small: toy.World) -> None:
+    prefix_of: dict[int, tuple[int, ...]] = {}
+    for row, mask, states in zip(small.tokens.tolist(), small.mask.tolist(), small.states.tolist(), strict=True):
+        for column in range(sum(mask)):
+            assert prefix_of.setdefault(states[column], tuple(row[:column])) == tuple(row[:column])
+    assert sorted(prefix_of) == list(range(small.state_count))
+    assert len(set(prefix_of.values())) == small.state_count == 1 + 2 + 4
+
+
+@pytest.mark.parametrize(("vocabulary", "length"), [(2, 3), (3, 3), (7, 4)])
+def test_a_policy_is_a_distribution(vocabulary: int, length: int) -> None:
+    where = toy.world(vocabulary, length)
+    p = toy.probabilities(where, toy.random_policy(where, 0, spread=2.0))
+    assert float(p.sum()) == pytest.approx(1, abs=1e-12)
+    assert float(toy.visits(where, toy.random_policy(where, 0))[0]) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_million_responses_and_not_one_more() -> None:
+    assert toy.response_count(10, 6) == 597_871
+    with pytest.raises(UsageError, match="11 tokens and 6 steps make 1,111,111 responses; at most 1,000,000"):
+        toy.world(11, 6)
+    with pytest.raises(UsageError, match=r"vocabulary ≥ 2 and a length ≥ 1; got 1 and 3"):
+        toy.world(1, 3)
+
+
+def test_kl_of_single_tokens() -> None:
+    """T = 1: KL((.75, .25)‖(.5, .5)) = .75 log 1.5 + .25 log .5."""
+    where = toy.world(2, 1)
+    p, q = torch.tensor([[0.75, 0.25]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
+    assert float(toy.kl(where, p, q)) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5), abs=1e-15)
+    assert float(toy.kl(where, q, p)) == pytest.approx(-0.5 * math.log(0.75) - 0.5 * math.log(0.25) - math.log(2))
+
+
+# --- gradients of estimators, against one response after the other ---
+
+
+def by_loops(
+    where: toy.World, policies: toy.Policies, rewards: Tensor, correction: CorrectionConfig, loss: LossConfig
+) -> tuple[Tensor, float]:
+    """E[g] and Σ Var[g] of −∇loss of batches of one response each; the loss must not divide by anything."""
+    total, squares = torch.zeros_like(policies.theta), 0.0
+    for n, row in enumerate(where.tokens.tolist()):
+        tokens, states = torch.tensor(row)[where.mask[n]], where.states[n][where.mask[n]]
+        leaf = policies.theta.clone().requires_grad_()
+        log_p, old, rollout = (x.log_softmax(-1)[states, tokens][None] for x in (leaf, policies.old, policies.rollout))
+        batch = TokenBatch(
+            response_mask=torch.ones(1, len(tokens), dtype=torch.bool), rollout_log_probs=rollout, old_log_probs=old,
+            advantages=rewards[n].expand(1, len(tokens)),
+        )  # fmt: skip
+        scored = batch.replace(old_log_probs=log_p.detach()) if correction.bypass_mode else batch
+        value, _ = policy_loss(log_p, batch, correct(scored, correction), correction, loss)
+        (g,) = torch.autograd.grad(-value, leaf)
+        probability = float(rollout.sum().exp())
+        total += probability * g
+        squares += probability * float(g.square().sum())
+    return total, squares - float(total.square().sum())
+
+
+NORMALISED = {name for name, preset in PRESETS.items() if preset.config.rollout_is_batch_normalize}
+
+
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - NORMALISED))
+def test_every_preset(name: str, small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    correction = PRESETS[name].config
+    loss = replace(PRESETS[name].loss, loss_agg_mode="token-sum")
+    got = toy.gradient_truth(small, policies, rewards, correction, loss)
+    expectation, variance = by_loops(small, policies, rewards, correction, loss)
+    torch.testing.assert_close(got.expectation, expectation, rtol=0, atol=1e-10)
+    assert got.variance == pytest.approx(variance, abs=1e-10)
+
+
+LOSSES: list[LossType] = ["ppo_clip", "dual_clip", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl"]
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_every_loss(
+    loss_type: LossType, bypass: bool, small: toy.World, policies: toy.Policies, rewards: Tensor
+) -> None:
+    weights = None if bypass and loss_type != "gpg" else "token"
+    correction = CorrectionConfig(rollout_is=weights, bypass_mode=bypass, loss_type=loss_type)
+    got = toy.gradient_truth(small, policies, rewards, correction, SUM)
+    expectation, variance = by_loops(small, policies, rewards, correction, SUM)
+    torch.testing.assert_close(got.expectation, expectation, rtol=0, atol=1e-10)
+    assert got.variance == pytest.approx(variance, abs=1e-10)
+
+
+def test_a_loss_that_compares_a_batch_is_refused(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    with pytest.raises(UsageError, match="clip_cov selects tokens by comparing a batch"):
+        toy.gradient_truth(small, policies, rewards, CorrectionConfig(loss_type="clip_cov"))
+
+
+def lengths(where: toy.World) -> Tensor:
+    return where.mask.sum(-1).double()
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
+def test_denominators_are_expectations(
+    mode: Aggregation, small: toy.World, policies: toy.Policies, rewards: Tensor
+) -> None:
+    """E[tokens] of a sampled response; one sequence; one sequence times the three columns."""
+    sampled = toy.probabilities(small, policies.rollout)
+    divisor = {
+        "token-mean": float((sampled * lengths(small)).sum()), "seq-mean-token-sum": 1, "seq-mean-token-sum-norm": 3
+    }[mode]  # fmt: skip
+    settings = CorrectionConfig(rollout_is="token")
+    whole = toy.gradient_truth(small, policies, rewards, settings, SUM)
+    got = toy.gradient_truth(small, policies, rewards, settings, LossConfig(loss_agg_mode=mode))
+    for name in ("expectation", "reference"):
+        torch.testing.assert_close(getattr(got, name) * divisor, getattr(whole, name), rtol=1e-12, atol=1e-12)
+    assert got.variance * divisor**2 == pytest.approx(whole.variance)
+    assert (got.relative_bias, got.cosine) == pytest.approx((whole.relative_bias, whole.cosine))
+
+
+def test_normalised_weights_have_a_mean_of_1(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    """The factor is E[Σ_t w]/E[tokens] under the engine, here by hand; a constant factor divides the gradient."""
+    plain = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2)
+    d = toy.log_probs(small, policies.old) - toy.log_probs(small, policies.rollout)
+    weight = (d.exp().clamp(max=1.2) * small.mask).sum(-1)
+    sampled = toy.probabilities(small, policies.rollout)
+    factor = float((sampled * weight).sum() / (sampled * lengths(small)).sum())
+    assert abs(factor - 1) > 0.01
+    before = toy.gradient_truth(small, policies, rewards, plain, SUM)
+    after = toy.gradient_truth(small, policies, rewards, replace(plain, rollout_is_batch_normalize=True), SUM)
+    torch.testing.assert_close(after.expectation * factor, before.expectation, rtol=1e-12, atol=1e-12)
+    per_sequence = replace(plain, rollout_is="sequence", rollout_is_threshold=2.0)
+    factor = float((sampled * d.sum(-1).exp().clamp(max=2.0)).sum())
+    before = toy.gradient_truth(small, policies, rewards, per_sequence, SUM)
+    after = toy.gradient_truth(small, policies, rewards, replace(per_sequence, rollout_is_batch_normalize=True), SUM)
+    torch.testing.assert_close(after.expectation * factor, before.expectation, rtol=1e-12, atol=1e-12)
+
+
+# --- what is known to be true ---
+
+
+def on_old(policies: toy.Policies) -> toy.Policies:
+    """The first optimizer step: π_θ is still π_old."""
+    return replace(policies, theta=policies.old)
+
+
+def test_the_reference_is_the_gradient_of_the_expected_reward(
+    small: toy.World, policies: toy.Policies, rewards: Tensor
+) -> None:
+    leaf = policies.theta.clone().requires_grad_()
+    table = leaf.log_softmax(-1)
+    value = sum(
+        torch.stack([table[s, a] for s, a, m in zip(*row, strict=True) if m]).sum().exp() * reward
+        for row, reward in zip(
+            zip(small.states.tolist(), small.tokens.tolist(), small.mask.tolist(), strict=True), rewards, strict=True
+        )
+    )
+    (expected,) = torch.autograd.grad(torch.as_tensor(value), leaf)
+    got = toy.gradient_truth(small, policies, rewards, CorrectionConfig(), SUM).reference
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(toy.policy_gradient(small, policies.theta, rewards), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-mean"])
+def test_sequence_weights_without_a_bound_are_unbiased(
+    mode: Aggregation, small: toy.World, policies: toy.Policies, rewards: Tensor
+) -> None:
+    loss = LossConfig(loss_agg_mode=mode)
+    decoupled = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf)
+    assert toy.gradient_truth(small, on_old(policies), rewards, decoupled, loss).bias < 1e-12
+    bypass = CorrectionConfig(
+        rollout_is="sequence", bypass_mode=True, loss_type="reinforce", rollout_is_threshold=math.inf
+    )
+    assert toy.gradient_truth(small, policies, rewards, bypass, loss).bias < 1e-12
+
+
+def test_token_weights_are_unbiased_for_one_token_only(
+    small: toy.World, policies: toy.Policies, rewards: Tensor
+) -> None:
+    settings = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
+    assert toy.gradient_truth(small, on_old(policies), rewards, settings).relative_bias > 0.02
+    one = toy.world(4, 1)
+    old = toy.random_policy(one, 0)
+    first = toy.Policies(old + toy.random_policy(one, 1), old, old)
+    assert toy.gradient_truth(one, first, torch.tensor([1.0, -2, 0.5, 3]).double(), settings).bias < 1e-15
+
+
+def test_truncation_by_hand() -> None:
+    """T = 1, V = 2, π_rollout = (.2, .8), π = (.5, .5), rewards (1, 0): r = (2.5, .625), capped at 2.
+    E[g] = .2 · 2 · 1 · (e_0 − π) = (.2, −.2); the true gradient is π_0 (e_0 − π) = (.25, −.25): the cap takes a fifth.
+    Var = .2 · ‖2 (e_0 − π)‖² − ‖E[g]‖² = .2 · 2 − .08."""
+    where = toy.world(2, 1)
+    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
+    rewards = torch.tensor([1.0, 0.0]).double()
+    got = toy.gradient_truth(where, toy.Policies(rollout, old, old), rewards, CorrectionConfig(rollout_is="token"))
+    torch.testing.assert_close(got.expectation, torch.tensor([[0.2, -0.2]]).double())
+    torch.testing.assert_close(got.reference, torch.tensor([[0.25, -0.25]]).double())
+    assert (got.relative_bias, got.cosine, got.scale) == pytest.approx((0.2, 1.0, 0.8))
+    assert got.variance == pytest.approx(0.32)
+
+
+def test_a_mean_over_kept_sequences_by_hand() -> None:
+    """As above, but π_0/π_rollout_0 = 2.5 is rejected: what is kept is token 1, with probability .8, r = .625 and
+    reward 4. E[g] = .8 · 4 · (e_1 − π) = (−1.6, 1.6), over 1 sequence; over the .8 that are kept: (−2, 2)."""
+    where = toy.world(2, 1)
+    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
+    settings = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=2.0),))
+    for mode in ("seq-mean-token-mean", "seq-mean-token-sum", "token-mean"):
+        for denominator, expected in (("fixed", 1.6), ("kept", 2.0)):
+            got = toy.gradient_truth(
+                where, toy.Policies(rollout, old, old), torch.tensor([1.0, 4.0]).double(),
+                replace(settings, denominator=denominator), LossConfig(loss_agg_mode=mode),
+            )  # fmt: skip
+            torch.testing.assert_close(got.expectation, torch.tensor([[-expected, expected]]).double())
+
+
+def test_masking_shrinks_the_step_by_the_kept_share(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    rule = RejectionRule.named("seq_mean_k1", lower=0.8, upper=1.2)
+    d = toy.log_probs(small, policies.old) - toy.log_probs(small, policies.rollout)
+    mean = d.sum(-1) / lengths(small)
+    kept = ((mean >= math.log(0.8)) & (mean <= math.log(1.2))).double()
+    sampled = toy.probabilities(small, policies.rollout)
+    share = float((sampled * kept * lengths(small)).sum() / (sampled * lengths(small)).sum())
+    assert 0.1 < share < 0.9
+    fixed, of_kept = (
+        toy.gradient_truth(small, policies, rewards, CorrectionConfig(rollout_rs=(rule,), denominator=denominator))
+        for denominator in ("fixed", "kept")
+    )
+    torch.testing.assert_close(fixed.expectation, share * of_kept.expectation, rtol=1e-12, atol=1e-12)
+    assert fixed.cosine == pytest.approx(of_kept.cosine)
+
+
+# --- KL estimators as losses ---
+
+
+@pytest.fixture(scope="module")
+def ref(small: toy.World) -> Tensor:
+    return toy.random_policy(small, 5)
+
+
+def test_on_policy_gradients_of_the_estimators(small: toy.World, policies: toy.Policies, ref: Tensor) -> None:
+    theta = policies.theta
+    forward, reverse = (toy.token_kl_gradient(small, theta, ref, reverse=r) for r in (False, True))
+    assert (forward - reverse).norm() > 0.1
+    assert toy.kl_gradient(small, theta, ref, "k1").norm() < 1e-14
+    for name in ("k2", "k1+", "k3+", "abs+"):
+        torch.testing.assert_close(toy.kl_gradient(small, theta, ref, name), forward, rtol=0, atol=1e-12)
+    torch.testing.assert_close(toy.kl_gradient(small, theta, ref, "k3"), reverse, rtol=0, atol=1e-12)
+
+
+def test_for_one_token_they_are_the_gradients_of_the_kl_of_responses() -> None:
+    one = toy.world(5, 1)
+    theta, ref = toy.random_policy(one, 0), toy.random_policy(one, 1)
+    leaf = theta.clone().requires_grad_()
+    forward = toy.gradient_of(toy.kl(one, leaf, ref), leaf)
+    reverse = toy.gradient_of(toy.kl(one, ref, leaf), leaf)
+    torch.testing.assert_close(toy.kl_gradient(one, theta, ref, "k2"), forward, rtol=0, atol=1e-12)
+    torch.testing.assert_close(toy.kl_gradient(one, theta, ref, "k3"), reverse, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
+def test_off_policy_none_of_them_holds(name: str, small: toy.World, policies: toy.Policies, ref: Tensor) -> None:
+    """The truth is that of the visited states: k1 is no longer 0, k2 and k3 miss theirs."""
+    sampled_from, theta = policies.rollout, policies.theta
+    got = toy.kl_gradient(small, theta, ref, name, sampled_from=sampled_from)
+    truth = toy.token_kl_gradient(small, theta, ref, reverse=name == "k3", sampled_from=sampled_from)
+    off = got if name == "k1" else got - truth
+    assert off.norm() > 0.05 * truth.norm()

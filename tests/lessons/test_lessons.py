@@ -1,0 +1,241 @@
+"""The committed notebooks are what their sources say, were executed, and would notice a wrong number."""
+
+import base64
+import importlib
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import nbformat
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+LESSONS = REPOSITORY / "lessons"
+INDEX: dict[str, dict[str, Any]] = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+NOTEBOOKS = sorted(LESSONS.glob("*.ipynb"))
+PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
+MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|Users|root|tmp|work|mnt|opt|usr|var)/")
+
+every_lesson = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def builder() -> ModuleType:
+    if str(LESSONS) not in sys.path:
+        sys.path.insert(0, str(LESSONS))
+    return importlib.import_module("_build")
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path: Path) -> list[Any]:
+    return [cell for cell in read(path).cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+def tags(cell: Any) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def is_compared(cell: Any) -> bool:
+    return bool(cell.outputs) and not {"nbval-ignore-output", "nbval-skip"} & set(tags(cell))
+
+
+def printed(cell: Any) -> str:
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+
+
+def exercises(path: Path) -> list[list[Any]]:
+    """The code cells under each heading "## Exercise …"."""
+    found: list[list[Any]] = []
+    inside = False
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("## "):
+            inside = cell.source.startswith("## Exercise")
+            if inside:
+                found.append([])
+        elif cell.cell_type == "code" and inside:
+            found[-1].append(cell)
+    return found
+
+
+# --- the index ---
+
+
+def test_the_index_has_exactly_the_lessons_that_exist() -> None:
+    sources = [path.stem for path in builder().sources()]
+    assert sources
+    assert list(INDEX) == sources
+    assert [path.stem for path in NOTEBOOKS] == sources
+
+
+@pytest.mark.parametrize("slug", INDEX)
+def test_an_entry_is_complete(slug: str) -> None:
+    entry = INDEX[slug]
+    assert set(entry) == {"title", "claim", "minutes", "level", "prerequisites", "hardware"}
+    assert 5 <= entry["minutes"] <= 90
+    assert entry["level"] in ("beginner", "intermediate", "advanced")
+    assert set(entry["prerequisites"]) <= set(list(INDEX)[: list(INDEX).index(slug)])
+
+
+@every_lesson
+def test_a_lesson_opens_with_what_the_index_says(path: Path) -> None:
+    entry, opening = INDEX[path.stem], " ".join(read(path).cells[0].source.split())
+    assert opening.startswith(f"# {path.stem[:2]} · {entry['title']} ")
+    assert f"**Claim.** {entry['claim']}" in opening
+    assert f"{entry['minutes']} minutes · {entry['level']} · {entry['hardware']}" in opening
+
+
+# --- the notebooks ---
+
+
+@every_lesson
+def test_a_notebook_has_the_cells_of_its_source(path: Path) -> None:
+    source = builder().parse(path.with_suffix(".py"))
+    stored = read(path)
+
+    def essence(notebook: Any) -> list[tuple]:
+        return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
+
+    assert essence(stored) == essence(source)
+    assert stored.metadata == source.metadata
+    assert (stored.nbformat, stored.nbformat_minor) == (4, 5)
+
+
+@every_lesson
+def test_every_cell_was_executed_in_order(path: Path) -> None:
+    counts = [cell.execution_count for cell in code_cells(path)]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+@every_lesson
+def test_cells_fail_only_where_they_say_so(path: Path) -> None:
+    for cell in code_cells(path):
+        failed = any(output.output_type == "error" for output in cell.outputs)
+        assert failed == ("raises-exception" in tags(cell)), cell.source
+        assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.source
+
+
+@every_lesson
+def test_an_exercise_can_be_tried_checked_and_looked_up(path: Path) -> None:
+    assert 2 <= len(exercises(path)) <= 4
+    for cells in exercises(path):
+        assert "raise NotImplementedError(" in cells[0].source
+        assert any(cell.source.startswith("check(") and "Not yet: " in printed(cell) for cell in cells)
+        assert [cell for cell in cells if "solution" in tags(cell) and "hide-input" in tags(cell)]
+        assert any("Right." in printed(cell) for cell in cells if is_compared(cell))
+
+
+@every_lesson
+def test_a_lesson_asks_explains_and_refers(path: Path) -> None:
+    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    sections = {part.split("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
+    assert {"Predict, then reveal", "Check yourself", "In the app", "Pitfalls", "References"} <= set(sections)
+    assert len(re.findall(r"^\*\*\d\. ", sections["Check yourself"], flags=re.MULTILINE)) == 3
+    assert len(re.findall(r"^\d\. ", sections["References"], flags=re.MULTILINE)) == 3
+    for heading, part in sections.items():
+        if heading.startswith("Exercise"):
+            assert "<summary>Hint 1</summary>" in part
+
+
+@every_lesson
+def test_every_picture_comes_with_its_numbers(path: Path) -> None:
+    for cell in code_cells(path):
+        pictures = sum({PLOTLY, PNG} <= set(output.get("data", {})) for output in cell.outputs)
+        assert cell.source.count("picture(") == pictures
+        assert not pictures or (is_compared(cell) and printed(cell).strip())
+
+
+@every_lesson
+def test_few_outputs_are_left_unchecked_each_for_a_reason(path: Path) -> None:
+    for tag, allowed in (("nbval-ignore-output", 2), ("nbval-skip", 1)):
+        cells = [cell for cell in code_cells(path) if tag in tags(cell)]
+        assert len(cells) <= allowed
+        assert all(cell.metadata.get("reason") for cell in cells)
+
+
+@every_lesson
+def test_a_notebook_is_small_and_names_no_machine(path: Path) -> None:
+    assert path.stat().st_size <= 300 * 1024
+    for cell in read(path).cells:
+        texts = [cell.source]
+        for output in cell.get("outputs", []):
+            texts += [str(value) for kind, value in output.get("data", {}).items() if kind not in (PLOTLY, PNG)]
+            texts += [output.get("text", ""), "\n".join(output.get("traceback", []))]
+        assert not MACHINE_PATH.search("\n".join(texts)), cell.id
+
+
+# --- what it takes a kernel to know ---
+
+
+@pytest.mark.slow
+@every_lesson
+def test_building_again_gives_the_same_bytes(path: Path) -> None:
+    assert builder().build(path.with_suffix(".py")).encode() == path.read_bytes()
+
+
+@pytest.mark.slow
+def test_one_wrong_digit_makes_nbval_fail(tmp_path: Path) -> None:
+    path = NOTEBOOKS[0]
+    notebook = read(path)
+    last = next(number for number, cell in enumerate(notebook.cells) if re.search(r"\d", printed_or_nothing(cell)))
+    del notebook.cells[last + 1 :]
+    output = notebook.cells[last].outputs[0]
+    output.text = re.sub(r"\d(?=\D*$)", lambda digit: str((int(digit[0]) + 1) % 10), output.text)
+    for name in ("conftest.py", "show.py"):
+        shutil.copy(LESSONS / name, tmp_path)
+    shutil.copytree(LESSONS / "exercises", tmp_path / "exercises")
+    nbformat.write(notebook, tmp_path / path.name)
+
+    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=60", "-c", str(REPOSITORY / "pyproject.toml")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(tmp_path), "--rootdir", str(tmp_path), *options],
+        cwd=tmp_path,
+        env=os.environ | builder().ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "mismatch 'stdout'" in done.stdout
+    assert f"1 failed, {sum(cell.cell_type == 'code' for cell in notebook.cells) - 1} passed" in done.stdout
+
+
+def printed_or_nothing(cell: Any) -> str:
+    return printed(cell) if cell.cell_type == "code" else ""
+
+
+# --- pictures for where plotly does not run ---
+
+
+def outputs_with_figures(notebook: Any) -> list[Any]:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output for output in outputs if PLOTLY in output.get("data", {})]
+
+
+@pytest.mark.slow
+def test_a_picture_stays_until_its_figure_changes() -> None:
+    builder()
+    images = importlib.import_module("_images")
+    stored, again = read(NOTEBOOKS[0]), read(NOTEBOOKS[0])
+    for output in outputs_with_figures(again):
+        del output.data[PNG]
+    images.add_images(again, stored)
+    assert again == stored
+
+    first, second = outputs_with_figures(again)[:2]
+    before = first.data[PNG], second.data[PNG]
+    first.data[PLOTLY]["layout"]["height"] = 123
+    images.add_images(again, stored)
+    assert second.data[PNG] == before[1]
+    assert first.data[PNG] != before[0]
+    width, height = struct.unpack(">II", base64.b64decode(first.data[PNG])[16:24])  # of the file's header
+    assert (width, height) == (images.WIDTH, 123)

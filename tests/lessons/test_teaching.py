@@ -1,0 +1,48 @@
+"""The notes for teachers, and the README's table of lessons: what they state is so."""
+
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+LESSONS = REPOSITORY / "lessons"
+INDEX = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+PLANS = dict(
+    part.split("\n", 1)
+    for part in re.split(r"^## ", (LESSONS / "TEACHING.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+)
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(LESSONS)
+    return importlib.import_module("_build")
+
+
+@pytest.mark.parametrize(("plan", "minutes"), [("90 minutes", 90), ("Half a day", 210), ("One day", 425)])
+def test_a_plan_takes_as_long_as_it_says(plan: str, minutes: int) -> None:
+    assert sum(map(int, re.findall(r"^\| (\d+) \|", PLANS[plan], flags=re.MULTILINE))) == minutes
+
+
+@pytest.mark.parametrize("plan", ["90 minutes", "Half a day", "One day"])
+def test_a_plan_gives_a_lesson_the_time_that_it_takes(plan: str) -> None:
+    planned = re.findall(r"^\| (\d+) \| Lesson (\d\d)", PLANS[plan], flags=re.MULTILINE)
+    assert planned
+    for minutes, number in planned:
+        lesson = next(entry for slug, entry in INDEX.items() if slug.startswith(number))
+        assert int(minutes) >= lesson["minutes"], number
+
+
+def test_the_readme_lists_the_lessons(build: ModuleType) -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert build.with_table(readme) == readme
+    assert readme.count("(lessons/") == len(INDEX)
+
+
+def test_a_readme_without_its_place_is_refused(build: ModuleType) -> None:
+    with pytest.raises(ValueError, match="two comments"):
+        build.with_table("# A README\n")

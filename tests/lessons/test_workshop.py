@@ -1,0 +1,111 @@
+"""The workshop edition: everything a participant needs, nothing that gives the answers away."""
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import nbformat
+import pytest
+
+LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
+SLUGS = sorted(path.stem for path in LESSONS.glob("[0-9][0-9]_*.py"))
+every_lesson = pytest.mark.parametrize("slug", SLUGS)
+
+
+@pytest.fixture
+def workshop(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(LESSONS)
+    return importlib.import_module("_workshop")
+
+
+def code(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def is_solution(cell: Any) -> bool:
+    return "solution" in cell.metadata.get("tags", [])
+
+
+@every_lesson
+def test_an_edition_has_every_cell_but_the_solutions(workshop: ModuleType, slug: str) -> None:
+    committed = nbformat.read(LESSONS / f"{slug}.ipynb", as_version=4)
+    edition = nbformat.reads(workshop.edition(LESSONS / f"{slug}.py"), as_version=4)
+    assert [cell.source for cell in edition.cells] == [c.source for c in committed.cells if not is_solution(c)]
+    assert sum(map(is_solution, committed.cells)) >= 2
+    assert all(not cell.outputs and cell.execution_count is None for cell in code(edition))
+
+
+@every_lesson
+def test_nothing_needs_a_solution(slug: str) -> None:
+    """A name that only a solution defines would stop a participant further down."""
+    cells = code(nbformat.read(LESSONS / f"{slug}.ipynb", as_version=4))
+    used, given = set[str](), set[str]()
+    for cell in cells:
+        tree = ast.parse(cell.source)
+        if is_solution(cell):
+            given |= defined(tree)
+        else:
+            given -= defined(tree)
+            used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & given
+    assert used == set()
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """What the cell leaves behind: not the names inside of functions and comprehensions."""
+    names = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        for target in node.targets if isinstance(node, ast.Assign) else []:
+            names |= {found.id for found in ast.walk(target) if isinstance(found, ast.Name)}
+    return names
+
+
+def test_the_archive_holds_the_library_the_app_the_runs_and_no_answers(workshop: ModuleType, tmp_path: Path) -> None:
+    for name in ("one.zip", "two.zip"):
+        workshop.write(tmp_path / name)
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    names = zipfile.ZipFile(tmp_path / "one.zip").namelist()
+    files = {name.removeprefix(f"{workshop.FOLDER}/") for name in names}
+    assert {"START.txt", "Makefile", "pyproject.toml", "rlcorr/train/loop.py", "app/main.py", "lessons/show.py"} <= files
+    assert {"runs/index.toml", "runs/bf16/manifest.json", "requirements/torch.txt", ".streamlit/config.toml"} <= files
+    assert {f"lessons/{slug}.ipynb" for slug in SLUGS} <= files
+    assert not [name for name in files if name.startswith(("lessons/0", "lessons/1")) and name.endswith(".py")]
+    assert not [name for name in files if "runs/local/" in name or "__pycache__" in name]
+
+
+def test_wheels_come_along(workshop: ModuleType, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "a-1-py3-none-any.whl").write_bytes(b"a wheel")
+    workshop.write(tmp_path / "w.zip", wheels)
+    with zipfile.ZipFile(tmp_path / "w.zip") as archive:
+        assert archive.read(f"{workshop.FOLDER}/wheels/a-1-py3-none-any.whl") == b"a wheel"
+        assert "needs no network" in archive.read(f"{workshop.FOLDER}/START.txt").decode()
+
+
+@pytest.mark.slow
+def test_a_participant_reaches_the_end_of_the_first_lesson(workshop: ModuleType, tmp_path: Path) -> None:
+    """Unpacked elsewhere, with its own library and runs; the exercises say that they wait."""
+    workshop.write(tmp_path / "w.zip")
+    with zipfile.ZipFile(tmp_path / "w.zip") as archive:
+        archive.extractall(tmp_path)
+    home = tmp_path / workshop.FOLDER
+    script = (
+        "import nbformat, sys; from nbclient import execute; path = sys.argv[1];"
+        "notebook = execute(nbformat.read(path, 4), cwd='lessons', kernel_name='python3');"
+        "nbformat.write(notebook, path)"
+    )
+    path = f"lessons/{SLUGS[0]}.ipynb"
+    environment = {**os.environ, "PYTHONPATH": str(home)}
+    command = [sys.executable, "-c", script, path]
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    cells = code(nbformat.read(home / path, as_version=4))
+    assert sum("Not yet: " in o.get("text", "") for cell in cells for o in cell.outputs) == 2

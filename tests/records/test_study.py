@@ -1,0 +1,175 @@
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny import tiny_config
+
+from rlcorr.command.cli import run_verb, train_config
+from rlcorr.command.study_table import study_table
+from rlcorr.errors import UsageError
+from rlcorr.gradients.report import Interval, report
+from rlcorr.presets import PRESETS, preset
+from rlcorr.records import runs, study
+from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.train import loop
+from rlcorr.train.config import SketchConfig
+from rlcorr.train.inputs.tasks import TASKS
+
+
+def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: float = 1.0) -> dict[str, object]:
+    return {"preset": name, "seed": seed, "step": step, "reward": reward, "k3": k3, "kept_fraction": kept}
+
+
+@pytest.mark.parametrize("name", study.read_index())
+def test_every_training_of_the_index_is_a_command(name: str) -> None:
+    """Each preset with each seed, under a name of its own; the first seed of a study with sketches has them."""
+    found = study.find_study(name)
+    configs = [train_config(list(arm.options), "test") for arm in found.arms]
+    assert [(config.preset, config.seed) for config in configs] == [(arm.preset, arm.seed) for arm in found.arms]
+    assert len({config.run for config in configs}) == len(configs)
+    assert len({(arm.preset, arm.seed) for arm in found.arms}) == len(configs)
+    for sentence in (found.story, found.look):
+        assert sentence.endswith(".")
+        assert len(sentence.split()) > 5
+    sketched = {config.seed for config in configs if config.sketch.every}
+    assert sketched <= {found.arms[0].seed}
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="stale_8"):
+        study.find_study("stale_9")
+
+
+def test_outcomes() -> None:
+    """Eight steps, so the end is two. "a": rewards 0 … 0.7 and 0 … 1.4, so ends of 0.65 and 1.3, and best five steps of
+    0.5 and 1; k3 is the median of 7 and 8; kept 1 and ½. "b" ends higher, at 2."""
+    rows = [row("a", 0, s, 0.1 * (s - 1), k3=s) for s in range(1, 9)]
+    rows += [row("a", 1, s, 0.2 * (s - 1), k3=s, kept=0.5) for s in range(1, 9)]
+    rows += [row("b", seed, s, 2.0) for seed in (0, 1) for s in range(1, 9)]
+    b, a = study.outcomes(rows)
+    assert (a.preset, b.preset) == ("a", "b")
+    assert (a.reward.value, a.reward.low, a.reward.high) == pytest.approx((0.975, 0.65, 1.3))
+    assert (a.best_reward.value, a.best_reward.low, a.best_reward.high) == pytest.approx((0.75, 0.5, 1.0))
+    assert a.k3 == Interval(7.5, 7.5, 7.5)
+    assert a.kept_fraction == Interval(0.75, 0.5, 1.0)
+    assert b.reward == Interval(2, 2, 2)
+
+
+def test_a_step_that_was_skipped_lacks_numbers() -> None:
+    """The end is the last two of eight steps: k3 of one of them, kept of the seven others."""
+    rows = [row("a", 0, s, 0.5, k3=s) for s in range(1, 9)]
+    rows[7] |= {"k3": None, "kept_fraction": None}
+    (a,) = study.outcomes(rows)
+    assert (a.k3.value, a.kept_fraction.value) == (7, 1)
+    (b,) = study.outcomes([each | {"k3": None} for each in rows])
+    assert math.isnan(b.k3.value)
+
+
+def test_over_seeds_at_a_step() -> None:
+    """Mean, lowest and highest seed at each step."""
+    rows = [row("a", 0, 1, 0.0), row("a", 0, 2, 1.0), row("a", 1, 1, 0.5), row("a", 1, 2, 2.0), row("b", 0, 1, 9.0)]
+    steps, values = study.course(rows, "a", "reward")
+    assert steps == [1, 2]
+    assert values == [Interval(0.25, 0, 0.5), Interval(1.5, 1, 2)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
+    """A random model never answers right; long answers are good here."""
+    with pytest.MonkeyPatch.context() as patch:
+        rewarded = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
+        patch.setitem(TASKS, "addition", rewarded)
+        patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("runs") / "local")
+        sketch = SketchConfig(every=2, directions=10, reference_prompts=256)
+        yield loop.train(tiny_config(tiny_model, preset="decoupled_seq_is", prompts_per_step=16, sketch=sketch))
+
+
+@pytest.mark.slow
+def test_rows_of_a_training(trained: Path) -> None:
+    """What metrics.jsonl says, and at the step with a sketch the report of that preset."""
+    arm = study.Arm("decoupled_seq_is", 0, ())
+    loss = PRESETS["decoupled_seq_is"].loss
+    rows = study.rows_of(trained, arm, preset("decoupled_seq_is"), loss)
+    recorded = runs.read_metrics(trained)
+    assert [row["step"] for row in rows] == [metrics["step"] for metrics in recorded]
+    assert [row["k3"] for row in rows] == [metrics["rollout_corr/k3_kl"] for metrics in recorded]
+    assert rows[0]["relative_bias_value"] is None
+    expected = report(updated_batch(trained, 2), read_sketch(trained, 2), preset("decoupled_seq_is"), loss)
+    assert rows[1]["scale_low"] == expected.scale.low
+    assert rows[1]["error_value"] == expected.error.value
+
+
+@pytest.mark.slow
+def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers as float32; provenance from the manifests; a damaged file is named."""
+    monkeypatch.setattr(study, "FOLDER", tmp_path)
+    (tmp_path / "index.toml").write_text(
+        '[shared]\nseeds = [0]\npresets = ["disabled"]\noptions = ""\nsketches = ""\n'
+        '[small]\nstory = "A story."\nlook = "Nothing."\noptions = "--steps 2"\n'
+    )
+    with pytest.raises(UsageError, match="python -m rlcorr study small --train makes it"):
+        study.read_study("small")
+    arm = study.Arm("disabled", 0, ())
+    rows = study.rows_of(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
+    path = study.write_study(study.find_study("small"), rows, [trained])
+    got, known = study.read_study("small")
+    assert [each["step"] for each in got] == [each["step"] for each in rows]
+    assert got[1]["reward"] == pytest.approx(rows[1]["reward"], rel=1e-6)
+    assert got[0]["relative_bias_value"] is None
+    manifest = runs.read_manifest(trained)
+    assert (known["engine"], known["git_commits"]) == (manifest.engine, [manifest.git_commit])
+    assert "1 seeds, 2 steps" in study_table("small")[2]
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(runs.DamagedFile, match=re.escape(str(path))):
+        study.read_study("small")
+
+
+# --- the committed study ---
+
+
+@pytest.mark.parametrize("name", study.read_index())
+def test_the_committed_study_is_whole(name: str) -> None:
+    """Every training of the index with all its steps; nothing of another; sketched steps have their gradient."""
+    rows, known = study.read_study(name)
+    found = study.find_study(name)
+    for arm in found.arms:
+        config = train_config(list(arm.options), "test")
+        own = [each for each in rows if (each["preset"], each["seed"]) == (arm.preset, arm.seed)]
+        assert [each["step"] for each in own] == list(range(1, config.steps + 1))
+        assert all(math.isfinite(each["reward"]) and math.isfinite(each["k3"]) for each in own)
+        with_gradient = [each["step"] for each in own if each["error_value"] is not None]
+        every = config.sketch.every
+        assert with_gradient == ([step for step in range(1, config.steps + 1) if step % every == 0] if every else [])
+    assert len(rows) == sum(train_config(list(arm.options), "test").steps for arm in found.arms)
+    assert known["engine"].startswith("vllm")
+    assert all(commit and not commit.endswith("+") for commit in known["git_commits"])
+
+
+def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["study", "stale_8"]) == 0
+    assert "decoupled_seq_is" in capsys.readouterr().out
+
+
+def test_what_the_readme_says_of_it() -> None:
+    """Its table, and the sentences that are more than a look at one row."""
+    text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
+    stale, coarse = (study.outcomes(study.read_study(name)[0]) for name in ("stale_8", "kv_fp8_e5m2"))
+    second = {outcome.preset: outcome for outcome in coarse}
+    for outcome in stale:
+        cells = [f"`{outcome.preset}`"]
+        for each in (outcome, second[outcome.preset]):
+            reward = each.reward
+            cells += [f"{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]", f"{each.kept_fraction.value:.0%}"]
+        assert f"| {' | '.join(cells)} |".replace("%", " %") in text
+    assert stale[0].preset == coarse[0].preset == "decoupled_seq_is"
+    first = [row["reward"] for row in study.read_study("kv_fp8_e5m2")[0] if row["step"] == 1]
+    start = sum(first) / len(first)
+    assert [outcome.preset for outcome in coarse if outcome.reward.low > start] == ["decoupled_seq_is"]
+    for name in ("stale_0", "kv_bf16"):
+        reward = study.outcomes(study.read_study(name)[0])[0].reward
+        assert f"{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]" in " ".join(text.split())
+    below = {outcome.preset for outcome in stale if outcome.reward.value < 0.1}
+    assert below == {"decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"}

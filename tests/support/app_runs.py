@@ -1,0 +1,176 @@
+"""What the tests of the app stand on: synthetic runs, and the app over them in the system's Chromium."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics
+from rlcorr.gradients.contributions import Reference, Sketch
+from rlcorr.records import runs, sketch_files, study
+from rlcorr.records.runs import RunManifest, StepRecord, append_metrics, finish_run, start_run, write_step
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
+PATIENCE = 120_000
+"""Milliseconds that a page waits: a first one takes a minute where the server is cold and the machine busy."""
+QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu"]
+
+
+def make_record(
+    step: int, *, sequences: int = 24, width: int = 16, noise: float = 0.1, texts: list[str] | None = None
+) -> StepRecord:
+    """Responses of random length; the trainer's log-probs differ from the engine's by heavy-tailed noise."""
+    g = torch.Generator().manual_seed(1000 + step)
+    lengths = torch.randint(width // 4, width + 1, (sequences,), generator=g)
+    mask = torch.arange(width) < lengths[:, None]
+    rollout = -torch.rand(sequences, width, generator=g).pow(3) * 4 - 1e-3
+    tail = torch.where(torch.rand(sequences, width, generator=g) < 0.01, 8.0, 1.0)
+    old = (rollout + noise * tail * torch.randn(sequences, width, generator=g)).clamp(max=-1e-6)
+    batch = TokenBatch(
+        response_mask=mask,
+        rollout_log_probs=torch.where(mask, rollout, 0),
+        old_log_probs=torch.where(mask, old, 0),
+        advantages=torch.randn(mask.shape, generator=torch.Generator().manual_seed(2000 + step)),
+        rewards=(torch.rand(sequences, generator=g) < 0.3 + 0.02 * step).float(),
+        group_ids=torch.arange(sequences) // 4,
+        policy_versions=torch.full((sequences,), step),
+        prompt_ids=torch.ones(sequences, 3, dtype=torch.int32),
+        prompt_mask=torch.ones(sequences, 3, dtype=torch.bool),
+        response_ids=torch.where(mask, torch.arange(width)[None], 0).to(torch.int32),
+    )
+    responses = texts or [f"The answer is {i}." for i in range(sequences)]
+    prompts = [f"What is {i} + {step}?" for i in range(sequences)]
+    return StepRecord(step, batch, prompts, (responses * sequences)[:sequences])
+
+
+def add_step(run: Path, record: StepRecord) -> None:
+    """One step as the trainer writes it: the pairs, then its row of metrics."""
+    write_step(run, record)
+    config = CorrectionConfig(rollout_is="token")
+    report = metrics(measure(record.batch, correct(record.batch, config), config))
+    reward = float(record.batch.tensors()["rewards"].mean())
+    row = {"step": record.step, "reward": reward, "seconds": 0.6, "timing/generate": 0.2, "loss": 0.01, "entropy": 1.0}
+    append_metrics(run, row | report)
+
+
+def make_run(
+    root: Path, slug: str, *, steps: int = 3, status: str = "complete", story: str = "A synthetic run.", **record
+) -> Path:
+    """A run with steps 0, 1, …; finished with hashes unless its status is running."""
+    run = root / slug
+    manifest = RunManifest(slug=slug, story=story, task="addition", model="tiny", engine="synthetic", hardware="none")
+    start_run(run, manifest)
+    (run / "steps").mkdir(exist_ok=True)  # as it looks just before the first step is written
+    for step in range(steps):
+        add_step(run, make_record(step, **record))
+    if status != "running":
+        finish_run(run, replace(manifest, status=status))
+    return run
+
+
+def study_row(preset: str, seed: int, step: int, reward: float) -> dict[str, Any]:
+    """One step of one training of a study; the first seed knows the bias of its gradient at step 4."""
+    bias = 0.5 if seed == 0 and step == 4 else None
+    row: dict[str, Any] = {"preset": preset, "seed": seed, "step": step, "reward": reward, "k3": 0.01 * step}
+    row |= {"kept_fraction": 0.9, "accuracy": None, "ess": 1.0, "lr_factor": 1.0, "entropy": 1.0, "grad_norm": 1.0}
+    return row | {f"{name}_{end}": bias for name in study.GRADIENT for end in ("value", "low", "high")}
+
+
+@contextmanager
+def serve(runs: Path) -> Iterator[str]:
+    """The app over these runs; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", "app/server.py"]
+    options = ["--server.port", str(port), "--server.address", "127.0.0.1", "--server.fileWatcherType", "none"]
+    with (runs / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            command + options,
+            cwd=PROJECT,
+            env={**os.environ, "RLCORR_RUNS": str(runs)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            _wait_until_healthy(f"http://127.0.0.1:{port}/_stcore/health", server)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(timeout=20)
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
+    deadline = time.monotonic() + PATIENCE / 1000
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"the app did not start; exit status {server.poll()}.")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE)
+    args = ["--no-sandbox", *QUIET]
+    with sync_playwright() as known, known.chromium.launch(executable_path=CHROMIUM, args=args) as launched:
+        yield launched
+
+
+@contextmanager
+def tab(browser: Browser, **context: Any) -> Iterator[Page]:
+    """A page that knows nothing of others, and waits patiently; options are those of Playwright's new_context."""
+    with browser.new_context(**context) as fresh:
+        page = fresh.new_page()
+        page.set_default_timeout(PATIENCE)
+        yield page
+
+
+def settled(page: Page) -> None:
+    """Wait until the script has run and nothing is pending."""
+    page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
+
+
+def visit(page: Page, address: str) -> None:
+    """Open a view, and wait until its first picture is drawn and its script has run."""
+    page.goto(address)
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+
+
+def pick(page: Page, label: str, option: str) -> None:
+    """From a list, by its keys: Streamlit's list may lose a click that comes in the first tenth of a second after it
+    has opened, as it does on a busy machine."""
+    page.get_by_label(label, exact=True).press_sequentially(option)
+    page.get_by_role("option", name=option, exact=True).wait_for()
+    page.keyboard.press("Enter")
+
+
+DIRECTIONS = 256
+
+
+def write_sketch(run: Path) -> None:
+    """A score sketch of random numbers for the run's only step."""
+    some = torch.Generator().manual_seed(0)
+    batch = runs.read_step(run, 0).batch
+    by_token, by_sequence = torch.randn(2, 32, DIRECTIONS, generator=some)
+    reference = Reference(by_token, by_sequence, torch.full((32,), 4096.0), torch.full((32,), 32.0))
+    scores = torch.randn(int(batch.response_mask.sum()), DIRECTIONS, generator=some)
+    sketch = Sketch(scores, reference, None, "weights", "directions")
+    sketch_files.write_sketch(run, 0, sketch)
+    runs.finish_run(run, sketch_files.with_sketch(runs.read_manifest(run), 0, sketch))

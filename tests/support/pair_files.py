@@ -1,0 +1,146 @@
+"""The same few pairs in every format that people have them in."""
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save
+
+from rlcorr.errors import UsageError
+from rlcorr.foreign.pairs import read_pairs
+from rlcorr.records.step_files import StepRecord
+
+# Exact in bfloat16, so that no format changes them.
+ROLLOUT = [[-0.5, -1.25, -2.0], [-0.125], [], [-3.0, -0.75]]
+
+
+OLD = [[-0.25, -1.5, -2.5], [-0.0625], [], [-1.0, -0.5]]
+
+
+MASK = [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
+
+
+NOISE = math.nan  # on padding: it must be gone
+
+
+def padded(rows: list[list[float]], mask: Sequence[Sequence[int]] = MASK) -> np.ndarray:
+    """The numbers of each row where its mask is 1, in order, and NaN elsewhere."""
+    array = np.full(np.shape(mask), NOISE)
+    for row, numbers in enumerate(rows):
+        places = [place for place, real in enumerate(mask[row]) if real]
+        for place, number in zip(places, numbers, strict=True):
+            array[row, place] = number
+    return array
+
+
+LEFT = [[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 1]]
+
+
+HOLES = [[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1]]
+
+
+FLAT = {"rollout_log_probs": np.concatenate(ROLLOUT), "old_log_probs": np.concatenate(OLD)}
+
+
+def arrays(mask: list[list[int]] = MASK, dtype: str = "<f4") -> dict[str, np.ndarray]:
+    pair = {"rollout_log_probs": padded(ROLLOUT, mask).astype(dtype), "old_log_probs": padded(OLD, mask).astype(dtype)}
+    return {**pair, "response_mask": np.array(mask)}
+
+
+def rows(**more: list[Any]) -> list[dict[str, Any]]:
+    """One dictionary per response; `more` are further columns."""
+    columns = {"rollout_log_probs": ROLLOUT, "old_log_probs": OLD, **more}
+    return [{name: column[row] for name, column in columns.items()} for row in range(len(ROLLOUT))]
+
+
+def jsonl(lines: Sequence[Any]) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def npz(**members: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **members)
+    return file.getvalue()
+
+
+def compressed(**members: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **members)
+    return file.getvalue()
+
+
+def tensors(dtype: Any = torch.float32, **members: Any) -> bytes:
+    found = {name: torch.tensor(value) for name, value in members.items()}
+    return save({name: x.to(dtype) if x.is_floating_point() else x for name, x in found.items()})
+
+
+def parquet(kind: Any = None, group_size: Any = 3, **columns: Any) -> bytes:
+    """Columns of lists in several row groups; `kind` is the type of the two log-probs."""
+    typed = {name: pa.array(x, kind if name.endswith("log_probs") else None) for name, x in columns.items()}
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(typed), sink, row_group_size=group_size)
+    return sink.getvalue().to_pybytes()
+
+
+def real(values: torch.Tensor, record: StepRecord) -> list[list[float]]:
+    """The real tokens of each row."""
+    return [row[mask].tolist() for row, mask in zip(values, record.batch.response_mask, strict=True)]
+
+
+PAIR = {"rollout_log_probs": ROLLOUT, "old_log_probs": OLD}
+
+
+AS_LISTS = {name: padded(x).tolist() for name, x in PAIR.items()} | {"response_mask": MASK}
+
+
+FILES = {
+    "lists.jsonl": jsonl(rows()),
+    "blank lines, a byte order mark.jsonl": b"\xef\xbb\xbf\n" + jsonl(rows()).replace(b"\n", b"\r\n\r\n"),
+    "one line per response.json": jsonl(rows()),
+    "list.json": json.dumps(rows(), indent=1).encode(),
+    "samples.json": json.dumps({"samples": rows(), "step": 1}).encode(),
+    "columns.json": json.dumps(PAIR).encode(),
+    "micro-batches.jsonl": jsonl([{k: x[:3] for k, x in PAIR.items()}, {k: x[3:] for k, x in PAIR.items()}]),
+    "padded lists.jsonl": jsonl([{k: x[row] for k, x in AS_LISTS.items()} for row in range(4)]),
+    "padded columns.json": json.dumps(AS_LISTS | {"response_mask": np.array(MASK, bool).tolist()}).encode(),
+    "nulls on padding.json": json.dumps(AS_LISTS).replace("NaN", "null").encode(),
+    "lists.parquet": parquet(pa.list_(pa.float32()), **PAIR),
+    "wide lists.parquet": parquet(pa.large_list(pa.float64()), **PAIR),
+    "half lists.parquet": parquet(pa.list_(pa.float16()), **{k: [np.float16(r) for r in x] for k, x in PAIR.items()}),
+    "padded lists.parquet": parquet(**AS_LISTS),
+    "fixed lists.parquet": parquet(pa.list_(pa.float32(), 3), **AS_LISTS),
+    "padded.npz": npz(**arrays()),
+    "compressed.npz": compressed(**arrays()),
+    "double.npz": npz(**arrays(dtype="<f8")),
+    "half.npz": npz(**arrays(dtype="<f2")),
+    "big-endian.npz": npz(**arrays(dtype=">f4")),
+    "columns first.npz": npz(**{name: np.asfortranarray(x) for name, x in arrays().items()}),
+    "left-padded.npz": npz(**arrays(LEFT)),
+    "holes.npz": npz(**arrays(HOLES)),
+    "bool mask.npz": npz(**(arrays() | {"response_mask": np.array(MASK, bool)})),
+    "float mask.npz": npz(**(arrays() | {"response_mask": np.array(MASK, np.float32)})),
+    "lengths beside arrays.npz": npz(**{k: arrays()[k] for k in PAIR}, lengths=np.array([3, 1, 0, 2])),
+    "lengths.npz": npz(**FLAT, lengths=np.array([3, 1, 0, 2])),
+    "offsets.npz": npz(**FLAT, offsets=np.array([0, 3, 4, 4, 6], np.uint64)),
+    "other arrays.npz": npz(**arrays(), logits=np.zeros((2, 3, 4)), step=np.array(1)),
+    "padded.safetensors": tensors(**arrays()),
+    "bfloat16.safetensors": tensors(torch.bfloat16, **arrays()),
+    "half.safetensors": tensors(torch.float16, **arrays()),
+    "offsets.safetensors": tensors(**FLAT, offsets=[0, 3, 4, 4, 6]),
+}  # fmt: skip
+
+
+def refused(name: str, content: bytes) -> str:
+    with pytest.raises(UsageError) as error:
+        read_pairs(name, content)
+    message = str(error.value)
+    assert "\n" not in message
+    assert len(message) < 900
+    return message

@@ -1,0 +1,160 @@
+"""What each rank of test_ranks.py runs: two optimizer steps on uneven work, with a checkpoint between them.
+
+`python -m torch.distributed.run --standalone --nproc-per-node 2 tests/support/rank_worker.py FOLDER ddp|fsdp|fail`
+"""
+
+import copy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rlcorr.train.learner.policy import Policy
+from rlcorr.train.learner.ranks import (
+    Ranks,
+    accumulate,
+    clip_gradients,
+    full_optimizer_state,
+    full_state,
+    gather,
+    load_state,
+    shared_out,
+    start_ranks,
+    stop_ranks,
+    sum_over_ranks,
+)
+from rlcorr.train.rollout.engine import Samples, to_batch
+from rlcorr.types import TokenBatch
+
+PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10], [1, 3], [1, 9, 9]]
+RESPONSES = [[4, 2], [9, 8, 7, 6], [5], [3, 3, 2], [10, 4, 8, 6, 7, 2]]
+TOKENS = 16
+
+# Rank 0 has three micro-batches; rank 1 has one, and two in which every token is masked.
+MICROBATCHES = [([0, 1], 1), ([2], 1), ([3], 1)], [([4], 1), ([0], 0), ([0], 0)]
+MAX_NORM = 0.5  # far below the gradient's norm: every step clips
+
+
+def small_policy(seed: int) -> Policy:
+    """Two layers of width 16 with tied embeddings, and a critic on two layers of its own; in float64, so that only a
+    wrong sum can differ, not its order."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=True, initializer_range=0.3,
+    )  # fmt: skip
+    policy = Policy(Qwen2ForCausalLM(config), "separate")
+    assert policy.value_head is not None
+    nn.init.normal_(policy.value_head.weight)
+    return policy.double()
+
+
+def adam(policy: nn.Module) -> torch.optim.AdamW:
+    """A large epsilon: Adam's first step is otherwise the sign of the gradient, of rounding where it is zero."""
+    return torch.optim.AdamW(policy.parameters(), lr=0.01, eps=1e-3, weight_decay=0.0)
+
+
+def rows_of(rows: Sequence[int]) -> TokenBatch:
+    responses = [RESPONSES[row] for row in rows]
+    samples = Samples(responses, [[0.0] * len(response) for response in responses])
+    return to_batch([PROMPTS[row] for row in rows], samples, torch.device("cpu"))
+
+
+def loss_of(module: nn.Module, rows: Sequence[int], weight: float = 1) -> Tensor:
+    """The part of these rows in the mean over all tokens of −log π + (V − 1)²."""
+    batch = rows_of(rows)
+    scores: Any = module(batch, 1.0)
+    each = (scores.values - 1) ** 2 - scores.log_probs
+    return weight * (each * batch.response_mask).sum() / TOKENS
+
+
+def shared_step(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
+    """One step of all ranks together: loss, whole gradient, norm, the state afterwards, and a norm of the gradient that
+    lies on this rank after each micro-batch."""
+    optimizer.zero_grad()
+    total, local = torch.zeros((), dtype=torch.float64), []
+    mine = MICROBATCHES[ranks.rank]
+    for number, (rows, weight) in enumerate(mine, 1):
+        with accumulate(module, last=number == len(mine)):
+            loss = loss_of(module, rows, weight)
+            (loss * ranks.size).backward()
+        total += loss.detach()
+        local.append(sum(float(p.grad.norm()) for p in module.parameters() if p.grad is not None))
+    gradients = {name.removeprefix("module."): whole(p.grad) for name, p in module.named_parameters()}
+    norm = clip_gradients(module, MAX_NORM)
+    optimizer.step()
+    state = {name: tensor.clone() for name, tensor in full_state(module).items()}
+    return {"loss": sum_over_ranks(ranks, total), "gradients": gradients, "norm": norm, "state": state, "local": local}
+
+
+def whole(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+
+
+@torch.no_grad()
+def log_probs(module: nn.Module) -> Tensor:
+    batch = rows_of(range(5))
+    scores: Any = module(batch, 1.0)
+    return torch.where(batch.response_mask, scores.log_probs, 0)
+
+
+def resumed(
+    checkpoint: tuple[dict[str, Tensor], dict[str, Any]], ranks: Ranks, sharding: Literal["ddp", "fsdp"]
+) -> dict[str, Any]:
+    """The second step of a policy that began elsewhere and then loaded the state after the first."""
+    policy = small_policy(seed=1)
+    module = shared_out(policy, ranks, sharding)
+    optimizer = adam(policy)
+    log_probs(module)  # fsdp may keep what a forward pass has gathered: loading must not leave it in use
+    load_state(module, optimizer, *copy.deepcopy(checkpoint))
+    return {"log_probs": log_probs(module), **shared_step(module, optimizer, ranks)}
+
+
+def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[str, Any]:
+    policy = small_policy(seed=0)
+    module = shared_out(policy, ranks, sharding)
+    optimizer = adam(policy)
+    first = shared_step(module, optimizer, ranks)
+    own = full_state(module), full_optimizer_state(module, optimizer)
+    tensor = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
+    return {
+        "gathered": gather(ranks, {"rank": ranks.rank, "rows": [torch.arange(ranks.rank + 1)] * ranks.rank}),
+        "summed": (sum_over_ranks(ranks, tensor), tensor),
+        "sharded": sum(isinstance(p, DTensor) for p in policy.parameters()),
+        "gathered_alone": sum(isinstance(m, FSDPModule) for m in policy.modules()),
+        "first": first,
+        "optimizer": own[1],
+        "from_own": resumed(own, ranks, sharding),
+        "from_alone": resumed(torch.load(folder / "alone.pt"), ranks, sharding),
+    }
+
+
+@contextmanager
+def started() -> Iterator[Ranks]:
+    ranks = start_ranks()
+    try:
+        yield ranks
+    finally:
+        stop_ranks(ranks)
+
+
+def main(folder: Path, what: str) -> None:
+    with started() as ranks:
+        if what == "fail":
+            if ranks.rank == 1:
+                raise RuntimeError("rank 1 gives up")
+            gather(ranks, "rank 0 waits")
+        else:
+            torch.save(work(ranks, folder, "ddp" if what == "ddp" else "fsdp"), folder / f"rank_{ranks.rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

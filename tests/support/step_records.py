@@ -1,0 +1,50 @@
+"""Recorded steps with every column filled."""
+
+import math
+
+import torch
+
+from rlcorr import TokenBatch
+from rlcorr.records.runs import StepRecord
+
+# Numbers that a detour through text or a wider type would change: subnormal, largest, neighbours of 1, −0, −inf.
+AWKWARD = [-1e-45, -3.4028235e38, -0.99999994, -1.0000001, -0.0, -math.inf]
+
+
+def record(step: int, lengths: tuple[int, ...] = (3, 0, 6, 1)) -> StepRecord:
+    """One response per length, the empty one included; every token column filled."""
+    rows, width = len(lengths), max(lengths)
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    generator = torch.Generator().manual_seed(step)
+
+    def numbers() -> torch.Tensor:
+        return torch.where(mask, -torch.rand(rows, width, generator=generator) * 9, 0)
+
+    rollout = numbers()
+    if width:
+        rollout[lengths.index(width), : len(AWKWARD)] = torch.tensor(AWKWARD[:width])
+    prompts = torch.arange(rows * 2).reshape(rows, 2) + 10 * step
+    prompt_mask = torch.tensor([[b % 2 == 0, True] for b in range(rows)])
+    batch = TokenBatch(
+        response_mask=mask,
+        rollout_log_probs=rollout,
+        old_log_probs=numbers(),
+        ref_log_probs=numbers(),
+        advantages=numbers(),
+        values=numbers(),
+        response_ids=torch.where(mask, torch.arange(rows * width).reshape(rows, width), 0).int(),
+        prompt_ids=torch.where(prompt_mask, prompts, 0).int(),
+        prompt_mask=prompt_mask,
+        rewards=torch.rand(rows, generator=generator),
+        group_ids=torch.arange(rows).int() // 2,
+        policy_versions=torch.full((rows,), step - 1).int(),
+    )
+    return StepRecord(step, batch, [f"prompt {b} – π" for b in range(rows)], ["é" * n for n in lengths])
+
+
+KILLS = 12
+
+
+def long_record(step: int) -> StepRecord:
+    """Big enough that writing takes a while, small enough to stay on one thread of torch."""
+    return record(step, tuple(100 + b % 50 for b in range(60)))

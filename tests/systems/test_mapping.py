@@ -1,0 +1,399 @@
+"""SkyRL's configurations against what SkyRL itself made of them, and our own mapping there and back."""
+
+import json
+import math
+from typing import Any, get_args
+
+import oracle
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import GOLDEN, assert_same_weights, batch, row, rule, tensor, with_rules
+
+from rlcorr.config import (
+    RULE_NAMES,
+    SIGNED,
+    UNCLIPPED,
+    CorrectionConfig,
+    Denominator,
+    LossType,
+    RejectionRule,
+    WeightLevel,
+    WeightMode,
+)
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.systems.mapping import from_dict, from_json, from_skyrl, from_yaml, to_dict, to_json, to_skyrl, to_yaml
+
+SKYRL = GOLDEN["skyrl-main"]
+FRACTIONAL = "fractional_mask"  # a mask that is also a weight: ours is bool
+EMPTY = "zero_length_2x0"  # SkyRL raises
+
+
+# --- SkyRL ---
+
+REFUSED = {"token_mask_low_only"}
+# A token mask before a sequence statistic: SkyRL takes that over what the token mask left.
+IN_SEQUENCE = {"everything", "seq_tis_after_masks"}
+SEQUENCE_RULES = [
+    "geo_default", "geo_wide", "product_default", "product_wide", "outlier", "outlier_tight", "outlier_low_only",
+    "outlier_high_only",
+]  # fmt: skip
+# Where NaN breaks SkyRL; tested below.
+BROKEN = {"nan_in_valid": set(SEQUENCE_RULES), "nan_in_padding_old": {"geo_default", "tis_seq_2", "tis_seq_5"}}
+NAN = {*BROKEN, "old_neginf_valid"}
+
+
+def skyrl_cases(name: str) -> dict[str, Any]:
+    return {case: golden for case, golden in SKYRL["correction"][name].items() if case not in (FRACTIONAL, EMPTY)}
+
+
+@pytest.mark.parametrize("name", sorted(set(SKYRL["configs"]) - REFUSED - IN_SEQUENCE))
+def test_skyrl(name: str) -> None:
+    config = from_skyrl(SKYRL["configs"][name])
+    for case, golden in skyrl_cases(name).items():
+        if name in BROKEN.get(case, ()):
+            continue
+        given = batch(case)
+        result = correct(given, config)
+        assert result.keep_mask.int().tolist() == golden["loss_mask"], case
+        if golden["tis_ratio"] is None:
+            assert torch.equal(result.weights, given.response_mask.to(result.weights.dtype))
+        else:
+            assert_same_weights(result.weights, golden["tis_ratio"], case, given.response_mask)
+
+
+@pytest.mark.parametrize("name", sorted(IN_SEQUENCE))
+def test_skyrl_takes_sequence_statistics_over_what_its_token_mask_left(name: str) -> None:
+    """Two corrections in a row, the second on the mask that the first left, give SkyRL's numbers; one does not."""
+    config = from_skyrl(SKYRL["configs"][name])
+    first = [r for r in config.rollout_rs if r.name in ("seq_min_k1", "seq_max_k1", "token_k1")]
+    then = [r for r in config.rollout_rs if r not in first]
+    assert first
+    assert then
+    differ = set()
+    for case, golden in skyrl_cases(name).items():
+        if case in NAN:
+            continue
+        given = batch(case)
+        left = given.replace(response_mask=correct(given, with_rules(*first)).keep_mask)
+        result = correct(
+            left,
+            CorrectionConfig(
+                rollout_is=config.rollout_is, rollout_is_threshold=config.rollout_is_threshold, rollout_rs=tuple(then)
+            ),
+        )
+        assert result.keep_mask.int().tolist() == golden["loss_mask"], case
+        assert_same_weights(result.weights, golden["tis_ratio"], case, result.keep_mask)
+        if correct(given, config).keep_mask.int().tolist() != golden["loss_mask"]:
+            differ.add(case)
+    assert {"many_short_16x5", "exact_bounds", "zero_placeholder"} <= differ
+
+
+def test_skyrl_token_mask_before_the_sequence_mask_in_numbers() -> None:
+    """Ratios 5 and 1 in a row: SkyRL's token mask drops 5, and the product over what is left is 1, inside [0.5, 2];
+    ours is 5, and the row goes."""
+    config = from_skyrl(SKYRL["configs"]["seq_tis_after_masks"])
+    assert correct(row(5.0, 1.0), config).keep_mask.tolist() == [[False, False]]
+    golden = SKYRL["correction"]["seq_tis_after_masks"]["exact_bounds"]["loss_mask"]
+    assert (sum(map(sum, golden)), int(correct(batch("exact_bounds"), config).keep_mask.sum())) == (7, 4)
+
+
+@pytest.mark.parametrize("name", SEQUENCE_RULES)
+def test_skyrl_keeps_sequences_with_nan(name: str) -> None:
+    """Its comparisons ask whether a row is outside, and NaN is not: the row keeps its 3 tokens, here it loses all."""
+    case = "nan_in_valid"
+    golden = torch.tensor(SKYRL["correction"][name][case]["loss_mask"]).bool()
+    given = batch(case)
+    assert given.old_log_probs is not None
+    broken = (given.old_log_probs.isnan() & given.response_mask).any(-1)
+    result = correct(given, from_skyrl(SKYRL["configs"][name]))
+    assert golden[broken].sum() == 3
+    assert result.keep_mask[broken].sum() == 0
+    assert torch.equal(result.keep_mask[~broken], golden[~broken])
+
+
+def test_skyrl_lets_nan_out_of_the_padding() -> None:
+    """NaN·0 is NaN: a NaN on padding makes the row's weight NaN, and keeps a row that the geometric mask would drop."""
+    case = "nan_in_padding_old"
+    given = batch(case)
+    for name, cap in (("tis_seq_5", 5.0), ("tis_seq_2", 2.0)):
+        golden = tensor(SKYRL["correction"][name][case]["tis_ratio"])
+        result = correct(given, from_skyrl(SKYRL["configs"][name]))
+        assert golden.isnan().any(-1).tolist() == [True, False]
+        assert result.weights[given.response_mask].isfinite().all()
+        assert result.weights.max() <= cap
+    golden = SKYRL["correction"]["geo_default"][case]["loss_mask"]
+    result = correct(given, from_skyrl(SKYRL["configs"]["geo_default"]))
+    assert (sum(map(sum, golden)), int(result.keep_mask.sum())) == (2, 0)
+
+
+def test_skyrl_token_mask_with_one_bound_is_silently_off() -> None:
+    golden = SKYRL["correction"]["token_mask_low_only"]["holes_mask"]
+    assert golden["loss_mask"] == batch("holes_mask").response_mask.int().tolist()
+    with pytest.raises(
+        UsageError, match="token_mask_is_threshold_high is missing: SkyRL then leaves its token mask off"
+    ):
+        from_skyrl(SKYRL["configs"]["token_mask_low_only"])
+    with pytest.raises(UsageError, match="token_mask_is_threshold_low is missing"):
+        from_skyrl({"token_mask_is_threshold_high": 2.0})
+    one_sided = from_skyrl({"token_mask_is_threshold_low": 0.0, "token_mask_is_threshold_high": 2.0})
+    assert one_sided.rollout_rs == (rule("token_k1", upper=2.0),)
+
+
+VALIDATED = {entry["name"]: entry for entry in SKYRL["validate_cfg"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "mapping"),
+    [
+        ("default", {}),
+        ("tis_token_logprobs_none", {"tis_ratio_type": "token"}),
+        ("token_mask_logprobs_none", {"token_mask_is_threshold_low": 0.5, "token_mask_is_threshold_high": 2.0}),
+        ("outlier_logprobs_none", {"outlier_token_is_threshold_low": 1e-4}),
+        ("deprecated_use_tis", {"use_tis": True, "tis_imp_ratio_cap": 2.5}),
+    ],
+)
+def test_skyrl_accepts(name: str, mapping: dict[str, Any]) -> None:
+    assert VALIDATED[name]["ok"]
+    config = from_skyrl(mapping)
+    assert config.rollout_is == VALIDATED[name]["tis_ratio_type"]
+    assert config.rollout_is_threshold == VALIDATED[name]["token_tis_ratio_clip_high"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mapping", "says"),
+    [
+        ("bad_tis", {"tis_ratio_type": "tokens"}, "unknown tis_ratio_type 'tokens'. Did you mean 'token'"),
+        ("bad_seqmask", {"sequence_mask_metric": "mean"}, "unknown sequence_mask_metric 'mean'.*geometric, product"),
+    ],
+)
+def test_skyrl_refuses_too(name: str, mapping: dict[str, Any], says: str) -> None:
+    assert VALIDATED[name]["error"] == "AssertionError"
+    with pytest.raises(UsageError, match=says):
+        from_skyrl(mapping)
+
+
+def test_skyrl_turns_the_gradient_around_with_its_default_cap() -> None:
+    """use_tis without a cap passes SkyRL's validation with min(ρ, −1) = −1 for every token."""
+    assert VALIDATED["deprecated_use_tis_default_cap"]["ok"]
+    assert VALIDATED["deprecated_use_tis_default_cap"]["token_tis_ratio_clip_high"] == -1.0
+    with pytest.raises(UsageError, match=r"tis_imp_ratio_cap must be > 0; got -1\. .*turns the gradient around"):
+        from_skyrl({"use_tis": True})
+
+
+def test_a_cap_below_1_is_a_cap() -> None:
+    assert from_skyrl({"tis_ratio_type": "token", "token_tis_ratio_clip_high": 0.5}).rollout_is_threshold == 0.5
+
+
+def test_skyrl_accepts_crossed_bounds() -> None:
+    assert VALIDATED["geo_low_gt_high"]["ok"]
+    with pytest.raises(UsageError, match=r"lower bound 1.1 is above upper bound 1.01"):
+        from_skyrl({"sequence_mask_metric": "geometric", "geo_mask_low": 1.1})
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        ({"tis_ratio_typ": "token"}, "Did you mean 'tis_ratio_type'"),
+        ({"use_tis": True, "tis_ratio_type": "sequence"}, "use_tis overrides tis_ratio_type='sequence'"),
+        ({"use_tis": "yes"}, "use_tis must be True or False; got 'yes'"),
+        ({"tis_ratio_type": "token", "token_tis_ratio_clip_high": 0}, "token_tis_ratio_clip_high must be > 0; got 0"),
+        ({"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": None}, "must be a number; got None"),
+        ({"outlier_token_is_threshold_low": "1e-4"}, "write the number 1.0e-4"),
+        ({"outlier_token_is_threshold_high": True}, "must be a number; got True"),
+        ("tis_ratio_type: token", "must be a mapping"),
+    ],
+)  # fmt: skip
+def test_skyrl_mistakes_are_named(mapping: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        from_skyrl(mapping)
+
+
+@pytest.mark.parametrize("name", sorted(set(SKYRL["configs"]) - REFUSED))
+def test_skyrl_there_and_back(name: str) -> None:
+    given = SKYRL["configs"][name]
+    assert to_skyrl(from_skyrl(given)) == SKYRL["off_policy_defaults"] | given
+
+
+def test_one_sided_bounds_for_skyrl() -> None:
+    """A ratio is above 0 and below infinity, so these are no bounds."""
+    written = to_skyrl(with_rules(rule("token_k1", lower=0.5), rule("seq_sum_k1", upper=2.0)))
+    assert (written["token_mask_is_threshold_low"], written["token_mask_is_threshold_high"]) == (0.5, math.inf)
+    assert (written["sequence_mask_metric"], written["product_mask_low"], written["product_mask_high"]) == (
+        "product",
+        0,
+        2,
+    )
+    assert from_skyrl(written) == with_rules(rule("token_k1", lower=0.5), rule("seq_sum_k1", upper=2.0))
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (CorrectionConfig(bypass_mode=True), "no bypass mode; nearest: policy_loss_type rollout_is or dppo"),
+        (CorrectionConfig(loss_type="gspo"), "'gspo' would be lost.*policy_loss_type"),
+        (CorrectionConfig(denominator="kept"), "denominator must be 'fixed'"),
+        (CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True), "must be False"),
+        (CorrectionConfig(rollout_is="geometric"), "no geometric weights"),
+        (CorrectionConfig(rollout_is="token", rollout_is_mode="mask"), "'truncate' and a token_k1 rule"),
+        (CorrectionConfig(rollout_is="sequence", rollout_is_mode="mask"), "'truncate' and a seq_sum_k1 rule"),
+        (CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5), "above only.*got 0.5"),
+        (with_rules(rule("seq_min_k1", 0.5, 2.0)), "outlier veto is a lower bound on seq_min_k1"),
+        (with_rules(rule("seq_max_k1", 0.5, 2.0)), "outlier veto is a lower bound on seq_min_k1"),
+        (with_rules(rule("seq_sum_k1", 0.5, 2.0), rule("seq_mean_k1", 0.9, 1.1)), "one sequence mask"),
+        (with_rules(rule("token_k2", upper=2.0)), "no token_k2; nearest: token_k1"),
+        (with_rules(rule("seq_mean_k3", upper=2.0)), "no seq_mean_k3; nearest: seq_mean_k1"),
+        (with_rules(rule("token_k1_negative", upper=2.0)), "no token_k1_negative; nearest: token_k1"),
+    ],
+)  # fmt: skip
+def test_what_skyrl_cannot_do_is_refused(config: CorrectionConfig, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        to_skyrl(config)
+
+
+# --- our own mapping ---
+
+POSITIVE = st.one_of(st.floats(5e-324, 1e308), st.integers(1, 9), st.just(math.inf))
+
+
+@st.composite
+def rules(draw: st.DrawFn, name: str) -> RejectionRule:
+    divergence = RULE_NAMES[name][1]
+    upper = draw(POSITIVE)
+    if divergence not in SIGNED:
+        return rule(name, upper=7.0 if upper == math.inf or (divergence == "mult_error" and upper < 1) else upper)
+    if divergence == "k1":
+        lower, upper = sorted([draw(POSITIVE), upper])
+    else:
+        lower = -draw(POSITIVE)
+    if upper == math.inf or draw(st.booleans()):
+        return rule(name, lower, upper)
+    return rule(name, None, upper)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> CorrectionConfig:
+    level = draw(st.sampled_from([None, *get_args(WeightLevel)]))
+    loss, bypass = draw(st.sampled_from(get_args(LossType))), draw(st.booleans())
+    if (bypass and level is not None and loss not in UNCLIPPED) or (loss == "reinforce" and not bypass):
+        loss = "gpg"
+    lower, upper = sorted([draw(POSITIVE), draw(POSITIVE)])
+    names = draw(st.lists(st.sampled_from(sorted(RULE_NAMES)), unique=True, max_size=4))
+    return CorrectionConfig(
+        rollout_is=level,
+        rollout_is_threshold=upper,
+        rollout_is_threshold_lower=draw(st.sampled_from([None, lower])),
+        rollout_is_mode=draw(st.sampled_from(get_args(WeightMode))),
+        rollout_is_batch_normalize=level is not None and draw(st.booleans()),
+        rollout_rs=tuple(draw(rules(name)) for name in names),
+        bypass_mode=bypass,
+        loss_type=loss,
+        denominator=draw(st.sampled_from(get_args(Denominator))),
+    )
+
+
+@oracle.examples(400)
+@given(configs())
+def test_there_and_back(config: CorrectionConfig) -> None:
+    assert from_dict(to_dict(config)) == config
+    assert from_yaml(to_yaml(config)) == config
+    assert from_json(to_json(config)) == config
+    strict = json.loads(to_json(config), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert strict == to_dict(config)
+
+
+def test_the_mapping_is_readable() -> None:
+    config = CorrectionConfig(
+        rollout_is="token",
+        rollout_is_threshold=math.inf,
+        rollout_rs=(rule("seq_mean_k1", 0.999, 1.001), rule("seq_min_k1", lower=1e-5)),
+    )
+    assert to_dict(config) == {
+        "rollout_is": "token",
+        "rollout_is_threshold": "inf",
+        "rollout_is_threshold_lower": None,
+        "rollout_is_mode": "truncate",
+        "rollout_is_batch_normalize": False,
+        "rollout_rs": [
+            {"rule": "seq_mean_k1", "lower": 0.999, "upper": 1.001},
+            {"rule": "seq_min_k1", "lower": 1e-5},
+        ],
+        "bypass_mode": False,
+        "loss_type": "ppo_clip",
+        "denominator": "fixed",
+    }
+    assert to_yaml(config) == (
+        "rollout_is: token\n"
+        "rollout_is_threshold: inf\n"
+        "rollout_is_threshold_lower: null\n"
+        "rollout_is_mode: truncate\n"
+        "rollout_is_batch_normalize: false\n"
+        "rollout_rs:\n"
+        "- rule: seq_mean_k1\n"
+        "  lower: 0.999\n"
+        "  upper: 1.001\n"
+        "- rule: seq_min_k1\n"
+        "  lower: 1.0e-05\n"
+        "bypass_mode: false\n"
+        "loss_type: ppo_clip\n"
+        "denominator: fixed\n"
+    )
+    assert to_json(config).startswith('{\n  "rollout_is": "token",\n  "rollout_is_threshold": "inf",\n')
+
+
+def test_defaults_may_be_left_out() -> None:
+    assert from_yaml("{}") == CorrectionConfig()
+    assert from_yaml("rollout_rs: [{rule: token_k2, upper: 3}]") == with_rules(rule("token_k2", upper=3.0))
+    assert from_yaml("rollout_is: token\nrollout_is_threshold: .inf").rollout_is_threshold == math.inf
+    assert from_json('{"rollout_is": "token", "rollout_is_threshold": Infinity}').rollout_is_threshold == math.inf
+
+
+def test_yaml_reads_an_exponent_without_a_dot_as_text() -> None:
+    text = "rollout_rs: [{rule: seq_min_k1, lower: 1e-4}]"
+    assert yaml.safe_load(text)["rollout_rs"][0]["lower"] == "1e-4"
+    with pytest.raises(UsageError, match=r"lower of seq_min_k1 is the text '1e-4': write the number 1.0e-4"):
+        from_yaml(text)
+    assert from_yaml(text.replace("1e-4", "1.0e-4")) == with_rules(rule("seq_min_k1", lower=1e-4))
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        ({"rollout_iss": "token"}, r"unknown key of a correction 'rollout_iss'. Did you mean 'rollout_is'"),
+        ({"rollout_is": "tokens"}, "Did you mean 'token'"),
+        ({"rollout_is_threshold": None}, "rollout_is_threshold must be a number; got None"),
+        ({"rollout_is_threshold": "2.0"}, "write the number 2.0, without quotes"),
+        ({"rollout_is_threshold": "two"}, "must be a number; got 'two'"),
+        ({"rollout_is_threshold_lower": True}, "must be a number; got True"),
+        ({"rollout_is_threshold": float("nan")}, "must be > 0; got nan"),
+        ({"rollout_is_mode": "clip"}, "unknown rollout_is_mode 'clip'"),
+        ({"bypass_mode": "no"}, "bypass_mode must be True or False; got 'no'"),
+        ({"rollout_rs": {"rule": "token_k1"}}, "must be a list of rules"),
+        ({"rollout_rs": "token_k1"}, "must be a list of rules"),
+        ({"rollout_rs": ["token_k1"]}, "a rejection rule must be a mapping"),
+        ({"rollout_rs": [{"upper": 2.0}]}, "needs a name"),
+        ({"rollout_rs": [{"rule": ["token_k1"], "upper": 2.0}]}, "needs a name"),
+        ({"rollout_rs": [{"rule": "token_k1", "uper": 2.0}]}, "Did you mean 'upper'"),
+        ({"rollout_rs": [{"rule": "seq_men_k1", "upper": 2.0}]}, "Did you mean 'seq_mean_k1'"),
+        ({"rollout_rs": [{"rule": "token_k1"}]}, "token_k1 has no bound"),
+        ({"rollout_rs": [{"rule": "token_k1", "upper": None}]}, "upper of token_k1 must be a number; got None"),
+        ({"rollout_rs": [{"rule": "token_k2", "lower": 1.0, "upper": 2.0}]}, "only an upper bound"),
+        (None, "a correction must be a mapping of names to values; got None"),
+        ([], "a correction must be a mapping"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(mapping: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        from_dict(mapping)
+
+
+def test_text_that_is_no_yaml_and_no_json() -> None:
+    with pytest.raises(UsageError, match=r"this is not YAML: .*line 1"):
+        from_yaml("rollout_rs: [")
+    with pytest.raises(UsageError, match="must be a mapping of names to values; got None"):
+        from_yaml("")
+    with pytest.raises(UsageError, match=r"this is not JSON: .*line 1"):
+        from_json("{rollout_is: token}")

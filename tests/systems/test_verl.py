@@ -1,0 +1,408 @@
+"""verl's configurations against what verl itself made of them: thresholds, errors, presets, and masks and weights."""
+
+import math
+from typing import Any
+
+import oracle
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import GOLDEN, VERL, assert_same_weights, batch, row, rule, with_rules
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.systems.verl import RULES, dotted, from_verl, inverse, to_verl
+
+V070 = GOLDEN["verl-v070"]
+PR6800 = GOLDEN["verl-pr6800"]
+FRACTIONAL = "fractional_mask"  # a mask that is also a weight: ours is bool
+
+
+def assert_as_verl_did(config: CorrectionConfig, cases: dict[str, Any]) -> int:
+    """The golden masks, and weights where there are some; returns how many cases were compared."""
+    compared = 0
+    for case, golden in cases.items():
+        if case == FRACTIONAL or "error" in golden:
+            continue
+        compared += 1
+        given = batch(case)
+        result = correct(given, config)
+        if golden.get("mask") is not None:
+            assert result.keep_mask.int().tolist() == golden["mask"], case
+        if golden.get("weights") is not None:
+            assert_same_weights(result.weights, golden["weights"], case, given.response_mask)
+    return compared
+
+
+# --- verl: thresholds, names, errors ---
+
+# What verl accepts and ours refuses; each has a test below that says why.
+NOT_A_NUMBER = {"0.5_2_0", "nan"}
+
+
+@pytest.mark.parametrize("entry", VERL["threshold_parsing"]["is"], ids=lambda e: repr(e["spec"]))
+def test_verl_weight_threshold(entry: dict[str, Any]) -> None:
+    mapping = {"rollout_is": "token", "rollout_is_threshold": entry["spec"]}
+    if "error" in entry or entry["spec"] in NOT_A_NUMBER:
+        with pytest.raises(UsageError, match="rollout_is_threshold"):
+            from_verl(mapping)
+        return
+    upper, lower = entry["result"]
+    config = from_verl(mapping)
+    assert config.rollout_is_threshold == float(upper)
+    assert config.rollout_is_threshold_lower == lower
+    assert config.rollout_is_mode == ("truncate" if lower is None else "mask")
+
+
+@pytest.mark.parametrize("entry", VERL["threshold_parsing"]["rs"], ids=lambda e: f"{e['options']}-{e['spec']!r}")
+def test_verl_rejection_threshold(entry: dict[str, Any]) -> None:
+    """verl's k1 bounds [a, b] are on 1/r, so ours are [1/b, 1/a]; k2 and k3 have an upper bound on both sides."""
+    mapping = {"rollout_rs": ",".join(entry["options"]), "rollout_rs_threshold": entry["spec"]}
+    if "error" in entry or entry["spec"] in NOT_A_NUMBER or entry["spec"] == "inf":
+        with pytest.raises(UsageError):
+            from_verl(mapping)
+        return
+    rules = from_verl(mapping).rollout_rs
+    assert [rule.name for rule in rules] == entry["options"]
+    for got in rules:
+        lower, upper = (entry["result"][got.name][side] for side in ("lower", "upper"))
+        if got.divergence == "k1":
+            lower, upper = 1 / float(upper) or None, 1 / float(lower)
+        assert got.lower == (None if lower is None else pytest.approx(lower, rel=1e-15))
+        assert got.upper == pytest.approx(upper, rel=1e-15)
+
+
+def test_verl_reads_two_underscores_as_digits() -> None:
+    """verl splits "0.5_2_0" at the first "_" and Python's float takes "2_0" for 20: a band of 0.5 to 20."""
+    golden = {
+        e["spec"]: e["result"] for e in VERL["threshold_parsing"]["is"] if "result" in e and isinstance(e["spec"], str)
+    }
+    assert golden["0.5_2_0"] == [20, 0.5]
+    with pytest.raises(UsageError, match=r"lower_upper.*got '0.5_2_0'"):
+        from_verl({"rollout_is": "token", "rollout_is_threshold": "0.5_2_0"})
+
+
+def test_verl_accepts_nan_thresholds() -> None:
+    """NaN bounds give NaN weights, or reject everything."""
+    golden = {repr(e["spec"]): e["result"] for e in VERL["threshold_parsing"]["is"] if "result" in e}
+    assert golden["'nan'"] == ["nan", None]
+    with pytest.raises(UsageError, match="must be > 0; got nan"):
+        from_verl({"rollout_is": "sequence", "rollout_is_threshold": "nan"})
+    with pytest.raises(UsageError, match="finite and ≥ 1; got nan"):
+        from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "nan"})
+    with pytest.raises(UsageError, match="must be > 0; got nan"):
+        from_verl({"rollout_rs": "seq_max_k2", "rollout_rs_threshold": "nan"})
+
+
+def test_verl_accepts_an_infinite_k2_bound_which_rejects_nothing() -> None:
+    golden = [e for e in VERL["threshold_parsing"]["rs"] if e["options"] == ["token_k2"] and e["spec"] == "inf"]
+    assert golden[0]["result"]["token_k2"]["upper"] == "inf"
+    with pytest.raises(UsageError, match="token_k2 has no bound"):
+        from_verl({"rollout_rs": "token_k2", "rollout_rs_threshold": "inf"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "verl"),
+    [(0, "ZeroDivisionError"), ("abc", "ValueError"), (True, "ValueError")],
+)
+def test_verl_dies_of_its_own_arithmetic_on_k1_thresholds(spec: Any, verl: str) -> None:
+    """0 divides by zero, "abc" and True fail inside float(); ours names the key and the value."""
+    golden = [
+        e for e in VERL["threshold_parsing"]["rs"] if e["options"] == ["token_k1"] and repr(e["spec"]) == repr(spec)
+    ]
+    assert golden[0]["error"] == verl
+    with pytest.raises(UsageError, match="rollout_rs_threshold of token_k1"):
+        from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": spec})
+
+
+ENTRIES = [entry["kwargs"] for entry in VERL["entry_errors"] if "error" in entry and "kwargs" in entry]
+
+
+@pytest.mark.parametrize("mapping", [e for e in ENTRIES if e.get("rollout_rs") != "binary_kl"], ids=repr)
+def test_verl_entry_errors(mapping: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        from_verl(mapping)
+
+
+def test_binary_kl_is_read_as_in_pull_request_6800() -> None:
+    mapping = {"rollout_rs": "binary_kl", "rollout_rs_threshold": 2.0}
+    assert mapping in ENTRIES  # verl main does not know it
+    assert from_verl(mapping).rollout_rs == (rule("token_binary_kl", upper=2.0),)
+    band = {"rollout_rs": "binary_kl", "rollout_rs_threshold": "0.5_2.0"}
+    assert band in [e["kwargs"] for e in PR6800["errors"]]
+    with pytest.raises(UsageError, match="one upper bound"):
+        from_verl(band)
+
+
+def test_verl_computes_no_weights_where_their_threshold_is_null() -> None:
+    golden = VERL["entry_errors"][1]
+    assert golden["kwargs"] == {"rollout_is": "token", "rollout_is_threshold": None}
+    assert golden["weights_is_none"]
+    with pytest.raises(UsageError, match="rollout_is_threshold is null: verl then computes no weights"):
+        from_verl(golden["kwargs"])
+    assert from_verl({"rollout_is": None, "rollout_is_threshold": None}) == CorrectionConfig()
+
+
+def test_verl_computes_weights_that_bypass_ppo_clip_never_applies() -> None:
+    mapping = {"rollout_is": "token", "bypass_mode": True}
+    for written in (mapping, mapping | {"loss_type": "ppo_clip"}):
+        with pytest.raises(
+            UsageError, match=r"metrics only.*correct twice.*rollout_is to null, or loss_type to reinforce"
+        ):
+            from_verl(written)
+    assert from_verl(mapping | {"loss_type": "reinforce"}).rollout_is == "token"
+
+
+def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
+    """Unquoted, 0.5_2 is 0.52: a cap of 0.52 where a band of 0.5 to 2 was meant. Two dots make it text."""
+    mapping = yaml.safe_load("{rollout_is: token, rollout_is_threshold: 0.5_2}")
+    assert mapping["rollout_is_threshold"] == 0.52
+    config = from_verl(mapping)
+    assert (config.rollout_is_threshold, config.rollout_is_mode) == (0.52, "truncate")
+    config = from_verl(yaml.safe_load("{rollout_is: token, rollout_is_threshold: 0.5_2.0}"))
+    assert (config.rollout_is_threshold_lower, config.rollout_is_threshold, config.rollout_is_mode) == (
+        0.5,
+        2.0,
+        "mask",
+    )
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        ({"rollout_is_treshold": 2.0}, r"unknown key .* 'rollout_is_treshold'. Did you mean 'rollout_is_threshold'"),
+        ({"rollout_is": "sequnce"}, "Did you mean 'sequence'"),
+        ({"rollout_rs": "seq_mean_k", "rollout_rs_threshold": 2.0}, "Did you mean 'seq_mean_k"),
+        ({"rollout_rs": "token", "rollout_rs_threshold": 2.0}, r"v0.7.0.*version='0.7.0', or write token_k1"),
+        ({"bypass_mode": True, "loss_type": "gspo"}, "unknown loss_type of verl's rollout correction 'gspo'"),
+        ({"loss_type": "reinforce"}, "needs bypass_mode=True"),
+        ({"bypass_mode": "yes"}, "bypass_mode must be True or False; got 'yes'"),
+        ({"rollout_is_batch_normalize": True}, "nothing to normalise"),
+        ({"rollout_rs": "token_k1,seq_max_k2,token_k3", "rollout_rs_threshold": "2,3"}, "1 or 3 thresholds; got '2,3'"),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "inf"}, "must be finite and ≥ 1; got inf"),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "1.4_0.6"}, "0 < lower ≤ upper; got '1.4_0.6'"),
+        ([("rollout_is", "token")], "must be a mapping"),
+        ({"rollout_is": "token", "rollout_is_threshold_lower": 0.5}, "Did you mean 'rollout_is_threshold'"),
+    ],
+)  # fmt: skip
+def test_verl_mistakes_are_named(mapping: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        from_verl(mapping)
+
+
+def test_duplicate_options_count_once_as_in_verl() -> None:
+    mapping = {"rollout_rs": "token_k2, token_k2,", "rollout_rs_threshold": "0.5"}
+    assert from_verl(mapping).rollout_rs == (rule("token_k2", upper=0.5),)
+
+
+# --- verl: what was configured is what is applied ---
+
+
+@pytest.mark.parametrize("name", VERL["presets"])
+def test_verl_presets(name: str) -> None:
+    config = from_verl(VERL["presets"][name])
+    assert assert_as_verl_did(config, VERL["pipeline"][name]) >= 18
+    assert to_verl(config) == VERL["presets"][name]
+
+
+@pytest.mark.parametrize("options", VERL["is"])
+def test_verl_weights(options: str) -> None:
+    assert assert_as_verl_did(from_verl(VERL["is"][options]["config"]), VERL["is"][options]["cases"]) >= 16
+
+
+@pytest.mark.parametrize("options", VERL["rs"])
+def test_verl_rejection(options: str) -> None:
+    assert assert_as_verl_did(from_verl(VERL["rs"][options]["config"]), VERL["rs"][options]["cases"]) >= 20
+
+
+def test_verl_pull_request_6800() -> None:
+    fields = PR6800["presets"]["decoupled_token_kpop"]
+    config = from_verl(fields)
+    assert assert_as_verl_did(config, PR6800["pipeline"]["decoupled_token_kpop"]) >= 20
+    assert to_verl(config) == fields
+    for chain in PR6800["rs"].values():
+        assert assert_as_verl_did(from_verl(chain["config"]), chain["cases"]) >= 20
+
+
+def test_k1_bounds_act_on_the_inverse_ratio_in_verl_main_and_on_the_ratio_in_v070() -> None:
+    """0.6 and 1.4: main keeps r in [1/1.4, 1/0.6] = [0.714, 1.667], so 1.5 and not 0.65; v0.7.0 the reverse."""
+    main = from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.4"})
+    assert (main.rollout_rs[0].lower, main.rollout_rs[0].upper) == pytest.approx((0.7142857, 1.6666667))
+    assert correct(row(1.5, 0.65), main).keep_mask.tolist() == [[True, False]]
+    old = from_verl({"rollout_rs": "token", "rollout_rs_threshold": 1.4, "rollout_rs_threshold_lower": 0.6})
+    assert old.rollout_rs == (rule("token_k1", 0.6, 1.4),)
+    assert correct(row(1.5, 0.65), old).keep_mask.tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("number", range(len(V070["runs"])))
+def test_verl_v070(number: int) -> None:
+    run = V070["runs"][number]
+    assert assert_as_verl_did(from_verl(run["kwargs"], version="0.7.0"), {run["case"]: run}) == 1
+
+
+V070_NUMBERS = {  # level of weights, rule, veto, bypass, loss; from the release
+    "decoupled_token_is": ("token", None, None, False, "ppo_clip"),
+    "decoupled_seq_is": ("sequence", None, None, False, "ppo_clip"),
+    "decoupled_seq_is_rs": ("sequence", ("seq_sum_k1", 0.5, 2.0), None, False, "ppo_clip"),
+    "decoupled_geo_rs": (None, ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, False, "ppo_clip"),
+    "bypass_ppo_clip": (None, None, None, True, "ppo_clip"),
+    "bypass_ppo_clip_geo_rs": (None, ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, True, "ppo_clip"),
+    "bypass_pg_is": ("sequence", None, None, True, "reinforce"),
+    "bypass_pg_rs": (None, ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, True, "reinforce"),
+    "geo_rs_seq_tis": ("sequence", ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, False, "ppo_clip"),
+    "bypass_pg_geo_rs_seq_tis": ("sequence", ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, True, "reinforce"),
+    "disabled": (None, None, None, False, "ppo_clip"),
+}
+
+
+@pytest.mark.parametrize("name", V070["presets"])
+def test_verl_v070_presets(name: str) -> None:
+    """Their keys say that they are of v0.7.0."""
+    level, band, veto, bypass, loss = V070_NUMBERS[name]
+    config = from_verl(V070["presets"][name])
+    assert (config.rollout_is, config.bypass_mode, config.loss_type) == (level, bypass, loss)
+    assert (config.rollout_is_threshold, config.rollout_is_threshold_lower) == (2.0, None)
+    expected = [band] * (band is not None) + [("seq_min_k1", veto, math.inf)] * (veto is not None)
+    assert [(r.name, r.lower, r.upper) for r in config.rollout_rs] == [
+        (name, pytest.approx(lower, rel=1e-12), upper) for name, lower, upper in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": 2.0}, "unknown rollout_rs of verl v0.7.0 'token_k1'"),
+        ({"rollout_rs": "geometric"}, "needs rollout_rs_threshold"),
+        ({"rollout_rs": "geometric", "rollout_rs_threshold": 0.9}, "finite and ≥ 1; got 0.9"),
+        ({"rollout_rs": "geometric", "rollout_rs_threshold": "0.9_1.1"}, "must be a number; got '0.9_1.1'"),
+        ({"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}, "must be a number; got '0.5_2.0'"),
+        ({"rollout_token_veto_threshold": "1e-4"}, "write the number 1.0e-4"),
+        ({"rollout_token_veto_threshold": 0.0}, "must be > 0"),
+    ],
+)
+def test_verl_v070_mistakes(mapping: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        from_verl(mapping, version="0.7.0")
+
+
+def test_the_version_of_verl_can_be_told() -> None:
+    with pytest.raises(UsageError, match=r"unknown version of verl '0.8'.*Known: 0.7.0, main"):
+        from_verl({}, version="0.8")
+    with pytest.raises(UsageError, match=r"unknown key .* 'rollout_token_veto_threshold'"):
+        from_verl({"rollout_token_veto_threshold": 1e-4}, version="main")
+
+
+# --- verl: written ---
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (CorrectionConfig(rollout_is="geometric"), "no geometric weights; nearest: rollout_is='sequence'"),
+        (CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5), r"above only.*\(got 0.5\).*'mask'"),
+        (CorrectionConfig(rollout_is="token", rollout_is_mode="mask"), "rollout_is_threshold_lower=1e-9"),
+        (CorrectionConfig(denominator="kept"), "denominator='kept'; nearest: 'fixed'"),
+        (CorrectionConfig(loss_type="gspo"), "loss_mode=gspo"),
+        (CorrectionConfig(loss_type="dual_clip"), "loss_mode=vanilla"),
+        (CorrectionConfig(loss_type="gpg", bypass_mode=True), "nearest: loss_type='reinforce'"),
+        (CorrectionConfig(loss_type="gpg"), "loss_mode=gpg"),
+        (with_rules(rule("token_k1", lower=0.5)), "always has an upper bound on r; nearest: upper=1e9"),
+        (with_rules(rule("seq_min_k1", lower=1e-4)), "no rule seq_min_k1; nearest: seq_max_k2"),
+        (with_rules(rule("seq_max_k1", upper=100.0)), "no rule seq_max_k1; nearest: seq_max_k2"),
+        (with_rules(rule("token_prob_diff", -0.2, 0.2)), "no rule token_prob_diff; nearest: .*dppo_tv"),
+        (with_rules(rule("token_signed_kl", -0.05, 0.05)), "nearest: token_binary_kl"),
+        (with_rules(rule("seq_mean_tv", upper=2.0)), "nearest: the same rule with k2"),
+        (with_rules(rule("seq_mean_mult_error", upper=2.0)), "nearest: the same rule with k2, upper"),
+        (with_rules(rule("seq_max_binary_kl", upper=2.0)), "no rule seq_max_binary_kl; nearest: token_binary_kl"),
+        (with_rules(rule("seq_mean_k1_negative", lower=0.9)), "do not look at advantages.*nearest: seq_mean_k1"),
+    ],
+)  # fmt: skip
+def test_what_verl_cannot_do_is_refused(config: CorrectionConfig, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        to_verl(config)
+
+
+def test_verl_text() -> None:
+    """1/0.8 = 1.25 and 1/2 = 0.5; without a lower bound on r, verl's upper one is infinite."""
+    config = CorrectionConfig(
+        rollout_is="token",
+        rollout_is_threshold=5,
+        rollout_is_threshold_lower=1e-5,
+        rollout_is_mode="mask",
+        rollout_rs=(
+            rule("token_k1", 0.8, 2.0),
+            rule("seq_sum_k1", upper=4.0),
+            rule("seq_mean_k3", upper=0.01),
+            rule("token_binary_kl", upper=2.0),
+        ),
+    )
+    assert to_verl(config) == {
+        "rollout_is": "token",
+        "rollout_is_threshold": "1.0e-05_5.0",
+        "rollout_is_batch_normalize": False,
+        "rollout_rs": "token_k1,seq_sum_k1,seq_mean_k3,binary_kl",
+        "rollout_rs_threshold": "0.5_1.25,0.25_inf,0.01,2.0",
+        "bypass_mode": False,
+        "loss_type": "ppo_clip",
+    }
+    assert from_verl(to_verl(config)) == config
+    unbounded = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
+    assert to_verl(unbounded)["rollout_is_threshold"] == "inf"
+    assert from_verl(to_verl(unbounded)) == unbounded
+
+
+BOUND = st.integers(1, 10**6).map(lambda k: k / 1000)
+
+
+@st.composite
+def what_verl_can_do(draw: st.DrawFn) -> CorrectionConfig:
+    names = draw(st.lists(st.sampled_from(sorted(RULES.values())), unique=True, max_size=3))
+    rules = []
+    for name in names:
+        lower, upper = sorted([draw(BOUND), draw(BOUND)])
+        rules.append(rule(name, lower if "k1" in name and draw(st.booleans()) else None, upper))
+    level = draw(st.sampled_from([None, "token", "sequence"]))
+    lower, upper = sorted([draw(BOUND), draw(BOUND)])
+    masked = level is not None and draw(st.booleans())
+    bypass = draw(st.booleans())
+    return CorrectionConfig(
+        rollout_is=level,  # pyright: ignore[reportArgumentType]
+        rollout_is_threshold=2.0 if level is None else upper,
+        rollout_is_threshold_lower=lower if masked else None,
+        rollout_is_mode="mask" if masked else "truncate",
+        rollout_is_batch_normalize=level is not None and draw(st.booleans()),
+        rollout_rs=tuple(rules),
+        bypass_mode=bypass,
+        loss_type="reinforce" if bypass and (level is not None or draw(st.booleans())) else "ppo_clip",
+    )
+
+
+@oracle.examples(300)
+@given(what_verl_can_do())
+def test_verl_there_and_back(config: CorrectionConfig) -> None:
+    written = to_verl(config)
+    assert from_verl(written) == config
+    unquoted = "\n".join(f"{key}: {'null' if value is None else value}" for key, value in written.items())
+    assert yaml.safe_load(unquoted) == written, "bounds survive YAML even without quotes"
+
+
+@oracle.examples(300)
+@given(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300))
+def test_a_pair_of_bounds_is_never_a_yaml_number(lower: float, upper: float) -> None:
+    """repr(1e16) is 1e+16, and YAML takes 0.5_1e+16 for one number."""
+    assert yaml.safe_load("0.5_1e+16") == 0.51e16
+    text = f"{dotted(lower)}_{dotted(upper)}"
+    assert yaml.safe_load(text) == text
+    assert [float(part) for part in text.split("_")] == [lower, upper]
+
+
+@oracle.examples(300)
+@given(st.floats(1e-300, 1e300))
+def test_inverse_is_one_over_x_in_few_digits(x: float) -> None:
+    assert inverse(x) == pytest.approx(1 / x, rel=1e-15)
+
+
+def test_inverse_gives_back_the_digits_that_were_written() -> None:
+    assert [inverse(1 / x) for x in (0.999, 1.001, 0.6, 1.4, 3.0, 7.0)] == [0.999, 1.001, 0.6, 1.4, 3.0, 7.0]

@@ -1,0 +1,99 @@
+"""What a learner is told about an answer. The expected sentences are written out."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcorr.teaching.check import Exercise, Mistake, check, difference, problem
+
+NAN = float("nan")
+A = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return torch.tensor([2 * v for v in x.tolist()], dtype=torch.float64)
+
+
+DOUBLE = Exercise(
+    expected=doubled,
+    cases=((A,), (torch.tensor([3.0], dtype=torch.float64),)),
+    mistakes=(Mistake(lambda x: x**2, "That is the square."), Mistake(lambda x: x + 1, "That adds one.")),
+    equivalents=(lambda x: x + x,),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda x: x + x, None),
+        (lambda x: (2 * x).float(), None),  # another precision is no mistake
+        (lambda x: x**2, "That is the square.\nIn call 1 of 2: \n  yours    [1, 4, 16]\n  expected [2, 4, 8]"),
+        (lambda x: -2 * x, "In call 1 of 2: the sign is turned. \n  yours    [-2, -4, -8]\n  expected [2, 4, 8]"),
+        (lambda x: x, "In call 1 of 2: yours is 0.5 times what is expected. \n  yours    [1, 2, 4]\n"
+                      "  expected [2, 4, 8]"),
+        (lambda x: 0.5 / x, "In call 1 of 2: upside down: yours is 1/x of it. \n  yours    [0.5, 0.25, 0.125]\n"
+                            "  expected [2, 4, 8]"),
+        (lambda x: x.sum(), "In call 1 of 2: the shape must be (3,); yours is ()."),
+        (lambda x: "2", "In call 1 of 2: expected a tensor; yours is '2'."),
+        (lambda x: x > 0, "In call 1 of 2: expected numbers; yours are torch.bool."),
+        (lambda x: torch.tensor([2.0, NAN, 8.0]), "In call 1 of 2: nan leaked in: padding may hold anything, so use "
+                                                  "the mask. \n  yours    [2, nan, 8]\n  expected [2, 4, 8]"),
+        (lambda x: torch.tensor([2.0, 4.0, 8.0]), "In call 2 of 2: the shape must be (1,); yours is (3,)."),
+        (lambda x: x.mul_(2), "In call 1 of 2 your function changed what it was given. Make a new tensor instead."),
+        (lambda x: None, "Nothing came back: is there a return?"),
+    ],
+)  # fmt: skip
+def test_what_a_learner_reads(answer: Any, says: str | None) -> None:
+    assert problem(answer, DOUBLE) == says
+
+
+def test_the_cases_stay_as_they_are() -> None:
+    problem(lambda x: x.mul_(2), DOUBLE)
+    assert A.tolist() == [1.0, 2.0, 4.0]
+
+
+def test_what_the_answer_raises_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError):
+        problem(lambda x: 1 / 0, DOUBLE)
+
+
+def test_check_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    def unwritten(x: Tensor) -> Tensor:
+        raise NotImplementedError("write unwritten.")
+
+    check(unwritten, DOUBLE)
+    check(doubled, DOUBLE)
+    assert capsys.readouterr().out == "Not yet: write unwritten.\nRight.\n"
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "says"),
+    [
+        (1.0 + 1e-7, 1.0, None),
+        (1.0 + 1e-5, 1.0, "yours is 1.00001, expected 1."),
+        (1e7 + 1, 1e7, None),  # the tolerance is relative for large numbers
+        (NAN, NAN, None),
+        (float("inf"), float("inf"), None),
+        (float("inf"), 1.0, "yours is inf, expected 1."),
+        (2, 3, "yours is 2, expected 3."),
+        ("a", "a", None),
+        ("a", "b", "yours is 'a', expected 'b'."),
+        (True, False, "yours is True, expected False."),
+        (1, True, "expected truths; yours are torch.int64."),
+        ((1, 2), (1, 3), "at [1], yours is 2, expected 3."),
+        ((1,), (1, 3), "expected 2 things, one after the other; yours is (1,)."),
+        ({"x": 1}, {"x": 2}, "at ['x'], yours is 1, expected 2."),
+        ({"y": 1}, {"x": 2}, "expected a dict with ['x']; yours is {'y': 1}."),
+        (torch.zeros(100), torch.ones(100), "100 of 100 values differ; the first, at [0], is 0, expected 1."),
+    ],
+)  # fmt: skip
+def test_the_first_difference(got: Any, wanted: Any, says: str | None) -> None:
+    assert difference(got, wanted, 1e-6) == says
+
+
+def test_only_a_part_may_count() -> None:
+    exercise = Exercise(lambda x: 4.0, ((1.0,),), (), (), part=lambda result: result > 3)
+    assert problem(lambda x: 5.0, exercise) is None
+    assert problem(lambda x: 2.0, exercise) == "In call 1 of 1: yours is False, expected True."

@@ -1,0 +1,261 @@
+"""A configuration written as YAML and read back is the same one; what the command line refuses, a file cannot pass."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import hypothesis.strategies as st
+import pytest
+import tyro
+import yaml
+from hypothesis import given, settings
+
+from rlcorr.command.cli import configured, main
+from rlcorr.config import Aggregation, LossConfig
+from rlcorr.presets import PRESETS
+from rlcorr.records import runs
+from rlcorr.train import config as train_config
+from rlcorr.train.config import AdvantageConfig, OptimConfig, PretrainConfig, RolloutConfig, TrainConfig
+from rlcorr.train.output.config_file import arguments_of, write_config
+
+POSITIVE = st.floats(min_value=0, exclude_min=True, allow_nan=False)  # infinity and the smallest float included
+SHARE = st.floats(min_value=0, max_value=1, exclude_min=True)
+COUNT = st.integers(1, 10**12)
+LITERALS = {name: st.sampled_from(get_args(getattr(train_config, name))) for name in ("Dtype", "KvCacheDtype")}
+
+ROLLOUTS = st.builds(
+    RolloutConfig,
+    engine=st.sampled_from(get_args(train_config.EngineName)),
+    dtype=LITERALS["Dtype"],
+    kv_cache_dtype=LITERALS["KvCacheDtype"],
+    temperature=POSITIVE,
+    top_p=SHARE,
+    trainer_temperature=st.none() | POSITIVE,
+    staleness=COUNT,
+    asynchronous=st.booleans(),
+    stale_lm_head=st.booleans(),
+)
+ADVANTAGES = st.builds(
+    AdvantageConfig,
+    estimator=st.sampled_from(get_args(train_config.Estimator)),
+    critic=st.sampled_from(get_args(train_config.Critic)),
+    gae_lambda=SHARE,
+    whiten=st.booleans(),
+    norm_by_std=st.booleans(),
+    kl_reward_type=st.sampled_from(["k1", "low_var_kl", "k3+"]),
+)
+LOSSES = st.builds(
+    LossConfig,
+    clip_cov_lb=st.floats(max_value=0, allow_nan=False),  # negative infinity included
+    clip_ratio_high=POSITIVE,
+    loss_agg_mode=st.sampled_from(get_args(Aggregation)),
+    loss_scale_factor=st.none() | POSITIVE,
+    use_kl_loss=st.booleans(),
+)
+CONFIGURATIONS = st.builds(
+    TrainConfig,
+    run=st.sampled_from(["", "a b", "007", "null", "yes", "-x", "=", "1e3", "2024-01-01", "ünï: #", "'", "--steps"]),
+    task=st.sampled_from(["addition", "running_sum"]),
+    rollout=ROLLOUTS,
+    advantage=ADVANTAGES,
+    optim=st.builds(OptimConfig, learning_rate=POSITIVE, entropy_coef=SHARE),
+    loss=LOSSES,
+    loss_type=st.sampled_from([None, "kl_cov", "clip_cov", "dual_clip"]),
+    stop_at_accuracy=st.floats(allow_nan=False),
+    samples_per_prompt=st.integers(2, 64),
+    tensorboard=st.booleans(),
+    seed=st.integers(-(10**20), 10**20),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("config_file")
+
+
+def read(path: Path, config_type: Any = TrainConfig) -> Any:
+    return tyro.cli(config_type, args=arguments_of(path, config_type))
+
+
+@settings(deadline=None, max_examples=25)
+@given(config=CONFIGURATIONS)
+def test_the_trainers_configuration_comes_back(folder: Path, config: TrainConfig) -> None:
+    write_config(folder / "run.yaml", config)
+    assert read(folder / "run.yaml") == config
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_comes_back(folder: Path, preset: str) -> None:
+    config = TrainConfig(preset=preset)
+    write_config(folder / "run.yaml", config)
+    assert read(folder / "run.yaml") == config
+
+
+@dataclass(frozen=True)
+class Inner:
+    ratio: float = 0.5
+    on: bool = True
+    mode: Literal["a", "b"] | None = None
+
+
+@dataclass(frozen=True)
+class Outer:
+    """The kinds of fields that the trainer's configuration has not, or not yet."""
+
+    inner: Inner = field(default_factory=lambda: Inner(on=False, ratio=2.0))
+    maybe: bool | None = None
+    path: Path | None = None
+    pair: tuple[float, int] = (0.9, 2)
+    names: tuple[str, ...] = ("x",)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    config=st.builds(
+        Outer,
+        inner=st.builds(Inner, ratio=st.floats(allow_nan=False), mode=st.sampled_from(["a", "b", None])),
+        maybe=st.sampled_from([True, False, None]),
+        path=st.sampled_from([None, Path("a b/c"), runs.ROOT / "x", Path("/tmp/y")]),
+        pair=st.tuples(st.floats(allow_nan=False), st.integers()),
+        names=st.lists(st.sampled_from(["a", "b c", "1", "true", "None"]), max_size=3).map(tuple),
+    )
+)
+def test_other_kinds_of_fields_come_back(folder: Path, config: Outer) -> None:
+    write_config(folder / "outer.yaml", config)
+    assert read(folder / "outer.yaml", Outer) == config
+
+
+def test_the_file_holds_every_value_and_no_path_of_this_machine(folder: Path) -> None:
+    write_config(folder / "run.yaml", TrainConfig(steps=7))
+    text = (folder / "run.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    assert list(content) == [f.name for f in dataclasses.fields(TrainConfig)]
+    assert list(content["rollout"]) == [f.name for f in dataclasses.fields(RolloutConfig)]
+    assert content["steps"] == 7
+    assert content["model"] == "$RLCORR_RUNS/warm_start/checkpoint"
+    assert str(runs.ROOT) not in text
+
+
+def file(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_with_some_keys_leaves_the_others_as_they_are(folder: Path) -> None:
+    # loss starts from the trainer's default, not from LossConfig's, whose use_kl_loss is False.
+    path = file(folder, "steps: 3\nloss: {clip_ratio_low: 0.1}\noptim:\n  learning_rate: 3e-4\n")
+    expected = TrainConfig(steps=3, loss=LossConfig(use_kl_loss=True, clip_ratio_low=0.1))
+    assert read(path) == expected
+
+
+def test_infinity_may_be_written_in_both_ways(folder: Path) -> None:
+    assert read(file(folder, "stop_at_accuracy: .inf")).stop_at_accuracy == math.inf
+    assert read(file(folder, "stop_at_accuracy: inf")).stop_at_accuracy == math.inf
+
+
+@pytest.mark.parametrize("place", [0, 2, 4, 6], ids=lambda place: f"after {place} words")
+def test_the_command_line_overrides_the_file(folder: Path, place: int) -> None:
+    text = "steps: 9\nseed: 5\ntensorboard: false\nrollout: {dtype: float32, stale_lm_head: true}"
+    options = ["--steps", "10", "--tensorboard", "--rollout.no-stale-lm-head", "--rollout.top-k", "4"]
+    options[place:place] = ["--config", str(file(folder, text))]
+    config = configured(TrainConfig, options, "rlcorr")
+    expected = TrainConfig(steps=10, seed=5, rollout=RolloutConfig(dtype="float32", top_k=4))
+    assert config == expected
+
+
+def test_pretraining_starts_from_a_file_as_well(folder: Path) -> None:
+    path = file(folder, "max_steps: 12\nseed: 1")
+    assert configured(PretrainConfig, [f"--config={path}", "--seed", "2"], "rlcorr") == PretrainConfig(
+        max_steps=12, seed=2
+    )
+
+
+WRONG = [
+    ("step: 5", ("unknown key 'step'", "Did you mean 'steps'?")),
+    ("rollout: {dtyp: float32}", ("unknown key 'rollout.dtyp'", "Did you mean 'rollout.dtype'?")),
+    ("rollout: 3", ("rollout must be a mapping", "got 3")),
+    ("rollout:", ("rollout must be a mapping", "got None")),
+    ("true: 1", ("unknown key 'True'",)),
+    ("steps: ten", ("steps must be INT", "got 'ten'")),
+    ("steps: 10.5", ("steps must be INT", "got 10.5")),
+    ("steps: true", ("steps must be INT", "got True")),
+    ("steps: [1, 2]", ("steps must be INT", "got [1, 2]")),
+    ("steps:", ("steps must be INT", "got None")),
+    ("optim: {learning_rate: fast}", ("optim.learning_rate must be FLOAT", "got 'fast'")),
+    ("optim: {learning_rate: false}", ("optim.learning_rate must be FLOAT", "got False")),
+    ("rollout: {trainer_temperature: no}", ("rollout.trainer_temperature must be {None}|FLOAT", "got False")),
+    ("rollout: {dtype: int8}", ("rollout.dtype must be {float32,float16,bfloat16}", "got 'int8'")),
+    ("tensorboard: 1", ("tensorboard must be true or false", "got 1")),
+    ("tensorboard: 'false'", ("tensorboard must be true or false", "got 'false'")),
+    ("run: 007", ("run must be a text", "got 7: put it in quotes")),
+    ("run: yes", ("run must be a text", "got True: put it in quotes")),
+    ("", ("the file must be a mapping", "got None")),
+    ("- steps", ("the file must be a mapping", "got ['steps']")),
+    ("steps: [", ("is not YAML", "line 1")),
+    ("seed: 1\n  steps: 2", ("is not YAML", "line 2")),
+    ("run: 2024-13-45", ("is not YAML", "month")),
+    ("run: \0", ("is not YAML",)),
+]
+
+
+# Were a file accepted by mistake, the verb would meet a second fault here, rather than start.
+REFUSED_ANYHOW = {"train": ["--task", "none"], "play": ["--port", "70000"], "pretrain": ["--seed", "none"]}
+
+
+def refusal(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr of a call that ends with exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments[:1], *REFUSED_ANYHOW[arguments[0]], *arguments[1:]])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(("text", "parts"), WRONG, ids=[text.replace("\0", "NUL") or "empty" for text, _ in WRONG])
+@pytest.mark.parametrize("verb", ["train", "play"])
+def test_a_wrong_file_is_one_line(
+    folder: Path, text: str, parts: Sequence[str], verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refusal([verb, "--config", str(file(folder, text))], capsys)
+    assert all(part in error for part in ("mine.yaml: ", *parts))
+
+
+def test_a_file_that_is_no_text_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "mine.yaml"
+    path.write_bytes(b"\xff\xfe\xfa")
+    assert "mine.yaml: is not YAML" in refusal(["train", "--config", str(path)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--config", "no/such.yaml"], "no/such.yaml: cannot be read (No such file or directory)."),
+        (["--config", "/"], "/: cannot be read (Is a directory)."),
+        (["--config"], "--config needs the name of a YAML file."),
+        (["--config", "--steps", "3"], "--config needs the name of a YAML file."),
+    ],
+)
+def test_a_missing_file_is_one_line(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert part in refusal(["train", *arguments], capsys)
+
+
+def test_values_of_a_file_meet_the_checks_of_the_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = file(folder, "rollout: {temperature: 0}")
+    assert "temperature must be > 0; got 0.0." in refusal(["train", "--config", str(path)], capsys)
+
+
+def test_pretraining_refuses_a_wrong_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = refusal(["pretrain", "--config", str(file(folder, "steps: 3"))], capsys)
+    assert "unknown key 'steps'. Did you mean 'max_steps'?" in error
+
+
+def test_play_takes_a_good_file_and_its_own_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # No port can be free there, so that nothing starts; it is looked for only after the training options are checked.
+    assert "no free port from 70000" in refusal(["play", "--config", str(file(folder, "steps: 3"))], capsys)

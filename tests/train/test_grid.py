@@ -1,0 +1,191 @@
+"""Every mode, loss, advantage estimator and mismatch trains: each pair of them in a run of two real steps."""
+
+import copy
+import functools
+import gc
+import itertools
+import math
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from tiny import CPU, save_tiny_model, tiny_config
+from transformers import PreTrainedModel
+
+from rlcorr.config import UNCLIPPED, CorrectionConfig, LossConfig, LossType, RejectionRule
+from rlcorr.presets import PRESETS, Preset
+from rlcorr.records import runs
+from rlcorr.train import session
+from rlcorr.train.config import WARM_START, AdvantageConfig, Estimator, OptimConfig, RolloutConfig
+from rlcorr.train.inputs.tasks import TASKS
+from rlcorr.train.learner.policy import load_lm
+from rlcorr.train.loop import train
+from rlcorr.train.rollout import start
+
+WIDE = (RejectionRule.named("token_k1", lower=0.01, upper=100.0),)
+MODES: dict[str, dict[str, Any]] = {
+    "decoupled": {"rollout_is": "token"},
+    "bypass": {"bypass_mode": True},
+    "bypass_pg": {"bypass_mode": True, "rollout_is": "sequence"},
+}
+LOSSES = get_args(LossType)
+ESTIMATORS = get_args(Estimator)
+WITH_AND_WITHOUT_CRITIC: list[Estimator] = ["gae", "grpo"]
+MISMATCHES: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "temperature": {"temperature": 0.7},
+    "raw": {"temperature": 0.7, "log_probs": "raw"},
+    "top_p": {"top_p": 0.8},
+    "top_k": {"top_k": 5},
+    "stale": {"staleness": 2},
+    "ahead": {"staleness": 1, "asynchronous": True},
+    "stale_head": {"stale_lm_head": True},
+}
+VLLM_MISMATCHES: dict[str, dict[str, Any]] = MISMATCHES | {
+    "float16": {"dtype": "float16"},
+    "fp8": {"dtype": "bfloat16", "kv_cache_dtype": "fp8"},
+    "fp8_e5m2": {"dtype": "bfloat16", "kv_cache_dtype": "fp8_e5m2"},
+}
+EXACT = ("float32", "temperature")
+"""Without a mismatch: the trainer scores at the engine's temperature, so only summation order is left."""
+ROUNDING = 1e-7
+"""The k3 that summation order may reach in float32. Any mismatch of the table gives more."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    mode: str
+    loss: LossType
+    estimator: Estimator
+    mismatch: str
+
+    @property
+    def name(self) -> str:
+        return "-".join(self.values)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return (self.mode, self.loss, self.estimator, self.mismatch)
+
+    @property
+    def pairs(self) -> set[tuple[tuple[int, str], ...]]:
+        """Two of the four values each, with their places."""
+        return set(itertools.combinations(enumerate(self.values), 2))
+
+
+def loss_fits(mode: str, loss: LossType) -> bool:
+    """Decoupled, reinforce is called gpg; in bypass mode the losses without a ratio are the policy gradient."""
+    return loss != "reinforce" if mode == "decoupled" else (loss in UNCLIPPED) == (mode == "bypass_pg")
+
+
+def all_cells(mismatches: dict[str, Any]) -> list[Cell]:
+    product = itertools.product(MODES, LOSSES, ESTIMATORS, mismatches)
+    return [Cell(*values) for values in product if loss_fits(values[0], values[1])]
+
+
+def covering(cells: list[Cell]) -> Iterator[Cell]:
+    """Greedily few of the cells that hold every pair of values: next is always one with the most new pairs."""
+    missing = {pair for cell in cells for pair in cell.pairs}
+    left = {cell: cell.pairs for cell in cells}
+    while missing:
+        best = max(left, key=lambda cell: len(left[cell] & missing))
+        yield best
+        missing -= left.pop(best)
+
+
+CELLS = list(covering(all_cells(MISMATCHES)))
+OBJECTIVES: list[tuple[str, LossType]] = [("decoupled", "ppo_clip"), ("bypass", "ppo_clip"), ("bypass_pg", "reinforce")]
+# Each takes seconds, so fewer: every mismatch once, and among them the modes with and without a critic in turn.
+VLLM_CELLS = [
+    Cell(*OBJECTIVES[number % 3], WITH_AND_WITHOUT_CRITIC[number % 2], mismatch)
+    for number, mismatch in enumerate(VLLM_MISMATCHES)
+]
+
+
+def test_every_valid_pair_of_values_is_in_a_cell() -> None:
+    covered = {pair for cell in CELLS for pair in cell.pairs}
+    # Counted by hand: 11 losses decoupled, 10 in bypass mode, 2 as policy gradient; the other pairs are all valid.
+    assert len(covered) == 23 + 3 * 4 + 3 * 9 + 12 * 4 + 12 * 9 + 4 * 9
+    assert len({(cell.mode, cell.loss) for cell in CELLS}) == 23
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("grid"), layers=1, width=32)
+
+
+@pytest.fixture(autouse=True)
+def rewarding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model never answers right, and equal rewards move nothing: here every response has its own."""
+
+    def lottery(_: object, response: str) -> float:
+        return zlib.crc32(response.encode()) % 100 / 100
+
+    monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lottery, max_tokens=3))
+
+
+@pytest.fixture
+def loaded_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the same files for every cell takes longer than a step."""
+    lm = _load_once(model)
+    monkeypatch.setattr(session, "load_lm", lambda *_: copy.deepcopy(lm))
+    monkeypatch.setattr(start, "load_lm", lambda *_: lm)  # which the engine copies itself
+
+
+@functools.cache
+def _load_once(model: Path) -> PreTrainedModel:
+    return load_lm(model, CPU)
+
+
+@pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_the_cell_trains(cell: Cell, model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = RolloutConfig(**{"engine": "transformers", "dtype": "float32", **MISMATCHES[cell.mismatch]})
+    check_training(cell, rollout, model, monkeypatch)
+
+
+@pytest.fixture
+def one_engine() -> Iterator[None]:
+    """vLLM tears its process groups down when an engine is collected: that must not be while the next one works."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_engine")
+@pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
+@pytest.mark.parametrize("cell", VLLM_CELLS, ids=lambda cell: cell.name)
+def test_the_cell_trains_with_vllm(cell: Cell, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"dtype": "float32", "kv_cache_mib": 16, "max_model_len": 64, **VLLM_MISMATCHES[cell.mismatch]}
+    check_training(cell, RolloutConfig(engine="vllm", **changes), WARM_START, monkeypatch)
+
+
+def check_training(cell: Cell, rollout: RolloutConfig, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two real steps: all numbers are finite, no update is skipped, the weights move, and the mismatch is there."""
+    correction = CorrectionConfig(loss_type=cell.loss, rollout_rs=WIDE, **MODES[cell.mode])
+    monkeypatch.setitem(PRESETS, "cell", Preset("test", correction, "", ""))
+    config = tiny_config(
+        model, preset="cell", rollout=rollout, advantage=AdvantageConfig(estimator=cell.estimator), loss=LossConfig(),
+        optim=OptimConfig(learning_rate=1e-2, epochs=1), samples_per_prompt=4, eval_prompts=1, checkpoint_every=0,
+        tensorboard=False,
+    )  # fmt: skip
+    run = train(config)
+    rows = runs.read_metrics(run)
+    assert [row["step"] for row in rows] == [1, 2]
+    assert [name for row in rows for name, value in row.items() if not math.isfinite(value)] == []
+    assert [name for row in rows for name, value in row.items() if name.startswith("bad/") and value] == []
+    assert weights(run / "checkpoint") != weights(model)
+    k3 = [row["rollout_corr/k3_kl"] for row in rows]
+    if cell.mismatch in EXACT:
+        assert max(k3) <= ROUNDING
+    else:
+        assert k3[-1] > ROUNDING  # staleness and a stale tensor show after the first update
+
+
+def weights(model: Path) -> bytes:
+    return (model / "model.safetensors").read_bytes()

@@ -1,0 +1,204 @@
+"""Two ranks under torchrun, by gloo, against one process that takes the same steps with nothing but PyTorch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_worker import MAX_NORM, TOKENS, adam, log_probs, loss_of, rows_of, small_policy
+from torch import Tensor, nn
+
+from rlcorr.errors import UsageError
+from rlcorr.train.learner.ranks import (
+    ALONE,
+    Ranks,
+    accumulate,
+    clip_gradients,
+    decoder_layers,
+    full_optimizer_state,
+    full_state,
+    gather,
+    load_state,
+    shared_out,
+    start_ranks,
+    stop_ranks,
+    sum_over_ranks,
+)
+
+WORKER = Path(__file__).resolve().parent.parent / "support" / "rank_worker.py"
+TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER)]
+CLOSE = {"rtol": 0, "atol": 1e-6}
+
+
+def step_alone(policy: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The whole batch at once, in PyTorch's own words."""
+    optimizer.zero_grad()
+    loss = loss_of(policy, range(5))
+    loss.backward()
+    gradients = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
+    norm = nn.utils.clip_grad_norm_(policy.parameters(), MAX_NORM)
+    optimizer.step()
+    state = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    return {"loss": loss.detach(), "gradients": gradients, "norm": norm, "state": state}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two steps of one process, and its checkpoint between them."""
+    policy = small_policy(seed=0)
+    optimizer = adam(policy)
+    first = step_alone(policy, optimizer)
+    file = tmp_path_factory.mktemp("alone") / "alone.pt"
+    torch.save((full_state(policy), full_optimizer_state(policy, optimizer)), file)
+    between = log_probs(policy)
+    return {"first": first, "checkpoint": file, "log_probs": between, "second": step_alone(policy, optimizer)}
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+def both(request: pytest.FixtureRequest, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What each of two ranks found."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "alone.pt").write_bytes(alone["checkpoint"].read_bytes())
+    run_ranks(folder, request.param)
+    return [{"sharding": request.param, **torch.load(folder / f"rank_{rank}.pt")} for rank in range(2)]
+
+
+def run_ranks(folder: Path, what: str) -> None:
+    done = subprocess.run(
+        [*TWO_RANKS, str(folder), what],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-5000:])
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_steps_move_and_clip(alone: dict[str, Any]) -> None:
+    """Otherwise the comparisons below would compare nothing."""
+    assert int(rows_of(range(5)).response_mask.sum()) == TOKENS
+    assert float(alone["first"]["norm"]) > 2 * MAX_NORM
+    first, second = alone["first"]["state"], alone["second"]["state"]
+    assert all(float((first[name] - second[name]).abs().max()) > 1e-4 for name in first if "k_proj.bias" not in name)
+
+
+@pytest.mark.slow
+def test_objects_arrive_in_rank_order(both: list[Any]) -> None:
+    for found in both:
+        assert [each["rank"] for each in found["gathered"]] == [0, 1]
+        assert [[row.tolist() for row in each["rows"]] for each in found["gathered"]] == [[], [[0, 1]]]
+
+
+@pytest.mark.slow
+def test_a_sum_is_over_all_ranks(both: list[Any]) -> None:
+    for rank, found in enumerate(both, 1):
+        total, given = found["summed"]
+        assert total.tolist() == [3.0, 30.0]  # 1 · (1, 10) + 2 · (1, 10)
+        assert given.tolist() == [rank, 10 * rank]
+
+
+@pytest.mark.slow
+def test_fsdp_shards_every_parameter_and_ddp_none(both: list[Any]) -> None:
+    """Each of the four decoder layers is gathered by itself, and the rest as a fifth piece."""
+    parameters = len(list(small_policy(seed=0).parameters()))
+    expected = (parameters, 5) if both[0]["sharding"] == "fsdp" else (0, 0)
+    assert {(found["sharded"], found["gathered_alone"]) for found in both} == {expected}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("step", "of_ranks"), [("first", "first"), ("second", "from_own"), ("second", "from_alone")])
+def test_two_ranks_take_the_steps_of_one(both: list[Any], alone: dict[str, Any], step: str, of_ranks: str) -> None:
+    """Also after loading their own checkpoint, and that of one process."""
+    for found in both:
+        for name in ("loss", "norm"):  # of order 10
+            torch.testing.assert_close(found[of_ranks][name], alone[step][name], rtol=1e-6, atol=0)
+        assert_same(found[of_ranks]["gradients"], alone[step]["gradients"])
+        assert_same(found[of_ranks]["state"], alone[step]["state"])
+
+
+@pytest.mark.slow
+def test_gradients_travel_with_the_last_microbatch(both: list[Any]) -> None:
+    """Before it, ddp holds this rank's own gradient, and fsdp no shard of a gradient."""
+    early = [found["first"]["local"][:-1] for found in both]
+    if both[0]["sharding"] == "fsdp":
+        assert early == [[0, 0], [0, 0]]
+    else:
+        assert early[0][0] < early[0][1]
+        assert early[1][0] == early[1][1]  # its second micro-batch is padding: nothing is added
+
+
+@pytest.mark.slow
+def test_the_next_forward_pass_uses_what_was_loaded(both: list[Any], alone: dict[str, Any]) -> None:
+    for found in both:
+        torch.testing.assert_close(found["from_alone"]["log_probs"], alone["log_probs"], **CLOSE)
+
+
+@pytest.mark.slow
+def test_one_process_goes_on_from_a_checkpoint_of_two(both: list[Any], alone: dict[str, Any]) -> None:
+    for found in both:
+        policy = small_policy(seed=1)
+        optimizer = adam(policy)
+        load_state(policy, optimizer, found["first"]["state"], found["optimizer"])
+        assert_same(step_alone(policy, optimizer)["state"], alone["second"]["state"])
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="rank 1 gives up"):
+        run_ranks(tmp_path, "fail")
+
+
+def test_one_process_needs_no_group(alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    ranks = start_ranks()
+    assert (ranks.rank, ranks.size, ranks.local_rank, ranks.main) == (0, 1, 0, True)
+    assert gather(ranks, "value") == ["value"]
+    assert sum_over_ranks(ranks, torch.tensor(2.0)) == 2
+    policy = small_policy(seed=0)
+    assert shared_out(policy, ranks, "fsdp") is policy
+    for last in (False, True):
+        with accumulate(policy, last):
+            loss_of(policy, [0, 1, 2] if last else [3, 4]).backward()
+    torch.testing.assert_close(clip_gradients(policy, MAX_NORM), alone["first"]["norm"], rtol=1e-6, atol=0)
+    stop_ranks(ranks)
+
+
+def test_one_process_goes_on_from_its_own_checkpoint(alone: dict[str, Any]) -> None:
+    policy = small_policy(seed=1)
+    optimizer = adam(policy)
+    load_state(policy, optimizer, *torch.load(alone["checkpoint"]))
+    assert_same(full_state(policy), alone["first"]["state"])
+    assert_same(step_alone(policy, optimizer)["state"], alone["second"]["state"])
+
+
+def test_every_decoder_layer_is_a_shard_of_its_own() -> None:
+    policy = small_policy(seed=0)
+    assert policy.value_trunk is not None
+    trunks: Any = policy.lm.base_model, policy.value_trunk
+    assert decoder_layers(policy) == [layer for trunk in trunks for layer in trunk.layers]
+
+
+def test_only_the_first_rank_is_main() -> None:
+    assert ALONE.main
+    assert not Ranks(1, 2, 1, torch.device("cpu")).main
+
+
+def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="local rank 1 has no GPU: this machine has 1; lower --nproc-per-node"):
+        start_ranks()

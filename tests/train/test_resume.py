@@ -1,0 +1,317 @@
+"""A run that was interrupted, or killed, goes on as if nothing had happened: the same metrics, pairs and weights."""
+
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from outcome import outcome
+from processes import rlcorr, running, wait_for
+from tiny import CPU, tiny_config
+
+from rlcorr.command.cli import main, train_config
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.presets import PRESETS, Preset
+from rlcorr.records import runs
+from rlcorr.train import loop
+from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
+from rlcorr.train.config import WARM_START, AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.train.output.config_file import write_config
+from rlcorr.train.rollout.batch_queue import Order
+
+# --- the file ---
+
+
+def example_checkpoint() -> Checkpoint:
+    weight = torch.nn.Parameter(torch.randn(3, 2))
+    optimizer = torch.optim.AdamW([weight])
+    weight.square().sum().backward()
+    optimizer.step()
+    return Checkpoint(
+        step=7, accuracy=0.25, bad_steps=2, policy={"lm.w": weight.detach()}, optimizer=optimizer.state_dict(),
+        shuffle=torch.Generator().manual_seed(3).get_state(), chance=torch.Generator().manual_seed(4).get_state(),
+        orders=[Order(8, 5, [("w", torch.randn(2))]), Order(9, 6, [("w", torch.randn(2))])],
+    )  # fmt: skip
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, Checkpoint | Order):
+        return type(a) is type(b) and same(vars(a), vars(b))
+    return a == b
+
+
+def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    written = example_checkpoint()
+    write_checkpoint(tmp_path, written)
+    assert same(read_checkpoint(tmp_path, CPU), written)
+    assert not same(read_checkpoint(tmp_path, CPU), example_checkpoint())  # other random weights: `same` can tell
+
+
+def test_a_file_that_was_cut_off_is_ignored(tmp_path: Path) -> None:
+    written = example_checkpoint()
+    write_checkpoint(tmp_path, written)
+    cut = tmp_path / f"{FILE}.tmp"
+    cut.write_bytes((tmp_path / FILE).read_bytes()[:1000])
+    assert same(read_checkpoint(tmp_path, CPU), written)
+    write_checkpoint(tmp_path, replace(written, step=8))
+    assert read_checkpoint(tmp_path, CPU).step == 8
+    assert not cut.exists()
+
+
+def test_no_checkpoint_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no checkpoint to resume from"):
+        read_checkpoint(tmp_path, CPU)
+
+
+# --- interrupted in this process ---
+
+
+RANDOM = Preset("test", CorrectionConfig(loss_type="clip_cov"), "", "")
+CHANGES: dict[str, dict[str, Any]] = {
+    "ppo": {},
+    "separate critic, rare checkpoints": {"advantage": AdvantageConfig(critic="separate"), "checkpoint_every": 2},
+    "random losses": {"preset": "random", "loss": LossConfig(clip_cov_ratio=0.5, clip_cov_lb=-5.0)},
+    "stale": {"rollout": RolloutConfig(engine="transformers", dtype="bfloat16", staleness=2)},
+    "ahead": {"rollout": RolloutConfig(engine="transformers", dtype="bfloat16", staleness=2, asynchronous=True)},
+}
+
+
+@pytest.mark.usefixtures("rewarding")
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(c, id=name, marks=() if name == "ppo" else pytest.mark.slow) for name, c in CHANGES.items()],
+)
+def test_an_interrupted_run_goes_on(
+    changes: dict[str, Any], tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "random", RANDOM)
+    base = tiny_config(tiny_model, steps=5, optim=OptimConfig(learning_rate=1e-2), eval_every=2, tensorboard=False)
+    config = replace(base, **changes)
+    expected = outcome(loop.train(replace(config, run="whole")))
+    true_save = loop.save
+
+    def interrupted(session: Any, path: Path, step: int, *rest: Any) -> None:
+        if step == 4:  # its metrics are written already, and must be made again
+            raise KeyboardInterrupt
+        true_save(session, path, step, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(config)
+    assert len(runs.read_metrics(local_runs / "tiny")) == 4
+    run = loop.train(config, resume=True)
+    assert outcome(run) == expected
+    assert expected[0][-1]["grad_norm"] > 0
+    assert (runs.verify(run).status, runs.verify(run).problems) == ("complete", [])
+
+
+# --- the command line ---
+
+
+@pytest.fixture
+def finished(tiny_model: Path, local_runs: Path) -> TrainConfig:
+    """The configuration of a run of two steps that is there."""
+    config = tiny_config(tiny_model, run="done", tensorboard=False)
+    loop.train(config)
+    return config
+
+
+def call(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and stderr of `train` with these options."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, capsys.readouterr().err
+
+
+def test_what_resume_refuses_is_one_line(
+    finished: TrainConfig, local_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = tmp_path / "seed.yaml"
+    seed.write_text("seed: 3\n")
+    for arguments, parts in (
+        (["don"], ("unknown run 'don'", "Did you mean 'done'?", "Known: done.")),
+        ([str(tmp_path / "done")], ("unknown run", "Known: done.")),
+        (["done"], ("run done is finished", "2 steps", "--steps")),
+        (["done", "--steps", "2"], ("run done is finished",)),
+        (["done", "--steps", "4", "--seed", "3"], ("--seed cannot change", "--steps")),
+        (["done", "--steps", "4", "--config", str(seed)], ("--seed cannot change",)),
+        (["done", "--rollout.dtype", "float16"], ("--rollout.dtype cannot change",)),
+        (["done", "--steps", "4", "--run", "other"], ("--run cannot change",)),
+        (["done", "--steps", "4", "--stop-at-accuracy", "-1"], ("its accuracy has reached -1", "--stop-at-accuracy")),
+        (["done", "--steps", "0"], ("steps must be > 0",)),
+        ([], ("--resume needs the name of a run.",)),
+    ):
+        code, error = call(["--resume", *arguments], capsys)
+        assert (code, error.count("\n")) == (2, 1), error
+        assert all(part in error for part in parts), error
+    assert len(runs.read_metrics(local_runs / "done")) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"), [(FILE, "has no checkpoint/trainer.pt: it was made with --checkpoint-every 0"),
+                         (Path("config.yaml"), "has no config.yaml")],
+)  # fmt: skip
+@pytest.mark.usefixtures("finished")
+def test_a_run_that_lacks_a_file_is_one_line(
+    file: Path, reason: str, local_runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (local_runs / "done" / file).unlink()
+    code, error = call(["--resume", "done", "--steps", "4"], capsys)
+    assert (code, error.count("\n")) == (2, 1)
+    assert reason in error
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_finished_run_takes_more_steps(local_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Given by its directory, which was renamed; an option that changes nothing is no change."""
+    renamed = (local_runs / "done").rename(local_runs / "renamed")
+    options = ("--steps", "3", "--eval-every", "1", "--max-bad-steps", "5", "--seed", "0")
+    assert call(["--resume", str(renamed), *options], capsys)[0] == 0
+    rows = runs.read_metrics(renamed)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert runs.verify(renamed).problems == []
+    assert list(local_runs.iterdir()) == [renamed]
+
+
+@pytest.mark.parametrize("goal", [{}, {"steps": 9, "stop_at_accuracy": 0.0}], ids=["last step", "accuracy"])
+def test_a_run_that_was_killed_before_its_model_was_written_is_completed(
+    goal: dict[str, Any], tiny_model: Path, local_runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = loop.train(tiny_config(tiny_model, run="done", tensorboard=False, **goal))
+    expected = outcome(run)
+    (run / "checkpoint" / "model.safetensors").unlink()
+    runs.write_manifest(run, replace(runs.read_manifest(run), status="running", files={}))
+    assert call(["--resume", "done"], capsys)[0] == 0
+    assert outcome(run) == expected
+    assert (runs.verify(run).status, runs.verify(run).problems) == ("complete", [])
+
+
+def test_a_configuration_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resuming writes it anew: a kill in the middle must leave the old one."""
+    write_config(tmp_path / "config.yaml", OptimConfig(epochs=3))
+    before = (tmp_path / "config.yaml").read_text()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_config(tmp_path / "config.yaml", OptimConfig(epochs=4))
+    assert (tmp_path / "config.yaml").read_text() == before
+
+
+def test_play_checks_the_run_as_well(local_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["play", "--resume", "nothing"])
+    assert ended.value.code == 2
+    assert "unknown run 'nothing'. Known: none." in capsys.readouterr().err
+
+
+def test_the_help_says_what_resume_may_change(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--resume" in printed
+    for option in ("steps", "stop-at-accuracy", "eval-every", "record-every", "checkpoint-every", "max-bad-steps"):
+        assert option in printed.split("--resume", 1)[1].split("--run ", 1)[0]
+
+
+# --- killed, as processes ---
+
+
+def options(steps: int, *more: str, engine: str = "transformers") -> tuple[str, ...]:
+    """A small training of the warm start, whose answers are sometimes right."""
+    return (
+        *("--model", str(WARM_START), "--run", "r", "--rollout.engine", engine, "--steps", str(steps)),
+        *("--prompts-per-step", "8", "--samples-per-prompt", "2", "--eval-prompts", "8", "--eval-every", "4"),
+        *("--no-tensorboard", *more),
+    )
+
+
+def uninterrupted(arguments: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same training in this process."""
+    monkeypatch.setattr(runs, "LOCAL", folder / "local")
+    return loop.train(train_config(list(arguments), "rlcorr"))
+
+
+def finish(arguments: Sequence[str], folder: Path) -> Path:
+    done = rlcorr("train", *arguments, runs_folder=folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder / "local" / "r"
+
+
+def kill_during(arguments: Sequence[str], folder: Path, log: Path, rows: int, delay: float = 0.0) -> None:
+    """Start, wait for that many rows of metrics, and kill -9 a moment later, in the middle of the run."""
+    run = folder / "local" / "r"
+    with running("train", *arguments, runs_folder=folder, log=log) as trainer:
+        wait_for(f"step {rows}", lambda: len(runs.read_metrics(run)) >= rows or trainer.poll() is not None, log)
+        time.sleep(delay)
+        assert trainer.poll() is None, f"the training ended before it was killed:\n{log.read_text()[-2000:]}"
+        trainer.kill()
+        trainer.wait()
+    assert runs.read_manifest(run).status == "running"
+
+
+def check_that_little_was_lost(run: Path) -> None:
+    """The checkpoint of a step is written right after its metrics."""
+    rows = runs.read_metrics(run)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert read_checkpoint(run, CPU).step >= len(rows) - 1
+
+
+def check_resumed(whole: Path, resumed: Path) -> None:
+    assert outcome(resumed) == outcome(whole)
+    report = runs.verify(resumed)
+    assert (report.status, report.problems, report.readable_steps) == ("complete", [], report.metric_rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--rollout.asynchronous",)], ids=["stale", "ahead"])
+def test_a_killed_run_goes_on(more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, killed = options(12, "--rollout.staleness", "2"), tmp_path / "killed"
+    kill_during((*arguments, *more), killed, tmp_path / "log", rows=3)
+    check_that_little_was_lost(killed / "local" / "r")
+    resumed = finish(("--resume", "r"), killed)
+    check_resumed(uninterrupted(arguments, tmp_path / "whole", monkeypatch), resumed)
+
+
+@pytest.mark.slow
+def test_many_kills_at_any_moment_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    arguments: Sequence[str] = options(40)
+    killed = tmp_path / "killed"
+    run = killed / "local" / "r"
+    for attempt in range(3):
+        kept = runs.read_metrics(run)[:-1]
+        kill_during(arguments, killed, tmp_path / f"log{attempt}", len(kept) + 2, delay=rng.random() / 3)
+        check_that_little_was_lost(run)
+        assert runs.read_metrics(run)[: len(kept)] == kept
+        arguments = ("--resume", "r")
+    resumed = finish(arguments, killed)
+    check_resumed(uninterrupted(options(40), tmp_path / "whole", monkeypatch), resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
+def test_a_run_with_vllm_survives_two_kills(tmp_path: Path) -> None:
+    arguments, killed = options(12, engine="vllm"), tmp_path / "killed"
+    kill_during(arguments, killed, tmp_path / "log1", rows=2)
+    kill_during(("--resume", "r"), killed, tmp_path / "log2", rows=5, delay=0.1)
+    resumed = finish(("--resume", os.path.relpath(killed / "local" / "r")), killed)
+    check_resumed(finish(arguments, tmp_path / "whole"), resumed)

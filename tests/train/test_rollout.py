@@ -1,0 +1,105 @@
+"""The transformers engine: its log-probs, its weights, and the proof of a sync."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import CPU
+from torch import Tensor
+
+from rlcorr.errors import UsageError
+from rlcorr.train.config import GREEDY, RolloutConfig, Sampling
+from rlcorr.train.inputs.tokenizer import EOS_ID
+from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
+from rlcorr.train.learner.ranks import ALONE
+from rlcorr.train.rollout.engine import Samples, TransformersEngine, to_batch
+from rlcorr.train.rollout.start import resolve_engine, start_engine
+from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
+
+FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")
+PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]]
+
+
+def engine_and_policy(tiny_model: Path, config: RolloutConfig = FLOAT32) -> tuple[TransformersEngine, Policy]:
+    engine = start_engine(config, tiny_model, ALONE, [EOS_ID], Path("unused"))
+    assert isinstance(engine, TransformersEngine)
+    return engine, Policy(load_lm(tiny_model, CPU))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probs_are_of_the_sampled_distribution(tiny_model: Path, temperature: float) -> None:
+    engine, policy = engine_and_policy(tiny_model)
+    sampled = engine.generate(PROMPTS, n=3, max_tokens=5, sampling=Sampling(temperature))
+    batch = to_batch([p for p in PROMPTS for _ in range(3)], sampled, CPU)
+    trained = policy(batch, temperature).log_probs[batch.response_mask]
+    torch.testing.assert_close(batch.rollout_log_probs[batch.response_mask], trained, rtol=0, atol=1e-4)
+
+
+def test_greedy_takes_the_likeliest_token(tiny_model: Path) -> None:
+    engine, policy = engine_and_policy(tiny_model)
+    first = engine.generate(PROMPTS, n=1, max_tokens=1, sampling=GREEDY).response_ids
+    with torch.no_grad():
+        expected = [[int(policy.lm(torch.tensor([p])).logits[0, -1].argmax())] for p in PROMPTS]
+    assert first == expected
+
+
+def test_sync_replaces_every_weight(tiny_model: Path) -> None:
+    engine, policy = engine_and_policy(tiny_model)
+    with torch.no_grad():
+        for parameter in policy.lm.parameters():
+            parameter.add_(0.3)
+    assert mismatch(engine, policy, PROMPTS) > 1e-3
+    engine.sync(engine_weights(policy.state_dict(), policy.lm))
+    assert mismatch(engine, policy, PROMPTS) < 1e-7
+
+
+def test_the_proof_passes_and_leaves_the_weights_as_they_were(tiny_model: Path) -> None:
+    engine, policy = engine_and_policy(tiny_model)
+    before = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
+    assert prove_sync(engine, policy, FLOAT32, PROMPTS * 4) < 1e-7
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.lm.state_dict().items())
+    assert mismatch(engine, policy, PROMPTS) < 1e-7
+
+
+class Forgetful:
+    """An engine that keeps one tensor as it was."""
+
+    def __init__(self, engine: TransformersEngine, forgets: str) -> None:
+        self._engine, self._forgets = engine, forgets
+        self.description = engine.description
+        self._first = dict(engine_weights_of(engine))[forgets].clone()
+
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
+        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
+
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        return self._engine.next_log_probs(prompts, sampling)
+
+    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        self._engine.sync([(name, self._first if name == self._forgets else tensor) for name, tensor in weights])
+
+    def close(self) -> None: ...
+
+
+def engine_weights_of(engine: TransformersEngine) -> list[tuple[str, Tensor]]:
+    return list(engine._lm.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    ["model.norm.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.v_proj.bias",
+     "model.layers.1.mlp.down_proj.weight", "model.layers.0.input_layernorm.weight"],
+)  # fmt: skip
+def test_the_proof_finds_one_tensor_left_behind(tiny_model: Path, forgotten: str) -> None:
+    engine, policy = engine_and_policy(tiny_model)
+    with pytest.raises(UsageError, match="A tensor is left behind"):
+        prove_sync(Forgetful(engine, forgotten), policy, FLOAT32, PROMPTS * 4)
+
+
+def test_transformers_has_no_kv_cache_format() -> None:
+    with pytest.raises(UsageError, match="needs the vllm engine"):
+        resolve_engine(RolloutConfig(engine="transformers", kv_cache_dtype="fp8"))

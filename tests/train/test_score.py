@@ -1,0 +1,227 @@
+"""Scores of the trainer's own models, and the advantages that follow from rewards, KL and rejection."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from learners import EACH_ROW, ONE_STEP, rows_alone, sampled_batch, small_policy, train_config
+
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
+from rlcorr.errors import UsageError
+from rlcorr.train.config import AdvantageConfig, RolloutConfig
+from rlcorr.train.learner.ranks import ALONE
+from rlcorr.train.learner.score import corrected, over_microbatches, score, whitened, with_advantages
+
+# --- scores ---
+
+
+# Rows by length: 1 + 6, 2 + 5, 3 + 4, 2 + 3, 4 + 1, 3 + 2. A budget of 15 leaves the first two alone, 2 · (2 + 6) and
+# 2 · (3 + 5) being 16, then takes 2 · (3 + 4) and 2 · (4 + 2); 24 takes 2 · (2 + 6), 3 · (4 + 4), and one.
+SIZES = {EACH_ROW: [1] * 6, 9: [1] * 6, 15: [1, 1, 2, 2], 24: [2, 3, 1], 60: [6]}
+
+
+@pytest.mark.parametrize("budget", SIZES)
+def test_micro_batches_give_the_scores_of_one_forward_pass(budget: int) -> None:
+    policy = small_policy("separate")
+    batch = sampled_batch()
+    sizes: list[int] = []
+
+    def forward(part: TokenBatch) -> dict[str, Any]:
+        sizes.append(len(part.response_mask))
+        return policy(part, 1.0)._asdict()
+
+    found = over_microbatches(batch, forward, budget, ALONE)
+    assert sizes == SIZES[budget]
+    mask = batch.response_mask
+    for name, x in policy(batch, 1.0)._asdict().items():
+        assert found[name].shape == mask.shape
+        assert not found[name].requires_grad
+        torch.testing.assert_close(found[name][mask], x.detach()[mask], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.5])
+def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float | None) -> None:
+    """π_old of the policy, π_ref of the reference, the critic's values; at the trainer's temperature if it has one."""
+    policy, reference = small_policy("shared"), small_policy()
+    with torch.no_grad():
+        for p in reference.parameters():
+            p.mul_(1.2)
+    rollout = RolloutConfig(engine="transformers", dtype="float32", temperature=0.8, trainer_temperature=temperature)
+    optim = replace(ONE_STEP, microbatch_tokens=20)
+    config = train_config(monkeypatch, CorrectionConfig(), rollout=rollout, optim=optim)
+    batch = sampled_batch()
+    scored = score(batch, policy, reference, config, ALONE)
+    assert set(scored.tensors()) - set(batch.tensors()) == {"old_log_probs", "ref_log_probs", "values"}
+    mask = batch.response_mask
+    for name, model in (("old_log_probs", policy), ("ref_log_probs", reference)):
+        expected = torch.cat([log_p.detach() for log_p, _ in rows_alone(model, batch, temperature or 0.8)])
+        torch.testing.assert_close(scored.tensors()[name][mask], expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(scored.tensors()["old_log_probs"], scored.tensors()["ref_log_probs"], atol=0.1)
+    bare = score(batch, small_policy(), None, config, ALONE)
+    assert set(bare.tensors()) - set(batch.tensors()) == {"old_log_probs"}
+
+
+# --- advantages ---
+
+# Two prompts with two responses each. The last reward is out of place on purpose: groups are interleaved.
+MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 0]]).bool()
+GROUPS, REWARDS = [0, 1, 0, 1], [1.0, 2.0, 0.0, 6.0]
+
+
+def judged(**fields: Any) -> TokenBatch:
+    zeros = torch.zeros(MASK.shape)
+    return TokenBatch(
+        MASK, zeros, old_log_probs=zeros, rewards=torch.tensor(REWARDS), group_ids=torch.tensor(GROUPS)
+    ).replace(**fields)
+
+
+def advantages(batch: TokenBatch, **settings: Any) -> list[list[float]]:
+    found = with_advantages(batch, AdvantageConfig(**settings)).advantages
+    assert found is not None
+    return found.tolist()
+
+
+def test_gae_by_hand() -> None:
+    """γ = ½ and λ = ¼, so γλ = ⅛; on the first row values 1 2 3 and the reward 1 at the end: δ = 0, −½, −2."""
+    nan = float("nan")
+    values = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, nan], [4.0, nan, nan], [0.0, 2.0, nan]])
+    found = with_advantages(judged(values=values), AdvantageConfig(gamma=0.5, gae_lambda=0.25))
+    assert found.advantages is not None
+    assert found.returns is not None
+    # Row 1: δ₁ = 2, δ₀ = 0, A₀ = ⅛ · 2. Row 2: 0 − 4. Row 3: δ₁ = 6 − 2 = 4, δ₀ = ½ · 2 = 1, A₀ = 1 + ⅛ · 4.
+    assert found.advantages.tolist() == [[-0.09375, -0.75, -2], [0.25, 2, 0], [-4, 0, 0], [1.5, 4, 0]]
+    assert found.returns.tolist() == [[0.90625, 1.25, 1], [0.25, 2, 0], [0, 0, 0], [1.5, 6, 0]]
+
+
+def test_reinforce_pp_by_hand() -> None:
+    """Discounted rewards to go, γ = ½; whitened later, over what is kept."""
+    got = advantages(judged(), estimator="reinforce_pp", gamma=0.5)
+    assert got == [[0.25, 0.5, 1], [1, 2, 0], [0, 0, 0], [3, 6, 0]]
+
+
+def test_rloo_by_hand() -> None:
+    """1 against 0, 2 against 6, on every token of the response."""
+    assert advantages(judged(), estimator="rloo") == [[1, 1, 1], [-4, -4, 0], [-1, 0, 0], [4, 4, 0]]
+
+
+def test_grpo_by_hand() -> None:
+    """Of two rewards each is 1/√2 deviations from their mean; Dr. GRPO leaves the difference, ½ and 2."""
+    half = 0.5**0.5
+    got = torch.tensor(advantages(judged(), estimator="grpo"))
+    expected = torch.tensor([[half, half, half], [-half, -half, 0], [-half, 0, 0], [half, half, 0]])
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=0)
+    plain = advantages(judged(), estimator="grpo", norm_by_std=False)
+    assert plain == [[0.5] * 3, [-2, -2, 0], [-0.5, 0, 0], [2, 2, 0]]
+
+
+# log π_old − log π_ref per token, and what k2 = δ²/2 takes from the rewards at the coefficient ½.
+DELTA = torch.tensor([[2.0, 0.0, -2.0], [0.0, 4.0, 7.0], [2.0, 7.0, 7.0], [0.0, 0.0, 7.0]])
+#   penalties  1  0  1 | 0  4 | 1 | 0  0      totals of the responses with the reward: 1 − 2, 2 − 4, 0 − 1, 6
+WITH_KL = {"kl_reward_coef": 0.5, "kl_reward_type": "k2"}
+
+
+def with_reference() -> TokenBatch:
+    return judged(old_log_probs=DELTA - 9, ref_log_probs=torch.where(MASK, -9.0, torch.nan))
+
+
+def test_kl_in_the_reward_of_a_group() -> None:
+    """RLOO of the totals −1 −2 −1 6: row 0 against row 2, row 1 against row 3."""
+    assert advantages(with_reference(), estimator="rloo", **WITH_KL) == [[0, 0, 0], [-8, -8, 0], [0, 0, 0], [8, 8, 0]]
+
+
+def test_kl_in_the_reward_of_a_token() -> None:
+    """Row 0 has the rewards −1, 0 and 1 − 1; row 1 has 0 and 2 − 4."""
+    got = advantages(with_reference(), estimator="reinforce_pp", **WITH_KL)
+    assert got == [[-1, 0, 0], [-2, -2, 0], [-1, 0, 0], [6, 6, 0]]
+    values = torch.where(MASK, 1.0, torch.nan)
+    got = advantages(with_reference().replace(values=values), estimator="gae", **WITH_KL)
+    assert got == [[-2, -1, -1], [-3, -3, 0], [-2, 0, 0], [5, 5, 0]]
+
+
+@pytest.mark.parametrize(("estimator", "penalty"), [("k1", 2.0), ("abs", 2.0), ("k3", 1 + 0.1353353)])
+def test_the_kl_of_the_reward_has_its_estimator(estimator: str, penalty: float) -> None:
+    """δ = 2: k1 2, |δ| 2, k3 = e⁻² − 1 + 2."""
+    row = with_reference().rows(slice(2, 3))
+    got = advantages(row, estimator="reinforce_pp", kl_reward_coef=1.0, kl_reward_type=estimator)
+    assert got[0][0] == pytest.approx(-penalty, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "lacks"),
+    [({"estimator": "gae"}, "values"), ({"estimator": "rloo", **WITH_KL}, "ref_log_probs")],
+)
+def test_missing_fields_are_named(settings: dict, lacks: str) -> None:
+    with pytest.raises(UsageError, match=f"the batch lacks {lacks};"):
+        advantages(judged(), **settings)
+
+
+# --- rejection and advantages ---
+
+SEQUENCES = CorrectionConfig(rollout_rs=(RejectionRule.named("seq_max_k1", upper=2.0),))
+TOKENS = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=2.0),))
+
+
+def of_three(last_reward: float) -> TokenBatch:
+    """One prompt, three responses of two tokens; the second token of the last has r = e."""
+    mask, old = torch.ones(3, 2, dtype=torch.bool), torch.zeros(3, 2)
+    rollout = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, -1.0]])
+    return TokenBatch(
+        mask, rollout, old_log_probs=old, rewards=torch.tensor([1.0, 0.0, last_reward]), group_ids=torch.tensor([4] * 3)
+    )
+
+
+def kept_advantages(
+    monkeypatch: pytest.MonkeyPatch, correction: CorrectionConfig, batch: TokenBatch, **settings: Any
+) -> list[list[float]]:
+    config = train_config(monkeypatch, correction, advantage=AdvantageConfig(**settings))
+    batch, result = corrected(batch, config)
+    assert batch.advantages is not None
+    return torch.where(result.keep_mask, batch.advantages, 0).tolist()
+
+
+@pytest.mark.parametrize("reward", [5.0, -1.0])
+def test_a_rejected_sequence_moves_its_siblings_only_where_it_shall(
+    monkeypatch: pytest.MonkeyPatch, reward: float
+) -> None:
+    """Out: 1 against 0. In: 1 against the mean of 0 and the third, 0 against the mean of 1 and the third."""
+    batch = of_three(reward)
+    out = kept_advantages(monkeypatch, SEQUENCES, batch, estimator="rloo")
+    assert out == [[1, 1], [-1, -1], [0, 0]]
+    into = kept_advantages(monkeypatch, SEQUENCES, batch, estimator="rloo", rejected_in_groups=True)
+    assert into == [[1 - reward / 2] * 2, [-(1 + reward) / 2] * 2, [0, 0]]
+    grpo = kept_advantages(monkeypatch, SEQUENCES, batch, estimator="grpo")
+    assert [row[0] for row in grpo] == pytest.approx([0.5**0.5, -(0.5**0.5), 0], rel=1e-5)
+
+
+def test_a_sequence_of_which_a_token_is_left_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RLOO with the rewards 1 0 5: 1 − 2.5, 0 − 3, 5 − ½, of which the rejected token gets nothing."""
+    got = kept_advantages(monkeypatch, TOKENS, of_three(5.0), estimator="rloo")
+    assert got == [[-1.5, -1.5], [-3, -3], [4.5, 0]]
+
+
+def test_a_rule_for_negative_advantages_sees_them_before_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third response is below its group's mean only while it belongs to the group, and is rejected for it."""
+    rule = RejectionRule.named("seq_max_k1_negative", upper=2.0)
+    config = CorrectionConfig(rollout_rs=(rule,))
+    assert kept_advantages(monkeypatch, config, of_three(-1.0), estimator="rloo") == [[1, 1], [-1, -1], [0, 0]]
+    assert kept_advantages(monkeypatch, config, of_three(5.0), estimator="rloo") == [[-1.5] * 2, [-3] * 2, [4.5] * 2]
+
+
+def test_advantages_are_whitened_over_the_kept_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept: 1 1 0 0 4 of rewards to go, mean 1.2, variance (2 · 0.04 + 2 · 1.44 + 7.84)/5 = 2.16."""
+    config = train_config(monkeypatch, TOKENS, advantage=AdvantageConfig(estimator="reinforce_pp"))
+    batch, result = corrected(of_three(4.0), config)
+    white = whitened(batch, result, config.advantage).advantages
+    assert white is not None
+    expected = [(x - 1.2) / 2.16**0.5 for x in (1, 1, 0, 0, 4)]
+    assert white.flatten().tolist() == pytest.approx([*expected, 0], rel=1e-5)
+    assert batch.advantages is not None
+    assert batch.advantages.tolist() == [[1, 1], [0, 0], [4, 4]]
+
+
+@pytest.mark.parametrize("settings", [{"estimator": "grpo"}, {"estimator": "rloo"}, {"whiten": False}])
+def test_what_is_not_whitened(monkeypatch: pytest.MonkeyPatch, settings: dict) -> None:
+    advantage = AdvantageConfig(**{"estimator": "reinforce_pp", **settings})
+    batch, result = corrected(of_three(5.0), train_config(monkeypatch, TOKENS, advantage=advantage))
+    assert whitened(batch, result, advantage) is batch

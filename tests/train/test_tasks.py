@@ -1,0 +1,205 @@
+import ast
+import itertools
+import operator
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+
+from rlcorr.errors import UsageError
+from rlcorr.train.inputs import countdown
+from rlcorr.train.inputs.tasks import ALPHABET, TASKS, Example, examples, get_task, prompt_text
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_right_answers_are_worth_one_and_fit(name: str) -> None:
+    task = get_task(name)
+    for example in itertools.islice(examples(task, seed=3), 200):
+        assert task.reward(example, example.answer) == 1
+        assert len(example.answer) + 1 <= task.max_tokens  # one character a token, and <eos>
+        assert set(prompt_text(example.prompt) + example.answer) <= set(ALPHABET)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_same_seed_draws_the_same_prompts(name: str) -> None:
+    task = get_task(name)
+    first, second, other = ([e.prompt for e in itertools.islice(examples(task, s), 20)] for s in (1, 1, 2))
+    assert first == second
+    assert first != other
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_held_out_prompts_are_never_trained_on(name: str) -> None:
+    task = get_task(name)
+    trained = {prompt_text(e.prompt) for e in itertools.islice(examples(task, 0), 5000)}
+    held_out = {prompt_text(e.prompt) for e in itertools.islice(examples(task, 0, held_out=True), 500)}
+    assert not trained & held_out
+
+
+# Written down from the version that drew the prompts of the committed runs: those can be repeated while these stay.
+@pytest.mark.parametrize(
+    ("name", "seed", "held_out", "first"),
+    [
+        ("addition", 0, False, ["99+55=", "78+86=", "34+19=", "61+69="]),
+        ("addition", 0, True, ["54+19=", "2+28=", "91+41=", "56+55="]),
+        ("addition", 7, False, ["74+76=", "17+73=", "84+0=", "33+88="]),
+        (
+            "running_sum",
+            0,
+            False,
+            ["8+6+3+8+1+2+2+7+3+6+3+8+7+1+1+5+3+7+1+7=", "3+7+3+9+2+9+1+3+6+3+5+2+6+3+5+4+9+2+9+2="],
+        ),
+        (
+            "running_sum",
+            0,
+            True,
+            ["4+8+3+1+9+0+5+2+7+5+2+4+7+4+6+9+5+8+2+9=", "6+0+2+4+4+3+2+1+8+1+1+7+8+7+9+8+0+4+6+3="],
+        ),
+    ],
+)
+def test_the_prompts_of_committed_runs_stay(name: str, seed: int, held_out: bool, first: list[str]) -> None:
+    drawn = itertools.islice(examples(get_task(name), seed, held_out=held_out), len(first))
+    assert [example.prompt for example in drawn] == first
+
+
+def test_addition_adds() -> None:
+    for example in itertools.islice(examples(get_task("addition"), 0), 50):
+        a, b = prompt_text(example.prompt).removesuffix("=").split("+")
+        assert int(a) + int(b) == int(example.answer)
+
+
+def test_running_sums_are_long() -> None:
+    lengths = [len(e.answer) for e in itertools.islice(examples(get_task("running_sum"), 0), 200)]
+    assert min(lengths) >= 30
+    assert max(lengths) <= 80
+
+
+# 4+7+2= is answered 4,11,13. One third of the reward for every sum before the first mistake; an answer that goes on
+# after the last sum loses one of them.
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("4,11,13", 1),
+        ("4,11,14", 2 / 3),
+        ("4,12,13", 1 / 3),
+        ("5,11,13", 0),
+        ("4,11", 2 / 3),
+        ("", 0),
+        ("4,11,13,9", 2 / 3),
+    ],
+)
+def test_running_sum_reward(response: str, reward: float) -> None:
+    example = Example("4+7+2=", "4,11,13")
+    assert get_task("running_sum").reward(example, response) == pytest.approx(reward)
+
+
+# The oracle of countdown: every way to join three numbers, with its text and its value, without a parser.
+SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+def joined(a: tuple[str, Fraction], sign: str, b: tuple[str, Fraction]) -> tuple[str, Fraction] | None:
+    return None if sign == "/" and b[1] == 0 else (f"({a[0]}{sign}{b[0]})", SIGNS[sign](a[1], b[1]))
+
+
+def expressions(numbers: list[int]) -> Iterator[tuple[str, Fraction]]:
+    """Fully parenthesized, with values; those that divide by zero are left out."""
+    for a, b, c in itertools.permutations([(str(n), Fraction(n)) for n in numbers]):
+        for first, second in itertools.product(SIGNS, repeat=2):
+            left, right = joined(a, first, b), joined(b, second, c)
+            whole = [left and joined(left, second, c), right and joined(a, first, right)]
+            yield from ((text[1:-1], value) for text, value in filter(None, whole))
+
+
+def test_countdown_has_a_solution_on_its_form() -> None:
+    for example in itertools.islice(examples(get_task("countdown"), 0), 300):
+        target, numbers = prompt_text(example.prompt).removesuffix("=").split("=")
+        given = [int(n) for n in numbers.split(",")]
+        assert len(given) == 3
+        assert all(1 <= n <= 20 for n in given)
+        assert 1 <= int(target) <= 99
+        assert int(target) in {value for _, value in expressions(given)}
+
+
+@pytest.mark.parametrize("numbers", [[3, 7, 25], [2, 2, 8], [1, 12, 12]])
+def test_countdown_rewards_exactly_the_right_expressions(numbers: list[int]) -> None:
+    every = list(expressions(numbers))
+    assert len(every) > 150
+    for target in {int(value) for _, value in every if 1 <= value <= 99}:
+        prompt = f"{target}={','.join(map(str, numbers))}="
+        for text, value in every:
+            assert countdown.score(prompt, text) == (1 if value == target else 0.1), (prompt, text)
+
+
+def test_countdown_writes_no_more_parentheses_than_needed() -> None:
+    rng = random.Random(5)
+    answers = [countdown.draw(rng)[1] for _ in range(400)]
+    assert answers == [ast.unparse(ast.parse(answer)).replace(" ", "") for answer in answers]
+    assert any("(" in answer for answer in answers)
+
+
+# By hand: 3 · 7 + 25 = 46, 25 − 7 · 3 = 4, 7/3 + 25 = 82/3; 7·7 and 3·7 use other numbers than the three given.
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("3*7+25", 1),
+        ("25+(7*3)", 1),
+        ("((3*7)+25)", 1),
+        ("25-7*3", 0.1),
+        ("7/3+25", 0.1),
+        ("3*7+25=46", 0),
+        ("3*7+25,", 0),
+        ("3*7", 0),
+        ("7*7-3", 0),
+        ("3*7+25+3", 0),
+        ("3*72+5", 0),
+        ("03*7+25", 0),
+        ("3**7+25", 0),
+        ("25//7*3", 0),
+        ("-3*7+25", 0),
+        ("3(7)+25", 0),
+        ("3*7+25)", 0),
+        ("(3,7,25)", 0),
+        ("3 *7+25", 0),
+        ("3*7+25\n", 0),
+        ("3_*7+25", 0),
+        ("3.*7+25", 0),
+        ("٣*7+25", 0),  # a digit, but not one of ours
+        ("46", 0),
+        ("", 0),
+        ("(" * 30 + "3*7+25" + ")" * 30, 0),
+        ("(" * 100_000, 0),
+        ("9" * 100_000, 0),
+    ],
+)
+def test_countdown_reward(response: str, reward: float) -> None:
+    assert get_task("countdown").reward(Example("46=3,7,25=", "3*7+25"), response) == reward
+
+
+def test_dividing_by_zero_is_worth_nothing() -> None:
+    assert countdown.score("4=4,4,4=", "4/(4-4)") == 0
+    assert countdown.score("4=4,4,4=", "4*(4-4)") == 0.1
+
+
+def test_unknown_task_names_what_exists() -> None:
+    with pytest.raises(UsageError, match=r"'adition'.*'addition'.*addition, countdown, jsonl, running_sum"):
+        get_task("adition")
+
+
+def test_jsonl_is_not_built_in() -> None:
+    with pytest.raises(UsageError, match="task jsonl needs a file"):
+        get_task("jsonl")
+
+
+@pytest.mark.slow
+def test_tasks_load_nothing_heavy() -> None:
+    script = (
+        "import sys, rlcorr; before = set(sys.modules); import rlcorr.train.inputs.tasks, "
+        "rlcorr.train.inputs.jsonl_task, rlcorr.train.inputs.model_source; "
+        "print({n.split('.')[0] for n in set(sys.modules) - before})"
+    )
+    new = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert "rlcorr" in new
+    assert not any(heavy in new for heavy in ("torch", "transformers", "huggingface_hub", "tokenizers"))

@@ -1,0 +1,181 @@
+"""Our character tokenizer, and those of other models: byte-level, with a chat template, beside a Qwen2 config."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+from rlcorr.errors import UsageError
+from rlcorr.train.inputs.tasks import ALPHABET
+from rlcorr.train.inputs.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    character_tokenizer,
+    decode,
+    encode,
+    eos_id,
+    eos_ids,
+    load_tokenizer,
+)
+
+END_OF_TEXT, TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+END_OF_TEXT_ID, TURN_ID, END_OF_TURN_ID = 0, 1, 2
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'robot' %}{{ raise_exception('robots may not speak') }}{% endif %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEXTS = ["What is 12 plus 3456789?", "user assistant system be brief: 4 + 5 = 9, 99*9=891 "] * 20
+
+
+def byte_level(**settings: Any) -> PreTrainedTokenizerFast:
+    """Byte-level BPE whose numbers are cut into groups of three digits, unlike Qwen2's single digits."""
+    tokenizer = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Split(Regex(r"\d{1,3}"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    trainer: Any = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=[END_OF_TEXT, TURN, END_OF_TURN], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
+
+
+def save(tokenizer: PreTrainedTokenizerFast, path: Path, **config: Any) -> Path:
+    """Beside a Qwen2 config, and named as Qwen2's models name theirs."""
+    tokenizer.save_pretrained(path)
+    Qwen2Config(vocab_size=len(tokenizer), **config).save_pretrained(path)
+    settings = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps(settings | {"tokenizer_class": "Qwen2Tokenizer"}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = byte_level(eos_token=END_OF_TURN, pad_token=END_OF_TEXT, chat_template=TEMPLATE)
+    return save(tokenizer, tmp_path_factory.mktemp("chat"), eos_token_id=END_OF_TURN_ID)
+
+
+@pytest.fixture(scope="module")
+def plain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base model: no template, no <bos>, no <pad>."""
+    return save(byte_level(eos_token=END_OF_TEXT), tmp_path_factory.mktemp("plain"), eos_token_id=END_OF_TEXT_ID)
+
+
+def file_ids(model: Path, text: str) -> list[int]:
+    """The oracle: the ids that tokenizer.json itself gives."""
+    return Tokenizer.from_file(str(model / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("text", ["12345+678=", "What is 12 plus 3?", "  é\n\t日本 ", "a , b ."])
+def test_a_saved_tokenizer_does_what_its_file_says(plain_model: Path, text: str) -> None:
+    tokenizer = load_tokenizer(plain_model)
+    ids = encode(tokenizer, text)
+    assert ids == file_ids(plain_model, text)  # no <bos>: it has none
+    assert decode(tokenizer, [*ids, END_OF_TEXT_ID, 9, 9]) == text
+
+
+def test_the_character_tokenizer_survives_beside_a_qwen2_config(tmp_path: Path) -> None:
+    letters = character_tokenizer(ALPHABET + " ab")  # Qwen2's byte-level alphabet writes the space as another character
+    tokenizer = load_tokenizer(save(letters, tmp_path))
+    expected = [BOS_ID, *(3 + (ALPHABET + " ab").index(c) for c in "1 a+ b")]
+    assert encode(tokenizer, "1 a+ b") == expected
+    assert decode(tokenizer, [*expected[1:], EOS_ID, 7]) == "1 a+ b"
+    assert eos_id(tokenizer) == EOS_ID
+
+
+def test_a_text_is_one_user_message(chat_model: Path) -> None:
+    tokenizer = load_tokenizer(chat_model)
+    ids = encode(tokenizer, "12+3=")
+    assert ids == file_ids(chat_model, "<|im_start|>user\n12+3=<|im_end|>\n<|im_start|>assistant\n")
+    assert ids[0] == TURN_ID
+    assert ids.count(END_OF_TURN_ID) == 1
+
+
+def test_messages_are_taken_as_they_are(chat_model: Path) -> None:
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "12+3="}]
+    whole = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\n12+3=<|im_end|>\n<|im_start|>assistant\n"
+    assert encode(load_tokenizer(chat_model), messages) == file_ids(chat_model, whole)
+
+
+def test_a_template_inside_the_settings_counts_too(chat_model: Path, tmp_path: Path) -> None:
+    """Older repositories keep it in tokenizer_config.json instead of a file of its own."""
+    for name in ("tokenizer.json", "config.json"):
+        (tmp_path / name).write_bytes((chat_model / name).read_bytes())
+    settings = json.loads((chat_model / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
+    assert encode(load_tokenizer(tmp_path), "12+3=") == encode(load_tokenizer(chat_model), "12+3=")
+
+
+def test_what_a_template_refuses_is_one_line(chat_model: Path) -> None:
+    with pytest.raises(UsageError, match=r"chat template of the tokenizer at .* refuses .*robots may not speak"):
+        encode(load_tokenizer(chat_model), [{"role": "robot", "content": "hello"}])
+
+
+def test_messages_need_a_template(plain_model: Path) -> None:
+    with pytest.raises(UsageError, match=f"need a chat template; the tokenizer at {plain_model} has none"):
+        encode(load_tokenizer(plain_model), [{"role": "user", "content": "hello"}])
+
+
+def test_a_text_that_cannot_be_written_is_one_line(tiny_model: Path) -> None:
+    with pytest.raises(UsageError, match=r"the tokenizer at .* cannot encode 'What is 1\+1\?'"):
+        encode(load_tokenizer(tiny_model), "What is 1+1?")
+
+
+def test_a_response_ends_at_the_first_stop(chat_model: Path) -> None:
+    tokenizer = load_tokenizer(chat_model)
+    answer, stops = file_ids(chat_model, "15"), [END_OF_TEXT_ID, END_OF_TURN_ID]
+    assert decode(tokenizer, [*answer, END_OF_TEXT_ID, 9, END_OF_TURN_ID], stops) == "15"
+    assert decode(tokenizer, [*answer, END_OF_TURN_ID, END_OF_TEXT_ID], stops) == "15"
+    assert decode(tokenizer, [*answer, END_OF_TEXT_ID, END_OF_TURN_ID]) == "15" + END_OF_TEXT  # the tokenizer's own
+    assert decode(tokenizer, answer, stops) == "15"
+    assert decode(tokenizer, [END_OF_TURN_ID], stops) == ""
+    assert decode(tokenizer, [TURN_ID, *answer], stops) == TURN + "15"  # other special tokens are not hidden
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        ({"eos_token_id": [END_OF_TURN_ID, END_OF_TEXT_ID]}, END_OF_TURN_ID, [END_OF_TEXT_ID, END_OF_TURN_ID]),
+        ({"eos_token_id": 7}, [8, 9], [END_OF_TURN_ID, 7, 8, 9]),
+        ({}, None, [END_OF_TURN_ID]),
+        (None, END_OF_TEXT_ID, [END_OF_TEXT_ID, END_OF_TURN_ID]),
+        ({"eos_token_id": None}, END_OF_TURN_ID, [END_OF_TURN_ID]),
+    ],
+)
+def test_every_named_end_stops_a_response(
+    chat_model: Path, tmp_path: Path, generation: dict[str, Any] | None, config: Any, expected: list[int]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": config}))
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    assert eos_ids(tmp_path, load_tokenizer(chat_model)) == expected
+
+
+def test_a_model_without_an_end_is_refused(tmp_path: Path) -> None:
+    save(byte_level(), tmp_path, eos_token_id=None)
+    with pytest.raises(UsageError, match="names no eos_token_id"):
+        eos_ids(tmp_path, load_tokenizer(tmp_path))
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no tokenizer at .*: it must hold tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_that_loses_text_is_refused(tmp_path: Path) -> None:
+    """Two ways of losing it: characters that are dropped, and characters that have no token."""
+    tokenizer = byte_level(eos_token=END_OF_TEXT)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("+", "")  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.save_pretrained(tmp_path / "drops")
+    with pytest.raises(UsageError, match=r"does not keep text: '12\+34=46' became '1234=46'"):
+        load_tokenizer(tmp_path / "drops")
+    character_tokenizer("abc").save_pretrained(tmp_path / "letters")
+    with pytest.raises(UsageError, match=r"cannot encode '12\+34=46'"):
+        load_tokenizer(tmp_path / "letters")
+    assert encode(load_tokenizer(tmp_path / "letters", probe="cab"), "ab") == [BOS_ID, 3, 4]

@@ -1,0 +1,184 @@
+"""A mixture of experts in the real vLLM engine: its choices are read, and a sync replaces every expert."""
+
+import gc
+import itertools
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from router_gap import measure
+from tiny import CPU, save_random
+
+from rlcorr.errors import UsageError
+from rlcorr.train.config import PretrainConfig, RolloutConfig, Sampling
+from rlcorr.train.inputs.tokenizer import EOS_ID
+from rlcorr.train.learner.policy import Policy, load_lm, new_moe_lm
+from rlcorr.train.learner.ranks import ALONE
+from rlcorr.train.pretrain import pretrain
+from rlcorr.train.rollout import vllm_engine, vllm_router
+from rlcorr.train.rollout.engine import RolloutEngine, Samples
+from rlcorr.train.rollout.start import start_engine
+from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
+
+FLOAT32 = RolloutConfig(engine="vllm", dtype="float32", router_replay=True)
+FLOAT32_K3 = 1e-7
+BFLOAT16 = replace(FLOAT32, dtype="bfloat16")
+FEW_BLOCKS = replace(FLOAT32, kv_cache_mib=3, max_model_len=256)
+"""Room for eight blocks of 128 tokens: longer sequences preempt one another."""
+
+
+Start = Callable[[RolloutConfig, Path], RolloutEngine]
+
+
+def save_moe(path: Path, *, tied: bool) -> Path:
+    return save_random(path, new_moe_lm, tied=tied)
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    """vLLM keeps global state, which a dying engine takes along, and which a dense one makes without a place for
+    experts: so earlier ones must be gone, and these stay to the end."""
+    _forget_engines()
+    alive: list[RolloutEngine] = []
+
+    def begin(config: RolloutConfig, model: Path) -> RolloutEngine:
+        for handler in logging.getLogger("vllm").handlers:
+            handler.close()  # of the engine before
+        alive.append(start_engine(config, model, ALONE, [EOS_ID], model / "engine.log"))
+        return alive[-1]
+
+    yield begin
+    alive.clear()
+    _forget_engines()
+
+
+def _forget_engines() -> None:
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    gc.collect()
+    cleanup_dist_env_and_memory()
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_moe(tmp_path_factory.mktemp("tied"), tied=True)
+
+
+@pytest.fixture(scope="module")
+def engine(start: Start, tied: Path) -> RolloutEngine:
+    return start(FLOAT32, tied)
+
+
+@pytest.fixture
+def policy(tied: Path) -> Policy:
+    return Policy(load_lm(tied, CPU), None)
+
+
+def prompts(count: int, shortest: int, longest: int) -> list[list[int]]:
+    some = torch.Generator().manual_seed(0)
+    lengths = torch.randint(shortest, longest + 1, (count,), generator=some).tolist()
+    return [torch.randint(3, 21, (length,), generator=some).tolist() for length in lengths]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[vllm_router.Step]:
+    """The forward passes of the engine, as the tap saw them."""
+    seen, table = [], vllm_router._table
+    monkeypatch.setattr(vllm_router, "_table", lambda steps, *rest: table(seen.extend(steps) or steps, *rest))
+    return seen
+
+
+def passes(steps: list[vllm_router.Step]) -> Counter[Any]:
+    """How often each position of each sample was computed."""
+    owners = ([o for o, n in zip(s.owners, s.counts.tolist(), strict=True) for _ in range(n)] for s in steps)
+    flat = itertools.chain.from_iterable(owners)
+    return Counter(zip(flat, (p for s in steps for p in s.positions.tolist()), strict=True))
+
+
+@torch.no_grad()
+def assert_the_trainer_routes_alike(policy: Policy, asked: list[list[int]], got: Samples) -> None:
+    """In float32 both choose the largest router logits of the same states, for every token and layer."""
+    assert got.routed_experts is not None
+    for prompt, response, experts in zip(asked, got.response_ids, got.routed_experts, strict=True):
+        fed = torch.tensor([prompt + response[:-1]])
+        logits = policy.lm(fed, output_router_logits=True).router_logits
+        own = torch.stack([layer.topk(2).indices for layer in logits], 1)
+        assert experts.dtype == torch.int16
+        assert torch.equal(experts.long().sort(-1).values, own.sort(-1).values)
+
+
+def test_chunked_prompts_and_several_samples(
+    engine: RolloutEngine, policy: Policy, steps: list[vllm_router.Step]
+) -> None:
+    asked = prompts(64, 2, 100)
+    for _ in range(2):  # the second call starts from nothing
+        got = engine.generate(asked, n=3, max_tokens=20, sampling=Sampling())
+        assert_the_trainer_routes_alike(policy, [p for p in asked for _ in range(3)], got)
+    started = [(o, n) for s in steps for o, n in zip(s.owners, s.counts.tolist(), strict=True) if n > 1]
+    assert len(started) > len({owner for owner, _ in started})  # some prompt took more than one pass
+    assert set(passes(steps).values()) == {1}
+
+
+def test_preempted_requests(start: Start, tied: Path, policy: Policy, steps: list[vllm_router.Step]) -> None:
+    asked = prompts(24, 110, 126)
+    got = start(FEW_BLOCKS, tied).generate(asked, n=1, max_tokens=40, sampling=Sampling())
+    assert max(passes(steps).values()) > 1  # some token was computed again
+    assert_the_trainer_routes_alike(policy, asked, got)
+
+
+def test_a_cached_prefix_is_noticed(start: Start, tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens are never routed, so there is nothing to replay."""
+    settings = vllm_engine._settings
+    monkeypatch.setattr(vllm_engine, "_settings", lambda *given: settings(*given) | {"enable_prefix_caching": True})
+    caching, asked = start(FLOAT32, tied), prompts(1, 300, 300)
+    caching.generate(asked, n=1, max_tokens=2, sampling=Sampling())
+    with pytest.raises(UsageError, match="prefix caching must be off"):
+        caching.generate(asked, n=1, max_tokens=2, sampling=Sampling())
+
+
+def test_a_sync_replaces_every_expert(engine: RolloutEngine, policy: Policy) -> None:
+    assert mismatch(engine, policy, prompts(32, 6, 6)) <= FLOAT32_K3
+    assert prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6)) <= FLOAT32_K3
+    assert mismatch(engine, policy, prompts(32, 6, 6)) <= FLOAT32_K3
+
+
+def test_an_untied_head_is_synced_too(start: Start, tmp_path: Path) -> None:
+    model = save_moe(tmp_path / "untied", tied=False)
+    proved = prove_sync(start(FLOAT32, model), Policy(load_lm(model, CPU), None), FLOAT32, prompts(32, 6, 6))
+    assert proved <= FLOAT32_K3
+
+
+def test_experts_that_stay_unpacked_are_found(
+    engine: RolloutEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why `forget_packing` is there: without it vLLM takes the weights, and its kernel misreads them."""
+    with monkeypatch.context() as without:
+        without.setattr(vllm_engine, "forget_packing", lambda worker: None)
+        with pytest.raises(UsageError, match="A tensor is left behind"):
+            prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6))
+    assert prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6)) <= FLOAT32_K3
+
+
+def test_replay_removes_most_of_the_mismatch(start: Start, local_runs: Path) -> None:
+    """The checkpoint of a pretraining, in bfloat16, against the float32 trainer."""
+    few = {"max_steps": 200, "addition_every": 1, "addition_batch": 16, "eval_every": 1000}
+    model = pretrain(PretrainConfig(run="moe", architecture="qwen3_moe", **few)) / "checkpoint"
+    engine, policy = start(BFLOAT16, model), Policy(load_lm(model, CPU), None)
+    without, replayed = measure(engine, policy, prompts(128, 20, 40), max_tokens=60)
+    assert without.other_set > 1e-3  # bfloat16 tips some choices
+    assert replayed.k3 < without.k3 / 2
+    assert replayed.abs_log_ratio < without.abs_log_ratio
+    assert replayed.other_set < without.other_set  # what tipped a router upstream is undone
+
+
+def test_a_dense_engine_has_no_router(start: Start, tiny_model: Path) -> None:
+    with pytest.raises(UsageError, match="this model has no experts"):
+        start(replace(FLOAT32, max_model_len=128), tiny_model)
