@@ -7,7 +7,7 @@ import streamlit as st
 import torch
 from browser.picture import load_plotly
 from controls import pickers as controls
-from controls import sharing, uploads
+from controls import sharing, upload_box
 from data import runs as data
 from remembered import session as state
 from words import words
@@ -59,7 +59,7 @@ if known:
     with st.container():  # what follows keeps its place, and a thumb that is held its slider
         controls.announce_new_runs(known, chosen.slug)
     with st.container(key="upload"):
-        uploads.take()
+        upload_box.take()
 else:
     controls.watch(controls.world(known, None), None, 0.0)
     st.info(words.NO_RUNS.format(root=words.plain(str(runs.ROOT))))

@@ -24,12 +24,12 @@ from exercises.lesson_04 import DECOUPLED_COEFFICIENT, PPO_COEFFICIENT, SILENT_S
 from show import picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
-from rlcorr.analysis.comparison import compare_gradients
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures.curves import curves
 from rlcorr.figures.study import study_curves
 from rlcorr.gradients import toy
+from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.presets import PRESETS

@@ -26,11 +26,11 @@ from exercises.lesson_05 import SQUARED_ERROR, TRUNCATION_BIAS, WEIGHTS
 from show import picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
-from rlcorr.analysis.comparison import compare_gradients
 from rlcorr.analysis.sweep import sweep_weights
 from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import exact_curves, threshold_curves
+from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities
 from rlcorr.gradients.toy_sweep import small_world, toy_sweep

@@ -25,10 +25,10 @@ from exercises.lesson_06 import LONGEST, PREFIX_WEIGHTS, TOLERANCE
 from show import picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, correct, preset
-from rlcorr.analysis.comparison import compare_gradients
 from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.figures.mismatch import by_length
+from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.report import compare
 from rlcorr.gradients.toy import Policies, gradient_truth, kl, log_probs, probabilities, random_policy, visits, world
 from rlcorr.losses import gspo

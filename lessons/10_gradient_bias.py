@@ -25,11 +25,11 @@ from exercises.lesson_10 import COEFFICIENTS, SKETCH, SQUARED_LENGTH
 from show import picture, show
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, preset
-from rlcorr.analysis.comparison import compare_gradients
 from rlcorr.command.gradient_table import gradient_table
 from rlcorr.config import LossConfig
 from rlcorr.figures import curves
 from rlcorr.figures import gradients as gradient_plots
+from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.contributions import Reference, Sketch, contributions, mean_gradients
 from rlcorr.gradients.report import bootstrap, compare, decompose, report
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities

@@ -1,10 +1,10 @@
 """Files that a person drops: each becomes a run of one step in a folder of this server, which ends with it."""
 
 import hashlib
-import tempfile
 from pathlib import Path
 
 import streamlit as st
+from data import uploads
 from remembered import session as state
 from words import words
 
@@ -13,23 +13,6 @@ from rlcorr.foreign.pairs import missing, read_pairs, recordable, write_run
 from rlcorr.records.runs import StepRecord
 
 TYPES = ["parquet", "jsonl", "json", "npz", "safetensors"]
-
-
-@st.cache_resource(show_spinner=False)
-def _folder() -> tempfile.TemporaryDirectory:
-    return tempfile.TemporaryDirectory(prefix="rlcorr_uploads_")
-
-
-def mine() -> dict[str, Path]:
-    """slug → run: what this visitor has dropped, and what a link of somebody who has names."""
-    named = st.query_params.get("run", "")
-    slugs = [*st.session_state.setdefault("uploads", []), named]
-    here = Path(_folder().name)
-    return {slug: here / slug for slug in slugs if slug.startswith("upload_") and _is_there(here, slug)}
-
-
-def _is_there(here: Path, slug: str) -> bool:
-    return slug.removeprefix("upload_").isalnum() and (here / slug / "manifest.json").is_file()
 
 
 def take() -> None:
@@ -53,7 +36,7 @@ def _dropped() -> None:
     except UsageError as error:
         st.session_state["upload_said"] = [f"!{error}"]
         return
-    run = Path(_folder().name) / slug
+    run = Path(uploads.folder().name) / slug
     if not (run / "manifest.json").is_file():
         write_run(run, recordable(record), words.UPLOADED.format(name=file.name))
     st.session_state["uploads"] = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])]

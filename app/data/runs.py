@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import streamlit as st
-from controls import uploads
 from torch import Tensor
 from words import words
 
+from data import uploads
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
 from rlcorr.analysis.sweep import Sweep, Swept

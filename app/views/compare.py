@@ -11,10 +11,11 @@ from words import gradient as words_gradient
 from words import words
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
-from rlcorr.analysis.comparison import MetricPair, agreement, compare_gradients, metric_pairs
+from rlcorr.analysis.comparison import MetricPair, agreement, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import comparison, correction
+from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records.runs import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"

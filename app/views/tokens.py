@@ -10,20 +10,14 @@ from words import words
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, correct
 from rlcorr.analysis.token_formulas import formulas
-from rlcorr.analysis.token_story import (
-    furthest_token,
-    mean_ratios,
-    ordered_rows,
-    pieces,
-    shades,
-    text_kind,
-    token_story,
-)
+from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_rows, token_story
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction
+from rlcorr.figures.tokens import shades
 from rlcorr.presets import Preset
 from rlcorr.ratios import ratio
 from rlcorr.records import runs
+from rlcorr.records.token_texts import pieces, text_kind
 
 TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
 SMALL_CODE = "<style>.st-key-tokens_formulas code { font-size: 0.8rem }</style>"

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from rlcorr.analysis.comparison import Agreement, GradientComparison, MetricPair
+from rlcorr.analysis.comparison import Agreement, MetricPair
+from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.gradients.report import Interval
 from rlcorr.report import describe
 from words import words

@@ -3,7 +3,8 @@
 import math
 
 from rlcorr.analysis.token_formulas import digits
-from rlcorr.analysis.token_story import END, NO_TEXT, Order, TextKind, TokenStory
+from rlcorr.analysis.token_story import Order, TokenStory
+from rlcorr.records.token_texts import END, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define
 from words import words
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,20 +21,14 @@ from rlcorr.correction import (
     rule_statistic,
 )
 from rlcorr.errors import UsageError, unknown
-from rlcorr.figures.axes import span_of
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.types import CorrectionResult, TokenBatch
 
 if TYPE_CHECKING:  # the story itself needs torch only, and the record comes with pyarrow
-    from rlcorr.records.step_files import StepRecord
+    pass
 
-END = "⏎"
-"""What an end token, which has no text, is shown as."""
-NO_TEXT = "·"
-"""What a token is shown as of which neither text nor id was recorded; unknown ids are negative."""
-TextKind = Literal["characters", "ids", "unknown"]
 
 Order = Literal["off", "recorded", "lowest", "highest", "rejected"]
 """Of responses: furthest mean log-ratio first, as recorded, by reward from either end, largest share of rejected tokens
@@ -226,42 +219,4 @@ def furthest_token(batch: TokenBatch, result: CorrectionResult, rows: Sequence[i
     return rows[where // mask.shape[1]], where % mask.shape[1]
 
 
-def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:
-    """(B, T) in −1 … 1, the sign of log r with a strength of √(|log r|/span), and the span: the |log r| of full colour.
-
-    The root, because most ratios are so near 1 that a proportional colour would not be seen. NaN has full colour.
-    """
-    d = result.log_ratio
-    span = span_of(d[batch.response_mask].double().cpu().numpy().astype(np.float64))
-    share = (d.nan_to_num(torch.inf) / span).clamp(-1, 1)
-    return share.sign() * share.abs().sqrt(), span
-
-
 # --- the text of tokens ---
-
-
-def text_kind(record: "StepRecord") -> TextKind:
-    """characters: a token is one character of the response, but for an end token: so lengths say, of every response,
-    and one id never stands for two characters. ids: it is not, or there are no texts. unknown: no ids either."""
-    texts, ids = record.responses, record.batch.response_ids
-    lengths = record.batch.response_mask.sum(-1).tolist()
-    agree = any(texts) and all(n - len(text) in (0, 1) for text, n in zip(texts, lengths, strict=True))
-    known = ids is not None and bool((ids[record.batch.response_mask] >= 0).any())
-    if not known or ids is None:
-        return "characters" if agree else "unknown"
-    if not agree:
-        return "ids"
-    rows = zip(ids.tolist(), texts, strict=True)
-    meant = {pair for row, text in rows for pair in zip(row[: len(text)], text, strict=True)}
-    return "characters" if len({token for token, _ in meant}) == len(meant) else "ids"
-
-
-def pieces(record: "StepRecord") -> list[list[str]]:
-    """What every response token is shown as: its character, or `END`; its id as "#123"; or `NO_TEXT` (`text_kind`)."""
-    lengths = record.batch.response_mask.sum(-1).tolist()
-    kind, ids = text_kind(record), record.batch.response_ids
-    if kind == "characters":
-        return [[*text, *[END] * (n - len(text))] for text, n in zip(record.responses, lengths, strict=True)]
-    if kind == "unknown" or ids is None:
-        return [[NO_TEXT] * n for n in lengths]
-    return [[f"#{token}" for token in row[:n]] for row, n in zip(ids.tolist(), lengths, strict=True)]

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlcorr.analysis.comparison import SHARED, GradientComparison, shared, trained_on
+from rlcorr.analysis.comparison import SHARED, shared, trained_on
 from rlcorr.figures.axes import ratio_axis, span_of
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, Figure, Part, fade, figure
 from rlcorr.figures.correction import density, pair, ratio_density, token_map
+from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.gradients.report import Interval
 from rlcorr.types import CorrectionResult, TokenBatch
 

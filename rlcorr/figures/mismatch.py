@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.regions import Region, bounds_weights, region, sequence_bounds, token_rules
-from rlcorr.analysis.token_story import END, pieces, text_kind
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import needed
 from rlcorr.errors import UsageError
@@ -22,6 +21,7 @@ from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Pa
 from rlcorr.figures.correction import density, pair, probability_density, ratio_density
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
+from rlcorr.records.token_texts import END, pieces, text_kind
 from rlcorr.types import TokenBatch
 
 Methods = Mapping[str, CorrectionConfig]

@@ -41,16 +41,6 @@ Column = Lists | Tensor | list[str]
 Columns = dict[str, Column]
 
 
-def pad(values: Tensor, lengths: Tensor, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Lists as (values (B, T) padded with 0, mask (B, T))."""
-    width = int(lengths.max()) if len(lengths) else 0
-    position = torch.arange(width)
-    mask = position >= width - lengths[:, None] if left else position < lengths[:, None]
-    padded = torch.zeros(mask.shape, dtype=values.dtype)
-    padded[mask] = values
-    return padded, mask
-
-
 def from_array(name: str, array: Tensor) -> Column:
     """(B, T) as lists, (B,) as numbers, () as one number. Raises `UsageError` for more dimensions."""
     if array.dim() > 2:

@@ -21,10 +21,11 @@ from rlcorr.foreign.arrays import PICKLE, npz_columns, safetensors_columns
 from rlcorr.foreign.columns import MAX_BYTES, Columns, at_most
 from rlcorr.foreign.json_rows import json_columns
 from rlcorr.foreign.names import WANTED, ours
+from rlcorr.foreign.parquet import to_columns
 from rlcorr.foreign.step import to_record
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
-from rlcorr.records.step_files import StepRecord, to_columns
+from rlcorr.records.step_files import StepRecord
 from rlcorr.report import metrics
 from rlcorr.types import TokenBatch
 

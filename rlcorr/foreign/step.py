@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_PADDED, MAX_TEXT, Column, Columns, Lists, at_most, pad
+from rlcorr.foreign.columns import MAX_PADDED, MAX_TEXT, Column, Columns, Lists, at_most
 from rlcorr.foreign.names import PAIR
-from rlcorr.records.step_files import StepRecord
+from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.types import TokenBatch
 
 _TOKENS = ("rollout_log_probs", "old_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")

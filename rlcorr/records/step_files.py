@@ -1,25 +1,20 @@
 """The Parquet files of recorded runs, of the study and of other people: from tensors to columns and back."""
 
 import json
-from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, at_most, pad
-from rlcorr.foreign.parquet_sizes import sizes
 from rlcorr.types import TokenBatch
 
 _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
-_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError)
 """What reading a damaged or foreign file may raise."""
 
@@ -109,66 +104,6 @@ def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
 # --- files of other people, which may be damaged, or made to do harm ---
 
 
-def to_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
-    """The wanted columns, and the names of all. What the pages unpack to is counted first. Raises `UsageError`."""
-    found = sizes(content, wanted)
-    if not found.rows:
-        raise UsageError("holds no rows.")
-    at_most(MAX_ROWS, found.rows, "rows")
-    at_most(MAX_BYTES, found.unpacked, "bytes when unpacked")
-    for name, numbers in found.numbers.items():
-        at_most(MAX_TOKENS, numbers, f"numbers in {name}")
-    try:
-        schema = pq.ParquetFile(pa.BufferReader(content)).schema_arrow
-        types = {name: schema.field(name).type for name in schema.names if name in wanted}
-        texts = [name for name, kind in types.items() if _is_text(name, kind, found.rows)]
-        # As a dictionary a text is there once, however often it stands in the column.
-        table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(list(types), use_threads=False)
-        columns = {name: _column(name, table[name]) for name in types if table[name].null_count < len(table)}
-    except (OSError, pa.ArrowException, LookupError, ValueError, TypeError) as error:
-        first = str(error).split("\n")[0] or type(error).__name__
-        raise UsageError(f"cannot be read as Parquet ({first:.200}).") from error
-    return columns, schema.names
-
-
-def _is_text(name: str, kind: pa.DataType, rows: int) -> bool:
-    """Raises `UsageError` for a type that is neither numbers, nor a list of numbers, nor text."""
-    value = kind.value_type if isinstance(kind, _LISTS) or pa.types.is_dictionary(kind) else kind
-    text = pa.types.is_string(value) or pa.types.is_large_string(value)
-    number = pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)
-    if not (number or pa.types.is_null(value) or (text and not isinstance(kind, _LISTS))):
-        raise UsageError(f"{name} is a column of {kind!s:.80}; lists of numbers, numbers and texts are read.")
-    if isinstance(kind, pa.FixedSizeListType):  # in which a null takes as much as a list
-        at_most(MAX_TOKENS, kind.list_size * rows, f"numbers in {name}")
-    return text
-
-
-def _column(name: str, column: pa.ChunkedArray) -> Column:
-    if pa.types.is_dictionary(column.type):
-        return _texts(column)
-    lists = isinstance(column.type, _LISTS)
-    whole = column.combine_chunks()
-    if lists and whole.null_count:
-        raise UsageError(f"{name} is null in row {whole.is_null().to_pylist().index(True)}, a list in others.")
-    values = whole.flatten() if lists else whole
-    if pa.types.is_boolean(values.type) and values.null_count:
-        raise UsageError(f"{name} holds nulls beside true and false.")
-    array = values.to_numpy(zero_copy_only=False)  # a null among numbers becomes NaN
-    tensor = torch.tensor(array.astype("int64") if array.dtype.kind == "u" else array)
-    if not lists:
-        return tensor
-    return Lists(tensor, torch.tensor(pc.call_function("list_value_length", [whole]).to_numpy().astype("int64")))
-
-
-def _texts(column: pa.ChunkedArray) -> list[str]:
-    """A null is an empty text."""
-    found: list[str] = []
-    for chunk in column.chunks:
-        words = chunk.dictionary.to_pylist()
-        found += ["" if at is None else words[at] for at in chunk.indices.to_pylist()]
-    return found
-
-
 # --- tables of numbers ---
 
 
@@ -192,3 +127,13 @@ def _bytes(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue().to_pybytes()
+
+
+def pad(values: Tensor, lengths: Tensor, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """Lists as (values (B, T) padded with 0, mask (B, T))."""
+    width = int(lengths.max()) if len(lengths) else 0
+    position = torch.arange(width)
+    mask = position >= width - lengths[:, None] if left else position < lengths[:, None]
+    padded = torch.zeros(mask.shape, dtype=values.dtype)
+    padded[mask] = values
+    return padded, mask

@@ -12,6 +12,7 @@ from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.analysis import comparison
 from rlcorr.errors import UsageError
 from rlcorr.figures import comparison as comparison_plots
+from rlcorr.gradients import comparison as gradient_comparison
 from rlcorr.gradients.contributions import Reference, Sketch
 from rlcorr.gradients.report import resampled
 from rlcorr.types import CorrectionResult
@@ -206,7 +207,7 @@ def numbers_by_loops(a: CorrectionConfig, b: CorrectionConfig, replicates: int) 
 @pytest.mark.parametrize(("a", "b"), [(TIS, RULE), (ICEPOP, TIS), (RULE, ICEPOP)])
 def test_paired_differences_against_loops(a: CorrectionConfig, b: CorrectionConfig) -> None:
     expected = numbers_by_loops(a, b, 60)
-    found = comparison.compare_gradients(POSITIVE, SKETCH, a, b, replicates=60)
+    found = gradient_comparison.compare_gradients(POSITIVE, SKETCH, a, b, replicates=60)
     for name in ("bias", "noise", "error", "cosine", "between", "expected"):
         interval = getattr(found, name)
         assert interval.value == pytest.approx(expected[name][0], rel=2e-3, abs=2e-4), name
@@ -219,7 +220,7 @@ def test_paired_differences_against_loops(a: CorrectionConfig, b: CorrectionConf
 
 
 def test_one_against_itself_is_no_difference() -> None:
-    found = comparison.compare_gradients(POSITIVE, SKETCH, ICEPOP, ICEPOP)
+    found = gradient_comparison.compare_gradients(POSITIVE, SKETCH, ICEPOP, ICEPOP)
     for each in (found.bias, found.noise, found.error, found.cosine):
         assert (each.value, each.low, each.high) == (0, 0, 0)
     assert found.between.low == pytest.approx(1, abs=1e-6)
@@ -230,7 +231,7 @@ def test_one_against_itself_is_no_difference() -> None:
 def test_pairing_takes_out_the_noise_that_both_share() -> None:
     """Two caps that few tokens reach: both errors are known to 10 % or worse, their difference 100 times better."""
     near = replace(TIS, rollout_is_threshold=2.4), replace(TIS, rollout_is_threshold=2.6)
-    found = comparison.compare_gradients(POSITIVE, SKETCH, *near)
+    found = gradient_comparison.compare_gradients(POSITIVE, SKETCH, *near)
     alone, paired = found.a.error.high - found.a.error.low, found.error.high - found.error.low
     assert alone > 0.1 * found.a.error.value
     assert paired < alone / 100
@@ -241,7 +242,7 @@ def test_twice_the_weight_is_twice_the_noise() -> None:
     rollout = torch.where(BATCH.response_mask, BATCH.rollout_log_probs, -2.0)
     doubled = POSITIVE.replace(rollout_log_probs=rollout, old_log_probs=rollout + math.log(2))
     raw = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
-    found = comparison.compare_gradients(doubled, SKETCH, CorrectionConfig(), raw)
+    found = gradient_comparison.compare_gradients(doubled, SKETCH, CorrectionConfig(), raw)
     assert found.noise.value == pytest.approx(found.a.noise.value, rel=1e-4)
     assert found.between.low == pytest.approx(1, abs=1e-5)
     assert found.cosine.value == pytest.approx(0, abs=1e-5)
@@ -251,7 +252,7 @@ def test_where_noise_explains_a_gradient_its_direction_is_unknown() -> None:
     """Scores of random sign: what is left after the noise has length 0."""
     signs = torch.where(torch.arange(len(SKETCH.scores)) % 2 == 0, 1.0, -1.0)[:, None]
     noise = replace(SKETCH, scores=signs * torch.ones(DIRECTIONS))
-    found = comparison.compare_gradients(POSITIVE, noise, TIS, RULE)
+    found = gradient_comparison.compare_gradients(POSITIVE, noise, TIS, RULE)
     assert found.a.length.value == 0
     assert math.isnan(found.expected.value)
     assert math.isnan(found.a.cosine.value)
@@ -324,7 +325,7 @@ def test_both_densities_have_the_wider_axis() -> None:
 
 
 def test_bars_and_differences_show_the_numbers() -> None:
-    found = comparison.compare_gradients(POSITIVE, SKETCH, TIS, RULE, replicates=40)
+    found = gradient_comparison.compare_gradients(POSITIVE, SKETCH, TIS, RULE, replicates=40)
     bars = trace(comparison_plots.gradient_bars(found), "B")
     expected = [found.b.relative_bias.value, found.b.noise.value, found.b.error.value]
     assert list(bars.y) == expected

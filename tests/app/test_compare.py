@@ -11,7 +11,7 @@ from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import RejectionRule, correct, measure, metrics, preset
-from rlcorr.analysis.comparison import compare_gradients
+from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
 

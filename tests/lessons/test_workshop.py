@@ -73,7 +73,14 @@ def test_the_archive_holds_the_library_the_app_the_runs_and_no_answers(workshop:
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     names = zipfile.ZipFile(tmp_path / "one.zip").namelist()
     files = {name.removeprefix(f"{workshop.FOLDER}/") for name in names}
-    assert {"START.txt", "Makefile", "pyproject.toml", "rlcorr/train/loop.py", "app/main.py", "lessons/show.py"} <= files
+    assert {
+        "START.txt",
+        "Makefile",
+        "pyproject.toml",
+        "rlcorr/train/loop.py",
+        "app/main.py",
+        "lessons/show.py",
+    } <= files
     assert {"runs/index.toml", "runs/bf16/manifest.json", "requirements/torch.txt", ".streamlit/config.toml"} <= files
     assert {f"lessons/{slug}.ipynb" for slug in SLUGS} <= files
     assert not [name for name in files if name.startswith(("lessons/0", "lessons/1")) and name.endswith(".py")]

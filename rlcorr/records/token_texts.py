@@ -1,0 +1,42 @@
+"""What a token of a recorded response says."""
+
+from typing import Literal
+
+from rlcorr.records.step_files import StepRecord
+
+END = "⏎"
+"""What an end token, which has no text, is shown as."""
+
+
+NO_TEXT = "·"
+"""What a token is shown as of which neither text nor id was recorded; unknown ids are negative."""
+
+
+TextKind = Literal["characters", "ids", "unknown"]
+
+
+def text_kind(record: StepRecord) -> TextKind:
+    """characters: a token is one character of the response, but for an end token: so lengths say, of every response,
+    and one id never stands for two characters. ids: it is not, or there are no texts. unknown: no ids either."""
+    texts, ids = record.responses, record.batch.response_ids
+    lengths = record.batch.response_mask.sum(-1).tolist()
+    agree = any(texts) and all(n - len(text) in (0, 1) for text, n in zip(texts, lengths, strict=True))
+    known = ids is not None and bool((ids[record.batch.response_mask] >= 0).any())
+    if not known or ids is None:
+        return "characters" if agree else "unknown"
+    if not agree:
+        return "ids"
+    rows = zip(ids.tolist(), texts, strict=True)
+    meant = {pair for row, text in rows for pair in zip(row[: len(text)], text, strict=True)}
+    return "characters" if len({token for token, _ in meant}) == len(meant) else "ids"
+
+
+def pieces(record: StepRecord) -> list[list[str]]:
+    """What every response token is shown as: its character, or `END`; its id as "#123"; or `NO_TEXT` (`text_kind`)."""
+    lengths = record.batch.response_mask.sum(-1).tolist()
+    kind, ids = text_kind(record), record.batch.response_ids
+    if kind == "characters":
+        return [[*text, *[END] * (n - len(text))] for text, n in zip(record.responses, lengths, strict=True)]
+    if kind == "unknown" or ids is None:
+        return [[NO_TEXT] * n for n in lengths]
+    return [[f"#{token}" for token in row[:n]] for row, n in zip(ids.tolist(), lengths, strict=True)]
