@@ -30,8 +30,9 @@ from rlcorr.config import LossConfig
 from rlcorr.figures import curves
 from rlcorr.figures import gradients as gradient_plots
 from rlcorr.gradients.comparison import compare_gradients
-from rlcorr.gradients.contributions import Reference, Sketch, contributions, mean_gradients
+from rlcorr.gradients.contributions import contributions, mean_gradients
 from rlcorr.gradients.report import bootstrap, compare, decompose, report
+from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities
 from rlcorr.gradients.toy_sweep import small_world
 from rlcorr.objective import policy_loss, score_coefficients

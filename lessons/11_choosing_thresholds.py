@@ -33,8 +33,8 @@ from rlcorr.analysis.thresholds import at_threshold, usual_thresholds
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
 from rlcorr.figures import curves, gradients, thresholds
-from rlcorr.gradients.contributions import Sketch
 from rlcorr.gradients.report import compare
+from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.gradients.toy_sweep import small_world, toy_sweep
 from rlcorr.ratios import over_sequence

@@ -8,7 +8,7 @@ from data import runs as data
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.thresholds import Side, usual_thresholds
 from rlcorr.config import LossConfig
-from rlcorr.gradients.contributions import Contributions, NextTokens, Sketch, Summed, contributions, loosened, summed
+from rlcorr.gradients.contributions import Contributions, Summed, contributions, loosened, summed
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
 from rlcorr.gradients.report import (
     REPLICATES,
@@ -23,6 +23,7 @@ from rlcorr.gradients.report import (
     samples_of,
     stages,
 )
+from rlcorr.gradients.sketch import NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, gradient_sweep
 from rlcorr.gradients.toy_sweep import ToySweep, small_world, spread_of, toy_sweep
 from rlcorr.presets import PRESETS, preset

@@ -15,8 +15,8 @@ from rlcorr.analysis.thresholds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.figures.correction import Figure
-from rlcorr.gradients.contributions import Sketch
 from rlcorr.gradients.report import GradientReport, Interval
+from rlcorr.gradients.sketch import Sketch
 from rlcorr.records import runs
 
 

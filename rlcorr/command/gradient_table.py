@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rlcorr.analysis.thresholds import usual_thresholds
 from rlcorr.errors import UsageError
-from rlcorr.gradients.contributions import Sketch
 from rlcorr.gradients.report import Choice, GradientReport, Interval, compare
+from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch

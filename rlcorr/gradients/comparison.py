@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.gradients.contributions import Sketch, contributions, covariance, mean_gradients
+from rlcorr.gradients.contributions import contributions, covariance, mean_gradients
 from rlcorr.gradients.report import (
     REPLICATES,
     GradientReport,
@@ -15,6 +15,7 @@ from rlcorr.gradients.report import (
     report_of,
     samples_of,
 )
+from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.gradients.contributions import NextTokens
 from rlcorr.gradients.report import REPLICATES, Interval, interval_of, resampled
+from rlcorr.gradients.sketch import NextTokens
 from rlcorr.kl import kl_penalty
 
 Target = Literal["ref", "rollout"]

@@ -16,13 +16,13 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.gradients.contributions import (
     Contributions,
-    Sketch,
     blocks_of,
     contributions,
     mean_gradients,
     variances,
     without_rules,
 )
+from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
 
 REPLICATES = 200

@@ -16,7 +16,7 @@ from safetensors.torch import save
 
 from rlcorr.advantages import GROUPED, whiten
 from rlcorr.errors import UsageError
-from rlcorr.gradients.contributions import NextTokens, Reference, Sketch
+from rlcorr.gradients.sketch import NextTokens, Reference, Sketch
 from rlcorr.records.runs import (
     DamagedFile,
     RunManifest,

@@ -16,7 +16,7 @@ from torch.func import functional_call, jvp, vmap
 from transformers import PreTrainedModel
 
 from rlcorr.advantages import whiten
-from rlcorr.gradients.contributions import NextTokens, Reference, Sketch
+from rlcorr.gradients.sketch import NextTokens, Reference, Sketch
 from rlcorr.masked import masked_sum
 from rlcorr.train.config import RolloutConfig, Sampling, TrainConfig
 from rlcorr.train.inputs.tasks import examples

@@ -10,8 +10,8 @@ import torch
 from processes import ROOT, rlcorr
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.gradients.contributions import Reference, Sketch
 from rlcorr.gradients.report import report
+from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.records import runs
 from rlcorr.types import TokenBatch
 

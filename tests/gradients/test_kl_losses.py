@@ -6,8 +6,8 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
-from rlcorr.gradients.contributions import NextTokens
 from rlcorr.gradients.kl_losses import kl_report
+from rlcorr.gradients.sketch import NextTokens
 from rlcorr.kl import kl_penalty
 
 WORLD = toy.world(5, 3)

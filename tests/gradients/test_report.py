@@ -14,7 +14,7 @@ from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, toy
 from rlcorr.gradients import report as gradients
-from rlcorr.gradients.contributions import Reference, Sketch
+from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
 from rlcorr.types import TokenBatch

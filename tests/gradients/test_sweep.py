@@ -7,8 +7,8 @@ from ratio_batches import of_log_ratios
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.errors import UsageError
-from rlcorr.gradients.contributions import Reference, Sketch
 from rlcorr.gradients.report import report
+from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.types import TokenBatch

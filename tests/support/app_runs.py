@@ -17,7 +17,7 @@ import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics
-from rlcorr.gradients.contributions import Reference, Sketch
+from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.records import runs, sketch_files, study
 from rlcorr.records.runs import RunManifest, StepRecord, append_metrics, finish_run, start_run, write_step
 

@@ -14,7 +14,8 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import report as gradients
-from rlcorr.gradients.contributions import Reference, Sketch, contributions, mean_gradients
+from rlcorr.gradients.contributions import contributions, mean_gradients
+from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import preset
 from rlcorr.records import runs

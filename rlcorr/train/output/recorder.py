@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rlcorr.gradients.contributions import Sketch
+from rlcorr.gradients.sketch import Sketch
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest, StepRecord
 from rlcorr.records.sketch_files import with_sketch, write_sketch
