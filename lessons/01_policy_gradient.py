@@ -28,8 +28,9 @@ from rlcorr.advantages import gae, group_normalised, leave_one_out, token_reward
 from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
+from rlcorr.gradients.bootstrap import resampled
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.report import report, resampled
+from rlcorr.gradients.report import report
 from rlcorr.losses import reinforce
 from rlcorr.masked import masked_mean, masked_sum
 from rlcorr.objective import policy_loss, score_coefficients

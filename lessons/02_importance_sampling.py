@@ -28,8 +28,9 @@ from rlcorr import CorrectionConfig, correct, metrics
 from rlcorr.diagnostics import measure
 from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
+from rlcorr.gradients.bootstrap import resampled
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.report import report, resampled
+from rlcorr.gradients.report import report
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch

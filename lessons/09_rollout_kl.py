@@ -30,9 +30,9 @@ from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import kl_directions
 from rlcorr.gradients import toy
+from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.contributions import per_sequence
 from rlcorr.gradients.kl_losses import kl_report
-from rlcorr.gradients.report import interval_of, resampled
 from rlcorr.kl import kl_penalty
 from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.presets import PRESETS

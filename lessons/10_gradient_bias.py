@@ -29,9 +29,10 @@ from rlcorr.command.gradient_table import gradient_table
 from rlcorr.config import LossConfig
 from rlcorr.figures import curves
 from rlcorr.figures import gradients as gradient_plots
+from rlcorr.gradients.bootstrap import bootstrap
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.contributions import contributions, mean_gradients
-from rlcorr.gradients.report import bootstrap, compare, decompose, report
+from rlcorr.gradients.report import compare, decompose, report
 from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities
 from rlcorr.gradients.toy_sweep import small_world

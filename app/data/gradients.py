@@ -8,15 +8,13 @@ from data import runs as data
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.thresholds import Side, usual_thresholds
 from rlcorr.config import LossConfig
+from rlcorr.gradients.bootstrap import REPLICATES, Replicas, bootstrap
 from rlcorr.gradients.contributions import Contributions, Summed, contributions, loosened, summed
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
 from rlcorr.gradients.report import (
-    REPLICATES,
     Choice,
     Decomposition,
     GradientReport,
-    Replicas,
-    bootstrap,
     compare,
     decomposition,
     report_of,

@@ -15,7 +15,8 @@ from rlcorr.analysis.thresholds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.figures.correction import Figure
-from rlcorr.gradients.report import GradientReport, Interval
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.records import runs
 

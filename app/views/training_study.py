@@ -10,7 +10,7 @@ from words import words
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import study as study_plots
 from rlcorr.figures.canvas import Figure
-from rlcorr.gradients.report import Interval
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study as studies
 
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from rlcorr.analysis.comparison import Agreement, MetricPair
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
-from rlcorr.gradients.report import Interval
 from rlcorr.report import describe
 from words import words
 from words.gradient import NUMBERS

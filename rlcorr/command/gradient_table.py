@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rlcorr.analysis.thresholds import usual_thresholds
 from rlcorr.errors import UsageError
-from rlcorr.gradients.report import Choice, GradientReport, Interval, compare
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.report import Choice, GradientReport, compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset

@@ -1,6 +1,6 @@
 """`python -m rlcorr study NAME`: what became of every preset, as a table."""
 
-from rlcorr.gradients.report import Interval
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import find_study, outcomes, read_study
 
 WIDTH = 22

@@ -5,8 +5,9 @@ from functools import partial
 
 from rlcorr.figures.axes import threshold_axis, threshold_place
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, vertical_line
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
-from rlcorr.gradients.report import GradientReport, Interval
+from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.gradients.toy_sweep import ToySweep
 

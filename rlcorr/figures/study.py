@@ -7,7 +7,7 @@ from typing import Any
 from rlcorr.figures.canvas import ACROSS, Figure, figure
 from rlcorr.figures.gradients import banded
 from rlcorr.figures.training import names_at_ends, room_for_names, value_axis
-from rlcorr.gradients.report import Interval
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import course
 
 HEIGHT = 290

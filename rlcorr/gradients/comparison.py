@@ -3,18 +3,9 @@
 from dataclasses import dataclass
 
 from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.gradients.bootstrap import REPLICATES, Interval, bootstrap, cosine, interval_of, noises
 from rlcorr.gradients.contributions import contributions, covariance, mean_gradients
-from rlcorr.gradients.report import (
-    REPLICATES,
-    GradientReport,
-    Interval,
-    bootstrap,
-    cosine,
-    interval_of,
-    noises,
-    report_of,
-    samples_of,
-)
+from rlcorr.gradients.report import GradientReport, report_of, samples_of
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.gradients.report import REPLICATES, Interval, interval_of, resampled
+from rlcorr.gradients.bootstrap import REPLICATES, Interval, interval_of, resampled
 from rlcorr.gradients.sketch import NextTokens
 from rlcorr.kl import kl_penalty
 

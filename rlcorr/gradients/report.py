@@ -14,9 +14,18 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.gradients.bootstrap import (
+    REPLICATES,
+    Interval,
+    Replicas,
+    bootstrap,
+    cosine,
+    interval_of,
+    noises,
+    root,
+)
 from rlcorr.gradients.contributions import (
     Contributions,
-    blocks_of,
     contributions,
     mean_gradients,
     variances,
@@ -24,18 +33,6 @@ from rlcorr.gradients.contributions import (
 )
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
-
-REPLICATES = 200
-LEVEL = (0.025, 0.975)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number, and where it lies in 95 % of the bootstrap samples."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -117,16 +114,6 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Replicas:
-    """Bootstrap samples: row 0 is the sample itself."""
-
-    sequences: Tensor  # (1 + R, B) how often each sequence is drawn
-    reference: Tensor  # (1 + R, K) the gradient of the reference
-    reference_noise: Tensor  # () its variance
-    reference_length: Tensor  # (1 + R,) without what noise adds to it
-
-
-@dataclass(frozen=True)
 class Decomposition:
     """Where an estimator's gradient leaves the exact one: lengths of differences, over that of the reference."""
 
@@ -190,43 +177,7 @@ def _exact(correction: CorrectionConfig) -> CorrectionConfig:
 def _without_noise(differences: Tensor) -> Tensor:
     """(1 + R, K) → (1 + R,): lengths, less what bootstrap noise adds to their squares."""
     noise = (differences[1:] - differences[0]).square().sum(-1).mean() if len(differences) > 1 else 0.0
-    return _root(differences.square().sum(-1) - noises(differences) * noise)
-
-
-def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:
-    """Over sequences, and over the blocks of the reference."""
-    blocks = blocks_of(sketch.reference, loss, batch.response_mask)
-    drawn = resampled(len(blocks.n), replicates, seed + 1)
-    reference, noise = mean_gradients(blocks, drawn), variances(blocks, drawn[:1])[0]
-    return Replicas(
-        sequences=resampled(len(batch.response_mask), replicates, seed),
-        reference=reference,
-        reference_noise=noise,
-        reference_length=_root(reference.square().sum(-1) - noises(reference) * noise),
-    )
-
-
-def noises(samples: Tensor) -> Tensor:
-    """How many times the noise is in each row: a bootstrap sample has that of the sample, and as much of its own."""
-    return torch.where(torch.arange(len(samples)) == 0, 1.0, 2.0)
-
-
-def _root(squares: Tensor) -> Tensor:
-    """A squared length without its noise may come out below 0: then noise explains it whole."""
-    return squares.clamp(min=0).sqrt()
-
-
-def cosine(inner: Tensor, lengths: Tensor) -> Tensor:
-    """(1 + R,) from the inner products and the products of both lengths; NaN where noise explains one of these."""
-    return torch.where(lengths > 0, (inner / lengths).clamp(-1, 1), math.nan)
-
-
-def resampled(count: int, replicates: int, seed: int) -> Tensor:
-    """(1 + R, count): how often each item is drawn; row 0 is the sample itself."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(count, (replicates, count), generator=generator)
-    counts = torch.zeros(replicates, count).scatter_add_(1, drawn, torch.ones(drawn.shape))
-    return torch.cat([torch.ones(1, count), counts])
+    return root(differences.square().sum(-1) - noises(differences) * noise)
 
 
 def samples_of(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
@@ -237,7 +188,7 @@ def samples_of(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
     g2 = g.square().sum(-1) - times * noise
     bias2 = (g - r).square().sum(-1) - times * (noise + replicas.reference_noise)
     inner = (g * r).sum(-1)
-    length, bias, reference_length = _root(g2), _root(bias2), replicas.reference_length
+    length, bias, reference_length = root(g2), root(bias2), replicas.reference_length
     unit = reference_length[0]  # one unit for all samples: in some of them the reference may be noise
     weight = parts.weight
     return {
@@ -261,11 +212,3 @@ def report_of(numbers: dict[str, Tensor], sketch: Sketch) -> GradientReport:
         **{name: interval_of(numbers[name], signed=name in ("cosine", "scale")) for name in names},
         projection_error=math.sqrt(2 / sketch.directions),
     )
-
-
-def interval_of(values: Tensor, *, signed: bool) -> Interval:
-    known = torch.where(values.isfinite(), values, math.nan)
-    low, high = (
-        torch.nanquantile(known[1:], known.new_tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)
-    )
-    return Interval(float(known[0]), low if signed else max(low, 0.0), high)

@@ -7,7 +7,8 @@ import torch
 
 from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.gradients.report import LEVEL, REPLICATES, Choice, Interval, compare
+from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
+from rlcorr.gradients.report import Choice, compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
 

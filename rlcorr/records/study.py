@@ -14,7 +14,8 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
-from rlcorr.gradients.report import Interval, report
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.report import report
 from rlcorr.records import runs, step_files
 from rlcorr.records.sketch_files import read_sketch, updated_batch
 

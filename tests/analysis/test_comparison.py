@@ -13,7 +13,7 @@ from rlcorr.analysis import comparison
 from rlcorr.errors import UsageError
 from rlcorr.figures import comparison as comparison_plots
 from rlcorr.gradients import comparison as gradient_comparison
-from rlcorr.gradients.report import resampled
+from rlcorr.gradients.bootstrap import resampled
 from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.types import CorrectionResult
 

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from rlcorr.figures import gradients
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
-from rlcorr.gradients.report import Choice, GradientReport, Interval
+from rlcorr.gradients.report import Choice, GradientReport
 from rlcorr.gradients.sweep import GradientSweep
 
 

@@ -14,6 +14,7 @@ from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, toy
 from rlcorr.gradients import report as gradients
+from rlcorr.gradients.bootstrap import interval_of
 from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
@@ -294,5 +295,5 @@ def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_interval_of_any_precision(dtype: torch.dtype) -> None:
     """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
-    found = gradients.interval_of(torch.arange(101, dtype=dtype), signed=True)
+    found = interval_of(torch.arange(101, dtype=dtype), signed=True)
     assert (found.value, found.low, found.high) == pytest.approx((0, 3.475, 97.525))

@@ -10,7 +10,8 @@ from tiny import tiny_config
 from rlcorr.command.cli import run_verb, train_config
 from rlcorr.command.study_table import study_table
 from rlcorr.errors import UsageError
-from rlcorr.gradients.report import Interval, report
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study
 from rlcorr.records.sketch_files import read_sketch, updated_batch
