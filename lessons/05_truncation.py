@@ -31,9 +31,8 @@ from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import exact_curves, threshold_curves
 from rlcorr.gradients.comparison import compare_gradients
-from rlcorr.gradients.sweep import gradient_sweep
-from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities
-from rlcorr.gradients.toy_sweep import small_world, toy_sweep
+from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
+from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities, small_world
 from rlcorr.losses import reinforce
 from rlcorr.ratios import ratio
 from rlcorr.records import runs

@@ -32,7 +32,7 @@ from rlcorr.figures.curves import curves
 from rlcorr.figures.mismatch import acceptance
 from rlcorr.figures.study import study_curves
 from rlcorr.gradients import toy
-from rlcorr.gradients.toy_sweep import small_world
+from rlcorr.gradients.toy import small_world
 from rlcorr.masked import masked_mean
 from rlcorr.objective import lr_factor, score_coefficients
 from rlcorr.ratios import k1, k2, k3, log_ratio, over_sequence, ratio

@@ -34,8 +34,7 @@ from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.contributions import contributions, mean_gradients
 from rlcorr.gradients.report import compare, decompose, report
 from rlcorr.gradients.sketch import Reference, Sketch
-from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities
-from rlcorr.gradients.toy_sweep import small_world
+from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities, small_world
 from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch

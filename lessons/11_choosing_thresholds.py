@@ -35,8 +35,8 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import curves, gradients, thresholds
 from rlcorr.gradients.report import compare
 from rlcorr.gradients.sketch import Sketch
-from rlcorr.gradients.sweep import gradient_sweep
-from rlcorr.gradients.toy_sweep import small_world, toy_sweep
+from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
+from rlcorr.gradients.toy import small_world
 from rlcorr.ratios import over_sequence
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch

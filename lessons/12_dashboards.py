@@ -32,7 +32,7 @@ from rlcorr.figures.comparison import tails
 from rlcorr.figures.study import study_curves
 from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.gradients import toy
-from rlcorr.gradients.toy_sweep import small_world
+from rlcorr.gradients.toy import small_world
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.records.study import outcomes, read_study

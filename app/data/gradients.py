@@ -22,8 +22,8 @@ from rlcorr.gradients.report import (
     stages,
 )
 from rlcorr.gradients.sketch import NextTokens, Sketch
-from rlcorr.gradients.sweep import GradientSweep, gradient_sweep
-from rlcorr.gradients.toy_sweep import ToySweep, small_world, spread_of, toy_sweep
+from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
+from rlcorr.gradients.toy import small_world
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch, updated_batch

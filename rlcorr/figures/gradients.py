@@ -8,8 +8,7 @@ from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Pa
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.report import GradientReport
-from rlcorr.gradients.sweep import GradientSweep
-from rlcorr.gradients.toy_sweep import ToySweep
+from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
 UNIT = "in units of the on-policy gradient"
 

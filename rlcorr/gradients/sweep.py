@@ -1,4 +1,4 @@
-"""The error of the gradient as a curve over a threshold, and the threshold that should have been chosen."""
+"""The error of the gradient over a threshold: of a recorded step, with intervals, and of the toy, exact."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,12 @@ import torch
 
 from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.correction import needed
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
 from rlcorr.gradients.report import Choice, compare
 from rlcorr.gradients.sketch import Sketch
+from rlcorr.gradients.toy import Toy, gradient_truth
+from rlcorr.ratios import log_ratio
 from rlcorr.types import TokenBatch
 
 
@@ -46,3 +49,42 @@ def gradient_sweep(
     ends = sorted(points[min(int((reached < level).sum()), len(points) - 1)] for level in LEVEL)
     of_ratio = is_ratio(correction, swept(correction, rule))
     return GradientSweep(points, of_ratio, choice, Interval(points[choice.best], *ends))
+
+
+@dataclass(frozen=True)
+class ToySweep:
+    """In units of the policy gradient, one number per threshold; no interval, because nothing is sampled."""
+
+    thresholds: list[float]
+    bias: list[float]
+    noise: list[float]
+    """Standard deviation over batches of so many responses."""
+    error: list[float]
+    """√(bias² + noise²)."""
+
+
+def spread_of(batch: TokenBatch) -> float:
+    """√ mean d² over the tokens, d the log-ratio: a gap for `small_world`. Two digits, between 1e-4 and 3."""
+    d = log_ratio(needed(batch, CorrectionConfig()), batch.rollout_log_probs, batch.response_mask)
+    return float(f"{min(max(float(d[batch.response_mask].double().square().mean().sqrt()), 1e-4), 3.0):.2g}")
+
+
+def toy_sweep(
+    toy: Toy,
+    correction: CorrectionConfig,
+    thresholds: Sequence[float],
+    batch_size: int,
+    *,
+    rule: int | None = None,
+    side: Side = "band",
+    loss: LossConfig | None = None,
+) -> ToySweep:
+    """The correction at each threshold (`at_threshold`), for batches of so many responses."""
+    bias, noise = [], []
+    for threshold in thresholds:
+        moved = at_threshold(correction, threshold, rule, side)
+        truth = gradient_truth(toy.where, toy.policies, toy.advantages, moved, loss or LossConfig())
+        bias.append(truth.relative_bias)
+        noise.append((truth.variance / batch_size) ** 0.5 / float(truth.reference.norm()))
+    error = [(b * b + n * n) ** 0.5 for b, n in zip(bias, noise, strict=True)]
+    return ToySweep(list(thresholds), bias, noise, error)

@@ -45,6 +45,15 @@ class Policies:
 
 
 @dataclass(frozen=True)
+class Toy:
+    """Policies that differ by a known amount, and what each response is worth."""
+
+    where: World
+    policies: Policies
+    advantages: Tensor  # (N,)
+
+
+@dataclass(frozen=True)
 class GradientTruth:
     """One estimator's ascent direction in the logits of π_θ, over all responses; no error bar, because none is left."""
 
@@ -106,6 +115,17 @@ def random_policy(where: World, seed: int, spread: float = 1.0) -> Tensor:
     """Logits (S, V), normal with this standard deviation, float64."""
     generator = torch.Generator().manual_seed(seed)
     return spread * torch.randn(where.state_count, where.vocabulary, generator=generator, dtype=torch.float64)
+
+
+def small_world(gap: float, *, vocabulary: int = 4, length: int = 5, seed: int = 0) -> Toy:
+    """All 364 responses of at most five tokens over four: π_rollout has the logits of π_old plus normal noise of this
+    standard deviation, and every response has a standard normal advantage. Update and scores start at π_old."""
+    where = world(vocabulary, length)
+    old = random_policy(where, seed)
+    rollout = old + random_policy(where, seed + 1, gap)
+    generator = torch.Generator().manual_seed(seed + 2)
+    advantages = torch.randn(len(where.tokens), generator=generator, dtype=torch.float64)
+    return Toy(where, Policies(rollout, old, old), advantages)
 
 
 def log_probs(where: World, logits: Tensor) -> Tensor:

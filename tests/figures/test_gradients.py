@@ -1,3 +1,4 @@
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -7,7 +8,7 @@ from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.report import Choice, GradientReport
-from rlcorr.gradients.sweep import GradientSweep
+from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
 
 def report_of(**numbers: float) -> GradientReport:
@@ -80,3 +81,11 @@ def test_kl_directions() -> None:
     assert list(first.error_y.array) == pytest.approx([0, 0.2])
     assert list(second.y) == [0.5, 0.5]
     assert [note.text for note in figure.layout.annotations] == ["×0.06", "×0.5"]
+
+
+def test_exact_curves() -> None:
+    toy = ToySweep([1.5, 2.0, 4.0], [0.4, 0.2, 0.1], [0.1, 0.1, 0.5], [0.41, 0.22, 0.51])
+    figure: Any = gradients.exact_curves(toy, of_ratio=True, at=3.0)
+    assert [list(trace.y) for trace in figure.data] == [toy.bias, toy.noise, toy.error]
+    best, _, cursor = figure.layout.shapes
+    assert (best.x0, cursor.x0) == (pytest.approx(math.log(2)), pytest.approx(math.log(3)))

@@ -9,7 +9,8 @@ from rlcorr.config import CorrectionConfig, RejectionRule
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import Reference, Sketch
-from rlcorr.gradients.sweep import gradient_sweep
+from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
+from rlcorr.gradients.toy import small_world
 from rlcorr.presets import PRESETS, preset
 from rlcorr.types import TokenBatch
 
@@ -65,3 +66,49 @@ def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
     assert len(found.choice.reports) == 60
     assert found.thresholds[0] <= found.best.low <= found.best.high <= found.thresholds[-1]
     assert all(math.isfinite(each.error.value) for each in found.choice.reports)
+
+
+# --- the toy ---
+
+
+def test_no_gap_is_no_bias() -> None:
+    found = toy_sweep(small_world(0.0), preset("decoupled_token_is"), [2.0], 256)
+    assert found.bias == pytest.approx([0], abs=1e-12)
+    assert found.error == found.noise
+
+
+def test_sequence_weights_lose_their_bias_as_the_cap_rises() -> None:
+    """Product weights without a cap are unbiased; each cap below the largest ratio adds bias and takes noise."""
+    found = toy_sweep(small_world(0.5), preset("decoupled_seq_is"), [1.1, 2.0, 5.0, 1e6], 256)
+    assert found.bias == sorted(found.bias, reverse=True)
+    assert found.bias[-1] == pytest.approx(0, abs=1e-12)
+    assert found.noise == sorted(found.noise)
+    assert found.error == pytest.approx([math.hypot(b, n) for b, n in zip(found.bias, found.noise, strict=True)])
+
+
+def test_noise_falls_with_the_batch() -> None:
+    toy = small_world(0.5)
+    small, large = (toy_sweep(toy, preset("decoupled_token_is"), [2.0], size) for size in (100, 400))
+    assert small.noise[0] == pytest.approx(2 * large.noise[0])
+    assert small.bias == large.bias
+
+
+def test_one_side_of_a_band() -> None:
+    """Below a lower bound that no ratio reaches, and below one that only the rest of the band reaches."""
+    toy, band = small_world(0.3), preset("decoupled_geo_rs")
+    loose, tight = toy_sweep(toy, band, [1e-6, 0.999], 64, side="lower").noise
+    assert loose > tight
+    assert toy_sweep(toy, band, [1e6], 64, side="upper").noise[0] > tight
+
+
+def test_rejecting_everything_is_no_step() -> None:
+    """The bias is then the whole gradient, and nothing is noisy."""
+    found = toy_sweep(small_world(0.5), preset("decoupled_geo_rs"), [1 + 1e-15], 64)
+    assert (found.bias, found.noise) == ([pytest.approx(1)], [pytest.approx(0, abs=1e-12)])
+
+
+def test_a_correction_without_a_bound_has_one_truth() -> None:
+    """Weights without a cap do not care where it stands beyond the largest ratio."""
+    raw = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
+    found = toy_sweep(small_world(0.2), raw, [1e4, 1e8], 64)
+    assert torch.tensor(found.error).unique().numel() == 1

@@ -313,3 +313,13 @@ def test_off_policy_none_of_them_holds(name: str, small: toy.World, policies: to
     truth = toy.token_kl_gradient(small, theta, ref, reverse=name == "k3", sampled_from=sampled_from)
     off = got if name == "k1" else got - truth
     assert off.norm() > 0.05 * truth.norm()
+
+
+def test_the_small_world() -> None:
+    """1 + 3 + 9 + 27 responses that end early and 81 · 4 of five tokens."""
+    little = toy.small_world(0.1)
+    assert len(little.where.tokens) == 364
+    d = toy.log_probs(little.where, little.policies.old) - toy.log_probs(little.where, little.policies.rollout)
+    sampled = toy.probabilities(little.where, little.policies.rollout)
+    per_token = (sampled[:, None] * little.where.mask * d.square()).sum() / (sampled[:, None] * little.where.mask).sum()
+    assert 0.05 < math.sqrt(float(per_token)) < 0.15  # the gap of the logits, less what the softmax takes off
