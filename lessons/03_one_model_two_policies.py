@@ -25,7 +25,7 @@ from show import picture, show
 from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis.triage import logits as logits_of
 from rlcorr.analysis.triage import tokens_of, triage
-from rlcorr.figures import comparison, correction, mismatch
+from rlcorr.figures import cells, comparison, mismatch
 from rlcorr.figures.curves import bars, curves
 from rlcorr.losses import reinforce
 from rlcorr.ratios import k3, log_ratio, ratio
@@ -217,7 +217,7 @@ def differences(name):
     return torch.cat([correct(batch, CorrectionConfig()).log_ratio[batch.response_mask] for batch in steps(name)])
 
 
-picture(correction.ratio_density(list(steps("top_p"))[-1]))
+picture(cells.ratio_density(list(steps("top_p"))[-1]))
 
 # %%
 d = differences("top_p")

@@ -23,7 +23,7 @@ from exercises.lesson_15 import DIAGNOSES, MOVED, PLANTS, TREATMENT, UPSIDE_DOWN
 from show import picture, show
 
 from rlcorr.analysis.triage import logits, median_slope, shift, stale_tensor, temperature, tokens_of, triage
-from rlcorr.figures import correction, mismatch
+from rlcorr.figures import cells, correction, mismatch
 from rlcorr.gradients import toy
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
@@ -459,7 +459,7 @@ picture(correction.weight_histogram(patients["E"].batch, patients["E"].result, T
 # is below 1 on the left, where $q$ is small, and above 1 on the right.
 
 # %%
-picture(correction.ratio_density(patients["H"].batch))
+picture(cells.ratio_density(patients["H"].batch))
 
 # %% [markdown]
 # ## Exercise 1: the sign that cannot be

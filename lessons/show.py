@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from IPython.display import display
 
-from rlcorr.figures import correction
+from rlcorr.figures import canvas
 
 LABEL, COLUMN = 38, 9
 """Characters for the label of a line and for each value."""
@@ -34,7 +34,7 @@ def text(x: Any, digits: int = 4) -> str:
     return str(x)
 
 
-def picture(figure: correction.Figure) -> None:
+def picture(figure: canvas.Figure) -> None:
     """Draw a figure of the library, and print what it shows: the picture is not tested, the numbers are.
 
     It is drawn with four significant digits: the last bits of a sum depend on where it lies in memory, and a notebook
@@ -42,7 +42,7 @@ def picture(figure: correction.Figure) -> None:
     """
     shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
     display({"application/vnd.plotly.v1+json": _rounded(shown)}, raw=True)
-    print(correction.digest(figure))
+    print(canvas.digest(figure))
 
 
 def _rounded(part: Any) -> Any:

@@ -14,7 +14,7 @@ from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.analysis.comparison import MetricPair, agreement, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
-from rlcorr.figures import comparison, correction
+from rlcorr.figures import cells, comparison, correction
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records.runs import StepRecord
 
@@ -190,7 +190,7 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
     ):
         with place:
             st.markdown(f"##### {name}: {title}\n\n{words.plain(triage(batch)[0].sentence)}")
-            both = correction.probability_density(batch)
+            both = cells.probability_density(batch)
             picture("Both probabilities", both, key=f"density_{name}", caption=say.DENSITY, source=source)
             picture("The difference", figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
 

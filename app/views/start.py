@@ -14,7 +14,7 @@ from words.start import Story
 
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.errors import UsageError
-from rlcorr.figures import correction, mismatch, study
+from rlcorr.figures import cells, correction, mismatch, study
 from rlcorr.records import runs
 from rlcorr.records.study import study_path
 from rlcorr.report import describe
@@ -72,7 +72,7 @@ def _newest(run: Path) -> tuple[int, TokenBatch]:
 
 def _density(story: Story, run: Path) -> float:
     step, batch = _newest(run)
-    _picture(say.DENSITY_TITLE, correction.probability_density(batch), say.DENSITY, story, data.source(run, step))
+    _picture(say.DENSITY_TITLE, cells.probability_density(batch), say.DENSITY, story, data.source(run, step))
     return _k3(batch)
 
 

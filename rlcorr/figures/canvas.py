@@ -8,6 +8,7 @@ plotly's update_* and add_* methods cost more than the arithmetic behind the pic
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from plotly.graph_objects import Figure
 
 WARM, COOL, KEPT, REJECTED = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97"
@@ -78,3 +79,20 @@ def _label(text: str, side: str) -> Part:
 def fade(colour: str, alpha: float) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
+
+
+def digest(figure: Figure) -> str:
+    """The figure in numbers, one line per trace: name, kind, size, then sum, mean, least and greatest value drawn."""
+    traces: list[Any] = list(figure.data)
+    return "\n".join(f"{trace.name} ({trace.type}, {_digest_of(trace)}" for trace in traces)
+
+
+def _digest_of(trace: Any) -> str:
+    drawn = np.asarray(trace.z if trace.type == "heatmap" else trace.y)
+    size = "×".join(str(n) for n in drawn.shape)
+    values = drawn[drawn != None].astype(float)  # noqa: E711 - elementwise: gaps in a line are None
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return f"{size}): nothing drawn"
+    numbers = {"sum": values.sum(), "mean": values.mean(), "min": values.min(), "max": values.max()}
+    return f"{size}): " + " ".join(f"{name}={value + 0.0:.4g}" for name, value in numbers.items())

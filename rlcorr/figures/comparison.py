@@ -9,7 +9,7 @@ import numpy as np
 from rlcorr.analysis.comparison import SHARED, shared, trained_on
 from rlcorr.figures.axes import ratio_axis, span_of
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, Figure, Part, fade, figure
-from rlcorr.figures.correction import density, pair, ratio_density, token_map
+from rlcorr.figures.cells import density, pair, ratio_density, token_map
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.types import CorrectionResult, TokenBatch

@@ -18,7 +18,7 @@ from rlcorr.correction import needed
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure
-from rlcorr.figures.correction import density, pair, probability_density, ratio_density
+from rlcorr.figures.cells import density, pair, probability_density, ratio_density
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, pieces, text_kind

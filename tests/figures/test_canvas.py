@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from rlcorr.figures import correction
 from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, threshold_axis
-from rlcorr.figures.canvas import Figure, figure
+from rlcorr.figures.canvas import Figure, digest, figure
 
 UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v}
 
@@ -48,3 +50,14 @@ def test_only_figures_with_relabelled_axes_say_how_to_read_them() -> None:
     assert meta({}, {"read": ""}) is None
     assert meta({"read": "exp"}, {}) == {"read": {"x": "exp"}}
     assert meta({"read": "10^"}, {"read": "exp"}) == {"read": {"x": "10^", "y": "exp"}}
+
+
+def test_digest() -> None:
+    lines = [{"type": "scatter", "name": "reward", "x": [0, 1, 2], "y": [0.25, None, 0.75]}]
+    lines.append({"type": "scatter", "name": "nothing", "x": [0, 1, 2], "y": [None, None, None]})
+    assert digest(figure(lines, height=100, x={}, y={})) == (
+        "reward (scatter, 3): sum=1 mean=0.5 min=0.25 max=0.75\nnothing (scatter, 3): nothing drawn"
+    )
+    assert digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
+        "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"
+    )

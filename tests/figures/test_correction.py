@@ -1,4 +1,4 @@
-"""Figures against numbers counted by hand or with plain numpy."""
+"""Against numbers counted by hand or with plain numpy."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from figure_parts import SMALL, trace
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.figures import axes, canvas, correction
+from rlcorr.figures import canvas, cells, correction
 
 
 def test_weight_histogram_counts_every_kept_token_once() -> None:
@@ -34,10 +34,8 @@ def test_weights_of_zero_are_counted_in_a_note() -> None:
 def test_the_sides_of_ratio_one_have_their_colours() -> None:
     config = CorrectionConfig()
     bars = trace(correction.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
-    assert all(
-        colour == correction.COOL for colour, x in zip(bars.marker.color, bars.x, strict=True) if x < -bars.width
-    )
-    assert all(colour == correction.WARM for colour, x in zip(bars.marker.color, bars.x, strict=True) if x > bars.width)
+    assert all(colour == canvas.COOL for colour, x in zip(bars.marker.color, bars.x, strict=True) if x < -bars.width)
+    assert all(colour == canvas.WARM for colour, x in zip(bars.marker.color, bars.x, strict=True) if x > bars.width)
 
 
 @pytest.mark.parametrize(
@@ -80,22 +78,6 @@ def test_a_large_mask_shows_the_most_severe_fate_of_each_cell() -> None:
     assert (cells[0, :225] == 1).all()
 
 
-def test_density_counts_every_token_and_knows_its_side() -> None:
-    heat = trace(correction.probability_density(SMALL), "tokens")
-    assert heat.customdata.sum() == 7
-    row, column = np.argwhere(heat.z == np.nanmin(heat.z))[0]
-    assert heat.y[row] < heat.x[column]  # cool cells lie below the diagonal
-    assert trace(correction.ratio_density(SMALL), "tokens").customdata.sum() == 7
-
-
-@pytest.mark.parametrize("span", [1e-4, 3e-3, 0.05, 0.3, 0.79, 1.0, 3.0, 8.0, 20.0])
-def test_ticks_are_few_and_within_the_axis(span: float) -> None:
-    ticks = axes.ratio_ticks(span)
-    assert 1 in ticks
-    assert 3 <= len(ticks) <= 11
-    assert all(abs(math.log(t)) <= span for t in ticks)
-
-
 @pytest.mark.parametrize(("rows", "width"), [(0, 0), (2, 0), (3, 5)])
 @pytest.mark.parametrize("fill", [0.0, math.nan])
 def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) -> None:
@@ -108,18 +90,7 @@ def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) ->
         correction.weight_histogram(batch, result, config),
         correction.statistic_histogram(batch, result, rule),
         correction.fate_mask(correction.token_fates(batch, result, config)),
-        correction.probability_density(batch),
-        correction.ratio_density(batch),
+        cells.probability_density(batch),
+        cells.ratio_density(batch),
     ):
         assert figure.to_json()
-
-
-def test_digest() -> None:
-    lines = [{"type": "scatter", "name": "reward", "x": [0, 1, 2], "y": [0.25, None, 0.75]}]
-    lines.append({"type": "scatter", "name": "nothing", "x": [0, 1, 2], "y": [None, None, None]})
-    assert correction.digest(canvas.figure(lines, height=100, x={}, y={})) == (
-        "reward (scatter, 3): sum=1 mean=0.5 min=0.25 max=0.75\nnothing (scatter, 3): nothing drawn"
-    )
-    assert correction.digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
-        "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"
-    )
