@@ -2,7 +2,7 @@
 
 import math
 
-from rlcorr.analysis.token_formulas import digits
+from rlcorr.analysis.digits import digits
 from rlcorr.analysis.token_story import Order, TokenStory
 from rlcorr.records.token_texts import END, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define

@@ -7,9 +7,19 @@ sign. Where that leaves little, the number itself follows in parentheses.
 
 import math
 import operator
-import re
 from collections.abc import Callable
 
+from rlcorr.analysis.digits import (
+    agreed,
+    bound_text,
+    bracketed,
+    digits,
+    equation,
+    more_exactly,
+    read,
+    with_notes,
+    without_needless_brackets,
+)
 from rlcorr.analysis.token_story import RuleStory, TokenStory
 from rlcorr.config import UNCLIPPED, CorrectionConfig, Divergence, Reduce
 from rlcorr.ratios import SAFETY_BOUND
@@ -25,8 +35,6 @@ _OF_LOG_RATIO: dict[Divergence, tuple[str, Callable[[float], float]]] = {
     "tv": ("|exp({}) − 1|", lambda d: abs(math.expm1(d))),
     "mult_error": ("exp(|{}|)", lambda d: math.exp(abs(d))),
 }
-_FEW = 3
-"""Significant digits; with fewer, the number itself is added."""
 
 
 def formulas(story: TokenStory, config: CorrectionConfig) -> list[str]:
@@ -42,13 +50,13 @@ def formulas(story: TokenStory, config: CorrectionConfig) -> list[str]:
 def _ratio_lines(story: TokenStory) -> list[str]:
     """One line if the two log-probs give all digits of their difference, else one for it and one for its exp."""
     old, rollout = digits(story.old_log_prob), digits(story.rollout_log_prob)
-    difference = _tidy(f"{_bracketed(old)} − {_bracketed(rollout)}")
-    d, edge = agreed(story.log_ratio, _read(old) - _read(rollout)), _clamped(story.log_ratio)
-    exp = _equation("r", "exp({})", (edge,), math.exp, story.ratio)
+    difference = without_needless_brackets(f"{bracketed(old)} − {bracketed(rollout)}")
+    d, edge = agreed(story.log_ratio, read(old) - read(rollout)), _clamped(story.log_ratio)
+    exp = equation("r", "exp({})", (edge,), math.exp, story.ratio)
     if abs(story.log_ratio) > SAFETY_BOUND:
-        return [_line(f"log r = {difference} = {d}", f"counts as {digits(edge)}"), exp]
+        return [with_notes(f"log r = {difference} = {d}", f"counts as {digits(edge)}"), exp]
     if d != digits(edge):
-        return [_line(f"log r = {difference} = {d}", _exact(d, story.log_ratio)), exp]
+        return [with_notes(f"log r = {difference} = {d}", more_exactly(d, story.log_ratio)), exp]
     return [f"r = exp({difference}) {exp.removeprefix('r ')}"]
 
 
@@ -57,31 +65,31 @@ def _ratio_lines(story: TokenStory) -> list[str]:
 
 def _weight_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
     if config.rollout_is is None:
-        return [_line("w = 1", "no importance weights")]
+        return [with_notes("w = 1", "no importance weights")]
     lines = []
     if config.rollout_is != "token":
         reduce: Reduce = "sum" if config.rollout_is == "sequence" else "mean"
         lines.append(_reduced(reduce, "log r", story.log_ratio, story.log_weight, story.tokens))
-        exp = _equation(_RATIOS[reduce], "exp({})", (_clamped(story.log_weight),), math.exp, story.raw_weight)
+        exp = equation(_RATIOS[reduce], "exp({})", (_clamped(story.log_weight),), math.exp, story.raw_weight)
         lines.append(exp)
     bound = _truncated if config.rollout_is_mode == "truncate" else _masked
     lines.append(bound(story, config.rollout_is_threshold_lower, config.rollout_is_threshold))
     if story.norm_factor is not None:
         operands = (story.bounded_weight, story.norm_factor)
         note = "divided by the mean weight of what is kept"
-        lines.append(_equation("w", "{}/{}", operands, lambda w, mean: w / mean, story.weight, note))
+        lines.append(equation("w", "{}/{}", operands, lambda w, mean: w / mean, story.weight, note))
     return lines
 
 
 def _truncated(story: TokenStory, lower: float | None, upper: float) -> str:
     raw = digits(story.raw_weight)
-    expression, again = raw, _read(raw)
+    expression, again = raw, read(raw)
     if upper < math.inf:
-        expression, again = f"min({expression}, {_bound(upper)})", min(again, upper)
+        expression, again = f"min({expression}, {bound_text(upper)})", min(again, upper)
     if lower is not None:
-        expression, again = f"max({_bound(lower)}, {expression})", max(lower, again)
+        expression, again = f"max({bound_text(lower)}, {expression})", max(lower, again)
     if expression == raw:
-        return _line(f"w = {raw}", "without a bound")
+        return with_notes(f"w = {raw}", "without a bound")
     return f"w = {expression} = {agreed(story.bounded_weight, again)}"
 
 
@@ -109,7 +117,7 @@ def _rule_lines(seen: RuleStory, story: TokenStory) -> list[str]:
         at = digits(_exp(seen.statistic))
         if rule.reduce is not None:
             lines.append(
-                _equation(_RATIOS[rule.reduce], "exp({})", (seen.statistic,), _exp, _exp(seen.statistic))
+                equation(_RATIOS[rule.reduce], "exp({})", (seen.statistic,), _exp, _exp(seen.statistic))
             )  # fmt: skip
     if not seen.inside and rule.applies_to != "all" and story.advantage is not None:
         lines.append(_concern(seen, story, story.advantage))
@@ -117,7 +125,7 @@ def _rule_lines(seen: RuleStory, story: TokenStory) -> list[str]:
     limits = (seen.lower, seen.upper)
     shown = _comparison(at, (rule.lower, rule.upper), seen.inside, seen.statistic, limits, less)
     verdict = "inside" if seen.inside else "outside, but not its concern" if seen.passes else "outside: rejected"
-    return [f"{rule.name}:", *(f"  {line}" for line in [*lines, _line(shown, verdict)])]
+    return [f"{rule.name}:", *(f"  {line}" for line in [*lines, with_notes(shown, verdict)])]
 
 
 def _concern(seen: RuleStory, story: TokenStory, advantage: float) -> str:
@@ -125,7 +133,7 @@ def _concern(seen: RuleStory, story: TokenStory, advantage: float) -> str:
     if seen.rule.applies_to == "negative":
         return f"A = {digits(advantage)} {'≥' if seen.passes else '<'} 0"
     d = story.log_ratio
-    line = _equation("log r·A", "{}·{}", (d, advantage), lambda x, y: x * y, d * advantage)
+    line = equation("log r·A", "{}·{}", (d, advantage), lambda x, y: x * y, d * advantage)
     return f"{line} {'≤' if seen.passes else '>'} 0"
 
 
@@ -134,13 +142,13 @@ def _divergence(seen: RuleStory, story: TokenStory, symbol: str) -> str:
     value = seen.token_value
     if seen.rule.divergence == "prob_diff":
         pair = (story.old_prob, story.rollout_prob)
-        return _equation("prob_diff = π_old − π_rollout", "{} − {}", pair, lambda p, q: p - q, value)
+        return equation("prob_diff = π_old − π_rollout", "{} − {}", pair, lambda p, q: p - q, value)
     if seen.coins is not None:
         return _coins(symbol, *seen.coins, value)
     template, function = _OF_LOG_RATIO[seen.rule.divergence]
     d = _clamped(story.log_ratio)
     note = f"log r counts as {digits(d)}" if abs(story.log_ratio) > SAFETY_BOUND else ""
-    return _equation(symbol, template, (d,), function, value, note)
+    return equation(symbol, template, (d,), function, value, note)
 
 
 def _coins(name: str, p: float, q: float, token: float, rest: float, value: float) -> str:
@@ -152,28 +160,28 @@ def _coins(name: str, p: float, q: float, token: float, rest: float, value: floa
         def function(*x: float) -> float:
             return max(x[0] * x[1] + x[2] * x[3], x[4] * x[5] + x[6] * x[7])
 
-        return _equation(name, template, operands, function, value)
+        return equation(name, template, operands, function, value)
     if p == q:
-        return _line(f"{name} = 0", "π_old = π_rollout")
+        return with_notes(f"{name} = 0", "π_old = π_rollout")
     sign = 1 if p > q else -1
     template = "{}·{} + {}·{}" if p > q else "−({}·{} + {}·{})"
     operands = (q, -token, 1 - q, -rest)
-    return _equation(name, template, operands, lambda *x: sign * (x[0] * x[1] + x[2] * x[3]), value)
+    return equation(name, template, operands, lambda *x: sign * (x[0] * x[1] + x[2] * x[3]), value)
 
 
-def _reduced(reduce: Reduce, symbol: str, own: float, value: float, tokens: int) -> str:
+def _reduced(reduce: Reduce, symbol: str, of_token: float, value: float, tokens: int) -> str:
     """A number of the whole response: this token's part and the rest of it."""
     name = f"{_SUMS[reduce]} {symbol}"
     if tokens == 1:
-        return _line(f"{name} = {digits(value)}", "the only token")
+        return with_notes(f"{name} = {digits(value)}", "the only token")
     if reduce in ("max", "min") or not math.isfinite(value):
-        note = "this token" if own == value else f"over {tokens} tokens; this one has {digits(own)}"
-        return _line(f"{name} = {digits(value)}", note)
+        note = "this token" if of_token == value else f"over {tokens} tokens; this one has {digits(of_token)}"
+        return with_notes(f"{name} = {digits(value)}", note)
     note = f"this token and {tokens - 1} more"
     if reduce == "sum":
-        return _equation(name, "{} + {}", (own, value - own), lambda x, y: x + y, value, note)
-    operands = (own, value * tokens - own)
-    return _equation(name, f"({{}} + {{}})/{tokens}", operands, lambda x, y: (x + y) / tokens, value, note)
+        return equation(name, "{} + {}", (of_token, value - of_token), lambda x, y: x + y, value, note)
+    operands = (of_token, value * tokens - of_token)
+    return equation(name, f"({{}} + {{}})/{tokens}", operands, lambda x, y: (x + y) / tokens, value, note)
 
 
 def _comparison(
@@ -194,15 +202,15 @@ def _comparison(
         return _against(at, "≤", upper, min(above, 0.0), less)
     low, high = _against(at, "≥", lower, max(below, 0.0), less), _against(at, "≤", upper, min(above, 0.0), less)
     if low.startswith(at) and high.startswith(at):
-        return f"{_bound(lower)} ≤ {at}" if upper == math.inf else f"{_bound(lower)} ≤ {high}"
+        return f"{bound_text(lower)} ≤ {at}" if upper == math.inf else f"{bound_text(lower)} ≤ {high}"
     return high if low.startswith(at) else low
 
 
 def _against(at: str, sign: str, bound: float, gap: float, less: str) -> str:
     """The comparison in the digits that are printed, or, where they do not tell the two apart, their difference."""
-    shown = _bound(bound)
+    shown = bound_text(bound)
     holds = {"<": operator.lt, ">": operator.gt, "≤": operator.le, "≥": operator.ge}[sign]
-    return f"{at} {sign} {shown}" if holds(_read(at), _read(shown)) else f"{less}{shown} = {digits(gap)} {sign} 0"
+    return f"{at} {sign} {shown}" if holds(read(at), read(shown)) else f"{less}{shown} = {digits(gap)} {sign} 0"
 
 
 # --- the gradient ---
@@ -214,95 +222,16 @@ def _gradient_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
     if c is None or advantage is None:
         return []
     if story.rejected_by is not None:
-        return [_line("c = 0", "rejected")]
-    own_ratio = config.bypass_mode and config.loss_type not in UNCLIPPED
-    symbol, factor = ("r", story.ratio) if own_ratio else ("w", story.weight)
+        return [with_notes("c = 0", "rejected")]
+    ratio_in_loss = config.bypass_mode and config.loss_type not in UNCLIPPED
+    symbol, factor = ("r", story.ratio) if ratio_in_loss else ("w", story.weight)
     operands = (factor, advantage)
     if math.isclose(factor * advantage / max(story.counted, 1), c, rel_tol=1e-3):
         counted = f"{story.counted}"
-        return [_equation(f"c = {symbol}·A/N", f"{{}}·{{}}/{counted}", operands, lambda x, y: x * y / int(counted), c)]
+        return [equation(f"c = {symbol}·A/N", f"{{}}·{{}}/{counted}", operands, lambda x, y: x * y / int(counted), c)]
     if c == 0:
-        return [_line("c = 0", f"the clip of {config.loss_type} takes the gradient")]
-    return [_line(f"c = {digits(c)}", f"of the loss {config.loss_type}")]
-
-
-# --- digits ---
-
-
-def digits(x: float) -> str:
-    """x with four significant digits; a whole number below 10 000 as it is."""
-    x += 0.0  # −0 is 0
-    return f"{x:.0f}".replace("-", "−") if x % 1 == 0 and abs(x) < 1e4 else _rounded(x, _unit(x))
-
-
-def agreed(value: float, again: float) -> str:
-    """The value with the most digits, at most four, in which `again` agrees with it."""
-    if not (math.isfinite(value) and math.isfinite(again)) or digits(value) == digits(again):
-        return digits(value)
-    unit = _unit(value or again)
-    while _rounded(value, unit) != _rounded(again, unit):
-        unit += 1
-    return _rounded(value, unit)
-
-
-def _unit(x: float) -> int:
-    """The power of ten of the fourth significant digit."""
-    return int(f"{x:.3e}".split("e")[1]) - 3 if math.isfinite(x) else 0
-
-
-def _rounded(x: float, unit: int) -> str:
-    """x to the nearest multiple of 10^unit, every digit up to there written."""
-    if not math.isfinite(x):
-        return f"{x}".replace("inf", "∞").replace("-", "−")
-    x = round(x, -unit)
-    if x == 0:
-        return f"{0:.{max(-unit, 0)}f}"
-    size = math.floor(math.log10(abs(x) * (1 + 1e-12)))
-    text = f"{x:.{max(-unit, 0)}f}" if unit <= 0 and size >= -4 else f"{x:.{size - unit}e}"
-    return text.replace("-", "−")
-
-
-def _bound(x: float) -> str:
-    return f"{x:g}".replace("-", "−")
-
-
-def _read(text: str) -> float:
-    return float(text.replace("−", "-").replace("∞", "inf"))
-
-
-def _equation(
-    name: str,
-    template: str,
-    operands: tuple[float, ...],
-    function: Callable[..., float],
-    value: float,
-    note: str = "",
-) -> str:
-    """The template filled with the operands, and of the value the digits that they give back."""
-    texts = [digits(x) for x in operands]
-    result = agreed(value, function(*map(_read, texts)))
-    line = f"{name} = {_tidy(template.format(*map(_bracketed, texts)))} = {result}"
-    return _line(line, note, _exact(result, value))
-
-
-def _exact(shown: str, value: float) -> str:
-    """The number itself, where few of its digits are shown."""
-    mantissa = re.sub(r"[−.]|e.*", "", shown).lstrip("0")
-    return "" if shown == digits(value) or len(mantissa) >= _FEW else f"more exactly {digits(value)}"
-
-
-def _line(text: str, *notes: str) -> str:
-    words = "; ".join(note for note in notes if note)
-    return f"{text}   ({words})" if words else text
-
-
-def _bracketed(text: str) -> str:
-    return f"({text})" if text.startswith("−") else text
-
-
-def _tidy(expression: str) -> str:
-    """Without the brackets around a negative number that nothing stands before."""
-    return re.sub(r"(^|[(|]|, )\((−[^()]+)\)(?=[)|, ·/]|$)", r"\1\2", expression)
+        return [with_notes("c = 0", f"the clip of {config.loss_type} takes the gradient")]
+    return [with_notes(f"c = {digits(c)}", f"of the loss {config.loss_type}")]
 
 
 def _clamped(d: float) -> float:
