@@ -23,8 +23,9 @@ from exercises.lesson_03 import SAME_TOKENS, SURPRISE, TEMPERATURE_BETWEEN
 from show import picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct
-from rlcorr.analysis.triage import logits as logits_of
-from rlcorr.analysis.triage import tokens_of, triage
+from rlcorr.analysis.log_prob_pairs import logits as logits_of
+from rlcorr.analysis.log_prob_pairs import tokens_of
+from rlcorr.analysis.triage import triage
 from rlcorr.figures import cells, comparison, mismatch
 from rlcorr.figures.curves import bars, curves
 from rlcorr.losses import reinforce
@@ -153,7 +154,7 @@ def drawn_batch(log_p, log_q, generator, times=12):
 
 
 drawn = [triage(drawn_batch(log_p, log_q, generator))[0] for _ in range(20)]
-guesses = torch.tensor([finding.numbers["T"] for finding in drawn], dtype=torch.float64)
+guesses = torch.tensor([finding.numbers["temperature"] for finding in drawn], dtype=torch.float64)
 
 show("called a temperature", sum(finding.pattern == "temperature" for finding in drawn), "of 20")
 show("T found: mean, standard deviation", guesses.mean(), guesses.std())
@@ -339,10 +340,10 @@ def per_step(name, number):
 
 show("noise of the logits, every step", "least", "mean", "most")
 for name, digits in (("control_fp32", 24), ("bf16", 8), ("kv_fp8", 4), ("kv_fp8_e5m2", 3)):
-    noise = per_step(name, "noise of logits")
+    noise = per_step(name, "logit_noise")
     show(f"{name}, {digits} digits", *(f"{float(x):.1e}" for x in (noise.min(), noise.mean(), noise.max())))
 
-growth = float(per_step("bf16", "noise of logits").mean() / per_step("control_fp32", "noise of logits").mean())
+growth = float(per_step("bf16", "logit_noise").mean() / per_step("control_fp32", "logit_noise").mean())
 assert 2e4 < growth < 2**16
 
 # %% [markdown]
@@ -455,10 +456,10 @@ record = runs.read_step(runs.find_run("stale_head"), runs.list_steps(runs.find_r
 shares = []
 for _ in range(200):
     finding = triage(resampled(record.batch, generator))[0]
-    shares.append(finding.numbers.get("share per token", 0.0))
+    shares.append(finding.numbers.get("share_per_token", 0.0))
 low, high = torch.tensor(shares, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
 
-show("share of a constant per token", triage(record.batch)[0].numbers["share per token"])
+show("share of a constant per token", triage(record.batch)[0].numbers["share_per_token"])
 show("95 % of 200 resampled batches", low, high)
 assert float(low) > 0.25  # what triage asks for
 
@@ -475,7 +476,7 @@ picture(comparison.tails(mixture[-1], dense[-1]))
 
 # %%
 for name in ("bf16", "moe_bf16", "moe_replay"):
-    worst = per_step(name, "share of the worst 1 %")
+    worst = per_step(name, "worst_share")
     show(f"{name}: k3 held by 1 % of the tokens", worst.min(), worst.max())
     show(f"{name}: largest ratio either way", float(ratio(differences(name).abs().max())), digits=1)
 
@@ -504,7 +505,7 @@ show("last step of", "k3", "mean r", "error", "r > 1", "", "finding")
 for name in NINE:
     finding = triage(list(steps(name))[-1])[0]
     n = finding.numbers
-    numbers = [f"{n['k3']:.1e}", n["mean ratio"], n["error of the mean ratio"], n["share with r > 1"]]
+    numbers = [f"{n['k3']:.1e}", n["mean_ratio"], n["mean_ratio_error"], n["share_above_one"]]
     show(name, *numbers, "", finding.pattern)
 
 # %% [markdown]

@@ -26,7 +26,8 @@ from recorded import load
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, metrics, preset
-from rlcorr.analysis.triage import measured, tokens_of, triage
+from rlcorr.analysis.log_prob_pairs import measured, tokens_of
+from rlcorr.analysis.triage import triage
 from rlcorr.diagnostics import measure, measure_probabilities
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.study import study_curves
@@ -649,7 +650,7 @@ for key in ("abs_log_ratio", "k3_kl", "abs_log_ratio_max", "is_ratio_min", "is_r
     show(key, *[brief(numbers[key]) for numbers in unnamed.values()])
 first_rows = [runs.read_metrics(runs.find_run(name))[0] for name in UNNAMED.values()]
 show("rollout_ppl at step 1", *[brief(row[f"{PREFIX}rollout_ppl"]) for row in first_rows])
-show("worst 1 %", *[measured(tokens_of(load(name)))["share of the worst 1 %"] for name in UNNAMED.values()], digits=2)
+show("worst 1 %", *[measured(tokens_of(load(name)))["worst_share"] for name in UNNAMED.values()], digits=2)
 
 # %%
 for letter, name in UNNAMED.items():
@@ -763,7 +764,7 @@ check(verdict_solution, VERDICT)
 # %%
 for name in COMMITTED:
     numbers = measured(tokens_of(load(name)))
-    four_of = [numbers[key] for key in ("k3", "mean ratio", "error of the mean ratio", "share of the worst 1 %")]
+    four_of = [numbers[key] for key in ("k3", "mean_ratio", "mean_ratio_error", "worst_share")]
     show(name, VERDICT.expected(*four_of).rjust(18), triage(load(name))[0].pattern.rjust(18))
 
 # %% [markdown]

@@ -22,7 +22,8 @@ import torch
 from exercises.lesson_15 import DIAGNOSES, MOVED, PLANTS, TREATMENT, UPSIDE_DOWN, chart, treated, ward
 from show import picture, show
 
-from rlcorr.analysis.triage import logits, median_slope, shift, stale_tensor, temperature, tokens_of, triage
+from rlcorr.analysis.log_prob_pairs import logits, median_slope, tokens_of
+from rlcorr.analysis.triage import shift, stale_tensor, temperature, triage
 from rlcorr.figures import cells, correction, mismatch
 from rlcorr.gradients import toy
 from rlcorr.ratios import k3, ratio
@@ -593,7 +594,7 @@ finding = triage(raw_record.batch)[0]
 settings = runs.read_manifest(raw).config["rollout"]
 
 show("triage says", finding.pattern)
-show("mean ratio", finding.numbers["mean ratio"], "±", finding.numbers["error of the mean ratio"])
+show("mean ratio", finding.numbers["mean_ratio"], "±", finding.numbers["mean_ratio_error"])
 for key in ("temperature", "log_probs", "trainer_temperature"):
     show(f"manifest: {key}", str(settings[key]))
 

@@ -9,7 +9,7 @@ from words import words
 
 from rlcorr import PRESETS, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
-from rlcorr.analysis.triage import Finding, triage
+from rlcorr.analysis.triage import Symptom, triage
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
@@ -38,7 +38,7 @@ def show(chosen: state.Selection) -> None:
     _where(record)
 
 
-def _looks_like(record: StepRecord, findings: list[Finding]) -> None:
+def _looks_like(record: StepRecord, findings: list[Symptom]) -> None:
     """The best finding as the headline, the others below it, the size of the mismatch, the age of the weights."""
     st.markdown(f"##### {words.plain(findings[0].sentence)}")
     for finding in findings[1:]:

@@ -3,14 +3,14 @@
 ALSO = "Also: {sentence}"
 
 SIZES = {
-    "Mean |Δ|": ("mean |Δ|", "Mean difference of the two log-probs, without its sign."),
+    "Mean |Δ|": ("abs_log_ratio", "Mean difference of the two log-probs, without its sign."),
     "k3": ("k3", "Mean of eᵈ − 1 − d, which estimates the KL divergence. Rounding in bfloat16 leaves up to 0.001."),
     "Mean e^|Δ|": (
-        "mean e^|Δ|",
+        "mult_error",
         "The factor between the two probabilities, averaged. NeMo RL expects a bug above 1.05.",
     ),
     "Mean ratio": (
-        "mean ratio",
+        "mean_ratio",
         "It is 1, but for noise, if the engine's log-probs are of the policy that sampled, and nothing was cut off.",
     ),
 }

@@ -3,7 +3,7 @@
 import math
 
 from rlcorr.analysis.digits import digits
-from rlcorr.analysis.token_story import Order, TokenStory
+from rlcorr.analysis.token_story import RowOrder, TokenStory
 from rlcorr.records.token_texts import END, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define
 from words import words
@@ -23,7 +23,7 @@ BYPASS = "In bypass mode π_θ stands in for π_old. Before the first update the
 NO_TOKENS = "The responses of this step have no tokens."
 KEYS = "Click a token, or move with the arrow keys and open with Enter."
 
-ORDERS: dict[Order, str] = {
+ORDERS: dict[RowOrder, str] = {
     "off": "furthest mean ratio first",
     "recorded": "as recorded",
     "lowest": "lowest reward first",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,11 +26,7 @@ from rlcorr.objective import score_coefficients
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.types import CorrectionResult, TokenBatch
 
-if TYPE_CHECKING:  # the story itself needs torch only, and the record comes with pyarrow
-    pass
-
-
-Order = Literal["off", "recorded", "lowest", "highest", "rejected"]
+RowOrder = Literal["off", "recorded", "lowest", "highest", "rejected"]
 """Of responses: furthest mean log-ratio first, as recorded, by reward from either end, largest share of rejected tokens
 first."""
 
@@ -103,17 +99,15 @@ def token_story(
     _check_place(batch, row, column)
     place, here = (0, column), slice(row, row + 1)
     one, of_row = batch.rows(here), result.rows(here)
-    mask, d = one.response_mask, of_row.log_ratio
-    level = config.rollout_is
-    log_w = torch.zeros_like(d) if level is None else log_weights(d, mask, level).expand_as(d)
-    bounded = ratio(log_w) if level is None else bound_weights(log_w, config)
+    d = of_row.log_ratio
+    log_w, bounded = _weights(one, d, config)
     old, rollout = old_log_probs[row, column].double(), batch.rollout_log_probs[row, column].double()
     rejected = int(of_row.rejected_by[place])
     counted = batch.response_mask if config.denominator == "fixed" else result.keep_mask
     return TokenStory(
         row=row,
         column=column,
-        tokens=int(mask.sum()),
+        tokens=int(one.response_mask.sum()),
         old_log_prob=float(old),
         rollout_log_prob=float(rollout),
         old_prob=float(old.exp()),
@@ -139,6 +133,14 @@ def _check_place(batch: TokenBatch, row: int, column: int) -> None:
         raise UsageError(f"there is no response {row}; the batch has {rows}, counted from 0.")
     if not (0 <= column < columns and batch.response_mask[row, column]):
         raise UsageError(f"response {row} has no token {column}; it has {int(batch.response_mask[row].sum())}.")
+
+
+def _weights(one: TokenBatch, d: Tensor, config: CorrectionConfig) -> tuple[Tensor, Tensor]:
+    """log w before its bounds, and w within them, (1, T) each; 0 and 1 where no weights are asked for."""
+    if config.rollout_is is None:
+        return torch.zeros_like(d), torch.ones_like(d)
+    log_w = log_weights(d, one.response_mask, config.rollout_is).expand_as(d)
+    return log_w, bound_weights(log_w, config)
 
 
 def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) -> RuleStory:
@@ -185,11 +187,11 @@ def _contribution(
 # --- which responses, in which order, in which colours ---
 
 
-def ordered_rows(batch: TokenBatch, result: CorrectionResult, order: Order) -> list[int]:
+def ordered_rows(batch: TokenBatch, result: CorrectionResult, order: RowOrder) -> list[int]:
     """Every row once; equal ones as recorded, NaN before all numbers. Raises `UsageError` for an unknown order, or
     one by rewards where there are none."""
-    if order not in get_args(Order):
-        raise unknown("order", order, get_args(Order))
+    if order not in get_args(RowOrder):
+        raise unknown("order", order, get_args(RowOrder))
     rows = len(batch.response_mask)
     if order == "recorded":
         return list(range(rows))
@@ -217,6 +219,3 @@ def furthest_token(batch: TokenBatch, result: CorrectionResult, rows: Sequence[i
     size = torch.where(mask, result.log_ratio[list(rows)].abs().nan_to_num(torch.inf), -1)
     where = int(size.argmax())
     return rows[where // mask.shape[1]], where % mask.shape[1]
-
-
-# --- the text of tokens ---

@@ -10,11 +10,22 @@ then agree, on a policy that sampled nothing.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from rlcorr.errors import UsageError
+from rlcorr.analysis.log_prob_pairs import (
+    Tokens,
+    chosen,
+    logits,
+    measured,
+    median_slope,
+    one_sided,
+    standard_error,
+    tokens_of,
+    worst_share,
+)
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
@@ -37,8 +48,6 @@ CERTAIN_BELOW, CERTAIN_ABOVE = 10.0, 5.0
 ratios, so its mean tends to lie below 1 while its error looks small (by 6 of them at temperature 0.5)."""
 LIGHT = 0.05
 """Share of Σr that 1 % of the tokens may hold for that not to happen; with a noise of 0.5 on the logits it is 0.04."""
-RESOLVED = -1e-3
-"""Log-probs above this one are left out of logits: float32 leaves too few digits of 1 − π there."""
 FEWEST = 100
 """Tokens below which slopes, variances and neighbours are not looked at."""
 LARGEST_ENTROPY = 13.0
@@ -53,27 +62,25 @@ PER_TOKEN = 0.25
 head, and less than 0.1 with every other mismatch."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One pattern that the batch fits. `strength`, from 0 to 1, is the share of the batch that fits, as the pattern's
-    test defines it; `numbers` are those of the test, and the size of the mismatch."""
+Pattern = Literal[
+    "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
+    "precision", "beyond rounding",
+]  # fmt: skip
+"""What a mismatch can look like; `triage` says what each one means."""
 
-    pattern: str
+
+@dataclass(frozen=True)
+class Symptom:
+    """One pattern that the batch fits. `strength`, from 0 to 1, is the share of the batch that fits, as the pattern's
+    test defines it; `numbers` are those of the test, and the size of the mismatch as in `measured`."""
+
+    pattern: Pattern
     sentence: str
     numbers: dict[str, float]
     strength: float
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Real tokens, flat, in float64."""
-
-    old: Tensor  # (N,) p
-    rollout: Tensor  # (N,) q
-    ids: Tensor | None  # (N,)
-
-
-def triage(batch: TokenBatch) -> list[Finding]:
+def triage(batch: TokenBatch) -> list[Symptom]:
     """The patterns that the batch fits, the strongest first; there is always one.
 
     not finite     a log-prob is NaN or infinite
@@ -89,64 +96,64 @@ def triage(batch: TokenBatch) -> list[Finding]:
     """
     tokens = tokens_of(batch)
     finite = torch.isfinite(tokens.old) & torch.isfinite(tokens.rollout)
-    found = [] if bool(finite.all()) else [_not_finite(finite)]
+    symptoms = [] if bool(finite.all()) else [_not_finite(finite)]
     tokens = chosen(tokens, finite)
     if bool((tokens.old == tokens.rollout).all()):
         same = f"Identical: both sides have the same {len(tokens.old):,} log-probs, to the last bit."
-        return found or [Finding("identical", same, {}, 1.0)]
+        return symptoms or [Symptom("identical", same, {}, 1.0)]
     if moved := shift(batch):
-        return [*found, moved]
+        return [*symptoms, moved]
     if zeros := padding(tokens):
-        found.append(zeros)
+        symptoms.append(zeros)
         tokens = chosen(tokens, (tokens.old != 0) & (tokens.rollout != 0))
     causes = _causes(tokens) if len(tokens.old) else []
-    if found:  # what is left of the batch is worth a word only if something is wrong with it, too
+    if symptoms:  # something is wrong already: of the rest of the batch only another fault is worth a word
         causes = [cause for cause in causes if cause.pattern not in ("clean", "precision")]
-    return sorted([*found, *causes], key=lambda finding: -finding.strength)
+    return sorted([*symptoms, *causes], key=lambda symptom: -symptom.strength)
 
 
-def _causes(tokens: Tokens) -> list[Finding]:
-    """A cut looks like a temperature, and both make y depend on the token id and k3 large: hence this order."""
+def _causes(tokens: Tokens) -> list[Symptom]:
+    """Cuts first: a cut looks like a temperature, and both of them make y depend on the token id and k3 large."""
     mass = top_p_mass(tokens)
     if mass and mass.strength >= ONE_SIDED:
         return [mass]
-    found = [mass] if mass else []
+    symptoms = [mass] if mass else []
     if heat := temperature(tokens, BESIDE_A_CUT if mass else FITTING):
-        return [*found, heat]
+        return [*symptoms, heat]
     if mass and 2 * float(k3((tokens.old - tokens.rollout).clamp(min=0)).mean()) <= ROUNDING_K3["bfloat16"]:
-        return found  # the side that no cut can make is within rounding
-    return [*found, stale_tensor(tokens) or size(tokens)]
+        return symptoms  # no cut makes a token likelier for the trainer, and those that are so are within rounding
+    return [*symptoms, stale_tensor(tokens) or size(tokens)]
 
 
 # --- one test per pattern ---
 
 
-def _not_finite(finite: Tensor) -> Finding:
+def _not_finite(finite: Tensor) -> Symptom:
     count, total = int((~finite).sum()), len(finite)
     sentence = f"Not finite: {count:,} of {total:,} tokens have a log-prob that is NaN or infinite."
-    return Finding("not finite", sentence, {"tokens": count}, 1.0)
+    return Symptom("not finite", sentence, {"tokens": count}, 1.0)
 
 
-def shift(batch: TokenBatch) -> Finding | None:
+def shift(batch: TokenBatch) -> Symptom | None:
     """Whether p of a token agrees better with q of the token before or after it. Strength: the share of Σ|d| that the
     move takes away, over the tokens that have such a neighbour; from one half on."""
     old, rollout = batch.tensors()["old_log_probs"].double(), batch.rollout_log_probs.double()
     real = batch.response_mask & torch.isfinite(old) & torch.isfinite(rollout)
     first, second = (slice(None), slice(None, -1)), (slice(None), slice(1, None))
     both = real[first] & real[second]
-    found = []
-    for own, other, name in ((first, second, "next"), (second, first, "previous")):
-        before = float(masked_mean((old[own] - rollout[own]).abs(), both))
-        moved = float(masked_mean((old[own] - rollout[other]).abs(), both))
+    symptoms = []
+    for here, there, name in ((first, second, "next"), (second, first, "previous")):
+        before = float(masked_mean((old[here] - rollout[here]).abs(), both))
+        moved = float(masked_mean((old[here] - rollout[there]).abs(), both))
         if moved < before / 2 and int(both.sum()) >= FEWEST:
             sentence = f"Looks like a shift by one: π_old agrees with π_rollout of the {name} token (mean |Δ| "
             sentence += f"{_short(moved)} instead of {_short(before)})."
-            numbers = {"mean |Δ|": before, "mean |Δ| moved": moved}
-            found.append(Finding("shift by one", sentence, numbers, 1 - moved / before))
-    return max(found, key=lambda finding: finding.strength, default=None)
+            numbers = {"abs_log_ratio": before, "abs_log_ratio_moved": moved}
+            symptoms.append(Symptom("shift by one", sentence, numbers, 1 - moved / before))
+    return max(symptoms, key=lambda symptom: symptom.strength, default=None)
 
 
-def padding(tokens: Tokens) -> Finding | None:
+def padding(tokens: Tokens) -> Symptom | None:
     """Whether at least three tokens have a log-prob of exactly 0 on one side and a probability below 1/2 on the other.
 
     Strength: their share of Σ|d|, from 1 % on. Not where the other tokens show a cut: alone in its nucleus, a token
@@ -162,7 +169,7 @@ def padding(tokens: Tokens) -> Finding | None:
         f"Looks like padding: the {side}'s log-prob is exactly 0 on {count:,} tokens ({_percent(share)}) to which "
     )
     sentence += "the other side gives less than one half."
-    return Finding("padding", sentence, {"tokens": count, "share of tokens": share}, strength)
+    return Symptom("padding", sentence, {"tokens": count, "share_of_tokens": share}, strength)
 
 
 def unwritten(tokens: Tokens) -> Tensor:
@@ -171,7 +178,7 @@ def unwritten(tokens: Tokens) -> Tensor:
     return (high == 0) & (low < -0.6931)
 
 
-def top_p_mass(tokens: Tokens) -> Finding | None:
+def top_p_mass(tokens: Tokens) -> Symptom | None:
     """Whether the engine shares out the mass that top-p or top-k cut off, and the trainer does not.
 
     Then log q = log(π/S) with S the mass that was kept, so d = log S ≤ 0 and the mean of r is the mean of S. Strength:
@@ -185,10 +192,10 @@ def top_p_mass(tokens: Tokens) -> Finding | None:
         return None
     sentence = f"Looks like top-p or top-k: π_old is not above π_rollout on {_percent(below)} of the tokens, and the "
     sentence += f"mean ratio of {mean:.3f} is the mass that was kept."
-    return Finding("top-p mass", sentence, measured(tokens) | {"share with r ≤ 1": below}, below)
+    return Symptom("top-p mass", sentence, measured(tokens) | {"share_at_most_one": below}, below)
 
 
-def temperature(tokens: Tokens, fitting: float = FITTING) -> Finding | None:
+def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
     """Whether both sides have the same logits and divide them by different temperatures, T_q and T_p.
 
     Then π_old ∝ π_rollout^β with β = T_q/T_p, and over the other tokens u of the vocabulary
@@ -216,10 +223,10 @@ def temperature(tokens: Tokens, fitting: float = FITTING) -> Finding | None:
     mean = float(r.mean())
     if mean - CERTAIN_ABOVE * standard_error(r) > 1:
         sentence += f" The mean ratio of {mean:.2f} says that the tokens were not drawn from these: they are raw."
-    return Finding("temperature", sentence, measured(tokens) | {"slope": slope, "T": times}, share)
+    return Symptom("temperature", sentence, measured(tokens) | {"slope": slope, "temperature": times}, share)
 
 
-def stale_tensor(tokens: Tokens) -> Finding | None:
+def stale_tensor(tokens: Tokens) -> Symptom | None:
     """Whether y is a constant per token id, as rows of the output head leave that were not updated, or a bias.
 
     Strength: the share ω² of the variance of y that lies between token ids, less what chance gives. Needs the ids, and
@@ -243,105 +250,34 @@ def stale_tensor(tokens: Tokens) -> Finding | None:
         return None
     sentence = f"Looks like a stale output head: {_percent(share)} of the variance of the logits' differences is a "
     sentence += f"constant per token; k3 is {_short(numbers['k3'])}."
-    return Finding("stale tensor", sentence, numbers | {"share per token": share}, share)
+    return Symptom("stale tensor", sentence, numbers | {"share_per_token": share}, share)
 
 
-def size(tokens: Tokens) -> Finding:
+def size(tokens: Tokens) -> Symptom:
     """Whether rounding explains the size: k3 and mean e^|d| within their bounds. Strength: how far k3 is within, or
     beyond, its bound b: 1 − k3/b or 1 − b/k3."""
     numbers = measured(tokens)
-    found, exact, bound = numbers["k3"], ROUNDING_K3["float32"], ROUNDING_K3["bfloat16"]
-    if found <= exact:
-        sentence = f"Clean: k3 is {_short(found)}, no more than the order of sums in float32 leaves."
-        return Finding("clean", sentence, numbers, 1 - found / exact)
-    if found <= bound and numbers["mean e^|Δ|"] <= LARGEST_ERROR:
-        noise, above = numbers["noise of logits"], numbers["share with r > 1"]
+    size_k3, exact, bound = numbers["k3"], ROUNDING_K3["float32"], ROUNDING_K3["bfloat16"]
+    if size_k3 <= exact:
+        sentence = f"Clean: k3 is {_short(size_k3)}, no more than the order of sums in float32 leaves."
+        return Symptom("clean", sentence, numbers, 1 - size_k3 / exact)
+    if size_k3 <= bound and numbers["mult_error"] <= LARGEST_ERROR:
+        noise, above = numbers["logit_noise"], numbers["share_above_one"]
         sentence = (
-            f"Looks like precision: k3 is {_short(found)}, and rounding leaves up to {_short(bound)}. The logits "
+            f"Looks like precision: k3 is {_short(size_k3)}, and rounding leaves up to {_short(bound)}. The logits "
         )
         sentence += f"differ by {_short(noise)}, to either side: {_percent(above)} of the ratios are above 1."
-        return Finding("precision", sentence, numbers, 1 - found / bound)
-    worst = _percent(numbers["share of the worst 1 %"])
+        return Symptom("precision", sentence, numbers, 1 - size_k3 / bound)
+    worst = _percent(numbers["worst_share"])
     sentence = (
-        f"Beyond rounding: k3 is {_short(found)}, and bfloat16 leaves up to {_short(bound)}; {worst} of it comes "
+        f"Beyond rounding: k3 is {_short(size_k3)}, and bfloat16 leaves up to {_short(bound)}; {worst} of it comes "
     )
     sentence += "from 1 % of the tokens. "
-    if found > OTHER_PROMPT:
+    if size_k3 > OTHER_PROMPT:
         sentence += "Another prompt or chat template looks like this."
     else:
         sentence += "Older weights look like this, and so does a cache in 8 bits: pairs cannot tell which."
-    return Finding("beyond rounding", sentence, numbers, max(1 - bound / found, 0.0))
-
-
-# --- what the tests are made of ---
-
-
-def tokens_of(batch: TokenBatch) -> Tokens:
-    """Raises `UsageError` without old_log_probs or without tokens."""
-    mask, ids = batch.response_mask, batch.response_ids
-    if batch.old_log_probs is None:
-        raise UsageError("a mismatch needs old_log_probs; the batch has only rollout_log_probs.")
-    if not bool(mask.any()):
-        raise UsageError("a mismatch needs tokens; the response_mask of this batch is empty.")
-    old, rollout = batch.old_log_probs[mask].double(), batch.rollout_log_probs[mask].double()
-    return Tokens(old.detach(), rollout.detach(), None if ids is None else ids[mask])
-
-
-def chosen(tokens: Tokens, where: Tensor) -> Tokens:
-    """The tokens of a mask (N,)."""
-    return Tokens(tokens.old[where], tokens.rollout[where], None if tokens.ids is None else tokens.ids[where])
-
-
-def measured(tokens: Tokens) -> dict[str, float]:
-    """The size of the mismatch, in numbers that its patterns share."""
-    d, (_, y, _) = tokens.old - tokens.rollout, logits(tokens)
-    divergence, r = k3(d), ratio(d)
-    return {
-        "mean |Δ|": float(d.abs().mean()),
-        "k3": float(divergence.mean()),
-        "mean e^|Δ|": float(ratio(d.abs()).mean()),
-        "mean ratio": float(r.mean()),
-        "error of the mean ratio": standard_error(r),
-        "share with r > 1": float((d > 0).double().mean()),
-        "noise of logits": 1.4826 * float((y - y.median()).abs().median()) if len(y) else 0.0,
-        "share of the worst 1 %": worst_share(divergence),
-    }
-
-
-def one_sided(d: Tensor) -> float:
-    """Share of the tokens on which the trainer's log-prob is at most the engine's, but for a rounding of 0.02."""
-    return float((d <= 0.02).double().mean())
-
-
-def worst_share(values: Tensor) -> float:
-    """Share of the sum that the largest hundredth of some numbers ≥ 0 holds; 0 where all are 0."""
-    largest = values.topk(-(-len(values) // 100)).values
-    return float(largest.sum() / values.sum().clamp(min=1e-300))
-
-
-def standard_error(values: Tensor) -> float:
-    """Of the mean, for independent values; infinite for fewer than two."""
-    return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else torch.inf
-
-
-def logits(tokens: Tokens) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x = logit q, y = logit p − x and the ids, of the tokens whose q is resolved. Chosen by q alone: a choice by p
-    would bend what y looks like over x."""
-    some = chosen(tokens, tokens.rollout < RESOLVED)
-    x, p = _logit(some.rollout), _logit(some.old)
-    return x, p - x, some.ids
-
-
-def _logit(log_p: Tensor) -> Tensor:
-    c = log_p.clamp(-50.0, -1e-8)
-    return c - (-torch.expm1(c)).log()
-
-
-def median_slope(x: Tensor, y: Tensor) -> float:
-    """Median slope between tokens half a batch apart in x: a quarter of the tokens may be anywhere."""
-    order = x.argsort(stable=True)
-    x, y, half = x[order], y[order], len(x) // 2
-    return float(((y[-half:] - y[:half]) / (x[-half:] - x[:half])).median())
+    return Symptom("beyond rounding", sentence, numbers, max(1 - bound / size_k3, 0.0))
 
 
 def _short(number: float) -> str:

@@ -39,8 +39,8 @@ def test_the_headline_is_the_librarys(root: Path) -> None:
     assert any(heading.value.replace("\\", "") == f"##### {found.sentence}" for heading in at.markdown)
     numbers = shown(at)
     assert numbers["k3"] == f"{found.numbers['k3']:.4g}"
-    assert numbers["Mean e^|Δ|"] == f"{found.numbers['mean e^|Δ|']:.4g}"
-    assert numbers["Mean ratio"] == f"{found.numbers['mean ratio']:.4g}"
+    assert numbers["Mean e^|Δ|"] == f"{found.numbers['mult_error']:.4g}"
+    assert numbers["Mean ratio"] == f"{found.numbers['mean_ratio']:.4g}"
 
 
 @pytest.mark.usefixtures("committed")

@@ -1,12 +1,14 @@
 """How far the engine is from the trainer before the first step, on the same weights, and what that looks like."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr.analysis.triage import ONE_SIDED, one_sided
+from rlcorr.analysis.log_prob_pairs import one_sided
+from rlcorr.analysis.triage import ONE_SIDED, Pattern
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
 from rlcorr.train.config import RolloutConfig
@@ -14,6 +16,9 @@ from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.sync_proof import rounding_bound
 from rlcorr.types import TokenBatch
+
+ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]
+"""What `triage` tells from pairs alone, and what the trainer can tell besides, because it can score once more."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Probe:
     k3: float  # mean of e^d − 1 − d
     after_sync_k3: float  # the same after every tensor was perturbed and synced (`prove_sync`)
     round_trip: float  # share of the responses whose ids come back from their text
-    pattern: str
+    pattern: ProbedPattern
     sentence: str
 
 
@@ -62,7 +67,7 @@ def probe(
 
 def pattern_of(
     policy: Policy, config: RolloutConfig, batch: TokenBatch, d: Tensor, after_sync_k3: float, same_ids: float
-) -> tuple[str, str]:
+) -> tuple[ProbedPattern, str]:
     """The first pattern that fits, and a sentence about it."""
     bound, scored, mask = rounding_bound(config), config.scored_temperature, batch.response_mask
 
