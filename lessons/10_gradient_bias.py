@@ -25,7 +25,7 @@ from exercises.lesson_10 import COEFFICIENTS, SKETCH, SQUARED_LENGTH
 from show import picture, show
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, preset
-from rlcorr.command.gradient_table import gradient_table
+from rlcorr.command.tables import gradient_table
 from rlcorr.config import LossConfig
 from rlcorr.figures import curves
 from rlcorr.figures import gradients as gradient_plots

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 
 from rlcorr.command.doctor import doctor
-from rlcorr.command.gradient_table import gradient_table, sweep_table
 from rlcorr.command.play import play
-from rlcorr.command.study_table import study_table
+from rlcorr.command.tables import gradient_table, study_table, sweep_table
 from rlcorr.errors import UsageError, unknown
 from rlcorr.foreign.pairs import import_file, missing
 from rlcorr.records import runs, study

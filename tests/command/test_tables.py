@@ -9,7 +9,7 @@ from tiny import tiny_config
 
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.command.cli import run_verb
-from rlcorr.command.gradient_table import HEADING, gradient_table, sweep_table
+from rlcorr.command.tables import HEADING, gradient_table, sweep_table
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset

@@ -8,7 +8,7 @@ import pytest
 from tiny import tiny_config
 
 from rlcorr.command.cli import run_verb, train_config
-from rlcorr.command.study_table import study_table
+from rlcorr.command.tables import study_table
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report

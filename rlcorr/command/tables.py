@@ -1,4 +1,4 @@
-"""`python -m rlcorr gradients RUN`: every preset's gradient on a recorded step, or one over its threshold, as text."""
+"""Tables as text: what `python -m rlcorr gradients RUN` and `python -m rlcorr study NAME` print."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,10 @@ from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.study import find_study, outcomes, read_study
 from rlcorr.types import TokenBatch
+
+# --- gradients: every preset on a recorded step, or one preset over its threshold ---
 
 COLUMNS = {"bias": 22, "noise": 8, "error": 8, "cosine": 22, "step length": 22, "ESS": 7, "best in": 9}
 HEADING = "{:<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
@@ -80,7 +83,7 @@ def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report
     return [
         f"{run.name}, step {step}: {len(batch.response_mask)} sequences, {len(sketch.scores)} tokens, "
         f"{sketch.directions} directions; the reference is the mean of "
-        f"{int(sketch.reference.sequences.sum())} on-policy responses, its length {_with_interval(length)}",
+        f"{int(sketch.reference.sequences.sum())} on-policy responses, its length {interval_text(length)}",
         *doubt,
     ]
 
@@ -88,12 +91,50 @@ def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report
 def _line(name: str, choice: Choice, number: int) -> str:
     report = choice.reports[number]
     return (
-        f"{name:<28}{_with_interval(report.relative_bias):>22}{report.noise.value:>8.2f}{report.error.value:>8.2f}"
-        f"{_with_interval(report.cosine):>22}{_with_interval(report.scale):>22}{report.ess.value:>7.0%}"
+        f"{name:<28}{interval_text(report.relative_bias):>22}{report.noise.value:>8.2f}{report.error.value:>8.2f}"
+        f"{interval_text(report.cosine):>22}{interval_text(report.scale):>22}{report.ess.value:>7.0%}"
         f"{choice.support[number]:>9.0%}"
     )
 
 
-def _with_interval(interval: Interval) -> str:
-    value = "–" if math.isnan(interval.value) else f"{interval.value:.2f}"
-    return f"{value} [{interval.low:.2f}, {interval.high:.2f}]"
+# --- the study: what became of every preset ---
+
+STUDY_WIDTH = 22
+STUDY_COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
+STUDY_HEADING = f"{'preset':<24}" + "".join(f"{name:>{STUDY_WIDTH}}" for name in STUDY_COLUMNS)
+STUDY_UNITS = (
+    "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps; of k3 the median. Highest on "
+    "the way: five steps together."
+)
+
+
+def study_table(name: str) -> list[str]:
+    """Lines of text: the story, then the presets, the highest reward at the end first."""
+    study = find_study(name)
+    rows, origin = read_study(name)
+    seeds, steps = len({row["seed"] for row in rows}), max(row["step"] for row in rows)
+    lines = [
+        f"{name}: {study.story}",
+        study.look,
+        f"{seeds} seeds, {steps} steps; {origin['engine']}, {origin['hardware']}",
+        "",
+        STUDY_HEADING,
+    ]
+    for outcome in outcomes(rows):
+        cells = [
+            interval_text(outcome.reward),
+            interval_text(outcome.best_reward),
+            interval_text(outcome.k3, ".0e"),
+            interval_text(outcome.kept_fraction),
+        ]
+        lines.append(f"{outcome.preset:<24}" + "".join(f"{cell:>{STUDY_WIDTH}}" for cell in cells))
+    return [*lines, "", STUDY_UNITS]
+
+
+# --- both ---
+
+
+def interval_text(interval: Interval, digits: str = ".2f") -> str:
+    """`0.31 [0.28, 0.35]`, or `– […]` where the number itself is not known."""
+    value = "–" if math.isnan(interval.value) else f"{interval.value:{digits}}"
+    return f"{value} [{interval.low:{digits}}, {interval.high:{digits}}]"
