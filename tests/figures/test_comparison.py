@@ -1,0 +1,114 @@
+"""Pictures of two corrections or two batches, against the same loops as their numbers."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from figure_parts import trace
+from two_corrections import (
+    BATCH,
+    ICEPOP,
+    LOG_RATIO,
+    MASK,
+    OLD,
+    PAIRS,
+    POSITIVE,
+    ROWS,
+    RULE,
+    SKETCH,
+    TIS,
+    by_loops,
+    counted,
+)
+
+from rlcorr import CorrectionConfig, TokenBatch, correct
+from rlcorr.analysis import comparison
+from rlcorr.figures import comparison as figures
+from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.types import CorrectionResult
+
+
+def results(a: CorrectionConfig, b: CorrectionConfig) -> tuple[CorrectionResult, CorrectionResult]:
+    return correct(BATCH, a), correct(BATCH, b)
+
+
+def test_the_map_shows_a_difference_where_tokens_share_a_cell() -> None:
+    cells = trace(figures.mask_map(BATCH, *results(ICEPOP, RULE)), "shared").z
+    assert {name: int((cells == code).sum()) for code, name in enumerate(comparison.SHARED)} == counted(ICEPOP, RULE)
+    wide = TokenBatch.from_log_probs(torch.full((1, 600), -1.0), torch.full((1, 600), -1.0), torch.ones(1, 600))
+    keep = torch.ones(1, 600, dtype=torch.bool)
+    keep[0, 4] = False
+    all_kept = correct(wide, CorrectionConfig())
+    one_less = replace(all_kept, keep_mask=keep)
+    cells = trace(figures.mask_map(wide, one_less, all_kept), "shared").z  # three tokens per cell
+    assert np.argwhere(cells == comparison.SHARED.index("only B")).tolist() == [[0, 1]]
+    assert (cells == comparison.SHARED.index("both")).sum() == 199
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_weights_against_counts_the_tokens_of_both(a: CorrectionConfig, b: CorrectionConfig) -> None:
+    figure: Any = figures.weights_against(BATCH, *results(a, b))
+    weights = [
+        (of_a, of_b)
+        for row_a, row_b in zip(by_loops(a), by_loops(b), strict=True)
+        for of_a, of_b in zip(row_a, row_b, strict=True)
+        if of_a and of_b
+    ]
+    cells = trace(figure, "tokens")
+    assert cells.customdata.sum() == len(weights)
+    above = cells.customdata[np.indices(cells.customdata.shape)[0] > np.indices(cells.customdata.shape)[1]].sum()
+    width = 2 * cells.y[-1] / (len(cells.y) - 1)
+    surely, maybe = (sum(math.log(y / x) > margin for x, y in weights) for margin in (width, 1e-6))
+    assert surely <= above <= maybe
+    notes = [note.text for note in figure.layout.annotations]
+    left_out = int(MASK.sum()) - len(weights)
+    assert notes == ([f"{left_out:,} tokens not in both"] if left_out else [])
+
+
+def test_tails_are_shares_of_each_batch() -> None:
+    """Tokens without a difference have no place on a logarithmic axis, and count in the share all the same."""
+    equal = BATCH.replace(old_log_probs=torch.where(torch.arange(ROWS)[:, None] < 9, BATCH.rollout_log_probs, OLD))
+    figure = figures.tails(BATCH, equal)
+    for name, first in (("A", 0), ("B", 9)):
+        sizes = np.abs(np.where(np.arange(ROWS)[:, None] < first, 0, LOG_RATIO)[MASK])
+        drawn = trace(figure, name)
+        for x, y in zip(drawn.x, drawn.y, strict=True):
+            assert y == pytest.approx((sizes >= x * (1 - 1e-9)).mean(), abs=1e-9)
+    assert trace(figure, "A").x.max() == pytest.approx(np.abs(LOG_RATIO).max(), rel=1e-6)
+
+
+def test_both_densities_have_the_wider_axis() -> None:
+    calm = BATCH.replace(old_log_probs=BATCH.rollout_log_probs + 1e-4)
+    alone: Any = figures.ratio_densities(calm, calm)
+    densities: Any = figures.ratio_densities(calm, BATCH)
+    assert densities.a.layout.yaxis.range == densities.b.layout.yaxis.range
+    assert densities.a.layout.yaxis.range[1] > 100 * alone.a.layout.yaxis.range[1]
+    assert trace(densities.a, "tokens").customdata.sum() == trace(densities.b, "tokens").customdata.sum() == MASK.sum()
+
+
+def test_bars_and_differences_show_the_numbers() -> None:
+    compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, replicates=40)
+    bars = trace(figures.gradient_bars(compared), "B")
+    expected = [compared.b.relative_bias.value, compared.b.noise.value, compared.b.error.value]
+    assert list(bars.y) == expected
+    points = trace(figures.differences(compared), "B − A")
+    shown = dict(zip(points.y, points.x, strict=True))
+    assert shown == {"bias": compared.bias.value, "noise": compared.noise.value, "error": compared.error.value}
+    ends = dict(zip(points.y, np.array(points.x) + np.array(points.error_x.array), strict=True))
+    assert ends["error"] == pytest.approx(max(compared.error.high, compared.error.value))
+
+
+def test_pictures_of_nothing() -> None:
+    empty = BATCH.rows(slice(3, 4))
+    a, b = correct(empty, TIS), correct(empty, RULE)
+    densities = figures.ratio_densities(empty, empty)
+    for figure in (
+        figures.mask_map(empty, a, b),
+        figures.weights_against(empty, a, b),
+        figures.tails(empty, empty),
+        densities.a,
+    ):
+        assert figure.to_json()
