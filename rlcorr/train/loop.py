@@ -14,7 +14,8 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import sketches_until
 from rlcorr.report import PREFIX, metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
-from rlcorr.train.config import OptimConfig, TrainConfig
+from rlcorr.train.config.learning import OptimConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, stop_ranks

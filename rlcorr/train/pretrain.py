@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
-from rlcorr.train.config import PretrainConfig, RolloutConfig
+from rlcorr.train.config.pretraining import PretrainConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tasks import ALPHABET, Example, examples, get_task
 from rlcorr.train.inputs.tokenizer import character_tokenizer, encode, eos_id
 from rlcorr.train.learner.policy import Policy, new_lm, new_moe_lm

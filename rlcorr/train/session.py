@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr.train.config import Critic, TrainConfig
+from rlcorr.train.config.learning import Critic
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
 from rlcorr.train.inputs.tasks import Example, Task, examples, get_task

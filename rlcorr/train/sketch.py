@@ -18,7 +18,8 @@ from transformers import PreTrainedModel
 from rlcorr.advantages import whiten
 from rlcorr.gradients.contributions import NextTokens, Reference, Sketch
 from rlcorr.masked import masked_sum
-from rlcorr.train.config import RolloutConfig, Sampling, TrainConfig
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.learner.microbatch import lengths_of, plan, take
 from rlcorr.train.learner.policy import Policy

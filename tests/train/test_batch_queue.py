@@ -15,8 +15,11 @@ from tiny import tiny_config
 from torch import Tensor
 
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train.config import OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.train.config.learning import OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.loop import train
 from rlcorr.train.rollout.batch_queue import Order, Supply
@@ -116,7 +119,7 @@ def test_the_next_batch_is_sampled_while_the_trainer_updates(
 
     monkeypatch.setattr(loop, "update", update)
     monkeypatch.setattr(TransformersEngine, "generate", generate)
-    report = runs.verify(train(ahead(tiny_model, 1)))
+    report = verify(train(ahead(tiny_model, 1)))
     assert (report.status, report.metric_rows) == ("complete", STEPS)
 
 
@@ -143,7 +146,7 @@ def test_what_is_raised_in_the_engines_thread_ends_the_run(
         train(ahead(tiny_model, 2))
     assert raised.value is error
     assert rollout_threads() == []
-    report = runs.verify(local_runs / "tiny")
+    report = verify(local_runs / "tiny")
     assert (report.status, report.problems, report.readable_steps) == ("interrupted", [], 2)
 
 
@@ -159,7 +162,7 @@ def test_ctrl_c_ends_an_asynchronous_run_tidily(tiny_model: Path, tmp_path: Path
         trainer.send_signal(signal.SIGINT)
         assert trainer.wait(60) == 130
     assert "Traceback" not in log.read_text()
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.status, report.problems) == ("interrupted", [])
     assert report.readable_steps >= 4
 

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr.errors import UsageError
 from rlcorr.train import session
-from rlcorr.train.config import WARM_START, RolloutConfig, Sampling, TrainConfig
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import EOS_ID, encode, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm

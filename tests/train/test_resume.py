@@ -15,14 +15,18 @@ from outcome import outcome
 from processes import rlcorr, running, wait_for
 from tiny import CPU, tiny_config
 
-from rlcorr.command.cli import main, train_config
+from rlcorr.command.cli import main
+from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 from rlcorr.train import loop
 from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
-from rlcorr.train.config import WARM_START, AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.output.config_file import write_config
 from rlcorr.train.rollout.batch_queue import Order
 
@@ -116,7 +120,7 @@ def test_an_interrupted_run_goes_on(
     run = loop.train(config, resume=True)
     assert outcome(run) == expected
     assert expected[0][-1]["grad_norm"] > 0
-    assert (runs.verify(run).status, runs.verify(run).problems) == ("complete", [])
+    assert (verify(run).status, verify(run).problems) == ("complete", [])
 
 
 # --- the command line ---
@@ -185,7 +189,7 @@ def test_a_finished_run_takes_more_steps(local_runs: Path, capsys: pytest.Captur
     assert call(["--resume", str(renamed), *options], capsys)[0] == 0
     rows = runs.read_metrics(renamed)
     assert [row["step"] for row in rows] == [1, 2, 3]
-    assert runs.verify(renamed).problems == []
+    assert verify(renamed).problems == []
     assert list(local_runs.iterdir()) == [renamed]
 
 
@@ -199,7 +203,7 @@ def test_a_run_that_was_killed_before_its_model_was_written_is_completed(
     runs.write_manifest(run, replace(runs.read_manifest(run), status="running", files={}))
     assert call(["--resume", "done"], capsys)[0] == 0
     assert outcome(run) == expected
-    assert (runs.verify(run).status, runs.verify(run).problems) == ("complete", [])
+    assert (verify(run).status, verify(run).problems) == ("complete", [])
 
 
 def test_a_configuration_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +281,7 @@ def check_that_little_was_lost(run: Path) -> None:
 
 def check_resumed(whole: Path, resumed: Path) -> None:
     assert outcome(resumed) == outcome(whole)
-    report = runs.verify(resumed)
+    report = verify(resumed)
     assert (report.status, report.problems, report.readable_steps) == ("complete", [], report.metric_rows)
 
 

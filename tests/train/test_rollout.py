@@ -9,7 +9,7 @@ from tiny import CPU
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import GREEDY, RolloutConfig, Sampling
+from rlcorr.train.config.rollout import GREEDY, RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE

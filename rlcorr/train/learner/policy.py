@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from rlcorr.train.config import Critic
+from rlcorr.train.config.learning import Critic
 from rlcorr.train.inputs.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.types import TokenBatch

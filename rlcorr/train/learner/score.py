@@ -10,7 +10,8 @@ from rlcorr.advantages import gae, group_normalised, leave_one_out, returns_to_g
 from rlcorr.correction import correct
 from rlcorr.kl import kl_penalty
 from rlcorr.masked import masked_sum
-from rlcorr.train.config import AdvantageConfig, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import Ranks, gather

@@ -20,7 +20,7 @@ from rlcorr.losses import clipped_value
 from rlcorr.masked import masked_sum
 from rlcorr.objective import lr_factor, policy_loss
 from rlcorr.report import means
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
 from rlcorr.train.learner.score import over_microbatches

@@ -16,7 +16,7 @@ from rlcorr.gradients.contributions import Sketch
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest, StepRecord
 from rlcorr.records.sketch_files import with_sketch, write_sketch
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.ranks import Ranks
 from rlcorr.train.rollout.collect import Collected
 from rlcorr.types import TokenBatch

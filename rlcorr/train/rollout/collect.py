@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr.train.config import GREEDY, Sampling
+from rlcorr.train.config.rollout import GREEDY, Sampling
 from rlcorr.train.inputs.tasks import Example, Task, prompt_text
 from rlcorr.train.inputs.tokenizer import decode, encode
 from rlcorr.train.rollout.engine import RolloutEngine, Samples, to_batch

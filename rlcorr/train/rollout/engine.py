@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.types import TokenBatch
 
 

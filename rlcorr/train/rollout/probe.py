@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from rlcorr.analysis.triage import ONE_SIDED, one_sided
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
-from rlcorr.train.config import RolloutConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.sync_proof import rounding_bound

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import Task, examples
 from rlcorr.train.learner.ranks import Ranks
 from rlcorr.train.rollout.batch_queue import Order

@@ -11,7 +11,7 @@ from rlcorr.analysis.triage import ROUNDING_K3
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
-from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 

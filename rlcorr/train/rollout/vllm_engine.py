@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.ranks import Ranks
 from rlcorr.train.rollout.engine import Samples, seeded
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
