@@ -229,7 +229,7 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | memoryview) -> None:
     """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

@@ -19,7 +19,7 @@ from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.engine import TransformersEngine
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 
 def test_a_run_is_recorded_and_verifies(tiny_model: Path, local_runs: Path) -> None:

@@ -21,10 +21,11 @@ from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import EOS_ID, encode, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.engine import RolloutEngine, Samples, TransformersEngine
+from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.probe import Probe, probe
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 MAX_TOKENS = 5
 

@@ -28,7 +28,7 @@ from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.output.config_file import write_config
-from rlcorr.train.rollout.batch_queue import Order
+from rlcorr.train.rollout.batch_queue import BatchRequest
 
 # --- the file ---
 
@@ -41,7 +41,7 @@ def example_checkpoint() -> Checkpoint:
     return Checkpoint(
         step=7, accuracy=0.25, bad_steps=2, policy={"lm.w": weight.detach()}, optimizer=optimizer.state_dict(),
         shuffle=torch.Generator().manual_seed(3).get_state(), chance=torch.Generator().manual_seed(4).get_state(),
-        orders=[Order(8, 5, [("w", torch.randn(2))]), Order(9, 6, [("w", torch.randn(2))])],
+        requests=[BatchRequest(8, 5, [("w", torch.randn(2))]), BatchRequest(9, 6, [("w", torch.randn(2))])],
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def same(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, Checkpoint | Order):
+    if isinstance(a, Checkpoint | BatchRequest):
         return type(a) is type(b) and same(vars(a), vars(b))
     return a == b
 
@@ -73,6 +73,15 @@ def test_a_file_that_was_cut_off_is_ignored(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, replace(written, step=8))
     assert read_checkpoint(tmp_path, CPU).step == 8
     assert not cut.exists()
+
+
+def test_a_checkpoint_of_another_version_is_a_usage_error(tmp_path: Path) -> None:
+    """Its fields had other names then; a KeyError would say nothing to the user."""
+    write_checkpoint(tmp_path, example_checkpoint())
+    content = torch.load(tmp_path / FILE, weights_only=True)
+    torch.save({("orders" if key == "requests" else key): value for key, value in content.items()}, tmp_path / FILE)
+    with pytest.raises(UsageError, match="was written by another version of the trainer"):
+        read_checkpoint(tmp_path, CPU)
 
 
 def test_no_checkpoint_is_a_usage_error(tmp_path: Path) -> None:

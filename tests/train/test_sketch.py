@@ -25,7 +25,8 @@ from rlcorr.train import loop
 from rlcorr.train.config.learning import AdvantageConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.learner.policy import Policy, load_lm, new_moe_lm
+from rlcorr.train.learner.policy import Policy, load_lm
+from rlcorr.train.pretrain_models import new_moe_lm
 from rlcorr.train.sketch import directions, eager_copy, hash_of, next_scores, sketch_step, token_scores
 from rlcorr.types import TokenBatch
 

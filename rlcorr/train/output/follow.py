@@ -107,10 +107,10 @@ def _wandb(path: Path, config: TrainConfig) -> Iterator[Write]:
     from wandb.errors import Error
 
     id_file = path / "wandb" / "id"
-    known = id_file.read_text(encoding="utf-8") if id_file.exists() else None
+    old_id = id_file.read_text(encoding="utf-8") if id_file.exists() else None
     try:
         run = wandb.init(
-            project=config.wandb, name=config.run, dir=path, config=config.as_dict(), id=known, resume="allow",
+            project=config.wandb, name=config.run, dir=path, config=config.as_dict(), id=old_id, resume="allow",
             settings=wandb.Settings(console="off"),  # it would log every redrawing of the bar
         )  # fmt: skip
     except Error as error:

@@ -9,7 +9,8 @@ from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import load_lm
 from rlcorr.train.learner.ranks import Ranks
-from rlcorr.train.rollout.engine import RolloutEngine, TransformersEngine
+from rlcorr.train.rollout.engine import RolloutEngine
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 
 def vllm_installed() -> bool:
