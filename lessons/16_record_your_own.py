@@ -37,6 +37,7 @@ from rlcorr.foreign import pairs as import_pairs
 from rlcorr.gradients import toy
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.records import runs, sketch_files
+from rlcorr.records.verify import verify
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
@@ -68,7 +69,7 @@ d = log_ratio(batch.tensors()["old_log_probs"], batch.rollout_log_probs, batch.r
 show("mask", [int(each) for each in batch.response_mask.flatten()])
 show("d", d, digits=2)
 show("mean ratio", float(ratio(d)[batch.response_mask].double().mean()), digits=2)
-report = runs.verify(imported)
+report = verify(imported)
 show("verified", report.status, len(report.problems), "problems")
 for name, use in import_pairs.missing(record).items():
     show(f"missing: {name}", use)
@@ -123,7 +124,7 @@ for path in sorted(mine.rglob("*")):
 
 # %%
 manifest = runs.read_manifest(mine)
-report = runs.verify(mine)
+report = verify(mine)
 
 show("status, problems", report.status, len(report.problems))
 show("steps recorded, rows of metrics", report.recorded_steps, report.metric_rows)
@@ -200,10 +201,10 @@ whole = step_file.read_bytes()
 assert hashlib.sha256(whole).hexdigest() == manifest.files["steps/step_000001.parquet"]
 
 step_file.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
-show("problems, one byte changed", len(runs.verify(mine).problems) > 0)
-assert "sha256" in runs.verify(mine).problems[0]
+show("problems, one byte changed", len(verify(mine).problems) > 0)
+assert "sha256" in verify(mine).problems[0]
 step_file.write_bytes(whole)
-assert runs.verify(mine).problems == []
+assert verify(mine).problems == []
 
 # %% [markdown]
 # ## How many answers?

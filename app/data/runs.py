@@ -19,6 +19,7 @@ from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usua
 from rlcorr.diagnostics import Named, measure_pairs
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import runs
+from rlcorr.records.verify import Report, verify
 from rlcorr.report import PREFIX
 
 STALLED_AFTER = 60.0
@@ -144,7 +145,7 @@ def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
     return None, problems
 
 
-def verified(run: Path) -> runs.Report:
+def verified(run: Path) -> Report:
     """The check of every file of the run, repeated only if one of them changed."""
     files = sorted(p for p in run.rglob("*") if p.is_file())
     return _verified(run, tuple((p.name, *stamp(p)) for p in files))
@@ -254,5 +255,5 @@ def _sha256(path: Path, version: Stamp) -> str:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _verified(run: Path, versions: tuple) -> runs.Report:
-    return runs.verify(run)
+def _verified(run: Path, versions: tuple) -> Report:
+    return verify(run)

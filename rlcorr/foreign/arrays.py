@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, at_most, from_array
 
 _MAX_MEMBERS = 1000
@@ -42,7 +42,7 @@ def npz_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
             _check_archive(archive.infolist(), len(members))
             columns = {name: _npy(archive, members[name], name) for name in members if name in wanted}
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, struct.error) as error:
-        raise UsageError(f"cannot be read as .npz ({_first_line(error)}).") from error
+        raise UsageError(f"cannot be read as .npz ({first_line(error)}).") from error
     return columns, list(members)
 
 
@@ -115,7 +115,7 @@ def safetensors_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list
     try:
         tensors = load(content)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise UsageError(f"cannot be read as .safetensors ({_first_line(error)}).") from error
+        raise UsageError(f"cannot be read as .safetensors ({first_line(error)}).") from error
     return {name: _tensor(name, tensor) for name, tensor in tensors.items() if name in wanted}, list(tensors)
 
 
@@ -128,7 +128,3 @@ def _tensor(name: str, tensor: torch.Tensor) -> Column:
     elif not tensor.is_floating_point():
         tensor = tensor.to(torch.int64)
     return from_array(name, tensor)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{str(error) or type(error).__name__}".split("\n")[0][:200]

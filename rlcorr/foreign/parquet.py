@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.columns import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, at_most
 from rlcorr.foreign.parquet_sizes import sizes
 
@@ -31,8 +31,7 @@ def to_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
         table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(list(types), use_threads=False)
         columns = {name: _column(name, table[name]) for name in types if table[name].null_count < len(table)}
     except (OSError, pa.ArrowException, LookupError, ValueError, TypeError) as error:
-        first = str(error).split("\n")[0] or type(error).__name__
-        raise UsageError(f"cannot be read as Parquet ({first:.200}).") from error
+        raise UsageError(f"cannot be read as Parquet ({first_line(error)}).") from error
     return columns, schema.names
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rlcorr.errors import UsageError, unknown
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def find_recipe(name: str) -> Recipe:
 def install(recorded: Path, recipe: Recipe) -> Path:
     """Put a recorded run in the place of the committed one, with its story. Raises `UsageError` for a damaged one."""
     runs.write_manifest(recorded, replace(runs.read_manifest(recorded), story=recipe.story))
-    problems = runs.verify(recorded).problems
+    problems = verify(recorded).problems
     if problems:
         raise UsageError(f"{recorded} is damaged and stays where it is: {problems[0]}")
     place = runs.ROOT / recipe.name

@@ -3,7 +3,7 @@
     runs/<slug>/manifest.json                  what made the run, and a sha256 per file once it is finished
                metrics.jsonl                   one JSON object per step, flushed as it is written
                steps/step_000012.parquet       one row per sequence: texts, ids, log-probs
-               sketch/step_000012.safetensors  score sketches (`sketches.py`), in runs that have them
+               sketch/step_000012.safetensors  score sketches (`sketch_files.py`), in runs that have them
                checkpoint/                     in runs that ship a model
 
 A run holds pairs of log-probs from before any correction, so every preset can be replayed on it.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import rlcorr
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
 from rlcorr.records.step_files import StepRecord
 
@@ -28,8 +28,9 @@ ROOT = Path(os.environ.get("RLCORR_RUNS", Path(rlcorr.__file__).resolve().parent
 """Committed runs; those made here lie in `runs/local`. RLCORR_RUNS names another folder."""
 LOCAL = ROOT / "local"
 
-_NOT_PART = (".tmp", ".log")  # what an engine had to say is worth keeping, but it is not the run
-_OF_OTHERS = ("tensorboard", "wandb")  # folders whose files go on growing
+# Not hashed: unfinished files, logs, and folders whose files go on growing after the run has ended.
+_UNHASHED_ENDINGS = (".tmp", ".log")
+_UNHASHED_FOLDERS = ("tensorboard", "wandb")
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,23 @@ class DamagedFile(UsageError):
 
 def list_runs() -> dict[str, Path]:
     """slug → directory: committed runs first, then local ones, newest first. Only runs that hold steps."""
-    found = {}
+    runs: dict[str, Path] = {}
     for root, newest_first in ((ROOT, False), (LOCAL, True)):
         directories = [p for p in root.glob("*/") if (p / "steps").is_dir()]
         key = (lambda p: (p / "steps").stat().st_mtime) if newest_first else (lambda p: p.name)
         for path in sorted(directories, key=key, reverse=newest_first):
-            found.setdefault(path.name, path)
-    return found
+            runs.setdefault(path.name, path)
+    return runs
 
 
 def find_run(name: str) -> Path:
     """The directory of a run, given its slug or its path. Raises `UsageError` naming what exists."""
-    known = list_runs()
-    if name in known:
-        return known[name]
+    runs = list_runs()
+    if name in runs:
+        return runs[name]
     if (Path(name) / "manifest.json").is_file():
         return Path(name)
-    raise unknown("run", name, known)
+    raise unknown("run", name, runs)
 
 
 # --- reading ---
@@ -91,8 +92,8 @@ def read_manifest(run: Path) -> RunManifest:
     path = run / "manifest.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        known = {f.name for f in fields(RunManifest)}
-        manifest = RunManifest(**{key: value for key, value in content.items() if key in known})
+        names = {f.name for f in fields(RunManifest)}
+        manifest = RunManifest(**{key: value for key, value in content.items() if key in names})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DamagedFile(f"{path}: not a readable manifest ({error}).") from error
     if manifest.schema_version != SCHEMA_VERSION:
@@ -143,7 +144,7 @@ def step_path(run: Path, step: int) -> Path:
 
 
 def list_sketches(run: Path) -> list[int]:
-    """Steps with a score sketch, ascending; `sketches.py` reads and writes them."""
+    """Steps with a score sketch, ascending; `sketch_files.py` reads and writes them."""
     return numbered(run / "sketch", "safetensors")
 
 
@@ -157,7 +158,7 @@ def read_step(run: Path, step: int) -> StepRecord:
     try:
         return step_files.to_step(path, step)
     except step_files.UNREADABLE as error:
-        raise DamagedFile(f"{path}: cannot be read ({_first_line(error)}).") from error
+        raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
 # --- writing ---
@@ -188,9 +189,9 @@ def write_manifest(run: Path, manifest: RunManifest) -> None:
 
 def finish_run(run: Path, manifest: RunManifest) -> None:
     """Write the final manifest with the sha256 of every file of the run."""
-    names = sorted(p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.suffix not in _NOT_PART)
-    names = [name for name in names if name.parts[0] not in ("manifest.json", *_OF_OTHERS)]
-    files = {name.as_posix(): _sha256(run / name) for name in names}
+    names = sorted(p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.suffix not in _UNHASHED_ENDINGS)
+    names = [name for name in names if name.parts[0] not in ("manifest.json", *_UNHASHED_FOLDERS)]
+    files = {name.as_posix(): sha256(run / name) for name in names}
     write_manifest(run, RunManifest(**{**asdict(manifest), "files": files}))
 
 
@@ -203,16 +204,16 @@ def append_metrics(run: Path, row: dict[str, Any]) -> None:
     short = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
     with (run / "metrics.jsonl").open("a+b") as file:
         file.seek(max(file.tell() - 1, 0))
-        unfinished = file.read() not in (b"", b"\n")
-        file.write(b"\n" * unfinished + json.dumps(short).encode() + b"\n")
+        begin = b"" if file.read() in (b"", b"\n") else b"\n"
+        file.write(begin + json.dumps(short).encode() + b"\n")
 
 
 def rewind(run: Path, step: int) -> None:
     """Forget everything after `step`, for a run that goes on from there."""
     rows = [row for row in read_metrics(run) if row["step"] <= step]
     write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    for path_of, known in ((step_path, list_steps(run)), (sketch_path, list_sketches(run))):
-        for later in known:
+    for path_of, recorded in ((step_path, list_steps(run)), (sketch_path, list_sketches(run))):
+        for later in recorded:
             if later > step:
                 path_of(run, later).unlink()
 
@@ -224,7 +225,11 @@ def write_step(run: Path, record: StepRecord) -> None:
     write_whole(step_path(run, record.step), content)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_whole(path: Path, content: bytes | memoryview) -> None:
     """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
@@ -232,76 +237,3 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-# --- verifying ---
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `verify` found: one sentence per problem, and how much can be read all the same."""
-
-    status: str
-    problems: list[str]
-    readable_steps: int
-    recorded_steps: int
-    metric_rows: int
-
-
-def verify(run: Path) -> Report:
-    """Check hashes and read every file of a run. Never raises for a damaged run."""
-    problems: list[str] = []
-    status = "unknown"
-    try:
-        manifest = read_manifest(run)
-    except DamagedFile as error:
-        problems.append(str(error))
-    else:
-        status = manifest.status
-        problems += _wrong_hashes(run, manifest.files)
-        if status == "running":
-            problems.append(f"{run / 'manifest.json'}: the run is still going or was killed; nothing is hashed yet.")
-    steps = list_steps(run)
-    damaged = [problem for step in steps if (problem := _step_problem(run, step))]
-    rows = read_metrics(run)
-    return Report(
-        status=status,
-        problems=problems + damaged + _metric_problems(run, len(rows)),
-        readable_steps=len(steps) - len(damaged),
-        recorded_steps=len(steps),
-        metric_rows=len(rows),
-    )
-
-
-def _wrong_hashes(run: Path, files: dict[str, str]) -> list[str]:
-    problems = []
-    for name, expected in files.items():
-        path = run / name
-        if not path.is_file():
-            problems.append(f"{path}: missing.")
-        elif (got := _sha256(path)) != expected:
-            problems.append(f"{path}: sha256 is {got[:12]}…, the manifest says {expected[:12]}….")
-    return problems
-
-
-def _step_problem(run: Path, step: int) -> str | None:
-    try:
-        read_step(run, step)
-    except DamagedFile as error:
-        return str(error)
-    return None
-
-
-def _metric_problems(run: Path, readable: int) -> list[str]:
-    path = run / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else [""]
-    broken = len([line for line in lines if line]) - readable
-    return [f"{path}: {broken} line(s) cut off or damaged, {readable} readable."] if broken else []
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -4,8 +4,7 @@ The data position, the seeds of the samples and the learning rate are functions 
 """
 
 import io
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.train.learner.ranks import full_optimizer_state, full_state, load_state
-from rlcorr.train.rollout.batch_queue import Order
+from rlcorr.train.rollout.batch_queue import BatchRequest
 from rlcorr.train.session import Session
 
 FILE = Path("checkpoint", "trainer.pt")
@@ -32,33 +31,31 @@ class Checkpoint:
     optimizer: dict[str, Any]
     shuffle: Tensor
     chance: Tensor
-    orders: list[Order]  # batches that were sampled ahead, or are being sampled; made again from the same weights
+    requests: list[BatchRequest]  # batches that were requested ahead; sampled again from the same weights
 
 
 def write_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
-    """Temporary name, fsync, rename: a kill at any moment leaves the old file or the new one."""
+    """A kill at any moment leaves the old file or the new one."""
     path = run / FILE
     path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
     content = io.BytesIO()  # torch writes to a file from C++, where Ctrl-C becomes another error, or ends the process
     torch.save(asdict(checkpoint), content)
-    with temporary.open("wb") as file:
-        file.write(content.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    runs.write_whole(path, content.getbuffer())
 
 
 def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
-    """Raises `UsageError` where a run has none."""
+    """Raises `UsageError` where a run has none, or that of another version of the trainer."""
     path = run / FILE
     if not path.is_file():
         raise UsageError(
             f"{run} has no checkpoint to resume from; it was made with checkpoint_every 0, or has no step."
         )
     content = torch.load(path, map_location=device, weights_only=True)
+    if content.keys() != {field.name for field in fields(Checkpoint)}:
+        raise UsageError(f"{path} was written by another version of the trainer; go on with that one, or start anew.")
     generators = {name: content[name].cpu() for name in ("shuffle", "chance")}
-    return Checkpoint(**{**content, **generators, "orders": [Order(**order) for order in content["orders"]]})
+    requests = [BatchRequest(**request) for request in content["requests"]]
+    return Checkpoint(**{**content, **generators, "requests": requests})
 
 
 def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: int) -> None:
@@ -67,8 +64,8 @@ def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: in
     policy, optimizer = full_state(learner.module), full_optimizer_state(learner.module, learner.optimizer)
     if session.ranks.main:
         generators = {"shuffle": learner.shuffle.get_state(), "chance": learner.chance.get_state()}
-        orders = session.supply.orders
-        write_checkpoint(path, Checkpoint(step, accuracy, bad_steps, policy, optimizer, **generators, orders=orders))
+        state = Checkpoint(step, accuracy, bad_steps, policy, optimizer, **generators, requests=session.queue.requests)
+        write_checkpoint(path, state)
 
 
 def restore(session: Session, state: Checkpoint) -> tuple[float, int, float]:
@@ -77,7 +74,7 @@ def restore(session: Session, state: Checkpoint) -> tuple[float, int, float]:
     load_state(learner.module, learner.optimizer, state.policy, state.optimizer)
     learner.shuffle.set_state(state.shuffle)
     learner.chance.set_state(state.chance)
-    for order in state.orders:
-        session.supply.order(order)
+    for request in state.requests:
+        session.queue.put(request)
     rows = runs.read_metrics(runs.LOCAL / session.config.run)
     return state.accuracy, state.bad_steps, rows[-1]["elapsed"] if rows else 0.0

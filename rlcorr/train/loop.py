@@ -1,4 +1,8 @@
-"""The trainer: sample, score, correct, update, record; one step after the other."""
+"""The training loop: sample, score, correct, update, record; one step after the other.
+
+The loop is the same for PPO, GRPO, RLOO and REINFORCE++: they differ in how `learner/score.py` makes advantages of
+rewards, and in whether there is a critic.
+"""
 
 import time
 from dataclasses import asdict, replace
@@ -14,7 +18,8 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import sketches_until
 from rlcorr.report import PREFIX, metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
-from rlcorr.train.config import OptimConfig, TrainConfig
+from rlcorr.train.config.learning import OptimConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, stop_ranks
@@ -24,7 +29,7 @@ from rlcorr.train.output.config_file import write_config
 from rlcorr.train.output.follow import Follow, check_installed
 from rlcorr.train.output.recorder import Recorder, manifest_of
 from rlcorr.train.output.stopwatch import Stopwatch
-from rlcorr.train.rollout.batch_queue import Order
+from rlcorr.train.rollout.batch_queue import BatchRequest
 from rlcorr.train.rollout.collect import Collected, batch_of, greedy_accuracy, joined
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
@@ -87,14 +92,14 @@ def mode_of(correction: CorrectionConfig) -> str:
 def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint | None) -> None:
     """From the first step, or the one after the checkpoint, to the last."""
     done = state.step if state else 0
-    session = prepare(config, ranks, path, first_step=state.orders[0].step if state and state.orders else done + 1)
+    session = prepare(config, ranks, path, first_step=_first_request(state, done + 1))
     if ranks.main:
         probe = session.probe
         print(
             f"probe: mean |Δ| {probe.abs_log_ratio:.1e}, k3 {probe.k3:.1e}, {probe.pattern}: {probe.sentence}",
             flush=True,
         )
-    manifest = manifest_of(config, session.engine.description, ranks, asdict(session.probe))
+    manifest = manifest_of(config, session.worker.engine.description, ranks, asdict(session.probe))
     if state:
         manifest = replace(manifest, sketches=sketches_until(path, done))
     try:
@@ -117,19 +122,24 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
                 if stop:
                     break
             if config.save_model:
-                recorder.model(session.policy.lm, full_state(session.learner.module), session.tokenizer)
+                recorder.model(session.policy.lm, full_state(session.learner.module), session.worker.tokenizer)
     finally:
-        session.supply.close()
-        session.engine.close()
+        session.queue.close()
+        session.worker.engine.close()
+
+
+def _first_request(state: Checkpoint | None, otherwise: int) -> int:
+    """The first step whose batch has to be sampled: of a resumed run, that of the oldest request it had waiting."""
+    return state.requests[0].step if state and state.requests else otherwise
 
 
 def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
     """One training step; returns its row of metrics. Bad numbers skip what they would have spoiled."""
     config, watch = session.config, Stopwatch()
-    with watch.part("order"):
-        order_batches(session, step)
+    with watch.part("request"):
+        request_batches(session, step)
     with watch.part("wait"):
-        mine = session.supply.take()
+        mine = session.queue.get()
     collected = joined(gather(session.ranks, mine)[:: config.rollout.tensor_parallel_size])
     batch = batch_of(collected, session.ranks.device)
     row = {"step": step, **summary(batch)}
@@ -163,19 +173,19 @@ def learn(
     return report
 
 
-def order_batches(session: Session, step: int) -> None:
-    """Order the batches up to `staleness` steps ahead, the newest of them with the weights of now."""
-    config, supply = session.config, session.supply
+def request_batches(session: Session, step: int) -> None:
+    """Request the batches up to `staleness` steps ahead that are not requested yet, from the present weights."""
+    config, queue = session.config, session.queue
     ahead = config.rollout.staleness
-    first = supply.orders[-1].step + 1 if supply.orders else step
+    first = queue.requests[-1].step + 1 if queue.requests else step
     last = min(step + ahead, config.steps)
     if first > last:
         return
     weights = engine_weights(full_state(session.learner.module), session.policy.lm)
     if ahead:  # the trainer goes on with these tensors before the engine, or a checkpoint, has read them
         weights = [(name, tensor.clone()) for name, tensor in weights]
-    for wanted in range(first, last + 1):
-        supply.order(Order(wanted, step - 1, weights))
+    for requested in range(first, last + 1):
+        queue.put(BatchRequest(requested, step - 1, weights))
 
 
 def evaluate(session: Session) -> float:
@@ -187,11 +197,11 @@ def evaluate(session: Session) -> float:
     weights = engine_weights(full_state(session.learner.module), session.policy.lm)
 
     def work() -> float:
-        session.engine.sync(weights)
-        return greedy_accuracy(session.engine, session.tokenizer, session.task, mine, session.stops)
+        session.worker.engine.sync(weights)
+        return greedy_accuracy(session.worker, mine)
 
-    right = gather(ranks, (session.supply.between(work) * len(mine), len(mine)))[::per_engine]
-    return sum(r for r, _ in right) / sum(n for _, n in right)
+    counts = gather(ranks, (session.queue.when_idle(work) * len(mine), len(mine)))[::per_engine]
+    return sum(right for right, _ in counts) / sum(asked for _, asked in counts)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, optim: OptimConfig, step: int, steps: int) -> None:

@@ -10,16 +10,18 @@ from transformers import PreTrainedTokenizerFast
 
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
-from rlcorr.train.config import PretrainConfig, RolloutConfig
+from rlcorr.train.config.pretraining import PretrainConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tasks import ALPHABET, Example, examples, get_task
 from rlcorr.train.inputs.tokenizer import character_tokenizer, encode, eos_id
-from rlcorr.train.learner.policy import Policy, new_lm, new_moe_lm
-from rlcorr.train.output.recorder import git_commit, hardware, versions
-from rlcorr.train.rollout.collect import greedy_accuracy
-from rlcorr.train.rollout.engine import Samples, TransformersEngine, to_batch
+from rlcorr.train.learner.policy import Policy
+from rlcorr.train.output.provenance import git_commit, hardware, versions
+from rlcorr.train.pretrain_models import NEW_MODELS
+from rlcorr.train.rollout.collect import RolloutWorker, greedy_accuracy
+from rlcorr.train.rollout.engine import Samples, to_batch
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
 
-NEW = {"qwen2": new_lm, "qwen3_moe": new_moe_lm}
 TASK_NAMES = ("addition", "running_sum")
 HELD_OUT_PROMPTS = 512
 
@@ -30,7 +32,7 @@ def pretrain(config: PretrainConfig) -> Path:
     runs.new_directory(path)
     torch.manual_seed(config.seed)
     tokenizer = character_tokenizer(ALPHABET)
-    policy = Policy(NEW[config.architecture](len(tokenizer)))
+    policy = Policy(NEW_MODELS[config.architecture](len(tokenizer)))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=config.warmup_steps)
     streams = {name: examples(get_task(name), config.seed) for name in _names(config)}
@@ -94,4 +96,4 @@ def _accuracy(policy: Policy, tokenizer: PreTrainedTokenizerFast, name: str) -> 
     stops = [eos_id(tokenizer)]
     engine = TransformersEngine(RolloutConfig(dtype="float32"), policy.lm, stops)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), HELD_OUT_PROMPTS))
-    return greedy_accuracy(engine, tokenizer, task, held_out, stops)
+    return greedy_accuracy(RolloutWorker(engine, tokenizer, task, stops), held_out)

@@ -10,7 +10,7 @@ import torch
 from rlcorr.errors import UsageError, unknown
 from rlcorr.records import runs
 from rlcorr.train.checkpoint import FILE
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 
 CHANGEABLE = (
     "steps", "stop_at_accuracy", "eval_every", "record_every", "checkpoint_every", "max_bad_steps", "save_model",

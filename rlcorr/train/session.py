@@ -1,22 +1,22 @@
-"""From a configuration to everything that lives as long as the training."""
+"""A session: everything that lives as long as one training, made from its configuration."""
 
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
-from rlcorr.train.config import Critic, TrainConfig
+from rlcorr.train.config.learning import Critic
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
 from rlcorr.train.inputs.tasks import Example, Task, examples, get_task
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
-from rlcorr.train.learner.ranks import Ranks, gather, shared_out
+from rlcorr.train.learner.ranks import Ranks, gather, wrap
 from rlcorr.train.learner.update import Learner
-from rlcorr.train.rollout.batch_queue import Supply
-from rlcorr.train.rollout.engine import RolloutEngine
+from rlcorr.train.rollout.batch_queue import BatchQueue
+from rlcorr.train.rollout.collect import RolloutWorker
 from rlcorr.train.rollout.probe import Probe, probe
 from rlcorr.train.rollout.sampler import sampler
 from rlcorr.train.rollout.start import start_engine
@@ -28,24 +28,21 @@ PROBED = 64
 
 @dataclass(frozen=True)
 class Session:
-    """What a training run consists of."""
+    """What one training consists of."""
 
     config: TrainConfig
     ranks: Ranks
-    task: Task
-    tokenizer: PreTrainedTokenizerFast
-    stops: list[int]
     policy: Policy
     reference: Policy | None  # frozen
-    engine: RolloutEngine
     learner: Learner
-    supply: Supply
+    worker: RolloutWorker
+    queue: BatchQueue
     held_out: list[Example]
     probe: Probe
 
 
 def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> Session:
-    """Load the models, start the engine, prove that it takes new weights, and measure how far it is."""
+    """Load the models, start the engine, prove that it takes new weights, and probe its mismatch."""
     torch.manual_seed(config.seed)
     model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
     task, tokenizer = task_of(config), load_tokenizer(model)
@@ -56,29 +53,27 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
     prompts = [encode(tokenizer, example.prompt) for example in held_out[:PROBED]]
     after_sync = prove_sync(engine, policy, config.rollout, prompts)
-    found = probe(
+    measured = probe(
         engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, after_sync_k3=after_sync
     )
     reference = Policy(load_lm(model, ranks.device), None).requires_grad_(False) if config.needs_reference else None
-    make = sampler(config, ranks, task, tokenizer, engine, stops, first_step)
+    worker = RolloutWorker(engine, tokenizer, task, stops)
+    sample = sampler(config, ranks, worker, first_step)
     return Session(
         config=config,
         ranks=ranks,
-        task=task,
-        tokenizer=tokenizer,
-        stops=stops,
         policy=policy,
         reference=reference,
-        engine=engine,
         learner=learner_of(config, ranks, policy),
-        supply=Supply(make, asynchronous=config.rollout.asynchronous),
+        worker=worker,
+        queue=BatchQueue(sample, asynchronous=config.rollout.asynchronous),
         held_out=held_out,
-        probe=found,
+        probe=measured,
     )
 
 
 def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
-    module = shared_out(policy, ranks, config.optim.sharding)  # before the optimizer: sharding replaces parameters
+    module = wrap(policy, ranks, config.optim.sharding)  # before the optimizer: sharding replaces parameters
     return Learner(
         module=module,
         optimizer=torch.optim.AdamW(policy.parameters(), lr=config.optim.learning_rate, weight_decay=0.0),

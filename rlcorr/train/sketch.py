@@ -18,14 +18,16 @@ from transformers import PreTrainedModel
 from rlcorr.advantages import whiten
 from rlcorr.gradients.sketch import NextTokens, Reference, Sketch
 from rlcorr.masked import masked_sum
-from rlcorr.train.config import RolloutConfig, Sampling, TrainConfig
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.learner.microbatch import lengths_of, plan, take
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.score import score, with_advantages
 from rlcorr.train.rollout.collect import batch_of, collect
-from rlcorr.train.rollout.engine import TransformersEngine, left_padded
+from rlcorr.train.rollout.engine import left_padded
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.train.session import Session
 from rlcorr.types import TokenBatch
 
@@ -83,17 +85,17 @@ def directions(like: Mapping[str, Tensor], seed: int, count: int) -> Iterator[di
     """`count` standard normal directions over all these tensors, in groups: name → (n, *shape). Direction k depends on
     the seed and k alone."""
     for first in range(0, count, TOGETHER):
-        each = []
+        group = []
         for number in range(first, min(first + TOGETHER, count)):
             generator = torch.Generator().manual_seed((seed << 20) + number)
-            each.append({name: torch.randn(p.shape, generator=generator).to(p) for name, p in like.items()})
-        yield {name: torch.stack([direction[name] for direction in each]) for name in like}
+            group.append({name: torch.randn(p.shape, generator=generator).to(p) for name, p in like.items()})
+        yield {name: torch.stack([direction[name] for direction in group]) for name in like}
 
 
 @torch.no_grad()
 def token_scores(policy: Policy, batch: TokenBatch, config: TrainConfig, chosen: dict[str, Tensor]) -> Tensor:
     """⟨∇ log π(token), direction⟩ of every response token, (N, n)."""
-    own = {name: parameter.detach() for name, parameter in policy.named_parameters()}
+    weights = {name: parameter.detach() for name, parameter in policy.named_parameters()}
     number = len(next(iter(chosen.values())))
     whole = torch.zeros(*batch.response_mask.shape, number, device=batch.response_mask.device)
     for rows in plan(range(len(whole)), lengths_of(batch), MICROBATCH_TOKENS, 1)[0]:
@@ -103,7 +105,7 @@ def token_scores(policy: Policy, batch: TokenBatch, config: TrainConfig, chosen:
             arguments = (part, config.rollout.scored_temperature)
             return functional_call(policy, parameters, arguments, {"replay": config.rollout.router_replay}).log_probs
 
-        along = vmap(lambda direction, f=log_probs: jvp(f, (own,), (direction,))[1])(chosen)
+        along = vmap(lambda direction, f=log_probs: jvp(f, (weights,), (direction,))[1])(chosen)
         whole[rows, : along.shape[2]] = along.permute(1, 2, 0)
     return whole[batch.response_mask]
 
@@ -133,7 +135,9 @@ def next_tokens(session: Session, policy: Policy, prefixes: list[list[int]], sco
         log_probs=under(policy.lm),
         scores=scores,
         ref_log_probs=None if reference is None else under(reference.lm),
-        rollout_log_probs=None if rollout.staleness else session.engine.next_log_probs(prefixes, rollout.sampling),
+        rollout_log_probs=None
+        if rollout.staleness
+        else session.worker.engine.next_log_probs(prefixes, rollout.sampling),
     )
 
 
@@ -152,13 +156,13 @@ def next_scores(
     lm: PreTrainedModel, prefixes: list[list[int]], temperature: float, chosen: dict[str, Tensor]
 ) -> Tensor:
     """⟨∇ log π(token | prefix), direction⟩ of every token, (P, V, n)."""
-    own = {name: parameter.detach() for name, parameter in lm.named_parameters()}
+    weights = {name: parameter.detach() for name, parameter in lm.named_parameters()}
     along = {name.removeprefix("lm."): direction for name, direction in chosen.items()}
 
     def log_probs(parameters: dict[str, Tensor]) -> Tensor:
         return next_log_probs(lm, parameters, prefixes, temperature)
 
-    return vmap(lambda direction: jvp(log_probs, (own,), (direction,))[1])(along).permute(1, 2, 0)
+    return vmap(lambda direction: jvp(log_probs, (weights,), (direction,))[1])(along).permute(1, 2, 0)
 
 
 def reference_gradients(session: Session, policy: Policy, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -168,7 +172,7 @@ def reference_gradients(session: Session, policy: Policy, step: int) -> tuple[Te
     batch = on_policy_batch(session, policy, step)
     groups = torch.arange(config.sketch.reference_prompts).tensor_split(BLOCKS)
     assert batch.group_ids is not None
-    own = list(policy.parameters())
+    parameters = list(policy.parameters())
     sums: dict[str, list[Tensor]] = {"token": [], "sequence": []}
     tokens, sequences = [], []
     for block in groups:
@@ -176,18 +180,20 @@ def reference_gradients(session: Session, policy: Policy, step: int) -> tuple[Te
         lengths = part.response_mask.sum(-1)
         tokens.append(lengths.sum())
         sequences.append((lengths > 0).sum())
-        total = {name: torch.zeros(sum(p.numel() for p in own), device=part.response_mask.device) for name in sums}
+        total = {
+            name: torch.zeros(sum(p.numel() for p in parameters), device=part.response_mask.device) for name in sums
+        }
         for rows in plan(range(len(lengths)), lengths_of(part), MICROBATCH_TOKENS, 1)[0]:
             some = take(part, rows)
             assert some.advantages is not None
             log_p = policy(some, config.rollout.scored_temperature).log_probs
-            each = masked_sum(some.advantages * log_p, some.response_mask, -1)
+            per_response = masked_sum(some.advantages * log_p, some.response_mask, -1)
             for name, value in (
-                ("token", each.sum()),
-                ("sequence", (each / some.response_mask.sum(-1).clamp(min=1)).sum()),
+                ("token", per_response.sum()),
+                ("sequence", (per_response / some.response_mask.sum(-1).clamp(min=1)).sum()),
             ):
-                found = torch.autograd.grad(value, own, retain_graph=name == "token")
-                total[name] += torch.cat([gradient.flatten() for gradient in found])
+                gradients = torch.autograd.grad(value, parameters, retain_graph=name == "token")
+                total[name] += torch.cat([gradient.flatten() for gradient in gradients])
         for name in sums:
             sums[name].append(total[name])
     return (
@@ -201,13 +207,12 @@ def on_policy_batch(session: Session, policy: Policy, step: int) -> TokenBatch:
     config, advantage = session.config, session.config.advantage
     temperature = config.rollout.scored_temperature
     exact = RolloutConfig(engine="transformers", dtype="float32", temperature=temperature)
-    drawn = list(itertools.islice(examples(session.task, config.seed + OTHER_PROMPTS), config.sketch.reference_prompts))
+    drawn = list(
+        itertools.islice(examples(session.worker.task, config.seed + OTHER_PROMPTS), config.sketch.reference_prompts)
+    )
     collected = collect(
-        TransformersEngine(exact, policy.lm, session.stops),
-        session.tokenizer,
-        session.task,
+        replace(session.worker, engine=TransformersEngine(exact, policy.lm, session.worker.stops)),
         drawn,
-        stops=session.stops,
         samples=config.samples_per_prompt,
         sampling=Sampling(temperature=temperature),
         version=step,

@@ -14,7 +14,7 @@ import torch
 from processes import ROOT
 from router_gap import measure
 
-from rlcorr.train.config import RolloutConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm

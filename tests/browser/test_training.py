@@ -9,7 +9,7 @@ from app_runs import add_step, make_record, make_run, pick, serve, settled, tab
 from playwright.sync_api import Browser, Page, expect
 from tiny import save_tiny_model
 
-from rlcorr.records import runs
+from rlcorr.records.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -120,5 +120,5 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(
             expect(other.get_by_text("addition_1 was stopped. Its finished steps can be read.")).to_be_visible()
         expect(page.get_by_text("addition_1 was stopped.")).to_be_visible()
         expect(page.get_by_role("button", name="Start")).to_be_visible()
-    report = runs.verify(tmp_path / "local" / "addition_1")
+    report = verify(tmp_path / "local" / "addition_1")
     assert (report.status, report.problems) == ("interrupted", [])

@@ -8,7 +8,7 @@ from rlcorr.command.doctor import doctor, examine
 from rlcorr.records import runs
 
 
-def found(subject: str) -> doctor_module.Finding:
+def check_of(subject: str) -> doctor_module.Check:
     return next(finding for finding in examine() if finding.subject == subject)
 
 
@@ -21,28 +21,28 @@ def test_one_line_per_finding(capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_names_what_is_installed() -> None:
     import torch
 
-    assert torch.__version__ in found("packages").found
+    assert torch.__version__ in check_of("packages").state
 
 
 def test_a_missing_warm_start_has_a_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "ROOT", tmp_path)
-    assert "pretrain" in found("model").mend
+    assert "pretrain" in check_of("model").mend
     assert doctor() == 1
 
 
 def test_no_engine_is_said_and_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module, "_version", lambda package: None if "vllm" in package else "1")
-    engine = found("engine")
-    assert "transformers will sample" in engine.found
+    engine = check_of("engine")
+    assert "transformers will sample" in engine.state
     assert not engine.mend
 
 
 def test_little_memory_has_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module, "_free_gib", lambda: 1.5)
-    assert found("memory").mend == "close something: 4 GiB are needed"
+    assert check_of("memory").mend == "close something: 4 GiB are needed"
 
 
 def test_a_cpu_torch_beside_an_nvidia_driver_has_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module.torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    assert "make clean setup" in found("device").mend
+    assert "make clean setup" in check_of("device").mend

@@ -13,10 +13,11 @@ import pytest
 from tiny import save_tiny_model
 
 from rlcorr.command import launch
-from rlcorr.command.cli import train_config
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of
+from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_a_training_is_started_followed_and_stopped(folder: Path) -> None:
     assert not launch.may_kill(asked)
     wait_for("the end", lambda: not launch.in_progress())
     assert launch.outcome(asked) == "stopped"
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.status, report.problems) == ("interrupted", [])
     assert "Traceback" not in launch.last_lines(started.run, 100)
 
@@ -199,7 +200,7 @@ def test_a_training_that_does_not_listen_is_killed(folder: Path, monkeypatch: py
     last = launch.last()
     assert last is not None
     assert launch.outcome(last) == "stopped"
-    report = runs.verify(run)
+    report = verify(run)
     assert report.readable_steps == report.recorded_steps >= 1
 
 

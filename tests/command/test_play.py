@@ -15,6 +15,7 @@ from processes import rlcorr, running, url_in, wait_for
 from rlcorr.command.play import first_free_port
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def test_play_serves_trains_and_ends_with_ctrl_c(tiny_model: Path, tmp_path: Pat
         play.wait(60)
         assert play.returncode == 0
         assert not _answers(f"{url}/_stcore/health")
-    report = runs.verify(run)
+    report = verify(run)
     assert report.status == "interrupted"
     assert report.problems == []
     assert report.readable_steps == report.recorded_steps > 0
@@ -81,7 +82,7 @@ def test_kill_9_leaves_every_completed_step_readable(tiny_model: Path, tmp_path:
             time.sleep(rng.random())  # anywhere inside a step
             trainer.kill()
             trainer.wait()
-        report = runs.verify(run)
+        report = verify(run)
         assert report.readable_steps == report.recorded_steps >= 3
         assert report.metric_rows >= report.recorded_steps - 1  # the row of a step is written right after its pairs
         assert report.status == "running"
@@ -99,7 +100,7 @@ def test_ctrl_c_on_the_trainer_finishes_the_manifest(tiny_model: Path, tmp_path:
         trainer.send_signal(signal.SIGINT)
         assert trainer.wait(60) == 130
     assert "Traceback" not in log.read_text()
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.status, report.problems) == ("interrupted", [])
 
 

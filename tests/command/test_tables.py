@@ -16,7 +16,7 @@ from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
 from rlcorr.train import loop
-from rlcorr.train.config import AdvantageConfig, SketchConfig
+from rlcorr.train.config.learning import AdvantageConfig, SketchConfig
 from rlcorr.train.inputs.tasks import TASKS
 
 pytestmark = pytest.mark.slow  # whole trainings with large references

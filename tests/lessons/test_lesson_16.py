@@ -11,7 +11,8 @@ from processes import rlcorr
 from rlcorr.ratios import k3, log_ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch
-from rlcorr.train.config import WARM_START
+from rlcorr.records.verify import verify
+from rlcorr.train.config.training import WARM_START
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
 
@@ -31,7 +32,7 @@ def test_the_lessons_command_records_a_run(tmp_path: Path) -> None:
     assert rlcorr("verify", "my_first", runs_folder=tmp_path).returncode == 0
 
     run = tmp_path / "local" / "my_first"
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.status, report.problems, report.metric_rows) == ("complete", [], 20)
     assert runs.list_steps(run) == [10, 20]
     manifest = runs.read_manifest(run)

@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 from tiny import tiny_config
 
-from rlcorr.command.cli import train_config
+from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import recipes, runs
 from rlcorr.records.recipes import Recipe
+from rlcorr.records.verify import verify
 from rlcorr.train.loop import train
 
 
@@ -27,7 +28,7 @@ def test_a_committed_run_is_what_its_recipe_makes(name: str) -> None:
     run = runs.ROOT / name
     manifest, recipe = runs.read_manifest(run), recipes.find_recipe(name)
     assert manifest.story == recipe.story
-    assert runs.verify(run).problems == []
+    assert verify(run).problems == []
     own = train_config(["--config", str(run / "config.yaml")], "test")
     assert own == train_config(list(recipe.options), "test")
     assert str(own.steps) in manifest.sketches
@@ -63,4 +64,4 @@ def test_a_damaged_run_replaces_nothing(tiny_model: Path, local_runs: Path, monk
     (recorded / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(UsageError, match="is damaged and stays where it is"):
         recipes.install(recorded, recipe)
-    assert runs.verify(good).problems == []
+    assert verify(good).problems == []

@@ -19,6 +19,7 @@ from rlcorr import TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.runs import DamagedFile, RunManifest, StepRecord
+from rlcorr.records.verify import verify
 
 Steps = range(1, 4)
 
@@ -251,7 +252,7 @@ def test_a_step_with_wrong_columns(run: Path, damage: str) -> None:
     rewrite_step(run, STEP_DAMAGE[damage])
     with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
         runs.read_step(run, 2)
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.readable_steps, report.recorded_steps, report.metric_rows) == (2, 3, 3)
     assert all("step_000002.parquet" in problem for problem in report.problems)
     assert len(report.problems) == 2  # another hash, and it cannot be read
@@ -264,7 +265,7 @@ def test_a_step_that_was_cut_off(run: Path, keep: float) -> None:
     path.write_bytes(content[: int(keep * len(content)) if 0 < keep < 1 else int(keep)])
     with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
         runs.read_step(run, 2)
-    assert runs.verify(run).readable_steps == 2
+    assert verify(run).readable_steps == 2
 
 
 def test_any_flipped_byte_is_noticed_and_never_raises(run: Path) -> None:
@@ -276,7 +277,7 @@ def test_any_flipped_byte_is_noticed_and_never_raises(run: Path) -> None:
         damaged = bytearray(content)
         damaged[places.randrange(len(content))] ^= places.randrange(1, 256)
         path.write_bytes(damaged)
-        report = runs.verify(run)
+        report = verify(run)
         assert report.readable_steps in (2, 3)
         assert "step_000002.parquet: sha256 is" in report.problems[0]
 
@@ -285,7 +286,7 @@ def test_a_missing_step(run: Path) -> None:
     runs.step_path(run, 2).unlink()
     with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
         runs.read_step(run, 2)
-    report = runs.verify(run)
+    report = verify(run)
     assert report.problems == [f"{runs.step_path(run, 2)}: missing."]
     assert (report.readable_steps, report.recorded_steps) == (2, 2)
 
@@ -315,7 +316,7 @@ MANIFESTS: dict[str, str] = {
 def test_a_damaged_manifest(run: Path, damage: str) -> None:
     """It is named, and the steps and metrics beside it still read."""
     (run / "manifest.json").write_bytes(MANIFESTS[damage].encode(errors="surrogateescape"))
-    report = runs.verify(run)
+    report = verify(run)
     assert len(report.problems) == 1
     assert str(run / "manifest.json") in report.problems[0]
     assert (report.readable_steps, report.metric_rows) == (3, 3)
@@ -325,7 +326,7 @@ def test_a_damaged_manifest(run: Path, damage: str) -> None:
 
 def test_a_missing_manifest(run: Path) -> None:
     (run / "manifest.json").unlink()
-    report = runs.verify(run)
+    report = verify(run)
     assert report.status == "unknown"
     assert "manifest.json: not a readable manifest" in report.problems[0]
     assert report.readable_steps == 3
@@ -335,27 +336,27 @@ def test_another_schema_version(run: Path) -> None:
     rewrite_manifest(run, schema_version=2)
     with pytest.raises(DamagedFile, match=r"manifest\.json: schema version 2; this program reads 1"):
         runs.read_manifest(run)
-    assert len(runs.verify(run).problems) == 1
+    assert len(verify(run).problems) == 1
 
 
 def test_a_wrong_hash(run: Path) -> None:
     files = runs.read_manifest(run).files
     rewrite_manifest(run, files=files | {"metrics.jsonl": "0" * 64})
-    report = runs.verify(run)
+    report = verify(run)
     assert len(report.problems) == 1
     assert f"{run / 'metrics.jsonl'}: sha256 is {files['metrics.jsonl'][:12]}" in report.problems[0]
     assert report.problems[0].endswith("the manifest says 000000000000….")
 
 
 def test_a_sound_run_has_no_problems(run: Path) -> None:
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.status, report.problems) == ("complete", [])
     assert (report.readable_steps, report.recorded_steps, report.metric_rows) == (3, 3, 3)
 
 
 def test_a_run_that_still_goes_on_is_told(run: Path) -> None:
     rewrite_manifest(run, status="running", files={})
-    report = runs.verify(run)
+    report = verify(run)
     assert len(report.problems) == 1
     assert "still going or was killed" in report.problems[0]
 
@@ -376,7 +377,7 @@ def test_a_damaged_line_of_metrics(run: Path, line: str, rows: int) -> None:
     path = run / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + line.encode(errors="surrogateescape"))
     assert [row["step"] for row in runs.read_metrics(run)] == [*Steps][:rows]
-    problems = runs.verify(run).problems
+    problems = verify(run).problems
     assert f"{path}: 1 line(s) cut off or damaged, {rows} readable." in problems
 
 
@@ -455,7 +456,7 @@ def test_sigkill_leaves_every_finished_step_and_no_half_one(tmp_path: Path) -> N
     told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
     finished = [int(line) for line in told.split()]
     assert len(finished) > 1
-    report = runs.verify(tmp_path)
+    report = verify(tmp_path)
     assert report.readable_steps == report.recorded_steps
     assert report.metric_rows >= len(finished)
     for step in finished:

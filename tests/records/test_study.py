@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tiny import tiny_config
 
-from rlcorr.command.cli import run_verb, train_config
+from rlcorr.command.cli import run_verb
 from rlcorr.command.tables import study_table
+from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
@@ -16,7 +17,7 @@ from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study
 from rlcorr.records.sketch_files import read_sketch, updated_batch
 from rlcorr.train import loop
-from rlcorr.train.config import SketchConfig
+from rlcorr.train.config.learning import SketchConfig
 from rlcorr.train.inputs.tasks import TASKS
 
 

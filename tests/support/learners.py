@@ -12,7 +12,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.presets import PRESETS, Preset
-from rlcorr.train.config import AdvantageConfig, Critic, OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig, Critic, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.update import Learner, update

@@ -25,10 +25,10 @@ from rlcorr.train.learner.ranks import (
     full_state,
     gather,
     load_state,
-    shared_out,
     start_ranks,
     stop_ranks,
     sum_over_ranks,
+    wrap,
 )
 from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.types import TokenBatch
@@ -111,7 +111,7 @@ def resumed(
 ) -> dict[str, Any]:
     """The second step of a policy that began elsewhere and then loaded the state after the first."""
     policy = small_policy(seed=1)
-    module = shared_out(policy, ranks, sharding)
+    module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     log_probs(module)  # fsdp may keep what a forward pass has gathered: loading must not leave it in use
     load_state(module, optimizer, *copy.deepcopy(checkpoint))
@@ -120,7 +120,7 @@ def resumed(
 
 def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[str, Any]:
     policy = small_policy(seed=0)
-    module = shared_out(policy, ranks, sharding)
+    module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)
     own = full_state(module), full_optimizer_state(module, optimizer)

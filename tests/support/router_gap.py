@@ -6,7 +6,7 @@ import torch
 
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
-from rlcorr.train.config import Sampling
+from rlcorr.train.config.rollout import Sampling
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from rlcorr.train.config import RolloutConfig, TrainConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import ALPHABET
 from rlcorr.train.inputs.tokenizer import BOS_ID, EOS_ID, PAD_ID, character_tokenizer
 

@@ -17,8 +17,11 @@ from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 from rlcorr.train import session
-from rlcorr.train.config import AdvantageConfig, OptimConfig, RolloutConfig, Sampling, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.loop import train
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
@@ -139,7 +142,7 @@ def test_log_probs_that_are_not_finite_cost_one_step(
     assert [engine.moved(step) for step in (1, 2, 3)] == [True, False, True]
     assert "grad_norm" not in rows[1]
     assert runs.list_steps(run) == [1, 3, 4]  # a run holds pairs of numbers
-    assert runs.verify(run).problems == []
+    assert verify(run).problems == []
 
 
 def test_a_finite_but_absurd_log_prob_leaves_the_metrics_readable(
@@ -263,7 +266,7 @@ def test_a_streak_stops_the_run_with_what_to_do(
     with pytest.raises(UsageError, match=sentence):
         train(small(tiny_model, steps=9, max_bad_steps=3))
     run = local_runs / "tiny"
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.status, report.problems, report.readable_steps) == ("interrupted", [], 1)
     assert bad(strict_rows(run)) == [{}] + [{"log_probs": 2}] * 3
 
@@ -315,7 +318,7 @@ def test_the_command_line_says_it_in_one_line(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("rlcorr: updates were skipped in 2 steps in a row")
     assert sentence in last
-    assert runs.verify(local_runs / "r").status == "interrupted"
+    assert verify(local_runs / "r").status == "interrupted"
 
 
 def counted(run: Path) -> Iterator[float]:

@@ -15,13 +15,17 @@ from tiny import tiny_config
 from torch import Tensor
 
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train.config import OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.train.config.learning import OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.batch_queue import Order, Supply
+from rlcorr.train.rollout.batch_queue import BatchQueue, BatchRequest
 from rlcorr.train.rollout.collect import Collected
-from rlcorr.train.rollout.engine import Samples, TransformersEngine
+from rlcorr.train.rollout.engine import Samples
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 STEPS = 5
 PATIENCE = 60
@@ -58,11 +62,11 @@ def test_batches_come_from_the_weights_of_that_version(
     snapshots: list[Tensor] = []
     synced: list[Tensor] = []
     used: dict[int, Tensor] = {}
-    true_order, true_sync, true_generate = loop.order_batches, TransformersEngine.sync, TransformersEngine.generate
+    true_request, true_sync, true_generate = loop.request_batches, TransformersEngine.sync, TransformersEngine.generate
 
-    def order_batches(session: loop.Session, step: int) -> None:
+    def request_batches(session: loop.Session, step: int) -> None:
         snapshots.append(session.policy.lm.state_dict()["model.embed_tokens.weight"].clone())
-        true_order(session, step)
+        true_request(session, step)
 
     def sync(self: TransformersEngine, weights: Sequence[tuple[str, Tensor]]) -> None:
         synced.append(dict(weights)["model.embed_tokens.weight"].clone())
@@ -72,7 +76,7 @@ def test_batches_come_from_the_weights_of_that_version(
         used[trained_step(seed)] = synced[-1]
         return true_generate(self, *given, seed=seed, **named)
 
-    monkeypatch.setattr(loop, "order_batches", order_batches)
+    monkeypatch.setattr(loop, "request_batches", request_batches)
     monkeypatch.setattr(TransformersEngine, "sync", sync)
     monkeypatch.setattr(TransformersEngine, "generate", generate)
     run = train(ahead(tiny_model, staleness, asynchronous=asynchronous))
@@ -116,7 +120,7 @@ def test_the_next_batch_is_sampled_while_the_trainer_updates(
 
     monkeypatch.setattr(loop, "update", update)
     monkeypatch.setattr(TransformersEngine, "generate", generate)
-    report = runs.verify(train(ahead(tiny_model, 1)))
+    report = verify(train(ahead(tiny_model, 1)))
     assert (report.status, report.metric_rows) == ("complete", STEPS)
 
 
@@ -143,7 +147,7 @@ def test_what_is_raised_in_the_engines_thread_ends_the_run(
         train(ahead(tiny_model, 2))
     assert raised.value is error
     assert rollout_threads() == []
-    report = runs.verify(local_runs / "tiny")
+    report = verify(local_runs / "tiny")
     assert (report.status, report.problems, report.readable_steps) == ("interrupted", [], 2)
 
 
@@ -159,56 +163,56 @@ def test_ctrl_c_ends_an_asynchronous_run_tidily(tiny_model: Path, tmp_path: Path
         trainer.send_signal(signal.SIGINT)
         assert trainer.wait(60) == 130
     assert "Traceback" not in log.read_text()
-    report = runs.verify(run)
+    report = verify(run)
     assert (report.status, report.problems) == ("interrupted", [])
     assert report.readable_steps >= 4
 
 
-# --- the orders ---
+# --- the queue ---
 
 
-def batch_of_step(order: Order) -> Collected:
-    return Collected([], Samples([], []), [], [], [], [], version=order.step, seconds={})
+def batch_of_step(request: BatchRequest) -> Collected:
+    return Collected([], Samples([], []), [], [], [], [], version=request.step, seconds={})
 
 
-def orders(*steps: int) -> Iterator[Order]:
-    return (Order(step, 0, []) for step in steps)
+def requests(*steps: int) -> Iterator[BatchRequest]:
+    return (BatchRequest(step, 0, []) for step in steps)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_batches_are_taken_in_the_order_of_the_orders(asynchronous: bool) -> None:
+def test_batches_are_taken_in_the_order_of_the_requests(asynchronous: bool) -> None:
     made: list[int] = []
 
-    def make(order: Order) -> Collected:
-        made.append(order.step)
-        return batch_of_step(order)
+    def make(request: BatchRequest) -> Collected:
+        made.append(request.step)
+        return batch_of_step(request)
 
-    supply = Supply(make, asynchronous=asynchronous)
-    for order in orders(1, 2, 3):
-        supply.order(order)
-    assert [order.step for order in supply.orders] == [1, 2, 3]
-    assert supply.take().version == 1
-    assert [order.step for order in supply.orders] == [2, 3]
-    assert supply.between(made.copy) == [1, 2, 3]  # an evaluation finds the engine idle
-    assert [supply.take().version, supply.take().version] == [2, 3]
-    assert supply.orders == []
-    supply.close()
+    queue = BatchQueue(make, asynchronous=asynchronous)
+    for request in requests(1, 2, 3):
+        queue.put(request)
+    assert [request.step for request in queue.requests] == [1, 2, 3]
+    assert queue.get().version == 1
+    assert [request.step for request in queue.requests] == [2, 3]
+    assert queue.when_idle(made.copy) == [1, 2, 3]  # an evaluation finds the engine idle
+    assert [queue.get().version, queue.get().version] == [2, 3]
+    assert queue.requests == []
+    queue.close()
 
 
 def test_closing_waits_for_the_batch_in_work_and_forgets_the_others() -> None:
     begun, goes_on, made = threading.Event(), threading.Event(), []
 
-    def make(order: Order) -> Collected:
+    def make(request: BatchRequest) -> Collected:
         begun.set()
         assert goes_on.wait(PATIENCE)
-        made.append(order.step)
-        return batch_of_step(order)
+        made.append(request.step)
+        return batch_of_step(request)
 
-    supply = Supply(make, asynchronous=True)
-    for order in orders(1, 2, 3):
-        supply.order(order)
+    queue = BatchQueue(make, asynchronous=True)
+    for request in requests(1, 2, 3):
+        queue.put(request)
     assert begun.wait(PATIENCE)
     threading.Timer(0.05, goes_on.set).start()
-    supply.close()
+    queue.close()
     assert made == [1]
     assert rollout_threads() == []

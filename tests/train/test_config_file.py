@@ -13,24 +13,26 @@ import tyro
 import yaml
 from hypothesis import given, settings
 
-from rlcorr.command.cli import configured, main
+from rlcorr.command.cli import main
+from rlcorr.command.train_options import configured
 from rlcorr.config import Aggregation, LossConfig
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
-from rlcorr.train import config as train_config
-from rlcorr.train.config import AdvantageConfig, OptimConfig, PretrainConfig, RolloutConfig, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig, Critic, Estimator, OptimConfig
+from rlcorr.train.config.pretraining import PretrainConfig
+from rlcorr.train.config.rollout import Dtype, EngineName, KvCacheDtype, RolloutConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.output.config_file import arguments_of, write_config
 
 POSITIVE = st.floats(min_value=0, exclude_min=True, allow_nan=False)  # infinity and the smallest float included
 SHARE = st.floats(min_value=0, max_value=1, exclude_min=True)
 COUNT = st.integers(1, 10**12)
-LITERALS = {name: st.sampled_from(get_args(getattr(train_config, name))) for name in ("Dtype", "KvCacheDtype")}
 
 ROLLOUTS = st.builds(
     RolloutConfig,
-    engine=st.sampled_from(get_args(train_config.EngineName)),
-    dtype=LITERALS["Dtype"],
-    kv_cache_dtype=LITERALS["KvCacheDtype"],
+    engine=st.sampled_from(get_args(EngineName)),
+    dtype=st.sampled_from(get_args(Dtype)),
+    kv_cache_dtype=st.sampled_from(get_args(KvCacheDtype)),
     temperature=POSITIVE,
     top_p=SHARE,
     trainer_temperature=st.none() | POSITIVE,
@@ -40,8 +42,8 @@ ROLLOUTS = st.builds(
 )
 ADVANTAGES = st.builds(
     AdvantageConfig,
-    estimator=st.sampled_from(get_args(train_config.Estimator)),
-    critic=st.sampled_from(get_args(train_config.Critic)),
+    estimator=st.sampled_from(get_args(Estimator)),
+    critic=st.sampled_from(get_args(Critic)),
     gae_lambda=SHARE,
     whiten=st.booleans(),
     norm_by_std=st.booleans(),
@@ -165,6 +167,13 @@ def test_the_command_line_overrides_the_file(folder: Path, place: int) -> None:
     config = configured(TrainConfig, options, "rlcorr")
     expected = TrainConfig(steps=10, seed=5, rollout=RolloutConfig(dtype="float32", top_k=4))
     assert config == expected
+
+
+def test_the_command_line_may_complete_a_file(folder: Path) -> None:
+    """The file alone would be refused: a task of one's own needs prompts, and this model is on another machine."""
+    path = file(folder, "task: jsonl\nmodel: /no/such/model")
+    options = ["--config", str(path), "--data", "prompts.jsonl", "--model", TrainConfig().model]
+    assert configured(TrainConfig, options, "rlcorr") == TrainConfig(task="jsonl", data=Path("prompts.jsonl"))
 
 
 def test_pretraining_starts_from_a_file_as_well(folder: Path) -> None:

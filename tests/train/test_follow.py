@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.output.follow import Follow, check_installed, headline
 
 CONFIG = TrainConfig(run="followed", steps=6)
@@ -136,7 +136,7 @@ print([name for name in ("tensorboard", "wandb", "torch.utils.tensorboard") if n
 FOLLOWED = """
 import sys
 from pathlib import Path
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.output.follow import Follow, check_installed
 path, done, last, ending = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 config = TrainConfig(run="followed", steps=6, tensorboard=False, wandb="a project")

@@ -20,7 +20,9 @@ from rlcorr.config import UNCLIPPED, CorrectionConfig, LossConfig, LossType, Rej
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
 from rlcorr.train import session
-from rlcorr.train.config import WARM_START, AdvantageConfig, Estimator, OptimConfig, RolloutConfig
+from rlcorr.train.config.learning import AdvantageConfig, Estimator, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import WARM_START
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.learner.policy import load_lm
 from rlcorr.train.loop import train

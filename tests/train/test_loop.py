@@ -13,16 +13,19 @@ from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.records import runs
-from rlcorr.train.config import AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.records.verify import verify
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.engine import TransformersEngine
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 
 def test_a_run_is_recorded_and_verifies(tiny_model: Path, local_runs: Path) -> None:
     path = train(tiny_config(tiny_model))
     assert path == local_runs / "tiny"
-    report = runs.verify(path)
+    report = verify(path)
     assert (report.status, report.problems, report.readable_steps, report.metric_rows) == ("complete", [], 2, 2)
     rows = runs.read_metrics(path)
     assert [row["step"] for row in rows] == [1, 2]
@@ -56,7 +59,7 @@ def test_a_sync_that_fails_later_stops_a_float32_run(
     monkeypatch.setattr(TransformersEngine, "sync", lambda *given: next(calls) < 5 and true_sync(*given))
     with pytest.raises(UsageError, match="did not take the weights of the last step"):
         train(tiny_config(tiny_model, steps=5, optim=OptimConfig(learning_rate=1e-2)))
-    report = runs.verify(local_runs / "tiny")
+    report = verify(local_runs / "tiny")
     assert (report.status, report.readable_steps, report.problems) == ("interrupted", 2, [])
 
 
@@ -84,7 +87,7 @@ def test_manifest_says_what_made_the_run(tiny_model: Path, local_runs: Path) -> 
 def test_a_run_to_be_committed_holds_no_weights(tiny_model: Path, local_runs: Path) -> None:
     run = train(tiny_config(tiny_model, steps=1, save_model=False, checkpoint_every=0, tensorboard=False))
     assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "manifest.json", "metrics.jsonl", "steps"]
-    assert runs.verify(run).problems == []
+    assert verify(run).problems == []
 
 
 def test_an_existing_run_is_not_overwritten(tiny_model: Path, local_runs: Path) -> None:

@@ -22,7 +22,8 @@ from torch import Tensor
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.config import LossConfig
 from rlcorr.train import loop
-from rlcorr.train.config import OptimConfig, TrainConfig
+from rlcorr.train.config.learning import OptimConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy
 
 DECOUPLED = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2)

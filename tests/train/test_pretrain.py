@@ -4,7 +4,8 @@ import pytest
 from safetensors.torch import load_file
 
 from rlcorr.records import runs
-from rlcorr.train.config import PretrainConfig
+from rlcorr.records.verify import verify
+from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.pretrain import pretrain
 from rlcorr.train.rollout.start import vllm_installed
 
@@ -15,7 +16,7 @@ def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
     first, second = (load_file(path / "checkpoint" / "model.safetensors") for path in paths)
     assert first.keys() == second.keys()
     assert all(first[name].equal(second[name]) for name in first)
-    assert runs.verify(paths[0]).problems == []
+    assert verify(paths[0]).problems == []
 
 
 @pytest.mark.slow
@@ -34,7 +35,7 @@ def test_additions_alone(local_runs: Path) -> None:
 def test_the_shipped_warm_starts_are_what_their_manifests_say(name: str) -> None:
     """And leave PPO something to do: at most half of the held-out additions are right."""
     warm_start = runs.ROOT / name
-    assert runs.verify(warm_start).problems == []
+    assert verify(warm_start).problems == []
     assert runs.read_manifest(warm_start).config["greedy_accuracy"]["addition"] <= 0.5
 
 

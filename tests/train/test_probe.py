@@ -15,15 +15,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr.errors import UsageError
 from rlcorr.train import session
-from rlcorr.train.config import WARM_START, RolloutConfig, Sampling, TrainConfig
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import EOS_ID, encode, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.engine import RolloutEngine, Samples, TransformersEngine
+from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.probe import Probe, probe
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 MAX_TOKENS = 5
 

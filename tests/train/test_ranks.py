@@ -22,10 +22,10 @@ from rlcorr.train.learner.ranks import (
     full_state,
     gather,
     load_state,
-    shared_out,
     start_ranks,
     stop_ranks,
     sum_over_ranks,
+    wrap,
 )
 
 WORKER = Path(__file__).resolve().parent.parent / "support" / "rank_worker.py"
@@ -167,7 +167,7 @@ def test_one_process_needs_no_group(alone: dict[str, Any], monkeypatch: pytest.M
     assert gather(ranks, "value") == ["value"]
     assert sum_over_ranks(ranks, torch.tensor(2.0)) == 2
     policy = small_policy(seed=0)
-    assert shared_out(policy, ranks, "fsdp") is policy
+    assert wrap(policy, ranks, "fsdp") is policy
     for last in (False, True):
         with accumulate(policy, last):
             loss_of(policy, [0, 1, 2] if last else [3, 4]).backward()

@@ -15,16 +15,20 @@ from outcome import outcome
 from processes import rlcorr, running, wait_for
 from tiny import CPU, tiny_config
 
-from rlcorr.command.cli import main, train_config
+from rlcorr.command.cli import main
+from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 from rlcorr.train import loop
 from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
-from rlcorr.train.config import WARM_START, AdvantageConfig, OptimConfig, RolloutConfig, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.output.config_file import write_config
-from rlcorr.train.rollout.batch_queue import Order
+from rlcorr.train.rollout.batch_queue import BatchRequest
 
 # --- the file ---
 
@@ -37,7 +41,7 @@ def example_checkpoint() -> Checkpoint:
     return Checkpoint(
         step=7, accuracy=0.25, bad_steps=2, policy={"lm.w": weight.detach()}, optimizer=optimizer.state_dict(),
         shuffle=torch.Generator().manual_seed(3).get_state(), chance=torch.Generator().manual_seed(4).get_state(),
-        orders=[Order(8, 5, [("w", torch.randn(2))]), Order(9, 6, [("w", torch.randn(2))])],
+        requests=[BatchRequest(8, 5, [("w", torch.randn(2))]), BatchRequest(9, 6, [("w", torch.randn(2))])],
     )  # fmt: skip
 
 
@@ -48,7 +52,7 @@ def same(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, Checkpoint | Order):
+    if isinstance(a, Checkpoint | BatchRequest):
         return type(a) is type(b) and same(vars(a), vars(b))
     return a == b
 
@@ -69,6 +73,15 @@ def test_a_file_that_was_cut_off_is_ignored(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, replace(written, step=8))
     assert read_checkpoint(tmp_path, CPU).step == 8
     assert not cut.exists()
+
+
+def test_a_checkpoint_of_another_version_is_a_usage_error(tmp_path: Path) -> None:
+    """Its fields had other names then; a KeyError would say nothing to the user."""
+    write_checkpoint(tmp_path, example_checkpoint())
+    content = torch.load(tmp_path / FILE, weights_only=True)
+    torch.save({("orders" if key == "requests" else key): value for key, value in content.items()}, tmp_path / FILE)
+    with pytest.raises(UsageError, match="was written by another version of the trainer"):
+        read_checkpoint(tmp_path, CPU)
 
 
 def test_no_checkpoint_is_a_usage_error(tmp_path: Path) -> None:
@@ -116,7 +129,7 @@ def test_an_interrupted_run_goes_on(
     run = loop.train(config, resume=True)
     assert outcome(run) == expected
     assert expected[0][-1]["grad_norm"] > 0
-    assert (runs.verify(run).status, runs.verify(run).problems) == ("complete", [])
+    assert (verify(run).status, verify(run).problems) == ("complete", [])
 
 
 # --- the command line ---
@@ -185,7 +198,7 @@ def test_a_finished_run_takes_more_steps(local_runs: Path, capsys: pytest.Captur
     assert call(["--resume", str(renamed), *options], capsys)[0] == 0
     rows = runs.read_metrics(renamed)
     assert [row["step"] for row in rows] == [1, 2, 3]
-    assert runs.verify(renamed).problems == []
+    assert verify(renamed).problems == []
     assert list(local_runs.iterdir()) == [renamed]
 
 
@@ -199,7 +212,7 @@ def test_a_run_that_was_killed_before_its_model_was_written_is_completed(
     runs.write_manifest(run, replace(runs.read_manifest(run), status="running", files={}))
     assert call(["--resume", "done"], capsys)[0] == 0
     assert outcome(run) == expected
-    assert (runs.verify(run).status, runs.verify(run).problems) == ("complete", [])
+    assert (verify(run).status, verify(run).problems) == ("complete", [])
 
 
 def test_a_configuration_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +290,7 @@ def check_that_little_was_lost(run: Path) -> None:
 
 def check_resumed(whole: Path, resumed: Path) -> None:
     assert outcome(resumed) == outcome(whole)
-    report = runs.verify(resumed)
+    report = verify(resumed)
     assert (report.status, report.problems, report.readable_steps) == ("complete", [], report.metric_rows)
 
 

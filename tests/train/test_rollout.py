@@ -9,13 +9,14 @@ from tiny import CPU
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import GREEDY, RolloutConfig, Sampling
+from rlcorr.train.config.rollout import GREEDY, RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.rollout.engine import Samples, TransformersEngine, to_batch
+from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.rollout.start import resolve_engine, start_engine
 from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")
 PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]]

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from rlcorr.errors import UsageError
-from rlcorr.train.learner.policy import Policy, new_moe_lm
+from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.router_replay import layers_and_k, replayed
+from rlcorr.train.pretrain_models import new_moe_lm
 from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.rollout.vllm_router import Step, _owner, _table
 

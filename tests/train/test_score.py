@@ -9,7 +9,8 @@ from learners import EACH_ROW, ONE_STEP, rows_alone, sampled_batch, small_policy
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.errors import UsageError
-from rlcorr.train.config import AdvantageConfig, RolloutConfig
+from rlcorr.train.config.learning import AdvantageConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.score import corrected, over_microbatches, score, whitened, with_advantages
 

@@ -21,9 +21,13 @@ from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.runs import list_sketches, sketch_path
 from rlcorr.records.sketch_files import read_sketch
+from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train.config import AdvantageConfig, RolloutConfig, SketchConfig, TrainConfig
-from rlcorr.train.learner.policy import Policy, load_lm, new_moe_lm
+from rlcorr.train.config.learning import AdvantageConfig, SketchConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.learner.policy import Policy, load_lm
+from rlcorr.train.pretrain_models import new_moe_lm
 from rlcorr.train.sketch import directions, eager_copy, hash_of, next_scores, sketch_step, token_scores
 from rlcorr.types import TokenBatch
 
@@ -169,7 +173,7 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
     run = loop.train(tiny_config(tiny_model, steps=5, record_every=100, sketch=FEW))
     assert runs.list_steps(run) == [2, 4, 5]
     assert list_sketches(run) == [2, 4]
-    assert runs.verify(run).problems == []
+    assert verify(run).problems == []
     step, sketch = runs.read_step(run, 4), read_sketch(run, 4)
     assert sketch.scores.shape == (int(step.batch.response_mask.sum()), 10)
     assert load_file(sketch_path(run, 4))["scores"].dtype == torch.float16

@@ -25,7 +25,8 @@ from learners import (
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.config import UNCLIPPED, Aggregation, Denominator, LossConfig, LossType
 from rlcorr.objective import policy_loss
-from rlcorr.train.config import AdvantageConfig, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.update import minibatch, optimizer_step
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.train.config import AdvantageConfig, OptimConfig, RolloutConfig
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.update import SKIPPED, update
 
 BOUNDED = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.01, upper=100.0),))

@@ -20,7 +20,8 @@ from learners import (
 from torch import nn
 
 from rlcorr import CorrectionConfig, RejectionRule, correct
-from rlcorr.train.config import AdvantageConfig, Critic, OptimConfig, RolloutConfig
+from rlcorr.train.config.learning import AdvantageConfig, Critic, OptimConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.update import update
 from rlcorr.train.loop import set_learning_rate
 

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
-from rlcorr.train.config import GREEDY, WARM_START, RolloutConfig, Sampling
+from rlcorr.records.verify import verify
+from rlcorr.train.config.rollout import GREEDY, RolloutConfig, Sampling
+from rlcorr.train.config.training import WARM_START
 from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import EOS_ID, decode, encode, load_tokenizer
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
@@ -126,7 +128,7 @@ def test_float32_stays_exact_for_fifty_steps(tmp_path: Path) -> None:
     assert max(k3) <= FLOAT32_K3
     rows = runs.read_metrics(tmp_path / "local" / "r")
     assert rows[-1]["actor/kl_loss"] > 1e-3  # the weights moved away from where they began
-    assert runs.verify(tmp_path / "local" / "r").problems == []
+    assert verify(tmp_path / "local" / "r").problems == []
 
 
 def test_bfloat16_mismatch_is_rounding_and_does_not_drift(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from router_gap import measure
 from tiny import CPU, save_random
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import PretrainConfig, RolloutConfig, Sampling
+from rlcorr.train.config.pretraining import PretrainConfig
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
-from rlcorr.train.learner.policy import Policy, load_lm, new_moe_lm
+from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.pretrain import pretrain
+from rlcorr.train.pretrain_models import new_moe_lm
 from rlcorr.train.rollout import vllm_engine, vllm_router
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine

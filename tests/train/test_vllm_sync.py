@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from tiny import save_random
 
 from rlcorr.records import runs
-from rlcorr.train.learner.policy import new_lm, new_moe_lm
+from rlcorr.train.pretrain_models import new_lm, new_moe_lm
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
 

@@ -65,14 +65,14 @@ def decode(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], stops: Sequen
 def eos_ids(model_path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Every id that ends a response: those that generation_config.json, config.json or the tokenizer name. Chat models
     often have two: the end of a turn and the end of a text."""
-    found = set() if tokenizer.eos_token_id is None else {eos_id(tokenizer)}
+    ids = set() if tokenizer.eos_token_id is None else {eos_id(tokenizer)}
     for file in ("generation_config.json", "config.json"):
         if (model_path / file).is_file():
             named = json.loads((model_path / file).read_text(encoding="utf-8")).get("eos_token_id")
-            found |= set(named if isinstance(named, list) else [] if named is None else [named])
-    if not found:
+            ids |= set(named if isinstance(named, list) else [] if named is None else [named])
+    if not ids:
         raise UsageError(f"model {model_path} names no eos_token_id, so its responses could never end.")
-    return sorted(map(_single, found))
+    return sorted(map(_single, ids))
 
 
 def eos_id(tokenizer: PreTrainedTokenizerFast) -> int:

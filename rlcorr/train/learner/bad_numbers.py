@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.update import SKIPPED
 from rlcorr.types import TokenBatch
 

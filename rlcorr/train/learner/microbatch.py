@@ -25,9 +25,9 @@ def plan(rows: Sequence[int], lengths: Lengths, budget: int, size: int = 1) -> l
 
     All ranks get as many as the one that has most, so that their collectives stay in step.
     """
-    each = [packed(share, lengths, budget) for share in spread(rows, lengths, size)]
-    most = max(map(len, each))
-    return [groups + [[] for _ in range(most - len(groups))] for groups in each]
+    ranks = [packed(share, lengths, budget) for share in spread(rows, lengths, size)]
+    most = max(map(len, ranks))
+    return [groups + [[] for _ in range(most - len(groups))] for groups in ranks]
 
 
 def spread(rows: Sequence[int], lengths: Lengths, size: int) -> list[list[int]]:

@@ -7,18 +7,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from rlcorr.train.config import Critic
-from rlcorr.train.inputs.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from rlcorr.train.config.learning import Critic
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.types import TokenBatch
 
@@ -94,43 +86,3 @@ def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
     """The model in float32, from a directory in Hugging Face format."""
     lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
     return lm.to(device)  # pyright: ignore[reportArgumentType]
-
-
-def new_lm(vocab_size: int) -> Qwen2ForCausalLM:
-    """The small Qwen2 from scratch: 3 layers of width 192, tied embeddings, 1.3 M parameters."""
-    config = Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=3,
-        num_attention_heads=3,
-        num_key_value_heads=3,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        pad_token_id=PAD_ID,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-    )
-    return Qwen2ForCausalLM(config)
-
-
-def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
-    """The small Qwen3-MoE from scratch: 3 layers of width 96, 8 experts of which a token takes 2, 0.6 M parameters."""
-    config = Qwen3MoeConfig(
-        vocab_size=vocab_size,
-        hidden_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=3,
-        num_key_value_heads=3,
-        num_experts=8,
-        num_experts_per_tok=2,
-        moe_intermediate_size=64,
-        norm_topk_prob=True,
-        output_router_logits=False,  # no auxiliary loss
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        pad_token_id=PAD_ID,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-    )
-    return Qwen3MoeForCausalLM(config)

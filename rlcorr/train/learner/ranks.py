@@ -90,7 +90,7 @@ def gather(ranks: Ranks, value: T) -> list[T]:
     received: list[Any] = [None] * ranks.size
     dist.all_gather_object(received, buffer.getvalue())
     place = {f"cuda:{other}": str(ranks.device) for other in range(ranks.size)}
-    return [torch.load(io.BytesIO(each), map_location=place, weights_only=False) for each in received]
+    return [torch.load(io.BytesIO(content), map_location=place, weights_only=False) for content in received]
 
 
 def sum_over_ranks(ranks: Ranks, tensor: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def sum_over_ranks(ranks: Ranks, tensor: Tensor) -> Tensor:
     return total
 
 
-def shared_out(policy: nn.Module, ranks: Ranks, sharding: Literal["ddp", "fsdp"]) -> nn.Module:
+def wrap(policy: nn.Module, ranks: Ranks, sharding: Literal["ddp", "fsdp"]) -> nn.Module:
     """The module to call forward on. All its parameters must take part in every loss, on every rank.
 
     ddp: a wrapper that averages gradients. fsdp: the policy itself, changed in place: parameters become shards, so

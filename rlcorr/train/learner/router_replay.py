@@ -53,8 +53,8 @@ def _check(lm: PreTrainedModel, routed: Tensor, attention: Tensor) -> None:
 def _taking(chosen: Tensor) -> Any:
     """A forward hook that puts the chosen experts (N, k) and their weights in place of a router's own."""
 
-    def hook(gate: Qwen3MoeTopKRouter, _: tuple[Tensor], own: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-        logits, _weights, own_experts = own
+    def hook(gate: Qwen3MoeTopKRouter, _: tuple[Tensor], routed: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+        logits, _weights, own_experts = routed
         experts = torch.where((chosen >= 0).all(-1, keepdim=True), chosen, own_experts)
         weights = nn.functional.softmax(logits, -1, dtype=torch.float32).gather(-1, experts)
         if gate.norm_topk_prob:

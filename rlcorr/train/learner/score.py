@@ -10,7 +10,8 @@ from rlcorr.advantages import gae, group_normalised, leave_one_out, returns_to_g
 from rlcorr.correction import correct
 from rlcorr.kl import kl_penalty
 from rlcorr.masked import masked_sum
-from rlcorr.train.config import AdvantageConfig, TrainConfig
+from rlcorr.train.config.learning import AdvantageConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import Ranks, gather
@@ -27,11 +28,11 @@ def score(
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
         temperature, replay = config.rollout.scored_temperature, config.rollout.router_replay
-        own = forward(part, temperature, replay=replay)
-        found = {"old_log_probs": own.log_probs} | ({} if own.values is None else {"values": own.values})
+        policy = forward(part, temperature, replay=replay)
+        columns = {"old_log_probs": policy.log_probs} | ({} if policy.values is None else {"values": policy.values})
         if reference is not None:
-            found["ref_log_probs"] = reference(part, temperature, replay=replay).log_probs
-        return found
+            columns["ref_log_probs"] = reference(part, temperature, replay=replay).log_probs
+        return columns
 
     return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks))
 
@@ -42,9 +43,9 @@ def over_microbatches(batch: TokenBatch, forward: Forward, budget: int, ranks: R
     shares = plan(range(len(batch.response_mask)), lengths_of(batch), budget, ranks.size)
     mine = [(rows, forward(take(batch, rows))) for rows in shares[ranks.rank]]
     whole: dict[str, Tensor] = {}
-    for part in gather(ranks, [(rows, found) for rows, found in mine if rows]):
-        for rows, found in part:
-            for name, values in found.items():
+    for of_rank in gather(ranks, [(rows, columns) for rows, columns in mine if rows]):
+        for rows, columns in of_rank:
+            for name, values in columns.items():
                 if name not in whole:
                     whole[name] = torch.zeros(batch.response_mask.shape, device=batch.response_mask.device)
                 whole[name][rows, : values.shape[1]] = values.to(whole[name])
@@ -53,7 +54,7 @@ def over_microbatches(batch: TokenBatch, forward: Forward, budget: int, ranks: R
 
 def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor | None = None) -> TokenBatch:
     """Add advantages, and for GAE returns. Rows outside `counted` (B,) enter no group's statistics."""
-    require(batch, NEEDED[config.estimator])
+    require(batch, FIELDS_READ[config.estimator])
     mask, rewards = batch.response_mask, batch.rewards
     assert rewards is not None
     per_token = token_rewards(rewards, mask)
@@ -70,15 +71,15 @@ def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor 
     if config.estimator == "reinforce_pp":
         return batch.replace(advantages=returns_to_go(per_token, mask, config.gamma))
     assert batch.group_ids is not None
-    each = masked_sum(per_token, mask, -1)
+    rewards = masked_sum(per_token, mask, -1)
     if config.estimator == "grpo":
-        each = group_normalised(each, batch.group_ids, counted, by_std=config.norm_by_std)
+        per_sequence = group_normalised(rewards, batch.group_ids, counted, by_std=config.norm_by_std)
     else:
-        each = leave_one_out(each, batch.group_ids, counted)
-    return batch.replace(advantages=torch.where(mask, each[:, None], 0))
+        per_sequence = leave_one_out(rewards, batch.group_ids, counted)
+    return batch.replace(advantages=torch.where(mask, per_sequence[:, None], 0))
 
 
-NEEDED = {
+FIELDS_READ = {
     "gae": ("rewards", "values"),
     "reinforce_pp": ("rewards",),
     "grpo": ("rewards", "group_ids"),

@@ -20,7 +20,7 @@ from rlcorr.losses import clipped_value
 from rlcorr.masked import masked_sum
 from rlcorr.objective import lr_factor, policy_loss
 from rlcorr.report import means
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
 from rlcorr.train.learner.score import over_microbatches
@@ -57,7 +57,7 @@ class MiniBatch:
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
     """All optimizer steps of one batch; returns their mean metrics and how many were skipped, and why."""
-    require(batch, needed(learner.config))
+    require(batch, fields_read(learner.config))
     optim, correction, rows = learner.config.optim, learner.config.correction, len(batch.response_mask)
     done, measured, factors = [], [], []
     skipped: dict[str, float] = dict.fromkeys(SKIPPED, 0)
@@ -80,7 +80,7 @@ def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dic
     return report
 
 
-def needed(config: TrainConfig) -> list[str]:
+def fields_read(config: TrainConfig) -> list[str]:
     """Fields of the batch that the losses read."""
     names = ["advantages", "old_log_probs", "prompt_ids", "prompt_mask", "response_ids"]
     if config.advantage.estimator == "gae":
@@ -112,12 +112,12 @@ def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Meas
     for number, rows in enumerate(groups[ranks.rank], 1):
         part = take(mini.batch, rows)
         with accumulate(learner.module, last=number == len(groups[ranks.rank])):
-            loss, terms, found = microbatch_loss(learner, mini, part, rows, policy_part)
+            loss, terms, moments = microbatch_loss(learner, mini, part, rows, policy_part)
             (loss * ranks.size).backward()  # ranks average their gradients; the parts are to be summed
         sums.append(terms)
-        measured += found
+        measured += moments
     totals = sum_over_ranks(ranks, torch.stack(sums).sum(0))
-    measured = [m for each in gather(ranks, measured) for m in each]
+    measured = [moments for of_rank in gather(ranks, measured) for moments in of_rank]
     grad_norm = clip_gradients(learner.module, config.optim.max_grad_norm)
     fault = _fault(totals, measured, grad_norm)
     if fault is None:
@@ -147,8 +147,8 @@ def microbatch_loss(
     if scores.values is not None:
         assert part.values is not None
         assert part.returns is not None
-        each = clipped_value(scores.values, part.values, part.returns, clip=advantage.value_clip)
-        value = masked_sum(each, part.response_mask) / tokens
+        losses = clipped_value(scores.values, part.values, part.returns, clip=advantage.value_clip)
+        value = masked_sum(losses, part.response_mask) / tokens
         loss = loss + advantage.value_coef * value
     return loss, torch.stack([policy.detach(), value.detach(), entropy]), measured
 
@@ -186,8 +186,8 @@ def of_whole(learner: Learner, mini: MiniBatch) -> PolicyPart:
         scores: Any = learner.module(part, config.rollout.scored_temperature, replay=config.rollout.router_replay)
         return {"log_probs": scores.log_probs}
 
-    found = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks)
-    leaf = found["log_probs"].requires_grad_()
+    scores = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks)
+    leaf = scores["log_probs"].requires_grad_()
     loss, whole = policy_loss(leaf, mini.batch, mini.result, config.correction, mini.loss, generator=learner.chance)
     (gradient,) = torch.autograd.grad(loss, leaf)
     shares = iter([(loss.detach(), [whole])] if learner.ranks.main else [])

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import yaml
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import runs
 
 RUNS = "$RLCORR_RUNS/"
@@ -17,15 +17,14 @@ RUNS = "$RLCORR_RUNS/"
 
 def write_config(path: Path, config: Any) -> None:
     """Every value of a (nested) dataclass as YAML; `arguments_of` reads it back."""
-    temporary = path.with_name(path.name + ".tmp")  # a resumed run that is killed here must not lose the old file
-    temporary.write_text(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
-    temporary.replace(path)
+    runs.write_whole(path, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True).encode())
 
 
 def arguments_of(path: Path, config_type: type) -> list[str]:
     """The options of a YAML file as words of the command line, to be put before the user's: the last one wins.
 
-    Each value is checked by tyro's own rule for its type. Raises `UsageError` with the file and the key.
+    Words, and not a finished configuration, because a configuration refuses what does not fit together: a file may
+    need what the user adds. Each value is checked by tyro's rule for its type. Raises `UsageError` with file and key.
     """
     try:
         return list(_words(_read(path), config_type, ""))
@@ -53,7 +52,7 @@ def _read(path: Path) -> dict[Any, Any]:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UsageError(f"is not YAML ({error.problem}{line}).") from error
     except (yaml.YAMLError, ValueError) as error:  # bytes that are not text, or a date that does not exist
-        raise UsageError(f"is not YAML ({str(error).splitlines()[0]}).") from error
+        raise UsageError(f"is not YAML ({first_line(error)}).") from error
     return _mapping("the file", content)
 
 
@@ -65,17 +64,17 @@ def _mapping(name: str, content: Any) -> dict[Any, Any]:
 
 def _words(content: dict[Any, Any], config_type: type, prefix: str) -> Iterator[str]:
     types = get_type_hints(config_type, include_extras=True)
-    known = {prefix + field.name: types[field.name] for field in dataclasses.fields(config_type)}
+    kinds = {prefix + field.name: types[field.name] for field in dataclasses.fields(config_type)}
     for name, value in content.items():
         key = f"{prefix}{name}"
-        if key not in known:
-            raise unknown("key", key, known)
-        if dataclasses.is_dataclass(known[key]):
-            yield from _words(_mapping(key, value), known[key], f"{key}.")
-        elif known[key] is bool:
+        if key not in kinds:
+            raise unknown("key", key, kinds)
+        if dataclasses.is_dataclass(kinds[key]):
+            yield from _words(_mapping(key, value), kinds[key], f"{key}.")
+        elif kinds[key] is bool:
             yield from _flag(prefix, str(name), value)
         else:
-            yield from _option(key, value, known[key])
+            yield from _option(key, value, kinds[key])
 
 
 def _flag(prefix: str, name: str, value: Any) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.records import runs
 from rlcorr.report import PREFIX
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 
 Write = Callable[[dict[str, float]], object]
 
@@ -107,14 +107,14 @@ def _wandb(path: Path, config: TrainConfig) -> Iterator[Write]:
     from wandb.errors import Error
 
     id_file = path / "wandb" / "id"
-    known = id_file.read_text(encoding="utf-8") if id_file.exists() else None
+    old_id = id_file.read_text(encoding="utf-8") if id_file.exists() else None
     try:
         run = wandb.init(
-            project=config.wandb, name=config.run, dir=path, config=config.as_dict(), id=known, resume="allow",
+            project=config.wandb, name=config.run, dir=path, config=config.as_dict(), id=old_id, resume="allow",
             settings=wandb.Settings(console="off"),  # it would log every redrawing of the bar
         )  # fmt: skip
     except Error as error:
-        raise UsageError(f"wandb cannot start: {_first_line(error)}") from error
+        raise UsageError(f"wandb cannot start: {first_line(error)}") from error
     id_file.write_text(run.id, encoding="utf-8")
     # Our own step on the x axis: wandb's would drop the rows that a resumed run repeats.
     run.define_metric("*", step_metric="step")
@@ -133,8 +133,4 @@ def _log_in() -> None:
     try:
         wandb.login()
     except Error as error:
-        raise UsageError(f"wandb cannot start: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+        raise UsageError(f"wandb cannot start: {first_line(error)}") from error

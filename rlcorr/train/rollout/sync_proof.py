@@ -11,7 +11,7 @@ from rlcorr.analysis.triage import ROUNDING_K3
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
-from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 
@@ -40,21 +40,21 @@ def sync_k3(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> 
         scale = VECTOR_NOISE if tensor.dim() == 1 else MATRIX_NOISE * tensor.abs().mean()
         tensor.add_(scale * torch.randn(tensor.shape, generator=generator).to(tensor.device))
     engine.sync(engine_weights(policy.state_dict(), policy.lm))
-    found = mismatch(engine, policy, prompts)
+    after_sync = mismatch(engine, policy, prompts)
     policy.lm.load_state_dict(original)
     engine.sync(engine_weights(policy.state_dict(), policy.lm))
-    return found
+    return after_sync
 
 
 def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, prompts: list[list[int]]) -> float:
     """`sync_k3`. Raises `UsageError` if it is more than rounding, unless that is what was asked for."""
-    found = sync_k3(engine, policy, prompts)
-    if not found <= rounding_bound(config) and not config.stale_lm_head:
+    after_sync = sync_k3(engine, policy, prompts)
+    if not after_sync <= rounding_bound(config) and not config.stale_lm_head:
         raise UsageError(
-            f"the engine did not take the weights it was sent: k3 is {found:.1e} after a sync, and rounding explains "
+            f"the engine did not take the weights it was sent: after a sync k3 is {after_sync:.1e}, rounding explains "
             f"at most {rounding_bound(config):.0e}. A tensor is left behind."
         )
-    return found
+    return after_sync
 
 
 def prove_step(k3_mean: float, config: RolloutConfig) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config import RolloutConfig, Sampling
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.ranks import Ranks
 from rlcorr.train.rollout.engine import Samples, seeded
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
@@ -72,8 +72,8 @@ class VllmEngine:
             )
         if self._workers_apart:  # seeding this process does not reach them
             per_prompt = [params.clone() for _ in prompts]
-            for number, own in enumerate(per_prompt):
-                own.seed = (seed + number * n) % 2**62
+            for number, of_prompt in enumerate(per_prompt):
+                of_prompt.seed = (seed + number * n) % 2**62
             params = per_prompt
         requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
         with seeded(seed, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
@@ -92,11 +92,11 @@ class VllmEngine:
             answers = self._llm.generate(requests, params, use_tqdm=False)
         if self._tap is not None:
             self._tap.take(answers)  # or it would count these with the next batch
-        found = torch.full((len(prompts), self._llm.llm_engine.model_config.get_vocab_size()), -torch.inf)
-        for row, answer in zip(found, answers, strict=True):
+        table = torch.full((len(prompts), self._llm.llm_engine.model_config.get_vocab_size()), -torch.inf)
+        for row, answer in zip(table, answers, strict=True):
             at: Any = answer.outputs[0].logprobs
-            row[list(at[0])] = torch.tensor([each.logprob for each in at[0].values()])
-        return found
+            row[list(at[0])] = torch.tensor([token.logprob for token in at[0].values()])
+        return table
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]

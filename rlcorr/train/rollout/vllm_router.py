@@ -106,10 +106,10 @@ def _model_runner(worker: Any) -> Any:
 
 
 def _owner(internal_id: str) -> tuple[str, int]:
-    found = INTERNAL_ID.fullmatch(internal_id)
-    if found is None:
+    match = INTERNAL_ID.fullmatch(internal_id)
+    if match is None:
         raise UsageError(f"vLLM names a request {internal_id!r}; this reads the names of LLM.generate only.")
-    return found["request"], int(found["index"] or 0)
+    return match["request"], int(match["index"] or 0)
 
 
 def _table(steps: list[Step], rows: dict[tuple[str, int], int], width: int) -> Tensor:

@@ -1,0 +1,210 @@
+"""What `python -m rlcorr VERB` does: the options of each verb, and the function that runs it.
+
+The options are dataclasses, whose docstrings are the help. The trainer is imported inside the functions, because
+transformers takes seconds, which the other verbs need not wait.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rlcorr.command.doctor import doctor
+from rlcorr.command.play import play
+from rlcorr.command.tables import gradient_table, study_table, sweep_table
+from rlcorr.command.train_options import configured, run_to_resume, train_config
+from rlcorr.errors import UsageError
+from rlcorr.foreign.pairs import import_file, missing
+from rlcorr.records import runs, study
+from rlcorr.records.recipes import find_recipe, install, read_index
+from rlcorr.records.verify import verify
+from rlcorr.train.config.pretraining import PretrainConfig
+from rlcorr.train.config.training import TrainConfig
+
+EXIT_PROBLEMS = 1
+
+Run = Callable[[list[str], str], int]
+"""(words of the command line after the verb, name of the program for its help) → exit code."""
+
+# --- training ---
+
+
+@dataclass(frozen=True)
+class Play:
+    """Train in the background and serve the app, until Ctrl-C. Takes the options of `train` as well."""
+
+    port: int = 8501
+    """First port to try."""
+    train: bool = True
+    """With --no-train, only the app."""
+
+
+def run_play(words: list[str], prog: str) -> int:
+    request, for_training = tyro.cli(Play, args=words, prog=prog, return_unknown_args=True)
+    config = train_config(for_training, prog)  # a wrong option is refused here, not in the background
+    run = config.run or runs.free_name(config.task)
+    return play(request.port, for_training if request.train else None, run)
+
+
+def run_train(words: list[str], prog: str) -> int:
+    config = train_config(words, prog)
+    from rlcorr.train.loop import train
+
+    train(config, resume=run_to_resume(words) is not None)
+    return 0
+
+
+def run_pretrain(words: list[str], prog: str) -> int:
+    config = configured(PretrainConfig, words, prog)
+    from rlcorr.train.pretrain import pretrain
+
+    print(f"recorded in {pretrain(config)}")
+    return 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """Make a committed run again, from its entry in runs/index.toml."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Name of the run, or all."""
+
+
+def run_record(request: Record) -> int:
+    from rlcorr.train.loop import train
+
+    for recipe in read_index().values() if request.run == "all" else [find_recipe(request.run)]:
+        print(f"{recipe.name}: {recipe.story} Look at: {recipe.look}")
+        config = train_config(recipe.options, "python -m rlcorr record")
+        print(f"committed run {install(train(config), recipe)}")
+    return 0
+
+
+@dataclass(frozen=True)
+class Study:
+    """What became of every preset under a mismatch that breaks a training, as a table."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """Name of a study in runs/study/index.toml, or all."""
+    train: bool = False
+    """Train it again; what an earlier, interrupted call has finished is kept."""
+
+
+def run_study(request: Study) -> int:
+    for name in study.read_index() if request.name == "all" else [request.name]:
+        if request.train:
+            _train_study(study.find_study(name))
+        print("\n".join(study_table(name)), "\n")
+    return 0
+
+
+def _train_study(wanted: study.Study) -> None:
+    from rlcorr.train.loop import train
+
+    rows, finished = [], []
+    for arm in wanted.arms:
+        config = train_config(arm.options, "python -m rlcorr study")
+        run = runs.LOCAL / config.run
+        if not study.is_finished(run):
+            shutil.rmtree(run, ignore_errors=True)
+            train(config)
+        finished.append(run)
+        rows += study.rows_of(run, arm, config.correction, config.policy_loss)
+    print(f"written {study.write_study(wanted, rows, finished)}")
+
+
+# --- runs that are there ---
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Bias, noise and direction of every preset's gradient on a recorded step, from its score sketch."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Name of a run, or its directory."""
+    step: int | None = None
+    """Which step; by default the last that has a sketch."""
+    presets: tuple[str, ...] = ()
+    """Which presets; by default all."""
+    sweep: str = ""
+    """One preset at twenty thresholds instead, and the one that should have been chosen."""
+    rule: int | None = None
+    """Which of that preset's rejection rules is moved, from 0; by default its weights, or without them rule 0."""
+
+
+def run_gradients(request: Gradients) -> int:
+    run = runs.find_run(request.run)
+    swept = sweep_table(run, request.sweep, request.step, request.rule) if request.sweep else None
+    print("\n".join(swept or gradient_table(run, request.step, request.presets)))
+    return 0
+
+
+@dataclass(frozen=True)
+class Import:
+    """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz or .safetensors, or another system's dump."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """What it must hold: rollout_log_probs and old_log_probs, and where it is padded response_mask."""
+    run: str = ""
+    """Name of the run, written to runs/local/<name>; empty: imported and the next free number."""
+
+    def __post_init__(self) -> None:
+        if Path(self.run).name != self.run or self.run == "..":
+            raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
+
+
+def run_import(request: Import) -> int:
+    path = runs.LOCAL / (request.run or runs.free_name("imported"))
+    record = import_file(request.file, path)
+    mask = record.batch.response_mask
+    print(f"{path}: {len(mask)} responses, {int(mask.sum())} tokens. Not in the file:")
+    print("\n".join(f"  {name:<15} {use}" for name, use in missing(record).items()))
+    return 0
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check the files of a run: hashes, and that every step can be read."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Name of a run, or its directory."""
+
+
+def run_verify(request: Verify) -> int:
+    """Print what is wrong with a run and what can be read; exit code 1 if anything is wrong."""
+    path = runs.find_run(request.run)
+    report = verify(path)
+    for problem in report.problems:
+        print(problem)
+    print(
+        f"{path.name}: {report.status}; {report.readable_steps} of {report.recorded_steps} recorded steps readable, "
+        f"{report.metric_rows} rows of metrics; {len(report.problems) or 'no'} problem(s)."
+    )
+    return EXIT_PROBLEMS if report.problems else 0
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Say what this machine has, what will be used, and how to mend what is missing."""
+
+
+def _parsed(options: type, run: Callable[[Any], int]) -> tuple[type, Run]:
+    """A verb all of whose words are options of its own."""
+    return options, lambda words, prog: run(tyro.cli(options, args=words, prog=prog))
+
+
+VERBS: dict[str, tuple[type, Run]] = {
+    "play": (Play, run_play),
+    "train": (TrainConfig, run_train),
+    "pretrain": (PretrainConfig, run_pretrain),
+    "record": _parsed(Record, run_record),
+    "gradients": _parsed(Gradients, run_gradients),
+    "study": _parsed(Study, run_study),
+    "import": _parsed(Import, run_import),
+    "verify": _parsed(Verify, run_verify),
+    "doctor": _parsed(Doctor, lambda _: doctor()),
+}
+"""Verb → its options, whose docstring is the help, and what runs it."""

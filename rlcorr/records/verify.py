@@ -1,0 +1,68 @@
+"""Whether the files of a recorded run are those that its manifest says, and whether they can be read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlcorr.records.runs import DamagedFile, list_steps, read_manifest, read_metrics, read_step, sha256
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` says of a run: one sentence per problem, and how much can be read all the same."""
+
+    status: str
+    problems: list[str]
+    readable_steps: int
+    recorded_steps: int
+    metric_rows: int
+
+
+def verify(run: Path) -> Report:
+    """Check the hashes of a run's files and read its steps and metrics. A damaged run is reported, not raised."""
+    problems: list[str] = []
+    status = "unknown"
+    try:
+        manifest = read_manifest(run)
+    except DamagedFile as error:
+        problems.append(str(error))
+    else:
+        status = manifest.status
+        problems += _wrong_hashes(run, manifest.files)
+        if status == "running":
+            problems.append(f"{run / 'manifest.json'}: the run is still going or was killed; nothing is hashed yet.")
+    steps = list_steps(run)
+    damaged = [problem for step in steps if (problem := _step_problem(run, step))]
+    rows = read_metrics(run)
+    return Report(
+        status=status,
+        problems=problems + damaged + _metric_problems(run, len(rows)),
+        readable_steps=len(steps) - len(damaged),
+        recorded_steps=len(steps),
+        metric_rows=len(rows),
+    )
+
+
+def _wrong_hashes(run: Path, files: dict[str, str]) -> list[str]:
+    problems = []
+    for name, expected in files.items():
+        path = run / name
+        if not path.is_file():
+            problems.append(f"{path}: missing.")
+        elif (actual := sha256(path)) != expected:
+            problems.append(f"{path}: sha256 is {actual[:12]}…, the manifest says {expected[:12]}….")
+    return problems
+
+
+def _step_problem(run: Path, step: int) -> str | None:
+    try:
+        read_step(run, step)
+    except DamagedFile as error:
+        return str(error)
+    return None
+
+
+def _metric_problems(run: Path, readable: int) -> list[str]:
+    path = run / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else [""]
+    broken = len([line for line in lines if line]) - readable
+    return [f"{path}: {broken} line(s) cut off or damaged, {readable} readable."] if broken else []

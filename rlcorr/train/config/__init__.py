@@ -1,0 +1,1 @@
+"""What a person can set. Field docstrings become `--help`; wrong values are refused before anything starts."""

@@ -1,0 +1,103 @@
+"""Advantages, the optimizer, and score sketches."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlcorr.advantages import GROUPED
+from rlcorr.config import KL_ESTIMATORS
+from rlcorr.errors import unknown
+from rlcorr.train.config.checks import check, check_member
+
+Estimator = Literal["gae", "grpo", "rloo", "reinforce_pp"]
+Critic = Literal["shared", "separate"]
+Sharding = Literal["ddp", "fsdp"]
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    """How rewards become advantages."""
+
+    estimator: Estimator = "gae"
+    """gae (PPO, with a critic), grpo, rloo or reinforce_pp (without)."""
+    critic: Critic = "shared"
+    """gae: a value head on the policy's own trunk, or a separate value model that starts as a copy of it."""
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    value_clip: float = 0.2
+    value_coef: float = 0.1
+    whiten: bool = True
+    """gae and reinforce_pp: zero mean and unit variance over the kept tokens of the batch."""
+    norm_by_std: bool = True
+    """grpo: divide by the standard deviation of the group; without: Dr. GRPO."""
+    rejected_in_groups: bool = False
+    """grpo and rloo: whether sequences of which nothing is kept still count in their group's mean and deviation."""
+    kl_reward_coef: float = 0.0
+    """Subtract this times KL(π_old‖π_ref) from each token's reward."""
+    kl_reward_type: str = "k1"
+    """Estimator of that penalty."""
+
+    def __post_init__(self) -> None:
+        check_member("estimator", self.estimator, Estimator)
+        check_member("critic", self.critic, Critic)
+        for name in ("gamma", "gae_lambda"):
+            check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
+        for name in ("value_coef", "kl_reward_coef"):
+            check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
+        check(self.value_clip > 0, "value_clip", self.value_clip, "> 0")
+        if self.kl_reward_type not in KL_ESTIMATORS:
+            raise unknown("kl_reward_type", self.kl_reward_type, KL_ESTIMATORS)
+
+    @property
+    def grouped(self) -> bool:
+        return self.estimator in GROUPED
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """Epochs × mini-batches × micro-batches, and the optimizer (AdamW without weight decay)."""
+
+    epochs: int = 2
+    """Passes over each batch."""
+    minibatches: int = 2
+    """Optimizer steps per pass."""
+    microbatch_tokens: int = 16384
+    """Most tokens, padding included, that go through the model at once; gradients add up to the mini-batch's."""
+    learning_rate: float = 3e-4
+    final_learning_rate: float = 3e-5
+    """What the learning rate falls to, linearly, at the last step."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises to its value."""
+    max_grad_norm: float = 1.0
+    entropy_coef: float = 0.0
+    """Bonus on the entropy of the kept tokens."""
+    sharding: Sharding = "ddp"
+    """Several ranks: every rank holds the whole model (ddp), or a part of it (fsdp)."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "epochs", "minibatches", "microbatch_tokens", "learning_rate", "final_learning_rate", "max_grad_norm"
+        ):  # fmt: skip
+            check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
+        for name in ("warmup_steps", "entropy_coef"):
+            check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
+        check_member("sharding", self.sharding, Sharding)
+
+
+@dataclass(frozen=True)
+class SketchConfig:
+    """Score sketches of recorded steps: what gradient bias and variance are computed from."""
+
+    every: int = 0
+    """Steps between sketches; 0: none. A step with a sketch is recorded as well."""
+    directions: int = 256
+    """Random directions K of the parameter space: a cosine is known to about 1/√K."""
+    reference_prompts: int = 1024
+    """Prompts that the trainer's own float32 weights answer, for the on-policy gradient."""
+    places: int = 32
+    """Response tokens for which every token of the vocabulary is sketched, for exact gradients of KL losses."""
+
+    def __post_init__(self) -> None:
+        check(self.every >= 0, "sketch.every", self.every, "≥ 0")
+        check(self.directions >= 1, "sketch.directions", self.directions, "≥ 1")
+        check(self.places >= 1, "sketch.places", self.places, "≥ 1")
+        check(self.reference_prompts >= 64, "sketch.reference_prompts", self.reference_prompts, "≥ 64")

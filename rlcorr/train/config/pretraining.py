@@ -1,0 +1,34 @@
+"""The warm start."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlcorr.train.config.checks import check, check_member
+
+Architecture = Literal["qwen2", "qwen3_moe"]
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Supervised training of the warm start; the same seed and thread count give the same model."""
+
+    run: str = "warm_start"
+    """Name of the run; it is written to runs/local/<name>."""
+    architecture: Architecture = "qwen2"
+    """qwen2, or qwen3_moe: a mixture of 8 experts, of which each token takes 2."""
+    max_steps: int = 5000
+    stop_at_accuracy: float = 0.35
+    """Stop once greedy decoding answers this share of held-out additions: half-taught leaves PPO something to do."""
+    eval_every: int = 100
+    addition_every: int = 10
+    """Steps per step on additions, which are learned far sooner than the running sums of the others; 1: additions
+    alone."""
+    addition_batch: int = 48
+    running_sum_batch: int = 16
+    learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_member("architecture", self.architecture, Architecture)
+        check(self.addition_every >= 1, "addition_every", self.addition_every, "≥ 1")

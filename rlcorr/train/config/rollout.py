@@ -1,0 +1,107 @@
+"""The engine that samples, and what it draws from."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from rlcorr.errors import UsageError
+from rlcorr.train.config.checks import check, check_member
+
+EngineName = Literal["auto", "vllm", "transformers"]
+Dtype = Literal["float32", "float16", "bfloat16"]
+KvCacheDtype = Literal["auto", "fp8", "fp8_e5m2"]
+Quantization = Literal["none", "fp8"]
+LogProbs = Literal["processed", "raw"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What an engine draws from: the softmax of logits / temperature, cut to the likeliest tokens. Temperature 0 is
+    greedy; top_p 1 and top_k 0 cut nothing."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """The engine that samples. Its settings are where the mismatch comes from."""
+
+    engine: EngineName = "auto"
+    """vllm, transformers, or auto: vllm where it is installed."""
+    dtype: Dtype = "bfloat16"
+    """Number format of the engine's weights and activations; the trainer always computes in float32."""
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """Number format of the engine's KV cache (vllm); auto: the same as dtype."""
+    quantization: Quantization = "none"
+    """Format of the engine's weight matrices (vllm on a GPU that has it)."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: all tokens."""
+    log_probs: LogProbs = "processed"
+    """What the engine reports: of the distribution that was sampled (processed), or before temperature, top_p and top_k
+    (raw)."""
+    trainer_temperature: float | None = None
+    """Temperature at which the trainer scores; None: the engine's. Another one is a mismatch on purpose."""
+    staleness: int = 0
+    """Versions by which the sampling weights are older than the trained ones."""
+    asynchronous: bool = False
+    """Generate in a thread while the trainer works, up to `staleness` versions ahead. The numbers are the same."""
+    stale_lm_head: bool = False
+    """TEACHING SWITCH: leave lm_head.weight out of every sync, as a well-known bug does."""
+    router_replay: bool = False
+    """Mixture of experts: the trainer takes the experts that the engine chose."""
+    tensor_parallel_size: int = 1
+    """GPUs, or processes, of one engine (vllm)."""
+    data_parallel_size: int = 1
+    """Ranks that vLLM treats as one data-parallel group, as experts that are spread over ranks need it (vllm). Without
+    it every rank, or every tensor-parallel group of ranks, already has an engine of its own."""
+    max_model_len: int = 512
+    """Longest prompt and response together, in tokens (vllm)."""
+    kv_cache_mib: int = 256
+    """Memory for the engine's KV cache (vllm)."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("engine", EngineName),
+            ("dtype", Dtype),
+            ("kv_cache_dtype", KvCacheDtype),
+            ("quantization", Quantization),
+            ("log_probs", LogProbs),
+        ):
+            check_member(name, getattr(self, name), allowed)
+        check(self.temperature > 0, "temperature", self.temperature, "> 0")
+        check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        for name in ("top_k", "staleness"):
+            check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
+        for name in ("tensor_parallel_size", "data_parallel_size", "max_model_len", "kv_cache_mib"):
+            check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
+        scored = self.trainer_temperature
+        check(scored is None or scored > 0, "trainer_temperature", scored, "> 0")
+        if self.asynchronous and self.staleness == 0:
+            raise UsageError("asynchronous needs a staleness of at least 1: how far generation may run ahead.")
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_p, self.top_k)
+
+    @property
+    def scored_temperature(self) -> float:
+        return self.temperature if self.trainer_temperature is None else self.trainer_temperature
+
+    @property
+    def exact(self) -> bool:
+        """Whether rounding in float32 is all that may lie between the engine and the trainer."""
+        plain = RolloutConfig(
+            engine=self.engine, dtype="float32", temperature=self.temperature, router_replay=self.router_replay,
+            tensor_parallel_size=self.tensor_parallel_size, data_parallel_size=self.data_parallel_size,
+            max_model_len=self.max_model_len,
+            kv_cache_mib=self.kv_cache_mib,
+        )  # fmt: skip
+        raw_is_processed = self.log_probs == "raw" and self.temperature == 1
+        return dataclasses.replace(self, log_probs="processed" if raw_is_processed else self.log_probs) == plain

@@ -1,0 +1,155 @@
+"""Everything that one training can be told."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlcorr.config import CorrectionConfig, LossConfig, LossType
+from rlcorr.errors import UsageError, unknown
+from rlcorr.presets import PRESETS, preset
+from rlcorr.records.runs import ROOT
+from rlcorr.train.config.checks import check
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.inputs.model_source import check_model
+from rlcorr.train.inputs.tasks import TASKS
+
+TRAINER_LOSS = LossConfig(use_kl_loss=True)
+"""PPO's numbers, with a small KL term to the frozen starting model."""
+
+WARM_START = ROOT / "warm_start" / "checkpoint"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """PPO, GRPO, RLOO or REINFORCE++ on a small model, with the correction that a preset names."""
+
+    run: str = ""
+    """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
+    task: str = "addition"
+    """addition, running_sum, countdown, or jsonl: your own prompts."""
+    data: Path | None = None
+    """jsonl: the file, one {"prompt": …, "answer": …} per line."""
+    eval_data: Path | None = None
+    """jsonl: held-out prompts; without it one line in eight is held out."""
+    reward: str = ""
+    """jsonl: a function (prompt, response, answer) -> float as package.module:function; empty: exact match."""
+    max_response_tokens: int = 256
+    """jsonl: the longest response."""
+    model: str = str(WARM_START)
+    """Directory of the model to start from, in Hugging Face format, or the id of one on the hub."""
+    preset: str = "decoupled_token_is"
+    """Correction, by preset name."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    sketch: SketchConfig = field(default_factory=SketchConfig)
+    loss_type: LossType | None = None
+    """Policy loss in place of the preset's."""
+    loss: LossConfig = TRAINER_LOSS
+    """The numbers of the policy loss and of its KL terms; a preset with numbers of its own sets those."""
+    steps: int = 400
+    """Updates of the engine's weights."""
+    stop_at_accuracy: float = 1.1
+    """Stop once the held-out greedy accuracy reaches this; above 1: never."""
+    prompts_per_step: int = 256
+    samples_per_prompt: int = 1
+    eval_every: int = 10
+    """Steps between greedy evaluations on held-out prompts."""
+    eval_prompts: int = 512
+    record_every: int = 1
+    """Steps between recorded batches; metrics are written at every step."""
+    checkpoint_every: int = 1
+    """Steps between checkpoints for --resume; 0: none."""
+    save_model: bool = True
+    """Write the trained weights into the run at its end, in Hugging Face format."""
+    max_bad_steps: int = 10
+    """Stop after this many steps in a row in which an update had to be skipped."""
+    tensorboard: bool = True
+    """Write TensorBoard event files into the run."""
+    wandb: str = ""
+    """Project of Weights & Biases to report to; empty: none."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_task(self)
+        _check_preset(self)
+        check_model(self.model)
+        if Path(self.run).name != self.run or self.run in (".", ".."):
+            raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
+        for name in (
+            "steps", "prompts_per_step", "samples_per_prompt", "eval_every", "eval_prompts", "record_every",
+            "max_response_tokens", "max_bad_steps",
+        ):  # fmt: skip
+            check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
+        check(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, "≥ 0")
+        check(
+            self.optim.minibatches <= self.prompts_per_step * self.samples_per_prompt,
+            "minibatches",
+            self.optim.minibatches,
+            "at most prompts_per_step · samples_per_prompt",
+        )
+        if self.advantage.grouped and self.samples_per_prompt < 2:
+            raise UsageError(
+                f"{self.advantage.estimator} compares the samples of a prompt: samples_per_prompt must be at least 2."
+            )
+
+    @property
+    def policy_loss(self) -> LossConfig:
+        """`loss` with the numbers that the preset sets."""
+        return dataclasses.replace(self.loss, **_numbers_of(self.preset))
+
+    @property
+    def correction(self) -> CorrectionConfig:
+        """The preset's, with another loss where one is named."""
+        return _correction_of(self.preset, self.loss_type)
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.policy_loss.use_kl_loss or self.advantage.kl_reward_coef > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the manifest."""
+        plain = dataclasses.asdict(self) | {"model": _portable(self.model)}
+        return plain | {name: str(plain[name]) for name in ("data", "eval_data") if plain[name] is not None}
+
+
+def _check_task(config: TrainConfig) -> None:
+    if config.task not in (*TASKS, "jsonl"):
+        raise unknown("task", config.task, (*TASKS, "jsonl"))
+    if config.task == "jsonl" and config.data is None:
+        raise UsageError("task jsonl needs --data FILE, your own prompts.")
+    for name in ("data", "eval_data", "reward"):
+        if config.task != "jsonl" and getattr(config, name):
+            raise UsageError(f"{name} belongs to task jsonl; got it with task {config.task}.")
+
+
+def _check_preset(config: TrainConfig) -> None:
+    """Refuse an unknown preset, a loss that does not fit it, and numbers of the loss that contradict its own."""
+    _correction_of(config.preset, config.loss_type)
+    for name, number in _numbers_of(config.preset).items():
+        asked = getattr(config.loss, name)
+        if asked not in (getattr(TRAINER_LOSS, name), number):
+            raise UsageError(f"preset {config.preset} sets {name}={number}; got {asked} as well.")
+
+
+def _correction_of(name: str, loss_type: LossType | None) -> CorrectionConfig:
+    """Raises `UsageError` where there is no such preset, or where the loss does not fit it."""
+    named = preset(name)
+    return named if loss_type is None else dataclasses.replace(named, loss_type=loss_type)
+
+
+def _numbers_of(name: str) -> dict[str, Any]:
+    """The numbers of the loss that a preset sets: those that are not `LossConfig`'s defaults."""
+    loss, defaults = PRESETS[name].loss, LossConfig()
+    numbers = {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
+    return {key: number for key, number in numbers.items() if number != getattr(defaults, key)}
+
+
+def _portable(model: str) -> str:
+    """Directories inside the runs folder are written relative to it, so that a manifest fits every machine."""
+    path = Path(model)
+    if not path.is_dir():
+        return model  # of the hub
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name

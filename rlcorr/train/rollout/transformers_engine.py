@@ -1,0 +1,87 @@
+"""The engine that every platform has: Hugging Face's generate, on a copy of the weights."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.rollout.engine import Samples, left_padded, seeded
+
+
+class TransformersEngine:
+    """`generate` of transformers, with the weights in the engine's dtype. Slow, and the same everywhere."""
+
+    def __init__(self, config: RolloutConfig, lm: PreTrainedModel, stops: list[int]) -> None:
+        self._lm = copy.deepcopy(lm).to(getattr(torch, config.dtype)).eval()
+        self._config = config
+        self._stops = stops
+        if config.stale_lm_head:  # as in engines that hold a tied head twice
+            head: Any = self._lm.get_output_embeddings()
+            head.weight = torch.nn.Parameter(head.weight.detach().clone())
+
+    @property
+    def description(self) -> dict[str, Any]:
+        import transformers
+
+        return {"name": "transformers", "version": transformers.__version__, "dtype": self._config.dtype}
+
+    def generate(
+        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
+    ) -> Samples:
+        repeated = [prompt for prompt in prompts for _ in range(n)]
+        tokens, log_p = self._sample(repeated, max_tokens, sampling, seed)
+        chosen = log_p.gather(-1, tokens[..., None])[..., 0]
+        return _until_stop(tokens.tolist(), chosen.tolist(), self._stops)
+
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+        return self._sample(prompts, 1, sampling, seed=0)[1][:, 0]
+
+    @torch.no_grad()
+    def _sample(
+        self, prompts: list[list[int]], max_tokens: int, sampling: Sampling, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T) and the log-probs of every token, (B, T, V)."""
+        device = self._lm.device
+        ids, mask = left_padded(prompts, device)
+        raw = self._config.log_probs == "raw"
+        settings = GenerationConfig(
+            max_new_tokens=max_tokens,
+            pad_token_id=0,
+            eos_token_id=self._stops,
+            return_dict_in_generate=True,
+            output_logits=raw,
+            output_scores=not raw,
+            **_drawing(sampling),
+        )
+        with seeded(seed, device):
+            generate: Any = self._lm.generate
+            out = generate(ids, attention_mask=mask, generation_config=settings)
+        tokens = out.sequences[:, ids.shape[1] :]
+        return tokens, torch.stack(out.logits if raw else out.scores, 1).float().log_softmax(-1)
+
+    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        stale = self._config.stale_lm_head
+        sent = {name: tensor for name, tensor in weights if not (stale and name == "lm_head.weight")}
+        self._lm.load_state_dict(sent, strict=not stale)
+
+    def close(self) -> None: ...
+
+
+def _drawing(sampling: Sampling) -> dict[str, Any]:
+    if sampling.temperature == 0:
+        return {"do_sample": False, "temperature": None, "top_k": None}
+    return {
+        "do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p
+    }  # fmt: skip
+
+
+def _until_stop(tokens: list[list[int]], log_probs: list[list[float]], stops: list[int]) -> Samples:
+    lengths = [next((i + 1 for i, token in enumerate(row) if token in stops), len(row)) for row in tokens]
+    return Samples(
+        [row[:length] for row, length in zip(tokens, lengths, strict=True)],
+        [row[:length] for row, length in zip(log_probs, lengths, strict=True)],
+    )
