@@ -4,11 +4,12 @@ from rlcorr import TokenBatch, correct, preset
 result = correct(TokenBatch.from_log_probs(old, rollout, mask), preset("decoupled_token_is"))
 """
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.diagnostics import measure
 from rlcorr.presets import PRESETS, preset
 from rlcorr.report import describe, metrics
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 __all__ = [

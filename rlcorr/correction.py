@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlcorr.config import AppliesTo, CorrectionConfig, Divergence, RejectionRule, WeightLevel
+from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean, masked_sum, tally
 from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3, log_ratio, over_sequence, ratio
+from rlcorr.rules import AppliesTo, Divergence, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 PROBABILITY_FLOOR = 1e-6

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import (
     bound_weights,
     decide,
@@ -29,6 +29,7 @@ from rlcorr.correction import (
 from rlcorr.errors import UsageError
 from rlcorr.masked import moments, row_moments, shares, tally
 from rlcorr.ratios import excess, k3, log_ratio, ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
 
 Named = dict[str, Moments]

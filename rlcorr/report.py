@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlcorr.config import RULE_NAMES, CorrectionConfig
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import unknown
+from rlcorr.rules import RULE_NAMES
 from rlcorr.types import Measured
 
 PREFIX = "rollout_corr/"

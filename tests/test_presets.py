@@ -7,10 +7,11 @@ import pytest
 import torch
 from reference import GOLDEN, VERL, config
 
-from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping import from_yaml, to_skyrl, to_yaml
 from rlcorr.types import TokenBatch
 

@@ -15,11 +15,12 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, RejectionRule, WeightLevel, WeightMode
+from rlcorr.config import CorrectionConfig, WeightLevel, WeightMode
 from rlcorr.correction import log_bounds, log_weights, needed, passes, rule_statistic
 from rlcorr.errors import UsageError
 from rlcorr.masked import moments
 from rlcorr.ratios import excess, k3, log_ratio, ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 Number = TypeVar("Number", float, Tensor)

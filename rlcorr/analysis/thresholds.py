@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import log_weights, needed, rule_statistic
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 Side = Literal["upper", "lower", "band"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import (
     PROBABILITY_FLOOR,
     SIGNED_KL_FLOOR,
@@ -24,6 +24,7 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
 from rlcorr.ratios import over_sequence, ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 if TYPE_CHECKING:  # the story itself needs torch only, and the record comes with pyarrow

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import inside, log_weights, rule_statistic
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import decades, ratio_axis, span_of, token_axis
@@ -27,6 +27,7 @@ from rlcorr.figures.canvas import (
     moving_note,
     vertical_line,
 )
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 _BINS = 81  # odd, so that the middle bar holds ratio 1 and no bar mixes warm and cool

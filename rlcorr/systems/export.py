@@ -6,8 +6,9 @@ from typing import Any
 
 import yaml
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping import to_skyrl
 from rlcorr.systems.verl import to_verl
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from rlcorr.config import CorrectionConfig, RejectionRule, WeightLevel
+from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
+from rlcorr.rules import RejectionRule
 
 FIELDS = tuple(f.name for f in fields(CorrectionConfig))
 RULE_KEYS = ("rule", "lower", "upper")

@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, unknown
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping import known_keys, number
 
 KEYS = (

@@ -13,12 +13,13 @@ from reference import VERL, batch, config
 from torch import Tensor
 
 from rlcorr.analysis.sweep import Sweep, Swept, sweep_rule, sweep_weights
-from rlcorr.config import RULE_NAMES, CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct, rule_statistic
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
 from rlcorr.report import PREFIX, metrics
+from rlcorr.rules import RULE_NAMES, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 INF = math.inf

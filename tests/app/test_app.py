@@ -13,8 +13,8 @@ from app_pages import kinds, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, correct, measure, metrics, preset
-from rlcorr.config import RULE_NAMES
 from rlcorr.records import runs
+from rlcorr.rules import RULE_NAMES
 
 __all__ = ["one_scan", "root"]  # fixtures
 

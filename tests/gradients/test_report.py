@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, toy
@@ -17,6 +17,7 @@ from rlcorr.gradients import report as gradients
 from rlcorr.gradients.contributions import Reference, Sketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 WORLD = toy.world(4, 4)

@@ -53,6 +53,8 @@ TESTS = {
     "presets": ["presets"],
     "ratios": ["ratios"],
     "report": ["diagnostics"],
+    "rules": ["config"],
+    "validated": ["config"],
     "analysis.sweep": ["analysis/sweep"],
     "systems.mapping": ["systems/mapping"],
     "systems.verl": ["systems/verl"],

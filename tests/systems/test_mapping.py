@@ -12,19 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import GOLDEN, assert_same_weights, batch, row, rule, tensor, with_rules
 
-from rlcorr.config import (
-    RULE_NAMES,
-    SIGNED,
-    UNCLIPPED,
-    CorrectionConfig,
-    Denominator,
-    LossType,
-    RejectionRule,
-    WeightLevel,
-    WeightMode,
-)
+from rlcorr.config import UNCLIPPED, CorrectionConfig, Denominator, LossType, WeightLevel, WeightMode
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
+from rlcorr.rules import RULE_NAMES, SIGNED, RejectionRule
 from rlcorr.systems.mapping import from_dict, from_json, from_skyrl, from_yaml, to_dict, to_json, to_skyrl, to_yaml
 
 SKYRL = GOLDEN["skyrl-main"]

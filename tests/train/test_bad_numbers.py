@@ -13,10 +13,11 @@ from tiny import tiny_config
 from torch import Tensor
 
 from rlcorr.command.cli import main
-from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
+from rlcorr.rules import RejectionRule
 from rlcorr.train import session
 from rlcorr.train.config import AdvantageConfig, OptimConfig, RolloutConfig, Sampling, TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
