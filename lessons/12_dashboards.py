@@ -33,10 +33,11 @@ from rlcorr.figures.study import study_curves
 from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.gradients import toy
 from rlcorr.gradients.toy_sweep import small_world
+from rlcorr.metric_tables import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.records.study import outcomes, read_study
-from rlcorr.report import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS, describe
+from rlcorr.report import describe
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 

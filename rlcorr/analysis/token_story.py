@@ -16,8 +16,9 @@ from rlcorr.correction import (
     inside,
     log_bounds,
     log_weights,
-    needed,
+    old_log_probs,
     passes,
+    require,
     rule_statistic,
 )
 from rlcorr.errors import UsageError, unknown
@@ -100,7 +101,8 @@ def token_story(
 
     Raises `UsageError` where there is no such token, or no π_old.
     """
-    old_log_probs = needed(batch, config)
+    require(batch, config)
+    trainer = old_log_probs(batch)
     _check_place(batch, row, column)
     place, here = (0, column), slice(row, row + 1)
     one, of_row = batch.rows(here), result.rows(here)
@@ -108,7 +110,7 @@ def token_story(
     level = config.rollout_is
     log_w = torch.zeros_like(d) if level is None else log_weights(d, mask, level).expand_as(d)
     bounded = ratio(log_w) if level is None else bound_weights(log_w, config)
-    old, rollout = old_log_probs[row, column].double(), batch.rollout_log_probs[row, column].double()
+    old, rollout = trainer[row, column].double(), batch.rollout_log_probs[row, column].double()
     rejected = int(of_row.rejected_by[place])
     counted = batch.response_mask if config.denominator == "fixed" else result.keep_mask
     return TokenStory(
@@ -129,7 +131,7 @@ def token_story(
         rules=tuple(_rule_story(rule, one, d, column) for rule in config.rollout_rs),
         rejected_by=config.rollout_rs[rejected - 1].name if rejected else None,
         advantage=None if batch.advantages is None else float(batch.advantages[row, column]),
-        contribution=_contribution(batch, old_log_probs, result, config, loss or LossConfig(), row, column),
+        contribution=_contribution(batch, trainer, result, config, loss or LossConfig(), row, column),
         counted=int(counted.sum()),
     )
 

@@ -10,9 +10,10 @@ import torch
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
+from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import sketches_until
-from rlcorr.report import PREFIX, metrics
+from rlcorr.report import metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
 from rlcorr.train.config import OptimConfig, TrainConfig
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from rlcorr.analysis.sweep import Sweep, Swept, sweep_rule, sweep_weights
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import correct, rule_statistic
+from rlcorr.correction import blocks, correct, rule_statistic
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
+from rlcorr.metric_tables import PREFIX
 from rlcorr.ratios import log_ratio
-from rlcorr.report import PREFIX, metrics
+from rlcorr.report import metrics
 from rlcorr.rules import RULE_NAMES, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -351,7 +352,7 @@ def test_weights_agree_with_correct(level: str, mode: str) -> None:
 def test_more_than_one_block_of_rows() -> None:
     """300 rows of 1000 are two blocks of correct(), and two of the index."""
     given = noisy(300, 1000)
-    assert len(given.blocks()) == 2
+    assert len(blocks(given)) == 2
     for name in ("token_k3", "seq_mean_k1", "seq_max_k2_outward"):
         swept = RejectionRule.named(name, upper=1.02 if name == "seq_mean_k1" else 0.3)
         want = direct(given, correct(given, CorrectionConfig(rollout_rs=(swept,))), weights=False)

@@ -56,7 +56,9 @@ TESTS = {
     "rules": ["config"],
     "validated": ["config"],
     "analysis.sweep": ["analysis/sweep"],
-    "systems.mapping": ["systems/mapping"],
+    "records.runs": ["records/runs"],
+    "systems.keys": ["systems/keys"],
+    "systems.skyrl": ["systems/skyrl"],
     "systems.verl": ["systems/verl"],
 }
 

@@ -32,9 +32,10 @@ from rlcorr.correction import correct
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
+from rlcorr.metric_tables import PREFIX
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
-from rlcorr.report import PREFIX, metrics
+from rlcorr.report import metrics
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.verl import from_verl
 from rlcorr.types import Measured, TokenBatch

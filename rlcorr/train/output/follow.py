@@ -9,8 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from rlcorr.errors import UsageError
+from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
-from rlcorr.report import PREFIX
 from rlcorr.train.config import TrainConfig
 
 Write = Callable[[dict[str, float]], object]
