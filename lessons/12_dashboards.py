@@ -25,9 +25,9 @@ from exercises.lesson_12 import DASHBOARD, EARLY_WARNING, VERDICT
 from recorded import load
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, metrics, preset
+from rlcorr import CorrectionConfig, correct, evaluate, metrics, preset
 from rlcorr.analysis.triage import measured, tokens_of, triage
-from rlcorr.diagnostics import measure, measure_probabilities
+from rlcorr.diagnostics import measure_probabilities
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.study import study_curves
 from rlcorr.figures.training import PANELS, over_steps
@@ -59,7 +59,7 @@ four = TokenBatch.from_log_probs(p.log(), q.log(), torch.ones(1, 4))
 def report(batch, config=None):
     """Every metric by its name, without the prefix."""
     config = config or CorrectionConfig()
-    found = metrics(measure(batch, correct(batch, config), config)) | metrics(measure_probabilities(batch))
+    found = evaluate(batch, config)[1] | metrics(measure_probabilities(batch))
     return {key.removeprefix(PREFIX): value for key, value in found.items()}
 
 

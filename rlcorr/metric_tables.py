@@ -156,7 +156,8 @@ METRICS: dict[str, Metric] = {
         "effective sample size of the rows' mean weights, as a share of the rows", _SHARE,
         "below 0.5: half of the answers are paid for nothing"),
     "rollout_is_batch_norm_factor": Metric("norm_factor", mean, "mean w over the kept tokens (or rows)",
-        "what batch normalisation divided the weights by", "> 0", "far from 1: the step size would have changed by it"),
+        "what batch normalisation divided the weights by", "> 0", "far from 1: the step size would have changed by it",
+        verl="the mean over rejected tokens too, because it normalises before rejection"),
     # --- rejection, all rules together ---
     "rollout_rs_masked_fraction": Metric("rejected", mean, "1 − Σ keep / Σ mask", "share of the tokens rejected",
         _SHARE, "near 1: nothing is left; with a fixed denominator the step shrinks by this share"),

@@ -11,14 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference import CASES, VERL, batch, config, tensor
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, measure, metrics, preset
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, measure, metrics, preset
 from rlcorr.config import WeightLevel
 from rlcorr.correction import blocks
 from rlcorr.diagnostics import measure_probabilities, merge
 from rlcorr.errors import UsageError
 from rlcorr.metric_tables import METRICS, PREFIX
-from rlcorr.report import describe, means
-from rlcorr.types import Measured
 
 RULES = (
     RejectionRule.named("token_k1", lower=0.6, upper=1.7),
@@ -181,31 +179,6 @@ def test_pi_old_is_needed() -> None:
         measure(given.replace(old_log_probs=None), result, CorrectionConfig())
 
 
-# --- describe ---
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_key_of_a_report_is_described(name: str) -> None:
-    given = batch("identical")
-    given = given.replace(advantages=torch.ones_like(given.rollout_log_probs))
-    for key in evaluate(given, preset(name))[1]:
-        assert describe(key) == describe(key.removeprefix(PREFIX))
-        assert all(f"{part}: " in describe(key) for part in ("Formula", "Range", "Bad"))
-
-
-@pytest.mark.parametrize("key", METRICS)
-def test_a_description_has_the_meaning_and_the_formula(key: str) -> None:
-    assert METRICS[key].meaning in describe(key)
-    assert METRICS[key].formula in describe(key)
-    assert METRICS[key].range in describe(key)
-    assert METRICS[key].bad in describe(key)
-
-
-def test_unknown_metric_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"unknown metric 'k3_lk'\. Did you mean 'k3_kl'"):
-        describe("rollout_corr/k3_lk")
-
-
 # --- verl's numbers, where the definitions agree ---
 
 OFFPOLICY = sorted(VERL["offpolicy_metrics"]["identical"])
@@ -311,15 +284,6 @@ def test_probability_metrics(pairs: oracle.Pairs) -> None:
 def test_one_probability_has_no_correlation() -> None:
     one = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-2.0]]), torch.ones(1, 1))
     assert metrics(measure_probabilities(one))["training/rollout_actor_probs_pearson_corr"] == 0
-
-
-def test_a_report_tells_what_was_measured_and_no_more() -> None:
-    """Two values of d, 1 and 2: mean 3/2, mean d²/2 = 5/4, spread 1/2."""
-    rows = [[2.0, 3.0, 5.0, 1.0, 2.0], [2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, math.inf, -math.inf]]
-    two = Measured(("d", "zero", "never"), torch.tensor(rows))
-    told = {"tokens": 2, "kl": -1.5, "k2_kl": 1.25, "log_ratio_mean": 1.5, "log_ratio_std": 0.5}
-    assert metrics(two) == {PREFIX + key: value for key, value in told.items()}
-    assert means(two) == {"d": 1.5, "zero": 0}
 
 
 @pytest.mark.parametrize("reduce", ["", "seq_min_"])

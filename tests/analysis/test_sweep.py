@@ -15,11 +15,10 @@ from torch import Tensor
 from rlcorr.analysis.sweep import Sweep, Swept, sweep_rule, sweep_weights
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import blocks, correct, rule_statistic
-from rlcorr.diagnostics import measure
+from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
 from rlcorr.metric_tables import PREFIX
 from rlcorr.ratios import log_ratio
-from rlcorr.report import metrics
 from rlcorr.rules import RULE_NAMES, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -371,9 +370,7 @@ def test_names_mean_what_they_mean_in_the_report() -> None:
         )
     )
     settings = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2)
-    report = {
-        key.removeprefix(PREFIX): x for key, x in metrics(measure(given, correct(given, settings), settings)).items()
-    }
+    report = {key.removeprefix(PREFIX): x for key, x in evaluate(given, settings)[1].items()}
     got = sweep_weights(given, "token").at(1.2)
     for name in ("kept_fraction", "rollout_is_mean", "rollout_is_std", "rollout_is_eff_sample_size"):
         assert getattr(got, name) == pytest.approx(report[name])
@@ -385,7 +382,7 @@ def test_names_mean_what_they_mean_in_the_report() -> None:
     assert unbounded.kept_k3_kl == pytest.approx(report["k3_kl"])
     assert unbounded.kept_chi2 == pytest.approx(report["chi2_token"])
     ruled = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=1.2),))
-    report = {key.removeprefix(PREFIX): x for key, x in metrics(measure(given, correct(given, ruled), ruled)).items()}
+    report = {key.removeprefix(PREFIX): x for key, x in evaluate(given, ruled)[1].items()}
     got = sweep_rule(given, ruled.rollout_rs[0]).at(1.2)
     assert got.seq_kept_fraction == pytest.approx(1 - report["rollout_rs_seq_masked_fraction"])
     assert got.rollout_is_eff_sample_size == pytest.approx(report["trained_eff_sample_size"])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 import verl_peer
 
-from rlcorr import TokenBatch, correct, measure, metrics, preset
+from rlcorr import TokenBatch, evaluate, metrics, preset
 from rlcorr.compiled import correct_and_measure
 from rlcorr.correction import old_log_probs
 
@@ -69,7 +69,7 @@ def measure_all(allocator: str) -> None:
                 "verl": lambda given=given, mask=mask, options=options: verl_peer.verl_correction(
                     old_log_probs(given), given.rollout_log_probs, mask, **options
                 ),
-                "plain": lambda given=given, config=config: metrics(measure(given, correct(given, config), config)),
+                "plain": lambda given=given, config=config: evaluate(given, config)[1],
                 "compiled": lambda given=given, config=config: metrics(correct_and_measure(given, config)[1]),
             }
             rate = {label: positions / best(run, times) / 1e6 for label, run in runs.items()}
