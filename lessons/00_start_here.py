@@ -22,8 +22,7 @@ import torch
 from exercises.lesson_00 import ANSWER_RATIO, TRAINER_REWARD
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, metrics, preset
-from rlcorr.diagnostics import measure
+from rlcorr import CorrectionConfig, correct, evaluate, preset
 from rlcorr.figures import cells, correction
 from rlcorr.losses import reinforce
 from rlcorr.ratios import log_ratio, over_sequence, ratio
@@ -239,7 +238,7 @@ show("r = p/q", [float(ratio(result.log_ratio[row, t])) for t in shown], digits=
 picture(cells.ratio_density(batch))
 
 # %% [markdown]
-# How far apart are the two programs on a typical token? `metrics` reports it. Compare the first and the last recorded
+# How far apart are the two programs on a typical token? `evaluate` reports it. Compare the first and the last recorded
 # step of `kv_fp8_e5m2`, and the last one of `bf16`.
 
 # %%
@@ -249,7 +248,7 @@ _, quiet = load("bf16")
 
 def report(batch):
     config = CorrectionConfig()
-    return metrics(measure(batch, correct(batch, config), config))
+    return evaluate(batch, config)[1]
 
 
 reports = [report(early), report(batch), report(quiet)]

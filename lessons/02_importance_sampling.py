@@ -24,8 +24,7 @@ import torch
 from exercises.lesson_02 import EFFECTIVE_SHARE, LONGEST_ANSWER, SELF_NORMALISED
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, metrics
-from rlcorr.diagnostics import measure
+from rlcorr import CorrectionConfig, evaluate
 from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import resampled
@@ -200,7 +199,7 @@ typical = TokenBatch(
     old_log_probs=p[drawn].log(),
 )
 config = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
-reported = metrics(measure(typical, correct(typical, config), config))["rollout_corr/rollout_is_eff_sample_size"]
+reported = evaluate(typical, config)[1]["rollout_corr/rollout_is_eff_sample_size"]
 
 show("ESS of A, A, B, C", effective_share(w[drawn[0]]))
 show("as the library reports it", reported)

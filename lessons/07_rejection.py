@@ -27,7 +27,7 @@ from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.analysis.regions import TOKEN_METHODS, region
-from rlcorr.config import LossConfig, RejectionRule
+from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.figures.mismatch import acceptance
 from rlcorr.figures.study import study_curves
@@ -38,6 +38,7 @@ from rlcorr.objective import lr_factor, score_coefficients
 from rlcorr.ratios import k1, k2, k3, log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.study import course, outcomes, read_study
+from rlcorr.rules import RejectionRule
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 

@@ -25,12 +25,11 @@ from exercises.lesson_11 import TIGHTEST, TO_VERL, TOLERANCE
 from recorded import load
 from show import picture, show
 
-from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, metrics, preset
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
 from rlcorr.analysis.budget import ess_at_least, index, keep_at_least, over
 from rlcorr.analysis.regions import sequence_bounds
 from rlcorr.analysis.sweep import sweep_rule, sweep_weights
 from rlcorr.analysis.thresholds import at_threshold, usual_thresholds
-from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
 from rlcorr.figures import curves, gradients, thresholds
 from rlcorr.gradients.report import compare
@@ -116,7 +115,7 @@ show("b − aC =", str(gap))
 # ### Check 2, with numbers
 #
 # A curve over thresholds needs no new pass over the tokens. `sweep` sorts them once, and every point is a binary
-# search. It must agree with `correct` and `metrics`, which look at every token again. Here on a recorded step, in
+# search. It must agree with `evaluate`, which looks at every token again. Here on a recorded step, in
 # float64, for forty thresholds of a band on the geometric mean and of a cap on the product.
 
 
@@ -131,7 +130,7 @@ for config, ours, theirs in (
     points = usual_thresholds(batch, config, count=40)
     fast = getattr(over(index(batch, config), config, points), ours).tolist()
     moved = [at_threshold(config, t) for t in points]
-    slow = [metrics(measure(batch, correct(batch, each), each))[theirs] for each in moved]
+    slow = [evaluate(batch, each)[1][theirs] for each in moved]
     worst[ours] = max(abs(one - other) for one, other in zip(fast, slow, strict=True))
     show(f"{ours}, at 40 points", fast[0], "to", fast[-1], digits=3)
     assert worst[ours] < 1e-6

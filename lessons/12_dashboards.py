@@ -25,19 +25,20 @@ from exercises.lesson_12 import DASHBOARD, EARLY_WARNING, VERDICT
 from recorded import load
 from show import picture, show
 
-from rlcorr import CorrectionConfig, correct, metrics, preset
+from rlcorr import CorrectionConfig, correct, evaluate, metrics, preset
 from rlcorr.analysis.log_prob_pairs import measured, tokens_of
 from rlcorr.analysis.triage import triage
-from rlcorr.diagnostics import measure, measure_probabilities
+from rlcorr.diagnostics import measure_probabilities
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.study import study_curves
 from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.gradients import toy
 from rlcorr.gradients.toy import small_world
+from rlcorr.metric_tables import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.records.study import outcomes, read_study
-from rlcorr.report import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS, describe
+from rlcorr.report import describe
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
@@ -59,7 +60,7 @@ four = TokenBatch.from_log_probs(p.log(), q.log(), torch.ones(1, 4))
 def report(batch, config=None):
     """Every metric by its name, without the prefix."""
     config = config or CorrectionConfig()
-    found = metrics(measure(batch, correct(batch, config), config)) | metrics(measure_probabilities(batch))
+    found = evaluate(batch, config)[1] | metrics(measure_probabilities(batch))
     return {key.removeprefix(PREFIX): value for key, value in found.items()}
 
 

@@ -1,14 +1,17 @@
 """See, and tune, the correction of the gap between the policy that samples tokens and the policy that is trained.
 
-from rlcorr import TokenBatch, correct, preset
-result = correct(TokenBatch.from_log_probs(old, rollout, mask), preset("decoupled_token_is"))
+from rlcorr import TokenBatch, evaluate, preset
+result, numbers = evaluate(TokenBatch.from_log_probs(old, rollout, mask), preset("decoupled_token_is"))
 """
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
-from rlcorr.diagnostics import measure
+from rlcorr.diagnostics import evaluate, measure
 from rlcorr.presets import PRESETS, preset
 from rlcorr.report import describe, metrics
+from rlcorr.rules import RejectionRule
+from rlcorr.systems.skyrl import from_skyrl, to_skyrl
+from rlcorr.systems.verl import from_verl, to_verl
 from rlcorr.types import CorrectionResult, TokenBatch
 
 __all__ = [
@@ -19,7 +22,12 @@ __all__ = [
     "TokenBatch",
     "correct",
     "describe",
+    "evaluate",
+    "from_skyrl",
+    "from_verl",
     "measure",
     "metrics",
     "preset",
+    "to_skyrl",
+    "to_verl",
 ]

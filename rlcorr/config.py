@@ -1,18 +1,16 @@
-"""What can be chosen: rejection rules, corrections, losses. Every wrong value is refused at construction.
+"""What can be chosen besides rejection rules: corrections and losses. Every wrong value is refused at construction.
 
 r = π_old/π_rollout and d = log r, per token. In bypass mode π_θ stands in for π_old.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from rlcorr.errors import UsageError, unknown
+from rlcorr.rules import RejectionRule
+from rlcorr.validated import booleans, member, number, positive
 
-Level = Literal["token", "sequence"]
-Reduce = Literal["sum", "mean", "max", "min"]
-Divergence = Literal["k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "tv", "mult_error"]
-AppliesTo = Literal["all", "negative", "outward"]
 WeightLevel = Literal["token", "sequence", "geometric"]
 WeightMode = Literal["truncate", "mask"]
 LossType = Literal[
@@ -22,93 +20,11 @@ LossType = Literal[
 Denominator = Literal["fixed", "kept"]
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
-SIGNED: tuple[Divergence, ...] = ("k1", "prob_diff", "signed_kl")
-"""Divergences with a direction: they may have a bound on either side, the others only an upper one."""
 UNCLIPPED: tuple[LossType, ...] = ("reinforce", "gpg")
 """Losses without a ratio of their own, so that in bypass mode an importance weight does not correct twice."""
-
-
-@dataclass(frozen=True)
-class RejectionRule:
-    """Keep a token, or a whole sequence, only while a divergence stays inside its bounds.
-
-    k1          r itself; sum and mean give the product and the geometric mean of the ratios, min and max a veto
-    k2, k3      d²/2 and eᵈ − 1 − d
-    binary_kl   max(KL(P‖Q), KL(Q‖P)) of the coins "this token or another", P of π_old and Q of π_rollout (KPop)
-    prob_diff   π_old − π_rollout, in [−1, 1] (binary total variation, with its sign)
-    signed_kl   KL(Q‖P) of the same coins, with the sign of π_old − π_rollout
-    tv          |r − 1|, whose mean estimates twice the total variation
-    mult_error  e^|d| ≥ 1, the factor by which the two probabilities differ
-
-    k1, prob_diff and signed_kl take a lower bound, an upper bound, or both; the others only an upper one. Bounds
-    belong to the inside, and NaN is outside.
-    """
-
-    level: Level
-    divergence: Divergence
-    upper: float = math.inf
-    lower: float | None = None
-    reduce: Reduce | None = None
-    applies_to: AppliesTo = "all"
-    """all: every token; negative: tokens with A < 0; outward: tokens that the update moves away, d·A > 0."""
-
-    def __post_init__(self) -> None:
-        _member("level", self.level, Level)
-        _member("divergence", self.divergence, Divergence)
-        _member("applies_to", self.applies_to, AppliesTo)
-        if self.level == "sequence":
-            _member("reduce", self.reduce or "none", Reduce)
-        elif self.reduce is not None:
-            raise UsageError(f"a token rule reduces nothing: reduce must be None, got {self.reduce!r}.")
-        if self.reduce == "min" and self.divergence not in SIGNED:
-            raise UsageError(
-                f"{self.name}: the smallest {self.divergence} is no use; min goes with {', '.join(SIGNED)}."
-            )
-        self._check_bounds()
-
-    def _check_bounds(self) -> None:
-        name, lower, upper = self.name, self.lower, self.upper
-        if self.divergence not in SIGNED and lower is not None:
-            raise UsageError(f"{name} is a divergence ≥ 0 and takes only an upper bound; got lower={lower}.")
-        if lower is None and upper == math.inf:
-            raise UsageError(f"{name} has no bound: give lower, upper or both.")
-        if self.divergence in ("prob_diff", "signed_kl"):
-            _two_sided(name, lower, upper)
-        else:
-            _positive(name, lower, upper)
-        if self.divergence == "mult_error" and upper < 1:
-            raise UsageError(f"{name}: e^|d| is never below 1, so upper={upper} would reject everything.")
-
-    @property
-    def name(self) -> str:
-        """verl's spelling where verl has the rule: token_k1, seq_mean_k3, …"""
-        base = f"token_{self.divergence}" if self.level == "token" else f"seq_{self.reduce}_{self.divergence}"
-        return base if self.applies_to == "all" else f"{base}_{self.applies_to}"
-
-    @classmethod
-    def named(cls, name: str, *, upper: float = math.inf, lower: float | None = None) -> "RejectionRule":
-        """`RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001)`."""
-        if name not in RULE_NAMES:
-            raise unknown("rejection rule", name, RULE_NAMES)
-        level, divergence, reduce, applies_to = RULE_NAMES[name]
-        return cls(
-            level=level, divergence=divergence, reduce=reduce, applies_to=applies_to, lower=lower, upper=upper
-        )  # fmt: skip
-
-
-def _rule_names() -> dict[str, tuple[Level, Divergence, Reduce | None, AppliesTo]]:
-    found: dict[str, tuple[Level, Divergence, Reduce | None, AppliesTo]] = {}
-    reduces: tuple[Reduce | None, ...] = (None, *get_args(Reduce))
-    for applies_to in get_args(AppliesTo):
-        suffix = "" if applies_to == "all" else f"_{applies_to}"
-        for reduce in reduces:
-            for divergence in get_args(Divergence) if reduce != "min" else SIGNED:
-                base = f"seq_{reduce}_{divergence}" if reduce else f"token_{divergence}"
-                found[base + suffix] = ("sequence" if reduce else "token", divergence, reduce, applies_to)
-    return found
-
-
-RULE_NAMES = _rule_names()
+KL_ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+"""verl's names."""
+KL_ESTIMATORS = tuple(name + plus for plus in ("", "+") for name in ("k1", "abs", "k2", "k3", *KL_ALIASES))
 
 
 @dataclass(frozen=True)
@@ -139,12 +55,12 @@ class CorrectionConfig:
 
     def __post_init__(self) -> None:
         if self.rollout_is is not None:
-            _member("rollout_is", self.rollout_is, WeightLevel)
-        _member("rollout_is_mode", self.rollout_is_mode, WeightMode)
-        _member("loss_type", self.loss_type, LossType)
-        _member("denominator", self.denominator, Denominator)
-        _booleans(self, "rollout_is_batch_normalize", "bypass_mode")
-        _positive("rollout_is_threshold", self.rollout_is_threshold_lower, self.rollout_is_threshold)
+            member("rollout_is", self.rollout_is, WeightLevel)
+        member("rollout_is_mode", self.rollout_is_mode, WeightMode)
+        member("loss_type", self.loss_type, LossType)
+        member("denominator", self.denominator, Denominator)
+        booleans(self, "rollout_is_batch_normalize", "bypass_mode")
+        positive("rollout_is_threshold", self.rollout_is_threshold_lower, self.rollout_is_threshold)
         if not isinstance(self.rollout_rs, tuple) or not all(isinstance(r, RejectionRule) for r in self.rollout_rs):
             raise UsageError(f"rollout_rs must be a tuple of RejectionRule; got {self.rollout_rs!r}.")
         names = [rule.name for rule in self.rollout_rs]
@@ -165,7 +81,7 @@ class CorrectionConfig:
 
     def explain(self) -> str:
         """In plain words, what this configuration will do."""
-        return " ".join([_explain_weights(self), *map(_explain_rule, self.rollout_rs), _explain_loss(self)])
+        return " ".join([_explain_weights(self), *(rule.explain() for rule in self.rollout_rs), _explain_loss(self)])
 
     @property
     def needs_advantages(self) -> bool:
@@ -218,75 +134,25 @@ class LossConfig:
     rollout_kl_estimator_type: str = "k2"
 
     def __post_init__(self) -> None:
-        _member("loss_agg_mode", self.loss_agg_mode, Aggregation)
-        _booleans(self, "use_kl_loss", "use_rollout_kl_loss")
+        member("loss_agg_mode", self.loss_agg_mode, Aggregation)
+        booleans(self, "use_kl_loss", "use_rollout_kl_loss")
         for name in ("clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "rollout_kl_loss_coef", "ppo_kl_coef"):
-            _number(self, name, "≥ 0", lambda x: x >= 0)
+            number(self, name, "≥ 0", lambda x: x >= 0)
         for name in ("clip_ratio_c", "dppo_ratio_cap"):
-            _number(self, name, "> 1", lambda x: x > 1)
+            number(self, name, "> 1", lambda x: x > 1)
         for name in ("tau_pos", "tau_neg"):
-            _number(self, name, "> 0", lambda x: x > 0)
+            number(self, name, "> 0", lambda x: x > 0)
         for name in ("clip_cov_ratio", "kl_cov_ratio"):
-            _number(self, name, "between 0 and 1", lambda x: 0 <= x <= 1)
+            number(self, name, "between 0 and 1", lambda x: 0 <= x <= 1)
         if not self.clip_cov_lb <= self.clip_cov_ub:
             raise UsageError(f"clip_cov_lb {self.clip_cov_lb} is above clip_cov_ub {self.clip_cov_ub}.")
         if self.loss_scale_factor is not None:
-            _number(self, "loss_scale_factor", "> 0", lambda x: x > 0)
+            number(self, "loss_scale_factor", "> 0", lambda x: x > 0)
         for name in ("kl_loss_type", "rollout_kl_estimator_type"):
             if getattr(self, name) not in KL_ESTIMATORS:
                 raise unknown(name, str(getattr(self, name)), KL_ESTIMATORS)
         if self.use_rollout_kl_loss and self.rollout_kl_loss_coef == 0:
             raise UsageError("use_rollout_kl_loss does nothing with rollout_kl_loss_coef=0; give a positive number.")
-
-
-KL_ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
-"""verl's names."""
-KL_ESTIMATORS = tuple(name + plus for plus in ("", "+") for name in ("k1", "abs", "k2", "k3", *KL_ALIASES))
-
-
-def _member(name: str, got: Any, allowed: Any) -> None:
-    if got not in get_args(allowed):
-        raise unknown(name, str(got), get_args(allowed))
-
-
-def _booleans(config: Any, *names: str) -> None:
-    for name in names:
-        if not isinstance(getattr(config, name), bool):
-            raise UsageError(f"{name} must be True or False; got {getattr(config, name)!r}.")
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool)
-
-
-def _number(config: Any, name: str, allowed: str, test: Any) -> None:
-    got = getattr(config, name)
-    if not _is_number(got) or not test(got):
-        raise UsageError(f"{name} must be a number {allowed}; got {got!r}.")
-
-
-def _positive(name: str, lower: float | None, upper: float) -> None:
-    """Bounds on something positive: 0 < lower ≤ upper."""
-    for side, bound in (("lower", lower), ("upper", upper)):
-        if bound is None and side == "lower":
-            continue
-        if not _is_number(bound):
-            raise UsageError(f"{name}: the {side} bound must be a number; got {bound!r}.")
-        if not bound > 0:  # pyright: ignore[reportOptionalOperand]
-            raise UsageError(f"{name}: the {side} bound must be > 0; got {bound}.")
-    if lower is not None and lower > upper:
-        raise UsageError(f"{name}: lower bound {lower} is above upper bound {upper}.")
-
-
-def _two_sided(name: str, lower: float | None, upper: float) -> None:
-    """Bounds on a signed divergence: lower < 0 < upper."""
-    for side, bound, sign in (("lower", lower, -1), ("upper", upper, 1)):
-        if bound is None and side == "lower":
-            continue
-        if not _is_number(bound):
-            raise UsageError(f"{name}: the {side} bound must be a number; got {bound!r}.")
-        if not bound * sign > 0:  # pyright: ignore[reportOptionalOperand]
-            raise UsageError(f"{name}: the {side} bound must be {'<' if sign < 0 else '>'} 0; got {bound}.")
 
 
 def _explain_weights(config: CorrectionConfig) -> str:
@@ -309,45 +175,6 @@ def _explain_weights(config: CorrectionConfig) -> str:
 
 def _ratio(config: CorrectionConfig) -> str:
     return "π_θ/π_rollout" if config.bypass_mode else "π_old/π_rollout"
-
-
-_SUBJECT = {
-    "k1": "ratio",
-    "k2": "k2",
-    "k3": "k3",
-    "binary_kl": "two-sided binary KL",
-    "prob_diff": "π_old − π_rollout",
-    "signed_kl": "signed binary KL",
-    "tv": "|r − 1|",
-    "mult_error": "e^|log r|",
-}
-_RATIO = {
-    None: "ratio",
-    "sum": "product of the sequence's ratios",
-    "mean": "geometric mean of the sequence's ratios",
-    "max": "largest ratio of the sequence",
-    "min": "smallest ratio of the sequence",
-}
-_OVER = {
-    None: "",
-    "sum": "sum over the sequence of ",
-    "mean": "mean over the sequence of ",
-    "max": "largest ",
-    "min": "smallest ",
-}
-_SCOPE = {
-    "all": "",
-    "negative": "; tokens with an advantage ≥ 0 always stay",
-    "outward": "; tokens that the update moves back always stay",
-}
-
-
-def _explain_rule(rule: RejectionRule) -> str:
-    subject = _OVER[rule.reduce] + _SUBJECT[rule.divergence]
-    subject = _RATIO[rule.reduce] if rule.divergence == "k1" else subject
-    lower = "" if rule.lower is None else f"{rule.lower:g} ≤ "
-    upper = "" if rule.upper == math.inf else f" ≤ {rule.upper:g}"
-    return f"Rule {rule.name} keeps a {rule.level} while {lower}{subject}{upper}{_SCOPE[rule.applies_to]}."
 
 
 def _explain_loss(config: CorrectionConfig) -> str:

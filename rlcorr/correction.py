@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlcorr.config import AppliesTo, CorrectionConfig, Divergence, RejectionRule, WeightLevel
+from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean, masked_sum, tally
 from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3, log_ratio, over_sequence, ratio
+from rlcorr.rules import AppliesTo, Divergence, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 PROBABILITY_FLOOR = 1e-6
@@ -24,45 +25,111 @@ SIGNED_KL_FLOOR = 1e-8
 
 
 def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
-    """Weights and kept tokens for this batch. Raises `UsageError` if π_old, or advantages a rule asks for, are missing.
+    """What is done about π_old ≠ π_rollout: a weight for every token, and which tokens are kept. All results (B, T).
 
-    Nothing carries a gradient.
+    log_ratio    d = log π_old − log π_rollout, 0 on padding; at least float32
+    weights      w = eˣ, x = d_t, Σ_t d_t or mean_t d_t (`rollout_is` token, sequence, geometric), truncated to the
+                 bounds or 0 outside them, then divided by its mean over what is kept if that is asked for; 1 on every
+                 token where `rollout_is` is None, 0 on padding
+    keep_mask    real tokens whose statistics lie inside the bounds of every rule in `rollout_rs`
+    rejected_by  0, or the number k ≥ 1 of the first rule that objected
+
+    Ratios are clamped to e^±20. Nothing carries a gradient, and the response mask is not changed. Raises `UsageError`
+    without old_log_probs, or without advantages where a rule asks for their sign. The weights are truncated importance
+    sampling (Yao et al., 2025, fengyao.notion.site/off-policy-rl) or IcePop (arXiv:2510.18855); the rules follow verl's
+    rollout correction.
+
+    >>> old, rollout = torch.tensor([[0.6, 0.4, 0.8]]).log(), torch.tensor([[0.5, 0.8, 0.2]]).log()
+    >>> batch = TokenBatch.from_log_probs(old, rollout, torch.tensor([[1, 1, 1]]))
+    >>> rule = RejectionRule.named("token_k1", upper=3.0)
+    >>> result = correct(batch, CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0, rollout_rs=(rule,)))
+    >>> [round(w, 2) for w in result.weights[0].tolist()]  # ratios 1.2, 0.5 and 4
+    [1.2, 0.5, 2.0]
+    >>> result.keep_mask[0].tolist(), result.rejected_by[0].tolist()
+    ([True, True, False], [0, 0, 1])
     """
-    needed(batch, config)
-    parts = [correct_block(batch.rows(rows), config) for rows in batch.blocks()]
+    require(batch, config)
+    parts = [correct_block(batch.rows(rows), config) for rows in blocks(batch)]
     return normalise(joined(parts), config)
 
 
+def blocks(batch: TokenBatch) -> list[slice]:
+    """Rows in groups of about a quarter of a million tokens (a CPU): what is computed on one stays in the cache.
+
+    >>> mask = torch.ones(3, 1 << 17, dtype=torch.bool)
+    >>> blocks(TokenBatch(mask, torch.zeros(mask.shape)))
+    [slice(0, 2, None), slice(2, 4, None)]
+    """
+    rows, columns = batch.response_mask.shape
+    tokens = 1 << 18 if batch.response_mask.device.type == "cpu" else 1 << 22
+    step = max(tokens // max(columns, 1), 1)
+    return [slice(start, start + step) for start in range(0, max(rows, 1), step)]
+
+
 def correct_block(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
-    """Everything but batch normalisation, which needs all rows."""
+    """`correct` without batch normalisation, which needs all rows.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
+    >>> correct_block(batch, CorrectionConfig()).log_ratio.tolist()
+    [[0.0, 1.0]]
+    """
     d, weights, by = decide(batch, config)
     return CorrectionResult(d, weights, batch.response_mask & (by == 0), by.to(torch.int8))
 
 
 def decide(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-ratio, weights before normalisation, and the number of the rule that rejects (0: none), as float32.
+    """Log-ratio, weights before normalisation, and the number of the rule that rejects (0: none), as float32; (B, T).
 
-    A float, and no mask yet: the compiler that fuses this is ten times slower at writing bools.
+    The rule's number is a float, and there is no mask yet: the compiler that fuses this is ten times slower at writing
+    bools.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
+    >>> _, _, rejected_by = decide(batch, CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=2.0),)))
+    >>> rejected_by.tolist()
+    [[0.0, 1.0]]
     """
-    d = log_ratio(needed(batch, config), batch.rollout_log_probs, batch.response_mask).detach()
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     return d, importance_weights(d, batch.response_mask, config), reject(batch, d, config.rollout_rs)
 
 
 def joined(parts: list[CorrectionResult]) -> CorrectionResult:
-    """The results of several groups of rows as one."""
+    """The results of several groups of rows as one.
+
+    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 3, 5), torch.ones(3, 5))
+    >>> parts = [correct_block(batch.rows(rows), CorrectionConfig()) for rows in (slice(0, 1), slice(1, 3))]
+    >>> joined(parts).weights.shape
+    torch.Size([3, 5])
+    """
     if len(parts) == 1:
         return parts[0]
     names = ("log_ratio", "weights", "keep_mask", "rejected_by")
     return CorrectionResult(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
-def needed(batch: TokenBatch, config: CorrectionConfig) -> Tensor:
-    """π_old's log-probs, once everything is there that the configuration needs."""
-    if batch.old_log_probs is None:
-        raise UsageError("the correction needs old_log_probs; the batch has only rollout_log_probs.")
+def require(batch: TokenBatch, config: CorrectionConfig) -> None:
+    """Raise `UsageError` unless the batch holds everything that the configuration reads.
+
+    >>> rule = RejectionRule.named("token_k1_negative", upper=2.0)
+    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
+    >>> require(batch, CorrectionConfig())
+    >>> require(batch, CorrectionConfig(rollout_rs=(rule,)))
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: token_k1_negative asks for the sign of the advantage; the batch has no advantages.
+    """
+    old_log_probs(batch)
     if config.needs_advantages and batch.advantages is None:
         names = ", ".join(rule.name for rule in config.rollout_rs if rule.applies_to != "all")
         raise UsageError(f"{names} asks for the sign of the advantage; the batch has no advantages.")
+
+
+def old_log_probs(batch: TokenBatch) -> Tensor:
+    """log π_old, (B, T). Raises `UsageError` where the batch has none.
+
+    >>> old_log_probs(TokenBatch.from_log_probs(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2))).tolist()
+    [[0.0, 0.0]]
+    """
+    if batch.old_log_probs is None:
+        raise UsageError("the correction needs old_log_probs; the batch has only rollout_log_probs.")
     return batch.old_log_probs
 
 

@@ -8,9 +8,9 @@ class UsageError(Exception):
     """A wrong name, value or file: the message says what was got and what is allowed."""
 
 
-def unknown(kind: str, got: str, names: Iterable[str]) -> UsageError:
+def unknown(kind: str, got: str, allowed: Iterable[str]) -> UsageError:
     """The error for a name that does not exist: what was got, the nearest, and what exists."""
-    names = sorted(names)
+    names = sorted(allowed)
     nearest = difflib.get_close_matches(got, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(names) or 'none'}.")

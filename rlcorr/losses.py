@@ -61,8 +61,8 @@ def geo_mean(
     sequence (geometric-mean policy optimisation, arXiv:2507.20673)."""
     d, sign = log_probs - old_log_probs, torch.sign(advantages)
     clipped = sign * torch.minimum(sign * d, sign * d.clamp(-low, high))
-    each = -masked_mean(advantages, keep, -1) * ratio(masked_mean(clipped, keep, -1))
-    return each[:, None].expand_as(log_probs)
+    per_sequence = -masked_mean(advantages, keep, -1) * ratio(masked_mean(clipped, keep, -1))
+    return per_sequence[:, None].expand_as(log_probs)
 
 
 def dppo(

@@ -34,19 +34,23 @@ def masked_min(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     return -masked_max(-x, mask, dim)
 
 
-def moments(x: Tensor, mask: Tensor, parts: str = "sum squares extremes") -> Moments:
-    """Count, Σx, Σx², min and max over the last dimension: (B, T) → (B,), (B,) → scalars.
+def moments(x: Tensor, mask: Tensor, *, squares: bool = True, extremes: bool = True) -> Moments:
+    """Count, Σx, Σx², min and max over the last dimension: (B, T) → (B,), (B,) → ().
 
-    Only the `parts` that somebody reads are computed: the others are 0, and ±inf for the extremes. That is also what
-    an empty selection has, and what changes nothing when moments merge.
+    Without `squares` or `extremes` these are not computed: they are 0, and inf and −inf for the extremes. That is also
+    what an empty selection has, and what changes nothing when moments merge.
+
+    >>> one_row = moments(torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]]))
+    >>> [x.item() for x in (one_row.count, one_row.total, one_row.squares, one_row.low, one_row.high)]
+    [2.0, 3.0, 5.0, 1.0, 2.0]
     """
-    kept, count = torch.where(mask, x, 0), tally(mask)
+    selected, count = torch.where(mask, x, 0), tally(mask)
     edge = torch.full_like(count, torch.inf)
-    extremes = "extremes" in parts and x.shape[-1] > 0
+    extremes = extremes and x.shape[-1] > 0
     return Moments(
         count=count,
-        total=kept.sum(-1) if "sum" in parts else torch.zeros_like(count),
-        squares=kept.square().sum(-1) if "squares" in parts else torch.zeros_like(count),
+        total=selected.sum(-1),
+        squares=selected.square().sum(-1) if squares else torch.zeros_like(count),
         low=torch.where(mask, x, torch.inf).amin(-1) if extremes else edge,
         high=torch.where(mask, x, -torch.inf).amax(-1) if extremes else -edge,
     )

@@ -11,6 +11,7 @@ from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
 from rlcorr.masked import masked_mean, masked_sum, moments, shares, tally
+from rlcorr.quantities import Quantity
 from rlcorr.ratios import ratio
 from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
 
@@ -36,21 +37,21 @@ def policy_loss(
     `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the loss of the
     whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only.
     """
-    found = _loss(log_probs, batch, result, correction, loss, tokens, sequences, generator)
-    mask, keep, pg = batch.response_mask, found.keep, found.pg.detach()
-    measured = _measured(found.log_probs.detach(), found.old, found.advantages, keep, correction.loss_type, loss)
+    parts = _loss(log_probs, batch, result, correction, loss, tokens, sequences, generator)
+    mask, keep, pg = batch.response_mask, parts.keep, parts.pg.detach()
+    measured = _measured(parts.log_probs.detach(), parts.old, parts.advantages, keep, correction.loss_type, loss)
     counted = mask if correction.denominator == "fixed" else keep
     share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
     measured["actor/pg_loss"] = _one(pg, share)
     if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
         share = (counted.any(-1).sum() / max(sequences, 1)).to(pg)
     measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
-    if found.kl is not None:
-        measured["actor/kl_loss"] = moments(found.kl.detach(), keep, "sum").pooled()
-    if found.rollout_kl is not None:
-        per_sequence = masked_mean(found.rollout_kl.detach(), keep, -1)
-        measured["rollout_kl"] = moments(per_sequence, keep.any(-1), "sum").double()
-    return found.value, Measured.of(measured)
+    if parts.kl is not None:
+        measured["actor/kl_loss"] = moments(parts.kl.detach(), keep, squares=False, extremes=False).pooled()
+    if parts.rollout_kl is not None:
+        per_sequence = masked_mean(parts.rollout_kl.detach(), keep, -1)
+        measured["rollout_kl"] = moments(per_sequence, keep.any(-1), squares=False, extremes=False).double()
+    return parts.value, Measured.of(measured)
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ def score_coefficients(
 ) -> Tensor:
     """c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens: what every loss comes down to. Arguments: `policy_loss`."""
     leaf = log_probs.detach().requires_grad_()
-    found = _loss(leaf, batch, result, correction, loss, tokens, sequences, None)
-    return -torch.autograd.grad(found.value, leaf)[0]
+    parts = _loss(leaf, batch, result, correction, loss, tokens, sequences, None)
+    return -torch.autograd.grad(parts.value, leaf)[0]
 
 
 def neutral(x: Tensor, keep: Tensor) -> Tensor:
@@ -194,12 +195,12 @@ def aggregate(
     if mode in ("token-mean", "token-sum"):
         total = masked_sum(loss, keep)
         return total if mode == "token-sum" else total / _at_least_one(counted.sum() if tokens is None else tokens)
-    each = masked_sum(loss, keep, -1)
+    rows = masked_sum(loss, keep, -1)
     if mode == "seq-mean-token-mean":
-        each = each / tally(counted).clamp(min=1)
+        rows = rows / tally(counted).clamp(min=1)
     if mode == "seq-mean-token-sum-norm":
-        each = each / (max(loss.shape[-1], 1) if scale is None else scale)
-    return each.sum() / _at_least_one(counted.any(-1).sum() if sequences is None else sequences)
+        rows = rows / (max(loss.shape[-1], 1) if scale is None else scale)
+    return rows.sum() / _at_least_one(counted.any(-1).sum() if sequences is None else sequences)
 
 
 def _at_least_one(count: Tensor | float) -> Tensor | float:
@@ -220,28 +221,28 @@ def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: Lo
 
 def _measured(
     log_probs: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, loss_type: LossType, loss: LossConfig
-) -> dict[str, Moments]:
+) -> dict[Quantity, Moments]:
     """verl's `actor/` metrics over the kept tokens: how far π_θ has moved, and where the loss's own clip binds."""
     d = log_probs - old
-    found = {"actor/ppo_kl": moments(-d, keep, "sum").pooled()}
+    measured: dict[Quantity, Moments] = {"actor/ppo_kl": moments(-d, keep, squares=False, extremes=False).pooled()}
     low, high = loss.clip_ratio_low, loss.clip_ratio_high
     up, down = advantages > 0, advantages < 0
     if loss_type in ("ppo_clip", "dual_clip", "gspo", "clip_cov"):
         rho = ratio(masked_mean(d, keep, -1)[:, None] if loss_type == "gspo" else d)
-        found["actor/pg_clipfrac"] = shares((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
+        measured["actor/pg_clipfrac"] = shares((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
         if loss_type == "dual_clip":
-            found["actor/pg_clipfrac_lower"] = shares(down & (rho > loss.clip_ratio_c), keep).pooled()
+            measured["actor/pg_clipfrac_lower"] = shares(down & (rho > loss.clip_ratio_c), keep).pooled()
     elif loss_type == "cispo":
         rho = ratio(d)
-        found["actor/pg_clipfrac"] = shares((rho > 1 + high) | (rho < 1 - low), keep).pooled()
+        measured["actor/pg_clipfrac"] = shares((rho > 1 + high) | (rho < 1 - low), keep).pooled()
     elif loss_type == "geo_mean":
         beyond = (d > high) | (d < -low)
-        found["actor/pg_clipfrac"] = shares(up & beyond, keep).pooled()
-        found["actor/pg_clipfrac_lower"] = shares(down & beyond, keep).pooled()
+        measured["actor/pg_clipfrac"] = shares(up & beyond, keep).pooled()
+        measured["actor/pg_clipfrac_lower"] = shares(down & beyond, keep).pooled()
     elif loss_type in ("dppo_tv", "dppo_kl"):
         outside = ~losses.dppo_inside(loss_type, log_probs, old, advantages, low=low, high=high)
-        found["actor/pg_clipfrac"] = shares(outside, keep).pooled()
-    return found
+        measured["actor/pg_clipfrac"] = shares(outside, keep).pooled()
+    return measured
 
 
 def _one(part: Tensor, share: Tensor) -> Moments:

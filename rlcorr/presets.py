@@ -8,8 +8,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import unknown
+from rlcorr.rules import RejectionRule
 
 
 @dataclass(frozen=True)

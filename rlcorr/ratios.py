@@ -9,8 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from rlcorr.config import Reduce
 from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum
+from rlcorr.rules import Reduce
 
 SAFETY_BOUND = 20.0
 """Log-ratios are clamped to ±20 before exp: e²⁰ ≈ 4.9e8 is far beyond every threshold and still squares to a float."""

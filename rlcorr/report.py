@@ -1,351 +1,89 @@
-"""The metrics by name: `metrics` turns measured moments into numbers, `describe` says what a number means.
+"""The metrics of a correction: `metrics` turns measured moments into numbers, `describe` says what a number means.
 
-Keys are verl's under `rollout_corr/`; `skyrl_metrics` gives SkyRL's names. Means "per sequence" are over the sequences
-that have tokens.
+Names are verl's under `rollout_corr/` where verl has the metric. Some of verl's numbers of these names are others:
+of rules of k1 verl measures −log r and we log r, which turns signs, extremes and sides around; of sequence weights its
+`rollout_is_max` and `rollout_is_min` are from before the bounds. `describe` says so for each of them. Besides, verl
+counts rows without tokens in means over sequences, clamps log-ratios to ±20 before it sums k1 but not in `k3_kl`, and
+measures bfloat16 in bfloat16.
 """
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import TypeVar
 
-from rlcorr.config import RULE_NAMES, CorrectionConfig
 from rlcorr.errors import unknown
-from rlcorr.types import Measured
+from rlcorr.metric_tables import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS, Metric
+from rlcorr.quantities import RuleQuantity
+from rlcorr.rules import RULE_NAMES
+from rlcorr.summaries import Numbers
+from rlcorr.types import Measured, RuleMoment
 
-PREFIX = "rollout_corr/"
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Moments on the host."""
-
-    count: float
-    total: float
-    squares: float
-    low: float
-    high: float
-
-
-# --- reading moments: 0 where nothing was measured ---
-
-
-def mean(m: Numbers) -> float:
-    return m.total / m.count if m.count else 0.0
-
-
-def half_square(m: Numbers) -> float:
-    return m.squares / m.count / 2 if m.count else 0.0
-
-
-def std(m: Numbers) -> float:
-    """Population standard deviation."""
-    return math.sqrt(max(m.squares / m.count - mean(m) ** 2, 0.0)) if m.count else 0.0
-
-
-def sample_std(m: Numbers) -> float:
-    """With n − 1 in the denominator; 0 for one value."""
-    return std(m) * math.sqrt(m.count / (m.count - 1)) if m.count > 1 else 0.0
-
-
-def largest(m: Numbers) -> float:
-    return m.high if m.count else 0.0
-
-
-def smallest(m: Numbers) -> float:
-    return m.low if m.count else 0.0
-
-
-def chi2(excess: Numbers) -> float:
-    """mean(r²) − 1 from the moments of e = r − 1: mean(2e + e²)."""
-    return (2 * excess.total + excess.squares) / excess.count if excess.count else 0.0
-
-
-def effective_share(m: Numbers) -> float:
-    """(Σw)²/(n Σw²) ∈ [0, 1]; 0 where every weight is 0 (Kish, 1965)."""
-    return effective_trained(m, m)
-
-
-def effective_trained(trained: Numbers, every: Numbers) -> float:
-    """The same, of the weights that are trained on, as a share of every token."""
-    return trained.total**2 / (every.count * trained.squares) if trained.squares else 0.0
-
-
-def correlation(p: Numbers, q: Numbers, both: Numbers) -> float:
-    """Pearson's r from the variances of p, q and p + q."""
-    scale = std(p) * std(q)
-    return (std(both) ** 2 - std(p) ** 2 - std(q) ** 2) / (2 * scale) if scale else 0.0
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One number of the report: which moments it reads, how, and what it means."""
-
-    of: str  # names of moments, separated by spaces
-    read: Callable[..., float]
-    formula: str
-    meaning: str
-    range: str
-    bad: str
-
-
-_REAL, _POSITIVE, _SHARE, _RATIO = "any real number", "≥ 0", "0 to 1", "> 0, 1 where the policies agree"
-_EMPTY = "0: there was nothing to train on"
-_DRIFT = "growing over steps: the engine and the trainer drift apart"
-_TAIL = "far above the mean: a few tokens decide the gradient"
-
-METRICS: dict[str, Metric] = {
-    # --- the batch ---
-    "tokens": Metric("d", lambda m: m.count, "Σ mask", "response tokens measured", _POSITIVE, _EMPTY),
-    "sequences": Metric("seq_excess", lambda m: m.count, "rows with a token", "sequences measured", _POSITIVE, _EMPTY),
-    "kept_fraction": Metric(
-        "kept", mean, "Σ keep / Σ mask", "share of the response tokens that no rule rejected", _SHARE,
-        "near 0: the rules leave nothing to learn from",
-    ),
-    # --- how far the policies are apart ---
-    "kl": Metric("d", lambda m: -mean(m), "mean(−d)", "k1 estimate of KL(π_rollout‖π_old)", _REAL, _DRIFT),
-    "k2_kl": Metric(
-        "d", half_square, "mean(d²)/2",
-        "k2 estimate of the same divergence, biased, with little noise", _POSITIVE, _DRIFT,
-    ),
-    "k3_kl": Metric(
-        "k3", mean, "mean(eᵈ − 1 − d)", "k3 estimate of the same divergence, unbiased, never negative", _POSITIVE,
-        "above 1e-3 in bf16 or above 1e-2 anywhere: look for a cause before tuning a threshold",
-    ),
-    "log_ratio_mean": Metric("d", mean, "mean d", "mean of d = log π_old − log π_rollout", _REAL, _DRIFT),
-    "log_ratio_std": Metric("d", std, "std d", "spread of the log-ratios", _POSITIVE, _DRIFT),
-    "abs_log_ratio": Metric("abs_d", mean, "mean |d|", "distance of the two log-probs on a typical token", _POSITIVE,
-        "above 0.03: more than rounding in bf16 explains"),
-    "abs_log_ratio_std": Metric("abs_d", std, "std |d|", "spread of that distance", _POSITIVE, _TAIL),
-    "abs_log_ratio_max": Metric("abs_d", largest, "max |d|", "the worst token", _POSITIVE, _TAIL),
-    "abs_log_ratio_min": Metric("abs_d", smallest, "min |d|", "the best token", _POSITIVE,
-        "well above 0: a constant offset, such as a temperature that only one side applies"),
-    "is_ratio_mean": Metric("ratio", mean, "mean r", "mean token ratio, unbounded", _RATIO,
-        "far from 1 although E[r] = 1: tokens that the engine never samples carry weight"),
-    "is_ratio_std": Metric("ratio_excess", std, "std r", "spread of the token ratios", _POSITIVE, _TAIL),
-    "is_ratio_max": Metric("ratio", largest, "max r", "largest token ratio", _RATIO, _TAIL),
-    "is_ratio_min": Metric("ratio", smallest, "min r", "smallest token ratio", _RATIO,
-        "near 0: the trainer finds a sampled token all but impossible"),
-    "ratio_eff_sample_size": Metric("ratio", effective_share, "(Σr)²/(n Σr²)",
-        "share of the tokens left if every ratio were used unbounded", _SHARE, "below 0.5: bounds are needed"),
-    "chi2_token": Metric("ratio_excess", chi2, "mean(r²) − 1", "χ² divergence of the token ratios",
-        "≥ −1; below 0 is noise", "above 1: the variance of unbounded token weights doubles"),
-    "chi2_seq": Metric("seq_excess", chi2, "mean((Π r)²) − 1", "χ² divergence of the sequence ratios",
-        "≥ −1; below 0 is noise", "above 1: sequence weights are mostly noise"),
-    "training_log_ppl": Metric("seq_training_log_ppl", mean, "mean over rows of −mean log π_old",
-        "log-perplexity under the trainer", _REAL, "falling to 0: the policy has collapsed"),
-    "rollout_log_ppl": Metric("seq_rollout_log_ppl", mean, "mean over rows of −mean log π_rollout",
-        "log-perplexity under the engine", _REAL, "falling to 0: the policy has collapsed"),
-    "training_ppl": Metric("seq_training_ppl", mean, "mean over rows of exp(−mean log π_old)",
-        "perplexity under the trainer", "≥ 1", "much larger than rollout_ppl: the trainer does not know these tokens"),
-    "rollout_ppl": Metric("seq_rollout_ppl", mean, "mean over rows of exp(−mean log π_rollout)",
-        "perplexity under the engine", "≥ 1", "1: greedy or collapsed sampling"),
-    "log_ppl_diff": Metric("seq_log_ppl_diff", mean, "mean over rows of −mean d",
-        "log-perplexity, trainer minus engine", _REAL, _DRIFT),
-    "log_ppl_abs_diff": Metric("seq_log_ppl_abs_diff", mean, "mean over rows of |mean d|", "size of that difference",
-        _POSITIVE, _DRIFT),
-    "log_ppl_diff_max": Metric("seq_log_ppl_diff", largest, "max over rows of −mean d",
-        "the row that the trainer likes least", _REAL, "large: look at this row's text"),
-    "log_ppl_diff_min": Metric("seq_log_ppl_diff", smallest, "min over rows of −mean d",
-        "the row that the trainer likes most", _REAL, "very negative: look at this row's text"),
-    "ppl_ratio": Metric("seq_ppl_ratio", mean, "mean over rows of exp(−mean d)", "perplexity, trainer over engine",
-        _RATIO, _DRIFT),
-    # --- importance weights, before batch normalisation ---
-    "rollout_is_mean": Metric("weight", mean, "mean w", "mean weight over tokens", "≥ 0",
-        "far from 1: the bounds bias the gradient, or its scale is wrong"),
-    "rollout_is_std": Metric("weight_excess", std, "std w", "spread of the weights", _POSITIVE, _TAIL),
-    "rollout_is_max": Metric("weight", largest, "max w", "largest weight, after the bounds", "≥ 0", _TAIL),
-    "rollout_is_min": Metric("weight", smallest, "min w", "smallest weight, after the bounds", "≥ 0",
-        "0 with masking: tokens that teach nothing"),
-    "rollout_is_eff_sample_size": Metric("weight", effective_share, "(Σw)²/(n Σw²)",
-        "share of the tokens that still carry information", _SHARE, "below 0.5: half of the batch is paid for nothing"),
-    "rollout_is_raw_mean": Metric("raw_weight", mean, "mean w before bounds", "mean weight, unbounded",
-        _RATIO, "far from rollout_is_mean: the bounds do much"),
-    "rollout_is_raw_std": Metric("raw_weight_excess", std, "std w before bounds", "spread of the weights, unbounded",
-        _POSITIVE, _TAIL),
-    "rollout_is_raw_max": Metric("raw_weight", largest, "max w before bounds",
-        "largest weight, unbounded (verl's rollout_is_max for sequence weights)", _RATIO, _TAIL),
-    "rollout_is_raw_min": Metric("raw_weight", smallest, "min w before bounds",
-        "smallest weight, unbounded (verl's rollout_is_min for sequence weights)", _RATIO,
-        "near 0: the trainer finds what was sampled all but impossible"),
-    "rollout_is_raw_eff_sample_size": Metric("raw_weight", effective_share, "(Σw)²/(n Σw²) before bounds",
-        "effective share without the bounds", _SHARE, "near 0: unbounded weights would train on a handful of tokens"),
-    "rollout_is_ratio_fraction_high": Metric("weight_high", mean, "share of raw w > upper",
-        "tokens, or sequences for sequence weights, above the upper bound", _SHARE,
-        "above 0.05: the bound biases more than the tail"),
-    "rollout_is_ratio_fraction_low": Metric("weight_low", mean, "share of raw w < lower (1/upper if there is none)",
-        "tokens, or sequences for sequence weights, below the lower bound", _SHARE,
-        "above 0.05: the bound biases more than the tail"),
-    "rollout_is_oob_ratio": Metric("outside", mean, "Σ [raw w outside the configured bounds] / Σ mask",
-        "share of the tokens whose weight a bound changed", _SHARE, "above 0.05: the bounds decide, not the ratios"),
-    "rollout_is_seq_mean": Metric("seq_weight", mean, "mean over rows of mean w", "mean weight, one vote per row",
-        "≥ 0", "far from rollout_is_mean: long rows have other weights than short ones"),
-    "rollout_is_seq_std": Metric("seq_weight", sample_std, "sample std over rows of mean w",
-        "spread between rows", _POSITIVE, "large: some rows count much more than others"),
-    "rollout_is_seq_max": Metric("seq_weight", largest, "max over rows of mean w", "heaviest row", "≥ 0", _TAIL),
-    "rollout_is_seq_min": Metric("seq_weight", smallest, "min over rows of mean w", "lightest row", "≥ 0",
-        "0: a row that teaches nothing"),
-    "rollout_is_seq_max_deviation": Metric("seq_weight_deviation", largest, "max over rows of |mean w − 1|",
-        "row furthest from 1", _POSITIVE, _TAIL),
-    "rollout_is_seq_fraction_high": Metric("seq_raw_high", mean, "share of rows with mean raw w > upper",
-        "rows above the upper bound", _SHARE, "above 0.05: whole answers are over-weighted"),
-    "rollout_is_seq_fraction_low": Metric("seq_raw_low", mean, "share of rows with mean raw w < lower (1/upper)",
-        "rows below the lower bound", _SHARE, "above 0.05: whole answers are under-weighted"),
-    "rollout_is_seq_eff_sample_size": Metric("seq_weight", effective_share, "(Σv)²/(n Σv²), v the mean weight of a row",
-        "share of the sequences that still carry information", _SHARE,
-        "below 0.5: half of the answers are paid for nothing"),
-    "rollout_is_batch_norm_factor": Metric("norm_factor", mean, "mean w over the kept tokens (or rows)",
-        "what batch normalisation divided the weights by", "> 0", "far from 1: the step size would have changed by it"),
-    # --- rejection, all rules together ---
-    "rollout_rs_masked_fraction": Metric("rejected", mean, "1 − Σ keep / Σ mask", "share of the tokens rejected",
-        _SHARE, "near 1: nothing is left; with a fixed denominator the step shrinks by this share"),
-    "rollout_rs_seq_masked_fraction": Metric("seq_rejected", mean, "rows with a rejected token / rows",
-        "share of the sequences that lost a token", _SHARE, "near 1: the rules hit everything"),
-    "rollout_rs_veto_seq_masked_fraction": Metric("veto", mean, "rows with a ratio outside the veto's bounds / rows",
-        "share of the sequences that seq_min_k1 and seq_max_k1 together reject", _SHARE,
-        "above 0.01: impossible tokens are common; look at their text before rejecting them"),
-    # --- what is trained on, after weights and rejection ---
-    "trained_is_mean": Metric("trained", mean, "Σ w over kept / kept", "mean weight of the kept tokens", "≥ 0",
-        "far from 1: the step size differs by this factor"),
-    "trained_eff_sample_size": Metric("trained d", effective_trained, "(Σ w)²/(n Σ w²), sums over kept, n all tokens",
-        "share of the response tokens that still carry information after weights and rejection", _SHARE,
-        "below 0.5: half of the batch is paid for nothing"),
-}  # fmt: skip
-
-RULE_METRICS: dict[str, Metric] = {
-    "mean": Metric("statistic", mean, "mean s", "mean statistic over tokens", "", "near a bound: much is rejected"),
-    "max": Metric("extremes", largest, "max s", "largest statistic", "", "far above the upper bound: outliers"),
-    "min": Metric("extremes", smallest, "min s", "smallest statistic", "", "far below the lower bound: outliers"),
-    "std": Metric("clamped", std, "std of s clamped to the bounds", "spread within the bounds", _POSITIVE,
-        "near 0 while much is rejected: most values lie beyond a bound"),
-    "fraction_high": Metric("high", mean, "share of s > upper", "tokens, or sequences for sequence rules, above",
-        _SHARE, "one side only: a shift rather than noise"),
-    "fraction_low": Metric("low", mean, "share of s < lower", "tokens, or sequences for sequence rules, below",
-        _SHARE, "one side only: a shift rather than noise"),
-    "seq_mean": Metric("seq", mean, "mean over rows of mean s", "mean statistic, one vote per row", "",
-        "near a bound: many rows are rejected"),
-    "seq_std": Metric("seq", sample_std, "sample std over rows", "spread between rows", _POSITIVE,
-        "large against the width of the bounds: rows are rejected by chance"),
-    "seq_max": Metric("seq", largest, "max over rows", "largest row", "", "far above the upper bound: outliers"),
-    "seq_min": Metric("seq", smallest, "min over rows", "smallest row", "", "far below the lower bound: outliers"),
-    "seq_max_deviation": Metric("seq_deviation", largest, "max over rows of |mean s|", "row furthest from 0",
-        _POSITIVE, "far above the bounds: outliers"),
-    "seq_fraction_high": Metric("seq_high", mean, "share of rows with mean s > upper", "rows above the upper bound",
-        _SHARE, "one side only: a shift rather than noise"),
-    "seq_fraction_low": Metric("seq_low", mean, "share of rows with mean s < lower", "rows below the lower bound",
-        _SHARE, "one side only: a shift rather than noise"),
-    "masked_fraction": Metric("rejected", mean, "Σ rejected / Σ mask",
-        "share of the tokens that the rule alone rejects", _SHARE, "near 1: the rule hits everything"),
-    "seq_masked_fraction": Metric("seq_rejected", mean, "rows with a rejected token / rows",
-        "share of the sequences in which the rule alone rejects a token", _SHARE, "near 1: the rule hits everything"),
-}  # fmt: skip
-
-
-PROBABILITY_METRICS: dict[str, Metric] = {
-    "training/rollout_probs_diff_valid": Metric("probs_diff", lambda m: float(m.count > 0), "Σ mask > 0",
-        "1 where there was something to compare", "0 or 1", "0: every token is masked"),
-    "training/rollout_probs_diff_max": Metric("probs_diff", largest, "max |π_old − π_rollout|", "the worst token",
-        _SHARE, "above 0.5: a token that one policy takes for granted and the other does not"),
-    "training/rollout_probs_diff_mean": Metric("probs_diff", mean, "mean |π_old − π_rollout|",
-        "difference of the two probabilities on a typical token", _SHARE, "above 0.01: more than rounding in bf16"),
-    "training/rollout_probs_diff_std": Metric("probs_diff", sample_std, "sample std |π_old − π_rollout|",
-        "spread of that difference", _SHARE, _TAIL),
-    "training/rollout_actor_probs_pearson_corr": Metric("p q p_plus_q", correlation, "cov(π_old, π_rollout)/(σ σ)",
-        "correlation of the two probabilities", "−1 to 1",
-        "below 0.99: the policies disagree about which tokens are likely"),
-}  # fmt: skip
-"""verl's debug metrics, from `diagnostics.measure_probabilities`."""
-
-OBJECTIVE_METRICS: dict[str, Metric] = {
-    "actor/pg_loss": Metric("actor/pg_loss", mean, "aggregate(w · L)", "policy loss without its KL terms", _REAL,
-        "orders of magnitude above 1: a ratio or an advantage has escaped"),
-    "actor/ppo_kl": Metric("actor/ppo_kl", mean, "mean(log π_old − log π_θ)", "how far the update has moved π_θ", _REAL,
-        "above 0.1: the step is too large for the clip to be a trust region"),
-    "actor/pg_clipfrac": Metric("actor/pg_clipfrac", mean, "share of kept tokens",
-        "tokens whose gradient the loss's own clip or mask cuts", _SHARE,
-        "above 0.3: most of the batch no longer teaches"),
-    "actor/pg_clipfrac_lower": Metric("actor/pg_clipfrac_lower", mean, "share of kept tokens",
-        "tokens with A < 0 that the second clip cuts (dual_clip, geo_mean)", _SHARE,
-        "above 0.01: bad tokens have become much likelier"),
-    "actor/kl_loss": Metric("actor/kl_loss", mean, "mean of the estimator", "KL(π_θ‖π_ref) on the kept tokens", _REAL,
-        "growing without end: the policy leaves the reference"),
-    "rollout_kl": Metric("rollout_kl", mean, "mean over rows of the mean of the estimator",
-        "KL(π_θ‖π_rollout) on the kept tokens", _REAL, "growing: the trainer drifts from the engine"),
-    "lr_factor": Metric("lr_factor", mean, "aggregate(1 over kept)/aggregate(1 over all)",
-        "what rejection multiplies the learning rate by", _SHARE, "far from 1: the step is smaller than the one set"),
-}  # fmt: skip
-"""What `objective.policy_loss` measures."""
-
-SKYRL = {
-    "is_ratio_mean": "is_ratio_mean",
-    "is_ratio_std": "is_ratio_std",
-    "is_ratio_max": "is_ratio_max",
-    "is_ratio_min": "is_ratio_min",
-    "outlier_seq_masked_ratio": "rollout_rs_veto_seq_masked_fraction",
-    "outlier_seq_over_high_ratio": "rollout_rs_seq_max_k1_fraction_high",
-    "outlier_seq_under_low_ratio": "rollout_rs_seq_min_k1_fraction_low",
-    "token_mask_ratio": "rollout_rs_token_k1_masked_fraction",
-    "tis_token_clip_high_ratio": "rollout_is_ratio_fraction_high",
-    "tis_seq_clip_high_ratio": "rollout_is_ratio_fraction_high",
-    "geo_sequence_mask_masked_ratio": "rollout_rs_seq_mean_k1_seq_masked_fraction",
-    "geo_sequence_mask_over_high_ratio": "rollout_rs_seq_mean_k1_fraction_high",
-    "geo_sequence_mask_under_low_ratio": "rollout_rs_seq_mean_k1_fraction_low",
-    "product_sequence_mask_masked_ratio": "rollout_rs_seq_sum_k1_seq_masked_fraction",
-    "product_sequence_mask_over_high_ratio": "rollout_rs_seq_sum_k1_fraction_high",
-    "product_sequence_mask_under_low_ratio": "rollout_rs_seq_sum_k1_fraction_low",
-    "rollout_train_logprobs_abs_diff_mean": "abs_log_ratio",
-    "rollout_train_logprobs_abs_diff_std": "abs_log_ratio_std",
-    "rollout_train_logprobs_abs_diff_max": "abs_log_ratio_max",
-    "rollout_train_logprobs_abs_diff_min": "abs_log_ratio_min",
-}
-"""SkyRL's names. Its masked positions count as ratio 0 in is_ratio_*; ours are left out."""
-
-
-def skyrl_metrics(report: dict[str, float], config: CorrectionConfig) -> dict[str, float]:
-    """The same numbers under SkyRL's names, where this configuration has them."""
-    other = {"token": "tis_seq_clip_high_ratio", "sequence": "tis_token_clip_high_ratio"}.get(config.rollout_is or "")
-    return {name: report[PREFIX + key] for name, key in SKYRL.items() if PREFIX + key in report and name != other}
+Name = TypeVar("Name", bound=str)
 
 
 def metrics(measured: Measured) -> dict[str, float]:
-    """The report: every metric whose moments were measured. This is where the device is waited for."""
-    on_host = {name: Numbers(*row) for name, row in zip(measured.names, measured.table.tolist(), strict=True)}
-    report = _read(PROBABILITY_METRICS, on_host, "") | _read(METRICS, on_host, PREFIX)
-    for rule in {name.split(":")[1]: None for name in on_host if name.startswith("rule:")}:
-        prefix = f"rule:{rule}:"
-        of_rule = {name.removeprefix(prefix): m for name, m in on_host.items() if name.startswith(prefix)}
-        of_rule["extremes"] = of_rule["seq" if rule.startswith("seq_") else "statistic"]
-        report |= _read(RULE_METRICS, of_rule, f"{PREFIX}rollout_rs_{rule}_")
+    """Every metric whose moments were measured, by name. This is where the device is waited for.
+
+    0 where nothing was measured of a quantity, a batch without tokens for instance. Formulas and ranges: `describe`.
+
+    >>> table = torch.tensor([[2.0, 3.0, 5.0, 1.0, 2.0]])  # count, Σd, Σd², min, max of d = 1 and 2
+    >>> metrics(Measured(("d",), table))["rollout_corr/log_ratio_mean"]
+    1.5
+    """
+    of_batch: dict[str, Numbers] = {}
+    of_rules: dict[str, dict[RuleQuantity, Numbers]] = {}
+    for name, row in zip(measured.names, measured.table.tolist(), strict=True):
+        if isinstance(name, RuleMoment):
+            of_rules.setdefault(name.rule, {})[name.quantity] = Numbers(*row)
+        else:
+            of_batch[name] = Numbers(*row)
+    report = _read(PROBABILITY_METRICS, of_batch, "") | _read(METRICS, of_batch, PREFIX)
+    for rule, of_rule in of_rules.items():
+        level = RULE_NAMES[rule][0]
+        extremes = of_rule["statistic" if level == "token" else "seq"]
+        report |= _read(RULE_METRICS, {**of_rule, "extremes": extremes}, f"{PREFIX}rollout_rs_{rule}_")
     return report
 
 
 def means(measured: Measured) -> dict[str, float]:
-    """The mean of everything measured, by its own name; what was never there is left out. Waits for the device."""
+    """The mean of everything measured of the batch, by its own name; what was never there is left out. Waits for the
+    device.
+
+    >>> means(Measured(("lr_factor",), torch.tensor([[4.0, 2.0, 1.0, 0.5, 0.5]])))
+    {'lr_factor': 0.5}
+    """
     rows = zip(measured.names, measured.table.tolist(), strict=True)
-    return {name: row[1] / row[0] for name, row in rows if row[0]}
+    return {name: row[1] / row[0] for name, row in rows if isinstance(name, str) and row[0]}
 
 
-def _read(table: dict[str, Metric], moments: dict[str, Numbers], prefix: str) -> dict[str, float]:
-    found = {}
-    for key, metric in table.items():
-        names = metric.of.split()
-        if all(name in moments for name in names):
-            found[prefix + key] = metric.read(*(moments[name] for name in names))
-    return found
+def _read(table: Mapping[str, Metric], moments: Mapping[Name, Numbers], prefix: str) -> dict[str, float]:
+    by_name: dict[str, Numbers] = dict(moments)
+    return {
+        prefix + key: metric.read(*(by_name[name] for name in (metric.of, *metric.also)))
+        for key, metric in table.items()
+        if all(name in by_name for name in (metric.of, *metric.also))
+    }
 
 
 def describe(key: str) -> str:
-    """What a metric means, its formula, its range, and what a bad value tells. Raises `UsageError` for unknown keys."""
+    """What a metric means, its formula, its range, what a bad value tells, and in what verl's number of that name
+    differs. Raises `UsageError` for unknown keys.
+
+    >>> print(describe("rollout_corr/log_ratio_mean"))  # doctest: +ELLIPSIS
+    mean of d = log π_old − log π_rollout. Formula: mean d. Range: any real number. Bad: growing over steps: ...
+    """
     name = key.removeprefix(PREFIX)
     table = METRICS | PROBABILITY_METRICS | OBJECTIVE_METRICS
     if name in table:
-        return _sentence(table[name], table[name].meaning)
-    for rule in RULE_NAMES:
+        return _sentence(table[name], table[name].meaning, table[name].verl)
+    for rule, (_, divergence, _, _) in RULE_NAMES.items():
         suffix = name.removeprefix(f"rollout_rs_{rule}_")
         if suffix != name and suffix in RULE_METRICS:
-            return _sentence(RULE_METRICS[suffix], f"{rule}: {RULE_METRICS[suffix].meaning}")
+            metric = RULE_METRICS[suffix]
+            return _sentence(metric, f"{rule}: {metric.meaning}", metric.verl if divergence == "k1" else "")
     raise unknown("metric", name, METRICS)
 
 
-def _sentence(metric: Metric, meaning: str) -> str:
+def _sentence(metric: Metric, meaning: str, verl: str) -> str:
     allowed = metric.range or "that of the rule's statistic s"
-    return f"{meaning}. Formula: {metric.formula}. Range: {allowed}. Bad: {metric.bad}."
+    told = f"{meaning}. Formula: {metric.formula}. Range: {allowed}. Bad: {metric.bad}."
+    return f"{told} verl's number: {verl}." if verl else told

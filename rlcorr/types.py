@@ -6,13 +6,15 @@ model before the update, π_θ the model being updated.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.quantities import RuleQuantity
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,6 @@ class TokenBatch:
         """The sub-batch of these rows, every present field included."""
         return TokenBatch(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
-    def blocks(self) -> list[slice]:
-        """Rows in groups of about a quarter of a million tokens: what is computed on one stays in the cache."""
-        rows, columns = self.response_mask.shape
-        tokens = 1 << 18 if self.response_mask.device.type == "cpu" else 1 << 22
-        step = max(tokens // max(columns, 1), 1)
-        return [slice(start, start + step) for start in range(0, max(rows, 1), step)]
-
     def replace(self, **changes: Any) -> "TokenBatch":
         return dataclasses.replace(self, **changes)
 
@@ -152,28 +147,41 @@ class Moments:
 
     def pooled(self) -> "Moments":
         """(B,) → (): the moments of all sequences together, in float64."""
-        each = self.double()
-        if not len(each.count):
-            return Moments(each.count.sum(), each.total.sum(), each.squares.sum(), *_no_extremes(each.count))
-        return Moments(each.count.sum(), each.total.sum(), each.squares.sum(), each.low.amin(), each.high.amax())
+        wide = self.double()
+        count, total, squares = wide.count.sum(), wide.total.sum(), wide.squares.sum()
+        if not len(wide.count):
+            return Moments(count, total, squares, *_no_extremes(wide.count))
+        return Moments(count, total, squares, wide.low.amin(), wide.high.amax())
+
+
+class RuleMoment(NamedTuple):
+    """The name of something measured of one rejection rule."""
+
+    rule: str  # token_k1, seq_mean_k3, …
+    quantity: RuleQuantity
+
+
+Name = TypeVar("Name", bound=str | RuleMoment)
 
 
 @dataclass(frozen=True)
 class Measured:
     """Named moments of a batch in one table, so that they merge, and reach the host, in one piece."""
 
-    names: tuple[str, ...]
+    names: tuple[str | RuleMoment, ...]
     table: Tensor  # (names, 5) float64: count, total, squares, low, high
 
     @classmethod
-    def of(cls, moments: dict[str, Moments]) -> "Measured":
-        each = [x for m in moments.values() for x in (m.count, m.total, m.squares, m.low, m.high)]
-        return cls(tuple(moments), torch.stack(each).view(-1, 5))
+    def of(cls, moments: Mapping[Name, Moments]) -> "Measured":
+        """Moments of the whole batch, of shape () each, as one table."""
+        cells = [x for m in moments.values() for x in (m.count, m.total, m.squares, m.low, m.high)]
+        return cls(tuple(moments), torch.stack(cells).view(-1, 5))
 
     def merge(self, other: "Measured") -> "Measured":
         """The moments of two batches together. Raises `UsageError` if different things were measured."""
         if self.names != other.names:
-            raise UsageError(f"only like merges with like: {', '.join(self.names)} with {', '.join(other.names)}.")
+            mine, theirs = (", ".join(map(str, names)) for names in (self.names, other.names))
+            raise UsageError(f"only like merges with like: {mine} with {theirs}.")
         a, b = self.table, other.table
         columns = (a[:, :3] + b[:, :3], torch.minimum(a[:, 3:4], b[:, 3:4]), torch.maximum(a[:, 4:], b[:, 4:]))
         return Measured(self.names, torch.cat(columns, 1))

@@ -1,18 +1,17 @@
 """The compiled pass gives the numbers of the two plain functions. It needs a C++ compiler."""
 
+import sys
+
 import pytest
 import torch
 from reference import VERL, batch
 
-from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, measure, metrics, preset
-from rlcorr.diagnostics import correct_and_measure
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, compiled, correct, evaluate, metrics, preset
+from rlcorr.compiled import correct_and_measure
 from rlcorr.errors import UsageError
 
-pytestmark = [
-    pytest.mark.slow,
-    # PyTorch's own compiler still uses what PyTorch has deprecated.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
-]
+# PyTorch's own compiler still uses what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 CHAIN = CorrectionConfig(
     rollout_is="geometric",
     rollout_is_mode="mask",
@@ -28,6 +27,7 @@ CONFIGS = {name: preset(name) for name in ("decoupled_token_is", "decoupled_seq_
 CONFIGS["chain"] = CHAIN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_compiled_is_plain(name: str) -> None:
     rng = torch.Generator().manual_seed(1)
@@ -43,8 +43,24 @@ def test_compiled_is_plain(name: str) -> None:
     assert result.rejected_by.dtype == plain.rejected_by.dtype
     torch.testing.assert_close(result.log_ratio, plain.log_ratio, equal_nan=True)
     torch.testing.assert_close(result.weights, plain.weights, equal_nan=True)
-    expected = metrics(measure(given, plain, CONFIGS[name]))
+    _, expected = evaluate(given, CONFIGS[name])
     assert metrics(measured) == pytest.approx(expected, rel=1e-5, abs=1e-5, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_as_written_it_gives_the_numbers_of_the_two(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass itself, not compiled. Any program will do for the compiler that is looked for."""
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(compiled, "_fused", lambda: compiled._one_pass)
+    given = batch("moderate2_5x9")
+    given = given.replace(advantages=-torch.ones_like(given.rollout_log_probs))
+    plain, expected = evaluate(given, CONFIGS[name])
+    result, measured = correct_and_measure(given, CONFIGS[name])
+    assert torch.equal(result.keep_mask, plain.keep_mask)
+    assert torch.equal(result.rejected_by, plain.rejected_by)
+    torch.testing.assert_close(result.weights, plain.weights)
+    assert metrics(measured) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_without_a_compiler_it_says_what_to_use_instead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +69,7 @@ def test_without_a_compiler_it_says_what_to_use_instead(monkeypatch: pytest.Monk
         correct_and_measure(batch("identical"), CorrectionConfig())
 
 
+@pytest.mark.slow
 def test_like_verl() -> None:
     """Weights and mask of the real verl, through the compiled pass."""
     golden = VERL["pipeline"]["decoupled_geo_rs_token_tis"]["moderate2_5x9"]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rlcorr import CorrectionConfig, RejectionRule, preset
-from rlcorr.config import RULE_NAMES, LossConfig, LossType
+from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
+from rlcorr.rules import RULE_NAMES
 
 # --- RejectionRule ---
 

@@ -12,11 +12,11 @@ from reference import VERL, batch, config, tensor
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
-from rlcorr.config import RULE_NAMES
-from rlcorr.correction import binary_kl, signed_kl
+from rlcorr.correction import binary_kl, blocks, signed_kl
 from rlcorr.errors import UsageError
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import aggregate
+from rlcorr.rules import RULE_NAMES
 
 # Two kinds of bounds per divergence: a tight one that rejects often, and one that only extremes pass.
 UPPER = {
@@ -241,7 +241,7 @@ def test_a_batch_of_several_blocks_is_corrected_as_one() -> None:
     rollout[1] -= math.log(2)
     rollout[1, 0] -= math.log(2)
     given = TokenBatch.from_log_probs(torch.full_like(rollout, -2.0), rollout, torch.ones_like(rollout))
-    assert len(given.blocks()) == 2
+    assert len(blocks(given)) == 2
     rules = (RejectionRule.named("token_k1", upper=3.0),)
     result = correct(given, CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True, rollout_rs=rules))
     assert [row.unique().tolist() for row in result.weights] == [[pytest.approx(w, rel=1e-5)] for w in (2 / 3, 4 / 3)]

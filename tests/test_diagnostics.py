@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from typing import Any, get_args
 
 import oracle
@@ -10,15 +9,14 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from reference import GOLDEN, VERL, batch, config, tensor
+from reference import CASES, VERL, batch, config, tensor
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, diagnostics, measure, metrics, preset
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, measure, metrics, preset
 from rlcorr.config import WeightLevel
-from rlcorr.diagnostics import correct_and_measure, measure_probabilities, merge
+from rlcorr.correction import blocks
+from rlcorr.diagnostics import measure_probabilities, merge
 from rlcorr.errors import UsageError
-from rlcorr.report import METRICS, PREFIX, describe, means, skyrl_metrics
-from rlcorr.systems.mapping import from_skyrl
-from rlcorr.types import Measured
+from rlcorr.metric_tables import METRICS, PREFIX
 
 RULES = (
     RejectionRule.named("token_k1", lower=0.6, upper=1.7),
@@ -50,9 +48,9 @@ CONFIGS = {
 
 def report(given: TokenBatch, settings: CorrectionConfig) -> dict[str, float]:
     """The report with the prefix taken off."""
-    found = metrics(measure(given, correct(given, settings), settings))
-    assert all(key.startswith(PREFIX) for key in found)
-    return {key.removeprefix(PREFIX): value for key, value in found.items()}
+    _, numbers = evaluate(given, settings)
+    assert all(key.startswith(PREFIX) for key in numbers)
+    return {key.removeprefix(PREFIX): value for key, value in numbers.items()}
 
 
 def tolerance(key: str, expected: dict[str, float]) -> float:
@@ -84,8 +82,8 @@ def test_the_oracle_knows_every_metric() -> None:
     """So that test_every_metric cannot miss one that is added later."""
     pairs = oracle.Pairs([[-1.0]], [[-1.0]], [[True]], 1, "float32")
     veto = CorrectionConfig(rollout_rs=(RejectionRule.named("seq_min_k1", lower=0.1),))
-    known = {key for config in (veto, CONFIGS["normalised"]) for key in oracle.metrics(pairs, config)}
-    assert set(METRICS) <= known
+    computed = {key for config in (veto, CONFIGS["normalised"]) for key in oracle.metrics(pairs, config)}
+    assert set(METRICS) <= computed
 
 
 @pytest.mark.parametrize("name", ["nothing", "token", "sequence", "geometric", "icepop"])
@@ -170,23 +168,8 @@ def test_blocks_are_measured_as_one_batch() -> None:
     given = TokenBatch.from_log_probs(old, torch.full_like(old, -1.0), torch.ones_like(old))
     got = report(given, CorrectionConfig())
     told = ("tokens", "sequences", "log_ratio_mean", "log_ratio_std", "abs_log_ratio_min", "abs_log_ratio_max")
-    assert len(given.blocks()) == 2
+    assert len(blocks(given)) == 2
     assert [got[key] for key in told] == [1 << 19, 2, 0.5, 0.5, 0, 1]
-
-
-@pytest.mark.parametrize("name", ["icepop", "rules of every kind", "normalised"])
-def test_one_pass_gives_the_numbers_of_two(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is written: test_fused.py compiles it. Any program will do for the compiler that is looked for."""
-    monkeypatch.setenv("CXX", sys.executable)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(diagnostics, "_fused", lambda: diagnostics._one_pass)
-    given = batch("moderate2_5x9")
-    given = given.replace(advantages=-torch.ones_like(given.rollout_log_probs))
-    plain, (result, measured) = correct(given, CONFIGS[name]), correct_and_measure(given, CONFIGS[name])
-    assert torch.equal(result.keep_mask, plain.keep_mask)
-    assert torch.equal(result.rejected_by, plain.rejected_by)
-    torch.testing.assert_close(result.weights, plain.weights)
-    assert metrics(measured) == pytest.approx(metrics(measure(given, plain, CONFIGS[name])), rel=1e-5, abs=1e-6)
 
 
 def test_pi_old_is_needed() -> None:
@@ -196,40 +179,9 @@ def test_pi_old_is_needed() -> None:
         measure(given.replace(old_log_probs=None), result, CorrectionConfig())
 
 
-# --- describe ---
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_key_of_a_report_is_described(name: str) -> None:
-    given = batch("identical")
-    given = given.replace(advantages=torch.ones_like(given.rollout_log_probs))
-    for key in metrics(measure(given, correct(given, preset(name)), preset(name))):
-        assert describe(key) == describe(key.removeprefix(PREFIX))
-        assert all(f"{part}: " in describe(key) for part in ("Formula", "Range", "Bad"))
-
-
-@pytest.mark.parametrize("key", METRICS)
-def test_a_description_has_the_meaning_and_the_formula(key: str) -> None:
-    assert METRICS[key].meaning in describe(key)
-    assert METRICS[key].formula in describe(key)
-    assert METRICS[key].range in describe(key)
-    assert METRICS[key].bad in describe(key)
-
-
-def test_unknown_metric_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"unknown metric 'k3_lk'\. Did you mean 'k3_kl'"):
-        describe("rollout_corr/k3_lk")
-
-
 # --- verl's numbers, where the definitions agree ---
 
 OFFPOLICY = sorted(VERL["offpolicy_metrics"]["identical"])
-# Not comparable: a batch without tokens (verl raises), rows without tokens (verl counts them), a mask of fractions
-# (ours is bool), sums in bf16 (ours in float32) and −inf (verl's k3_kl is infinite): the last three are tested below.
-EMPTY_ROWS = {case for case, given in VERL["inputs"].items() if any(not any(map(float, row)) for row in given["mask"])}
-CASES = sorted(
-    set(VERL["inputs"]) - EMPTY_ROWS - {"zero_length_2x0", "fractional_mask", "bf16_6x10", "old_neginf_valid"}
-)
 SEQUENCE_WEIGHT = ["rollout_is_mean", "rollout_is_std", "rollout_is_eff_sample_size"]
 # At sequence level verl's max, min and fractions are of other things than the weights: tested below.
 TOKEN_WEIGHT = [
@@ -301,8 +253,8 @@ def test_rule_metrics_like_verl(options: str) -> None:
     for case in CASES:
         golden = VERL["rs"][options]["cases"][case]["metrics"]
         got = report(batch(case), settings)
-        each = [f"rollout_rs_{rule.name}_masked_fraction" for rule in settings.rollout_rs]
-        assert_same(got, golden, [*each, "rollout_rs_masked_fraction", "rollout_rs_seq_masked_fraction"], case)
+        shares = [f"rollout_rs_{rule.name}_masked_fraction" for rule in settings.rollout_rs]
+        assert_same(got, golden, [*shares, "rollout_rs_masked_fraction", "rollout_rs_seq_masked_fraction"], case)
         for rule in settings.rollout_rs:
             if case == "huge_minus30" and rule.divergence == "k1":
                 continue
@@ -310,56 +262,6 @@ def test_rule_metrics_like_verl(options: str) -> None:
             assert len(keys) == (15 if rule.divergence == "k1" else 14)
             ours = {f"rollout_rs_{rule.name}_{key}": as_verl(got, rule, key) for key in keys}
             assert_same(ours, golden, list(ours), case)
-
-
-CHAINS = {"off", "token_mask_low_only", "token_mask_tis", "everything", "seq_tis_after_masks"}
-SKYRL_NAMES = sorted(set(GOLDEN["skyrl-main"]["configs"]) - CHAINS)
-
-
-NAN = {case for case in CASES if not all(math.isfinite(float(x)) for key in ("old_log_prob", "rollout_log_prob")
-                                         for row in VERL["inputs"][case][key] for x in row)}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SKYRL_NAMES)
-def test_skyrl_names_and_numbers(name: str) -> None:
-    """One rule at a time: SkyRL looks at later rules only where earlier ones left tokens."""
-    settings = from_skyrl(GOLDEN["skyrl-main"]["configs"][name])
-    for case in sorted(set(CASES) - NAN):
-        golden, given = GOLDEN["skyrl-main"]["correction"][name][case]["metrics"], batch(case)
-        got = skyrl_metrics(metrics(measure(given, correct(given, settings), settings)), settings)
-        compared = set(golden) - {"is_ratio_std"}  # over all positions, padding as 0, and unbiased: tested below
-        if not given.response_mask.all():
-            compared -= {"is_ratio_min"}  # 0 as soon as anything is masked
-        if name.startswith("outlier"):  # the side that has no bound
-            compared = {key for key in compared if key in got}
-        assert compared
-        for key in compared:
-            assert got[key] == pytest.approx(float(golden[key]), rel=5e-5, abs=5e-6, nan_ok=True), (case, key)
-
-
-def test_a_nan_is_rejected_and_stays_on_its_own_side_of_the_mask() -> None:
-    """SkyRL's faults: a NaN on a real token passes the geometric mask, one on padding spoils every mean."""
-    golden = GOLDEN["skyrl-main"]["correction"]["geo_wide"]
-    settings = from_skyrl(GOLDEN["skyrl-main"]["configs"]["geo_wide"])
-    assert golden["nan_in_padding_old"]["metrics"]["is_ratio_mean"] == "nan"
-    assert math.isfinite(report(batch("nan_in_padding_old"), settings)["is_ratio_mean"])
-    theirs = golden["nan_in_valid"]["metrics"]["geo_sequence_mask_masked_ratio"]
-    ours = report(batch("nan_in_valid"), settings)["rollout_rs_seq_mean_k1_seq_masked_fraction"]
-    assert ours == theirs + 1 / len(VERL["inputs"]["nan_in_valid"]["mask"])
-
-
-def test_masked_positions_are_no_ratios() -> None:
-    """SkyRL's fault: the smallest ratio is 0 where anything is masked, and padding widens the spread."""
-    golden = GOLDEN["skyrl-main"]["correction"]["tis_token_2"]["holes_mask"]["metrics"]
-    settings = CorrectionConfig(rollout_is="token")
-    got = skyrl_metrics(
-        metrics(measure(batch("holes_mask"), correct(batch("holes_mask"), settings), settings)), settings
-    )
-    assert (golden["is_ratio_min"], golden["is_ratio_std"]) == (0, 0.5930493)
-    # d = 0.4 −0.3 0.2 −0.6 | 0.1 −0.2 0.3
-    ratios = [math.exp(x) for x in (0.4, -0.3, 0.2, -0.6, 0.1, -0.2, 0.3)]
-    assert got["is_ratio_min"] == pytest.approx(math.exp(-0.6), rel=1e-5)
-    assert got["is_ratio_std"] == pytest.approx(oracle.std(ratios), rel=1e-4)
 
 
 @oracle.examples(60)
@@ -382,22 +284,6 @@ def test_probability_metrics(pairs: oracle.Pairs) -> None:
 def test_one_probability_has_no_correlation() -> None:
     one = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-2.0]]), torch.ones(1, 1))
     assert metrics(measure_probabilities(one))["training/rollout_actor_probs_pearson_corr"] == 0
-
-
-@pytest.mark.parametrize(("level", "name"), [("token", "tis_token"), ("sequence", "tis_seq"), (None, None)])
-def test_skyrl_names_the_clipped_share_after_its_level(level: WeightLevel | None, name: str | None) -> None:
-    settings, given = CorrectionConfig(rollout_is=level), batch("holes_mask")
-    got = skyrl_metrics(metrics(measure(given, correct(given, settings), settings)), settings)
-    assert [key for key in got if key.startswith("tis")] == ([f"{name}_clip_high_ratio"] if name else [])
-
-
-def test_a_report_tells_what_was_measured_and_no_more() -> None:
-    """Two values of d, 1 and 2: mean 3/2, mean d²/2 = 5/4, spread 1/2."""
-    rows = [[2.0, 3.0, 5.0, 1.0, 2.0], [2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, math.inf, -math.inf]]
-    two = Measured(("d", "zero", "never"), torch.tensor(rows))
-    told = {"tokens": 2, "kl": -1.5, "k2_kl": 1.25, "log_ratio_mean": 1.5, "log_ratio_std": 0.5}
-    assert metrics(two) == {PREFIX + key: value for key, value in told.items()}
-    assert means(two) == {"d": 1.5, "zero": 0}
 
 
 @pytest.mark.parametrize("reduce", ["", "seq_min_"])

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from reference import VERL, tensor
 from torch import Tensor
 
+from rlcorr.config import KL_ESTIMATORS
 from rlcorr.errors import UsageError
-from rlcorr.kl import KL_ESTIMATORS, kl_penalty
+from rlcorr.kl import kl_penalty
 
 GOLDEN = VERL["kl_penalty"]["entries"]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}

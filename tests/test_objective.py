@@ -14,8 +14,9 @@ from torch import Tensor
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import Aggregation, Denominator, LossConfig, LossType
 from rlcorr.errors import UsageError
+from rlcorr.metric_tables import OBJECTIVE_METRICS
 from rlcorr.objective import aggregate, policy_loss
-from rlcorr.report import OBJECTIVE_METRICS, describe
+from rlcorr.report import describe
 
 MODES: tuple[Aggregation, ...] = get_args(Aggregation)
 DENOMINATORS: tuple[Denominator, ...] = get_args(Denominator)

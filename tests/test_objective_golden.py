@@ -14,7 +14,7 @@ from rlcorr.config import Aggregation, LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
 from rlcorr.objective import aggregate, neutral, policy_loss, token_losses
-from rlcorr.systems.mapping import from_skyrl
+from rlcorr.systems.skyrl import from_skyrl
 from rlcorr.types import CorrectionResult
 
 SKYRL = GOLDEN["skyrl-main"]

@@ -10,7 +10,8 @@ from remembered.session import Choice
 from words import words
 
 from rlcorr import CorrectionConfig, RejectionRule
-from rlcorr.config import RULE_NAMES, Denominator, Divergence, WeightLevel, WeightMode
+from rlcorr.config import Denominator, WeightLevel, WeightMode
+from rlcorr.rules import RULE_NAMES, Divergence
 
 NONE = "none"
 

@@ -10,7 +10,7 @@ from words import words
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.pairs import missing, read_pairs, recordable, write_run
-from rlcorr.records.runs import StepRecord
+from rlcorr.records.step_files import StepRecord
 
 TYPES = ["parquet", "jsonl", "json", "npz", "safetensors"]
 

@@ -16,11 +16,12 @@ from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, meas
 from rlcorr.analysis import budget
 from rlcorr.analysis.sweep import Sweep, Swept
 from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
-from rlcorr.diagnostics import Named, measure_pairs
+from rlcorr.diagnostics import measure_pairs
+from rlcorr.metric_tables import PREFIX
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.verify import Report, verify
-from rlcorr.report import PREFIX
+from rlcorr.sequence_moments import Named
 
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""

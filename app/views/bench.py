@@ -12,7 +12,7 @@ from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.analysis.thresholds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction, thresholds
-from rlcorr.records.runs import StepRecord
+from rlcorr.records.step_files import StepRecord
 from rlcorr.report import describe
 from rlcorr.systems.export import exports
 

@@ -16,7 +16,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, comparison, correction
 from rlcorr.gradients.comparison import compare_gradients
-from rlcorr.records.runs import StepRecord
+from rlcorr.records.step_files import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
 Corrected = tuple[CorrectionResult, dict[str, float]]

@@ -16,8 +16,8 @@ from words import words
 from rlcorr import CorrectionConfig
 from rlcorr.errors import unknown
 from rlcorr.figures import training
+from rlcorr.metric_tables import PREFIX
 from rlcorr.records.runs import DamagedFile
-from rlcorr.report import PREFIX
 
 VIEWS = {
     "Mismatch": "views/mismatch.py",

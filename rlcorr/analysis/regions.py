@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import between, inside, log_bounds, rule_statistic
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.ratios import log_ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 FLOOR = -18.0

@@ -15,11 +15,12 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, RejectionRule, WeightLevel, WeightMode
-from rlcorr.correction import log_bounds, log_weights, needed, passes, rule_statistic
+from rlcorr.config import CorrectionConfig, WeightLevel, WeightMode
+from rlcorr.correction import blocks, log_bounds, log_weights, passes, require, rule_statistic
 from rlcorr.errors import UsageError
 from rlcorr.masked import moments
 from rlcorr.ratios import excess, k3, log_ratio, ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 Number = TypeVar("Number", float, Tensor)
@@ -151,8 +152,8 @@ def sweep_weights(batch: TokenBatch, level: WeightLevel, mode: WeightMode = "tru
     Truncation is exact for upper ≥ e⁻²⁰ and lower ≤ e²⁰. Raises `UsageError` if π_old is missing.
     """
     config = CorrectionConfig(rollout_is=level, rollout_is_mode=mode)
-    needed(batch, config)
-    return _index(config, [_weight_items(batch.rows(rows), level, mode) for rows in batch.blocks()])
+    require(batch, config)
+    return _index(config, [_weight_items(batch.rows(rows), level, mode) for rows in blocks(batch)])
 
 
 def sweep_rule(batch: TokenBatch, rule: RejectionRule) -> Sweep:
@@ -160,8 +161,8 @@ def sweep_rule(batch: TokenBatch, rule: RejectionRule) -> Sweep:
 
     Raises `UsageError` if π_old, or advantages that the rule asks for, are missing.
     """
-    needed(batch, CorrectionConfig(rollout_rs=(rule,)))
-    return _index(rule, [_rule_items(batch.rows(rows), rule) for rows in batch.blocks()])
+    require(batch, CorrectionConfig(rollout_rs=(rule,)))
+    return _index(rule, [_rule_items(batch.rows(rows), rule) for rows in blocks(batch)])
 
 
 # --- indexing ---

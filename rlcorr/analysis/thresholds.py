@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, RejectionRule
-from rlcorr.correction import log_weights, needed, rule_statistic
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import log_weights, old_log_probs, require, rule_statistic
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 Side = Literal["upper", "lower", "band"]
@@ -97,7 +98,8 @@ def _of_ratio(rule: RejectionRule) -> bool:
 def _distances(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> Tensor:
     """How far each item is off, above 0; of ratios the logarithm."""
     mask = batch.response_mask
-    d = log_ratio(needed(batch, correction), batch.rollout_log_probs, mask)
+    require(batch, correction)
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, mask)
     if rule is None:
         assert correction.rollout_is is not None
         statistic = log_weights(d, mask, correction.rollout_is)

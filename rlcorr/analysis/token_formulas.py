@@ -21,8 +21,9 @@ from rlcorr.analysis.digits import (
     without_needless_brackets,
 )
 from rlcorr.analysis.token_story import RuleStory, TokenStory
-from rlcorr.config import UNCLIPPED, CorrectionConfig, Divergence, Reduce
+from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.ratios import SAFETY_BOUND
+from rlcorr.rules import Divergence, Reduce
 
 _SYMBOLS: dict[Divergence, str] = {"k1": "log r", "tv": "|r − 1|", "mult_error": "e^|log r|"}
 _SUMS: dict[Reduce, str] = {"sum": "Σ", "mean": "mean", "max": "max", "min": "min"}

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import (
     PROBABILITY_FLOOR,
     SIGNED_KL_FLOOR,
@@ -16,14 +16,16 @@ from rlcorr.correction import (
     inside,
     log_bounds,
     log_weights,
-    needed,
+    old_log_probs,
     passes,
+    require,
     rule_statistic,
 )
 from rlcorr.errors import UsageError, unknown
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
 from rlcorr.ratios import over_sequence, ratio
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 RowOrder = Literal["off", "recorded", "lowest", "highest", "rejected"]
@@ -95,13 +97,14 @@ def token_story(
 
     Raises `UsageError` where there is no such token, or no π_old.
     """
-    old_log_probs = needed(batch, config)
+    require(batch, config)
+    trainer = old_log_probs(batch)
     _check_place(batch, row, column)
     place, here = (0, column), slice(row, row + 1)
     one, of_row = batch.rows(here), result.rows(here)
     d = of_row.log_ratio
     log_w, bounded = _weights(one, d, config)
-    old, rollout = old_log_probs[row, column].double(), batch.rollout_log_probs[row, column].double()
+    old, rollout = trainer[row, column].double(), batch.rollout_log_probs[row, column].double()
     rejected = int(of_row.rejected_by[place])
     counted = batch.response_mask if config.denominator == "fixed" else result.keep_mask
     return TokenStory(
@@ -122,7 +125,7 @@ def token_story(
         rules=tuple(_rule_story(rule, one, d, column) for rule in config.rollout_rs),
         rejected_by=config.rollout_rs[rejected - 1].name if rejected else None,
         advantage=None if batch.advantages is None else float(batch.advantages[row, column]),
-        contribution=_contribution(batch, old_log_probs, result, config, loss or LossConfig(), row, column),
+        contribution=_contribution(batch, trainer, result, config, loss or LossConfig(), row, column),
         counted=int(counted.sum()),
     )
 

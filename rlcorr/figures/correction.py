@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import inside, log_weights, rule_statistic
 from rlcorr.figures.axes import decades, ratio_axis, span_of, token_axis
 from rlcorr.figures.canvas import (
@@ -26,6 +26,7 @@ from rlcorr.figures.cells import (
     picked,
     token_map,
 )
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 _BINS = 81  # odd, so that the middle bar holds ratio 1 and no bar mixes warm and cool

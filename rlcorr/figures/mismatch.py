@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlcorr.analysis.regions import Region, bounds_weights, region, sequence_bounds, token_rules
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import needed
+from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure
@@ -268,6 +268,6 @@ def by_lag(batch: TokenBatch, step: int) -> Figure:
 def _differences(batch: TokenBatch) -> tuple[np.ndarray, Tensor]:
     """log r of the real tokens whose log-probs are finite, and their mask (B, T). Raises `UsageError` without
     old_log_probs."""
-    d = log_ratio(needed(batch, CorrectionConfig()), batch.rollout_log_probs, batch.response_mask).detach()
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     real = batch.response_mask & torch.isfinite(d)
     return d[real].double().cpu().numpy(), real

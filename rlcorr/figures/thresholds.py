@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.sweep import Sweep, Swept
-from rlcorr.config import RejectionRule
 from rlcorr.figures.axes import power_axis, threshold_axis, threshold_place
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
+from rlcorr.rules import RejectionRule
 
 _PURPLE = "#9a6cb4"
 SHARES = {

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import correct
-from rlcorr.diagnostics import measure
+from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
 from rlcorr.foreign.arrays import PICKLE, npz_columns, safetensors_columns
 from rlcorr.foreign.columns import MAX_BYTES, Columns, at_most
@@ -26,7 +25,6 @@ from rlcorr.foreign.step import to_record
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
-from rlcorr.report import metrics
 from rlcorr.types import TokenBatch
 
 ENABLES = {
@@ -115,7 +113,7 @@ def import_file(file: Path, run: Path) -> StepRecord:
 def write_run(run: Path, record: StepRecord, story: str) -> None:
     """A complete run of this one step, with its metrics before any correction. Raises `UsageError` if one is there."""
     config = CorrectionConfig()
-    row = metrics(measure(record.batch, correct(record.batch, config), config))
+    row = evaluate(record.batch, config)[1]
     if record.batch.rewards is not None:
         row["reward"] = float(record.batch.rewards.mean())
     manifest = RunManifest(slug=run.name, story=story, engine="unknown")

@@ -7,7 +7,7 @@ import torch
 
 from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import needed
+from rlcorr.correction import old_log_probs
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
 from rlcorr.gradients.report import Choice, compare
 from rlcorr.gradients.sketch import Sketch
@@ -65,7 +65,7 @@ class ToySweep:
 
 def spread_of(batch: TokenBatch) -> float:
     """√ mean d² over the tokens, d the log-ratio: a gap for `small_world`. Two digits, between 1e-4 and 3."""
-    d = log_ratio(needed(batch, CorrectionConfig()), batch.rollout_log_probs, batch.response_mask)
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask)
     return float(f"{min(max(float(d[batch.response_mask].double().square().mean().sqrt()), 1e-4), 3.0):.2g}")
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import yaml
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping import to_skyrl
+from rlcorr.rules import RejectionRule
+from rlcorr.systems.skyrl import to_skyrl
 from rlcorr.systems.verl import to_verl
 
 
@@ -40,14 +41,14 @@ def to_skyrl_yaml(config: CorrectionConfig) -> str:
 def exports(config: CorrectionConfig) -> list[tuple[str, str, str]]:
     """(title, language, text) of each form; where a system cannot do it, a comment that says why."""
     forms = [("verl", "yaml", to_verl_yaml), ("SkyRL", "yaml", to_skyrl_yaml), ("Python", "python", to_python)]
-    found = []
+    written = []
     for title, language, write in forms:
         try:
             text = write(config)
         except UsageError as error:
             text = f"# cannot be expressed: {error}"
-        found.append((title, language, text))
-    return found
+        written.append((title, language, text))
+    return written
 
 
 def _literal(value: Any) -> str:

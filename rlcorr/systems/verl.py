@@ -6,11 +6,13 @@ k3 and binary_kl, u is the upper bound. For k1, u means "1/u_u", and the bounds 
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, unknown
-from rlcorr.systems.mapping import known_keys, number
+from rlcorr.rules import RejectionRule
+from rlcorr.systems.keys import known_keys, number
 
 KEYS = (
     "rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold",
@@ -27,8 +29,11 @@ OPTIONS = {ours: theirs for theirs, ours in RULES.items()}
 LOSSES = ("ppo_clip", "reinforce")
 
 
-def from_verl(mapping: Mapping[str, Any], *, version: str | None = None) -> CorrectionConfig:
-    """verl's `algorithm.rollout_correction`; a key that is left out has the default of verl's YAML.
+def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfig:
+    """verl's `algorithm.rollout_correction`, as a mapping or as verl's own RolloutCorrectionConfig.
+
+    A key that is left out has the default of verl's YAML; beside a `_target_`, by which Hydra would build verl's class,
+    rollout_is must be there, because the class has another default for it.
 
     version: "main", "0.7.0", or None, which is 0.7.0 where one of its own keys is there and main elsewhere. A
     rollout_rs_threshold without rollout_rs is not read. Raises `UsageError` for unknown keys, for numbers that verl
@@ -37,6 +42,7 @@ def from_verl(mapping: Mapping[str, Any], *, version: str | None = None) -> Corr
 
     One mistake cannot be seen: YAML takes an unquoted 0.5_2 for 0.52 and 1_2 for 12. Quote it, with dots: "0.5_2.0".
     """
+    mapping = _fields_of(correction)
     if version not in (None, "main", "0.7.0"):
         raise unknown("version of verl", str(version), ("main", "0.7.0"))
     old = version == "0.7.0" or (version is None and _has_v070_keys(mapping))
@@ -55,6 +61,22 @@ def from_verl(mapping: Mapping[str, Any], *, version: str | None = None) -> Corr
         bypass_mode=bypass,
         loss_type=loss,
     )
+
+
+def _fields_of(correction: Any) -> Any:
+    """The keys of verl's class without its `_target_`; anything else as it is, to be checked by who reads it."""
+    if is_dataclass(correction) and not isinstance(correction, type):
+        correction = {f.name: getattr(correction, f.name) for f in fields(correction)}
+    if not isinstance(correction, Mapping) or "_target_" not in correction:
+        return correction
+    target = correction["_target_"]
+    if target != "" and str(target).rpartition(".")[2] != "RolloutCorrectionConfig":
+        raise UsageError(f"_target_ must be empty or name verl's RolloutCorrectionConfig; got {target!r}.")
+    if "rollout_is" not in correction:
+        raise UsageError(
+            "rollout_is is missing beside _target_: verl's class takes 'sequence' then, and its YAML null. Write it."
+        )
+    return {key: correction[key] for key in correction if key != "_target_"}
 
 
 def _has_v070_keys(mapping: Any) -> bool:

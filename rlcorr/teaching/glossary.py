@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from rlcorr.errors import unknown
-from rlcorr.report import METRICS, describe
+from rlcorr.metric_tables import METRICS
+from rlcorr.report import describe
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ import torch
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
+from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import sketches_until
-from rlcorr.report import PREFIX, metrics
+from rlcorr.report import metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
 from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig

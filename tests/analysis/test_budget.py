@@ -4,9 +4,10 @@ import pytest
 from ratio_batches import effective_share, of_ratios
 
 from rlcorr.analysis.budget import ess_at_least, keep_at_least
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 RATIOS = (0.5, 0.99, 1.02, 2.0, 8.0)

@@ -13,12 +13,13 @@ from reference import VERL, batch, config
 from torch import Tensor
 
 from rlcorr.analysis.sweep import Sweep, Swept, sweep_rule, sweep_weights
-from rlcorr.config import RULE_NAMES, CorrectionConfig, RejectionRule
-from rlcorr.correction import correct, rule_statistic
-from rlcorr.diagnostics import measure
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import blocks, correct, rule_statistic
+from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
+from rlcorr.metric_tables import PREFIX
 from rlcorr.ratios import log_ratio
-from rlcorr.report import PREFIX, metrics
+from rlcorr.rules import RULE_NAMES, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 INF = math.inf
@@ -350,7 +351,7 @@ def test_weights_agree_with_correct(level: str, mode: str) -> None:
 def test_more_than_one_block_of_rows() -> None:
     """300 rows of 1000 are two blocks of correct(), and two of the index."""
     given = noisy(300, 1000)
-    assert len(given.blocks()) == 2
+    assert len(blocks(given)) == 2
     for name in ("token_k3", "seq_mean_k1", "seq_max_k2_outward"):
         swept = RejectionRule.named(name, upper=1.02 if name == "seq_mean_k1" else 0.3)
         want = direct(given, correct(given, CorrectionConfig(rollout_rs=(swept,))), weights=False)
@@ -369,9 +370,7 @@ def test_names_mean_what_they_mean_in_the_report() -> None:
         )
     )
     settings = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2)
-    report = {
-        key.removeprefix(PREFIX): x for key, x in metrics(measure(given, correct(given, settings), settings)).items()
-    }
+    report = {key.removeprefix(PREFIX): x for key, x in evaluate(given, settings)[1].items()}
     got = sweep_weights(given, "token").at(1.2)
     for name in ("kept_fraction", "rollout_is_mean", "rollout_is_std", "rollout_is_eff_sample_size"):
         assert getattr(got, name) == pytest.approx(report[name])
@@ -383,7 +382,7 @@ def test_names_mean_what_they_mean_in_the_report() -> None:
     assert unbounded.kept_k3_kl == pytest.approx(report["k3_kl"])
     assert unbounded.kept_chi2 == pytest.approx(report["chi2_token"])
     ruled = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=1.2),))
-    report = {key.removeprefix(PREFIX): x for key, x in metrics(measure(given, correct(given, ruled), ruled)).items()}
+    report = {key.removeprefix(PREFIX): x for key, x in evaluate(given, ruled)[1].items()}
     got = sweep_rule(given, ruled.rollout_rs[0]).at(1.2)
     assert got.seq_kept_fraction == pytest.approx(1 - report["rollout_rs_seq_masked_fraction"])
     assert got.rollout_is_eff_sample_size == pytest.approx(report["trained_eff_sample_size"])

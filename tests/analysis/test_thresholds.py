@@ -5,9 +5,10 @@ import torch
 from ratio_batches import of_log_ratios
 
 from rlcorr.analysis.thresholds import Side, at_threshold, usual_thresholds
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
+from rlcorr.rules import RejectionRule
 
 
 def one_bound(preset_name: str, threshold: float, rule: int | None = None) -> tuple[float | None, float]:

@@ -12,7 +12,7 @@ from token_batches import BATCH, GIVEN, TOKENS, rule_of
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.analysis.token_formulas import formulas
 from rlcorr.analysis.token_story import token_story
-from rlcorr.config import RULE_NAMES
+from rlcorr.rules import RULE_NAMES
 
 COMPARE = {"<": operator.lt, ">": operator.gt, "≤": operator.le, "≥": operator.ge}
 FUNCTIONS = {"exp": math.exp, "log": math.log, "max": max, "min": min, "abs": abs}

@@ -11,11 +11,12 @@ from token_batches import BATCH, GIVEN, TOKENS, rule_of
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.analysis.token_story import TokenStory, furthest_token, mean_ratios, ordered_rows, token_story
-from rlcorr.config import RULE_NAMES, LossConfig
+from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures.tokens import shades
-from rlcorr.records.runs import StepRecord
+from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, NO_TEXT, pieces, text_kind
+from rlcorr.rules import RULE_NAMES
 
 
 def stories(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[tuple[int, int], TokenStory]:

@@ -12,9 +12,9 @@ import pytest
 from app_pages import kinds, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, correct, measure, metrics, preset
-from rlcorr.config import RULE_NAMES
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, evaluate, preset
 from rlcorr.records import runs
+from rlcorr.rules import RULE_NAMES
 
 __all__ = ["one_scan", "root"]  # fixtures
 
@@ -33,7 +33,7 @@ def test_the_first_page_shows_a_recorded_run(root: Path) -> None:
 def test_bench_agrees_with_the_library(root: Path, name: str) -> None:
     run = make_run(root, "alpha", steps=1)
     batch, config = runs.read_step(run, 0).batch, preset(name)
-    report = metrics(measure(batch, correct(batch, config), config))
+    report = evaluate(batch, config)[1]
     at = open_app(BENCH, preset=name)
     numbers = shown(at)
     assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %"
@@ -112,7 +112,7 @@ def test_choices_come_from_the_url(root: Path) -> None:
     numbers = shown(open_app(BENCH, preset="decoupled_token_is", **query))
     rule = RejectionRule.named("token_k3", upper=0.02)
     config = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=3, rollout_is_mode="mask", rollout_rs=(rule,))
-    report = metrics(measure(batch, correct(batch, config), config))
+    report = evaluate(batch, config)[1]
     assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %"
     assert numbers["Mean weight"] == f"{report['rollout_corr/trained_is_mean']:.4g}"
 

@@ -10,7 +10,7 @@ from app_pages import committed, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import RejectionRule, correct, measure, metrics, preset
+from rlcorr import RejectionRule, evaluate, preset
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
@@ -73,7 +73,7 @@ def test_every_metric_is_the_librarys(root: Path, names: tuple[str, str]) -> Non
     run = make_run(root, "alpha", steps=1)
     batch = runs.read_step(run, 0).batch
     at = open_app(VIEW, preset=names[0], preset_b=names[1])
-    a, b = (metrics(measure(batch, correct(batch, preset(n)), preset(n))) for n in names)
+    a, b = (evaluate(batch, preset(n))[1] for n in names)
     for key in {*a, *b}:
         cells = row(at, key.removeprefix("rollout_corr/"))
         assert cells[:2] == [f"{each[key]:.4g}" if key in each else "–" for each in (a, b)], key

@@ -13,7 +13,7 @@ from app_pages import committed, one_scan, open_app, said, shown
 from app_runs import PROJECT
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import PRESETS, correct, measure, metrics, preset
+from rlcorr import PRESETS, correct, evaluate, preset
 from rlcorr.gradients.report import GradientReport, report
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
@@ -76,7 +76,7 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         choose(at, "preset", name)
         at.run(timeout=PATIENCE)
         assert quiet(at), name
-        found = metrics(measure(batch, correct(batch, preset(name)), preset(name)))
+        found = evaluate(batch, preset(name))[1]
         expected = {key.removeprefix("rollout_corr/"): value for key, value in found.items()}
         numbers = shown(at)
         for label, key in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl"), ("Mean |Δ|", "abs_log_ratio")):

@@ -10,7 +10,8 @@ from app_runs import PROJECT, make_run
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS
-from rlcorr.report import METRICS, describe
+from rlcorr.metric_tables import METRICS
+from rlcorr.report import describe
 from rlcorr.teaching.glossary import GLOSSARY, define
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures

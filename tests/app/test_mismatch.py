@@ -14,7 +14,7 @@ from rlcorr.analysis.regions import TOKEN_METHODS
 from rlcorr.analysis.triage import triage
 from rlcorr.foreign.pairs import recordable, write_run
 from rlcorr.records import runs
-from rlcorr.records.runs import StepRecord
+from rlcorr.records.step_files import StepRecord
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 

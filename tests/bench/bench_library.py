@@ -13,9 +13,9 @@ from collections.abc import Callable
 import torch
 import verl_peer
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics, preset
-from rlcorr.correction import needed
-from rlcorr.diagnostics import correct_and_measure
+from rlcorr import TokenBatch, evaluate, metrics, preset
+from rlcorr.compiled import correct_and_measure
+from rlcorr.correction import old_log_probs
 
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "64000000"}
 ALLOCATORS = {"default": {}, "kept": KEPT}
@@ -67,9 +67,9 @@ def measure_all(allocator: str) -> None:
             config = preset(name)
             runs = {
                 "verl": lambda given=given, mask=mask, options=options: verl_peer.verl_correction(
-                    needed(given, CorrectionConfig()), given.rollout_log_probs, mask, **options
+                    old_log_probs(given), given.rollout_log_probs, mask, **options
                 ),
-                "plain": lambda given=given, config=config: metrics(measure(given, correct(given, config), config)),
+                "plain": lambda given=given, config=config: evaluate(given, config)[1],
                 "compiled": lambda given=given, config=config: metrics(correct_and_measure(given, config)[1]),
             }
             rate = {label: positions / best(run, times) / 1e6 for label, run in runs.items()}

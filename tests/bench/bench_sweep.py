@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from rlcorr.analysis.sweep import Sweep, sweep_rule, sweep_weights
-from rlcorr.config import RejectionRule
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 ROWS, COLUMNS = 512, 2048

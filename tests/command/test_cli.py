@@ -9,7 +9,8 @@ import torch
 
 from rlcorr.command.cli import main
 from rlcorr.records import runs
-from rlcorr.records.runs import RunManifest, StepRecord
+from rlcorr.records.runs import RunManifest
+from rlcorr.records.step_files import StepRecord
 from rlcorr.types import TokenBatch
 
 

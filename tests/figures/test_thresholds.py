@@ -6,8 +6,8 @@ import torch
 from ratio_batches import effective_share, of_ratios
 
 from rlcorr.analysis.sweep import sweep_rule, sweep_weights
-from rlcorr.config import RejectionRule
 from rlcorr.figures import thresholds as sweep_plots
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 RATIOS = (0.5, 1.0, 1.0, 2.0, 8.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, toy
@@ -18,6 +18,7 @@ from rlcorr.gradients.bootstrap import interval_of
 from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 WORLD = toy.world(4, 4)

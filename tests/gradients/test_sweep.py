@@ -5,13 +5,14 @@ import torch
 from ratio_batches import of_log_ratios
 
 from rlcorr.analysis.thresholds import at_threshold
-from rlcorr.config import CorrectionConfig, RejectionRule
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
 from rlcorr.gradients.toy import small_world
 from rlcorr.presets import PRESETS, preset
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 

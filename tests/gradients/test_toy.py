@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType, RejectionRule
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 SUM = LossConfig(loss_agg_mode="token-sum")

@@ -27,14 +27,16 @@ from reference import config as translated
 from torch import Tensor
 from verl_peer import verl_correction, verl_kl, verl_loss, verl_presets
 
-from rlcorr.config import KL_ESTIMATORS, Aggregation, CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import KL_ESTIMATORS, Aggregation, CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
+from rlcorr.metric_tables import PREFIX
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
-from rlcorr.report import PREFIX, metrics
+from rlcorr.report import metrics
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.verl import from_verl
 from rlcorr.types import Measured, TokenBatch
 

@@ -18,7 +18,8 @@ from step_records import KILLS, long_record, record
 from rlcorr import TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
-from rlcorr.records.runs import DamagedFile, RunManifest, StepRecord
+from rlcorr.records.runs import DamagedFile, RunManifest
+from rlcorr.records.step_files import StepRecord
 from rlcorr.records.verify import verify
 
 Steps = range(1, 4)

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, measure, metrics
+from rlcorr import CorrectionConfig, TokenBatch, evaluate
 from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.records import runs, sketch_files, study
-from rlcorr.records.runs import RunManifest, StepRecord, append_metrics, finish_run, start_run, write_step
+from rlcorr.records.runs import RunManifest, append_metrics, finish_run, start_run, write_step
+from rlcorr.records.step_files import StepRecord
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
@@ -59,7 +60,7 @@ def add_step(run: Path, record: StepRecord) -> None:
     """One step as the trainer writes it: the pairs, then its row of metrics."""
     write_step(run, record)
     config = CorrectionConfig(rollout_is="token")
-    report = metrics(measure(record.batch, correct(record.batch, config), config))
+    report = evaluate(record.batch, config)[1]
     reward = float(record.batch.tensors()["rewards"].mean())
     row = {"step": record.step, "reward": reward, "seconds": 0.6, "timing/generate": 0.2, "loss": 0.01, "entropy": 1.0}
     append_metrics(run, row | report)

@@ -5,7 +5,7 @@ import math
 import torch
 
 from rlcorr import TokenBatch
-from rlcorr.records.runs import StepRecord
+from rlcorr.records.step_files import StepRecord
 
 # Numbers that a detour through text or a wider type would change: subnormal, largest, neighbours of 1, −0, −inf.
 AWKWARD = [-1e-45, -3.4028235e38, -0.99999994, -1.0000001, -0.0, -math.inf]

@@ -3,7 +3,7 @@
 import oracle
 
 from rlcorr import RejectionRule
-from rlcorr.config import RULE_NAMES
+from rlcorr.rules import RULE_NAMES
 
 SPREAD = (0.0, 1e-4, 0.02, -0.3, 0.9, -2.5)
 """Log-ratios of every size that occurs, in the order in which the tokens take them."""

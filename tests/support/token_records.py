@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from app_runs import make_record
 
-from rlcorr.records.runs import StepRecord
+from rlcorr.records.step_files import StepRecord
 
 HOSTILE = "<img src=x onerror=alert(1)> [link](javascript:alert(1)) $x^2$ `code` **b**"
 

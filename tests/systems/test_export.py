@@ -7,7 +7,7 @@ import rlcorr
 from rlcorr.config import CorrectionConfig
 from rlcorr.presets import PRESETS, preset
 from rlcorr.systems.export import exports, to_python, to_skyrl_yaml, to_verl_yaml
-from rlcorr.systems.mapping import from_skyrl
+from rlcorr.systems.skyrl import from_skyrl
 from rlcorr.systems.verl import from_verl
 
 

@@ -1,6 +1,8 @@
 """verl's configurations against what verl itself made of them: thresholds, errors, presets, and masks and weights."""
 
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import oracle
@@ -188,6 +190,66 @@ def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
     ],
 )  # fmt: skip
 def test_verl_mistakes_are_named(mapping: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        from_verl(mapping)
+
+
+@dataclass
+class BaseConfig(Mapping[str, Any]):
+    """How verl's configurations behave as mappings (verl/base_config.py): a missing key is an AttributeError."""
+
+    _target_: str = ""
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (f.name for f in fields(self))
+
+    def __len__(self) -> int:
+        return len(fields(self))
+
+
+@dataclass
+class RolloutCorrectionConfig(BaseConfig):
+    """The fields and defaults of verl's class of that name (verl/trainer/config/algorithm.py)."""
+
+    rollout_is: str | None = "sequence"
+    rollout_is_threshold: str | float = 2.0
+    rollout_is_batch_normalize: bool = False
+    rollout_rs: str | None = None
+    rollout_rs_threshold: str | float | None = None
+    bypass_mode: bool = False
+    loss_type: str = "ppo_clip"
+
+
+@pytest.mark.parametrize("name", VERL["presets"])
+def test_verls_own_object_is_read_like_its_mapping(name: str) -> None:
+    written = VERL["presets"][name]
+    assert from_verl(RolloutCorrectionConfig(**written)) == from_verl(written)
+
+
+def test_verls_own_object_with_its_defaults() -> None:
+    """As verl.md has them: sequence weights truncated at 2, the clip of PPO, nothing rejected."""
+    assert from_verl(RolloutCorrectionConfig()) == CorrectionConfig(rollout_is="sequence", rollout_is_threshold=2.0)
+
+
+@pytest.mark.parametrize("target", ["", "verl.trainer.config.RolloutCorrectionConfig"])
+def test_the_target_that_hydra_writes_is_no_setting(target: str) -> None:
+    written = {"_target_": target, "rollout_is": "token", "rollout_is_threshold": 3.0}
+    assert from_verl(written) == CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0)
+    assert from_verl(RolloutCorrectionConfig(**written)) == from_verl(written)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        ({"_target_": "verl.trainer.config.AlgoConfig", "rollout_is": None}, "must be empty or name verl's"),
+        ({"_target_": None, "rollout_is": None}, "must be empty or name verl's"),
+        ({"_target_": ""}, "rollout_is is missing beside _target_"),
+    ],
+)
+def test_another_target_is_refused(mapping: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         from_verl(mapping)
 

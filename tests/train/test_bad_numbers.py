@@ -13,11 +13,12 @@ from tiny import tiny_config
 from torch import Tensor
 
 from rlcorr.command.cli import main
-from rlcorr.config import CorrectionConfig, LossConfig, RejectionRule
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
+from rlcorr.rules import RejectionRule
 from rlcorr.train import session
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig, Sampling

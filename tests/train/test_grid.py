@@ -16,9 +16,10 @@ import pytest
 from tiny import CPU, save_tiny_model, tiny_config
 from transformers import PreTrainedModel
 
-from rlcorr.config import UNCLIPPED, CorrectionConfig, LossConfig, LossType, RejectionRule
+from rlcorr.config import UNCLIPPED, CorrectionConfig, LossConfig, LossType
 from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
+from rlcorr.rules import RejectionRule
 from rlcorr.train import session
 from rlcorr.train.config.learning import AdvantageConfig, Estimator, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig

@@ -9,8 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from rlcorr.errors import UsageError, first_line
+from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
-from rlcorr.report import PREFIX
 from rlcorr.train.config.training import TrainConfig
 
 Write = Callable[[dict[str, float]], object]

@@ -10,8 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.records import runs
-from rlcorr.records.runs import RunManifest, StepRecord
+from rlcorr.records.runs import RunManifest
 from rlcorr.records.sketch_files import with_sketch, write_sketch
+from rlcorr.records.step_files import StepRecord
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.ranks import Ranks
 from rlcorr.train.output.provenance import git_commit, hardware, versions

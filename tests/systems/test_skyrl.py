@@ -1,38 +1,20 @@
-"""SkyRL's configurations against what SkyRL itself made of them, and our own mapping there and back."""
+"""SkyRL's configurations against what SkyRL itself made of them, and its metrics against its own."""
 
-import json
 import math
-from typing import Any, get_args
+from typing import Any
 
-import oracle
 import pytest
 import torch
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from reference import GOLDEN, assert_same_weights, batch, row, rule, tensor, with_rules
 
-from rlcorr.config import (
-    RULE_NAMES,
-    SIGNED,
-    UNCLIPPED,
-    CorrectionConfig,
-    Denominator,
-    LossType,
-    RejectionRule,
-    WeightLevel,
-    WeightMode,
-)
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping import from_dict, from_json, from_skyrl, from_yaml, to_dict, to_json, to_skyrl, to_yaml
+from rlcorr.systems.skyrl import from_skyrl, to_skyrl
 
 SKYRL = GOLDEN["skyrl-main"]
 FRACTIONAL = "fractional_mask"  # a mask that is also a weight: ours is bool
 EMPTY = "zero_length_2x0"  # SkyRL raises
-
-
-# --- SkyRL ---
 
 REFUSED = {"token_mask_low_only"}
 # A token mask before a sequence statistic: SkyRL takes that over what the token mask left.
@@ -252,148 +234,3 @@ def test_one_sided_bounds_for_skyrl() -> None:
 def test_what_skyrl_cannot_do_is_refused(config: CorrectionConfig, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         to_skyrl(config)
-
-
-# --- our own mapping ---
-
-POSITIVE = st.one_of(st.floats(5e-324, 1e308), st.integers(1, 9), st.just(math.inf))
-
-
-@st.composite
-def rules(draw: st.DrawFn, name: str) -> RejectionRule:
-    divergence = RULE_NAMES[name][1]
-    upper = draw(POSITIVE)
-    if divergence not in SIGNED:
-        return rule(name, upper=7.0 if upper == math.inf or (divergence == "mult_error" and upper < 1) else upper)
-    if divergence == "k1":
-        lower, upper = sorted([draw(POSITIVE), upper])
-    else:
-        lower = -draw(POSITIVE)
-    if upper == math.inf or draw(st.booleans()):
-        return rule(name, lower, upper)
-    return rule(name, None, upper)
-
-
-@st.composite
-def configs(draw: st.DrawFn) -> CorrectionConfig:
-    level = draw(st.sampled_from([None, *get_args(WeightLevel)]))
-    loss, bypass = draw(st.sampled_from(get_args(LossType))), draw(st.booleans())
-    if (bypass and level is not None and loss not in UNCLIPPED) or (loss == "reinforce" and not bypass):
-        loss = "gpg"
-    lower, upper = sorted([draw(POSITIVE), draw(POSITIVE)])
-    names = draw(st.lists(st.sampled_from(sorted(RULE_NAMES)), unique=True, max_size=4))
-    return CorrectionConfig(
-        rollout_is=level,
-        rollout_is_threshold=upper,
-        rollout_is_threshold_lower=draw(st.sampled_from([None, lower])),
-        rollout_is_mode=draw(st.sampled_from(get_args(WeightMode))),
-        rollout_is_batch_normalize=level is not None and draw(st.booleans()),
-        rollout_rs=tuple(draw(rules(name)) for name in names),
-        bypass_mode=bypass,
-        loss_type=loss,
-        denominator=draw(st.sampled_from(get_args(Denominator))),
-    )
-
-
-@oracle.examples(400)
-@given(configs())
-def test_there_and_back(config: CorrectionConfig) -> None:
-    assert from_dict(to_dict(config)) == config
-    assert from_yaml(to_yaml(config)) == config
-    assert from_json(to_json(config)) == config
-    strict = json.loads(to_json(config), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert strict == to_dict(config)
-
-
-def test_the_mapping_is_readable() -> None:
-    config = CorrectionConfig(
-        rollout_is="token",
-        rollout_is_threshold=math.inf,
-        rollout_rs=(rule("seq_mean_k1", 0.999, 1.001), rule("seq_min_k1", lower=1e-5)),
-    )
-    assert to_dict(config) == {
-        "rollout_is": "token",
-        "rollout_is_threshold": "inf",
-        "rollout_is_threshold_lower": None,
-        "rollout_is_mode": "truncate",
-        "rollout_is_batch_normalize": False,
-        "rollout_rs": [
-            {"rule": "seq_mean_k1", "lower": 0.999, "upper": 1.001},
-            {"rule": "seq_min_k1", "lower": 1e-5},
-        ],
-        "bypass_mode": False,
-        "loss_type": "ppo_clip",
-        "denominator": "fixed",
-    }
-    assert to_yaml(config) == (
-        "rollout_is: token\n"
-        "rollout_is_threshold: inf\n"
-        "rollout_is_threshold_lower: null\n"
-        "rollout_is_mode: truncate\n"
-        "rollout_is_batch_normalize: false\n"
-        "rollout_rs:\n"
-        "- rule: seq_mean_k1\n"
-        "  lower: 0.999\n"
-        "  upper: 1.001\n"
-        "- rule: seq_min_k1\n"
-        "  lower: 1.0e-05\n"
-        "bypass_mode: false\n"
-        "loss_type: ppo_clip\n"
-        "denominator: fixed\n"
-    )
-    assert to_json(config).startswith('{\n  "rollout_is": "token",\n  "rollout_is_threshold": "inf",\n')
-
-
-def test_defaults_may_be_left_out() -> None:
-    assert from_yaml("{}") == CorrectionConfig()
-    assert from_yaml("rollout_rs: [{rule: token_k2, upper: 3}]") == with_rules(rule("token_k2", upper=3.0))
-    assert from_yaml("rollout_is: token\nrollout_is_threshold: .inf").rollout_is_threshold == math.inf
-    assert from_json('{"rollout_is": "token", "rollout_is_threshold": Infinity}').rollout_is_threshold == math.inf
-
-
-def test_yaml_reads_an_exponent_without_a_dot_as_text() -> None:
-    text = "rollout_rs: [{rule: seq_min_k1, lower: 1e-4}]"
-    assert yaml.safe_load(text)["rollout_rs"][0]["lower"] == "1e-4"
-    with pytest.raises(UsageError, match=r"lower of seq_min_k1 is the text '1e-4': write the number 1.0e-4"):
-        from_yaml(text)
-    assert from_yaml(text.replace("1e-4", "1.0e-4")) == with_rules(rule("seq_min_k1", lower=1e-4))
-
-
-@pytest.mark.parametrize(
-    ("mapping", "says"),
-    [
-        ({"rollout_iss": "token"}, r"unknown key of a correction 'rollout_iss'. Did you mean 'rollout_is'"),
-        ({"rollout_is": "tokens"}, "Did you mean 'token'"),
-        ({"rollout_is_threshold": None}, "rollout_is_threshold must be a number; got None"),
-        ({"rollout_is_threshold": "2.0"}, "write the number 2.0, without quotes"),
-        ({"rollout_is_threshold": "two"}, "must be a number; got 'two'"),
-        ({"rollout_is_threshold_lower": True}, "must be a number; got True"),
-        ({"rollout_is_threshold": float("nan")}, "must be > 0; got nan"),
-        ({"rollout_is_mode": "clip"}, "unknown rollout_is_mode 'clip'"),
-        ({"bypass_mode": "no"}, "bypass_mode must be True or False; got 'no'"),
-        ({"rollout_rs": {"rule": "token_k1"}}, "must be a list of rules"),
-        ({"rollout_rs": "token_k1"}, "must be a list of rules"),
-        ({"rollout_rs": ["token_k1"]}, "a rejection rule must be a mapping"),
-        ({"rollout_rs": [{"upper": 2.0}]}, "needs a name"),
-        ({"rollout_rs": [{"rule": ["token_k1"], "upper": 2.0}]}, "needs a name"),
-        ({"rollout_rs": [{"rule": "token_k1", "uper": 2.0}]}, "Did you mean 'upper'"),
-        ({"rollout_rs": [{"rule": "seq_men_k1", "upper": 2.0}]}, "Did you mean 'seq_mean_k1'"),
-        ({"rollout_rs": [{"rule": "token_k1"}]}, "token_k1 has no bound"),
-        ({"rollout_rs": [{"rule": "token_k1", "upper": None}]}, "upper of token_k1 must be a number; got None"),
-        ({"rollout_rs": [{"rule": "token_k2", "lower": 1.0, "upper": 2.0}]}, "only an upper bound"),
-        (None, "a correction must be a mapping of names to values; got None"),
-        ([], "a correction must be a mapping"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_named(mapping: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        from_dict(mapping)
-
-
-def test_text_that_is_no_yaml_and_no_json() -> None:
-    with pytest.raises(UsageError, match=r"this is not YAML: .*line 1"):
-        from_yaml("rollout_rs: [")
-    with pytest.raises(UsageError, match="must be a mapping of names to values; got None"):
-        from_yaml("")
-    with pytest.raises(UsageError, match=r"this is not JSON: .*line 1"):
-        from_json("{rollout_is: token}")

@@ -1,0 +1,97 @@
+"""Checks of single values: what does not fit is refused with what was got and what is allowed."""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from rlcorr.errors import UsageError, unknown
+
+
+def member(name: str, value: Any, allowed: Any) -> None:
+    """The value is one of a `Literal`.
+
+    >>> from typing import Literal
+    >>> member("side", "left", Literal["left", "right"])
+    >>> member("side", "lft", Literal["left", "right"])
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: unknown side 'lft'. Did you mean 'left'? Known: left, right.
+    """
+    if value not in get_args(allowed):
+        raise unknown(name, str(value), get_args(allowed))
+
+
+def require(fine: bool, name: str, value: Any, allowed: str) -> None:
+    """The test is passed; `allowed` says in words what it asks for.
+
+    >>> require(0 >= 1, "steps", 0, "≥ 1")
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: steps must be ≥ 1; got 0.
+    """
+    if not fine:
+        raise UsageError(f"{name} must be {allowed}; got {value!r}.")
+
+
+def booleans(config: Any, *names: str) -> None:
+    """These attributes are True or False, not 0, 1 or "no".
+
+    >>> from types import SimpleNamespace
+    >>> booleans(SimpleNamespace(bypass_mode="no"), "bypass_mode")
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: bypass_mode must be True or False; got 'no'.
+    """
+    for name in names:
+        require(isinstance(getattr(config, name), bool), name, getattr(config, name), "True or False")
+
+
+def is_number(x: Any) -> bool:
+    """An int or a float; True and False are none.
+
+    >>> is_number(2), is_number(2.0), is_number(True), is_number("2")
+    (True, True, False, False)
+    """
+    return isinstance(x, int | float) and not isinstance(x, bool)
+
+
+def number(config: Any, name: str, allowed: str, test: Callable[[float], bool]) -> None:
+    """The attribute is a number that passes the test.
+
+    >>> from types import SimpleNamespace
+    >>> number(SimpleNamespace(tau=-1.0), "tau", "> 0", lambda x: x > 0)
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: tau must be a number > 0; got -1.0.
+    """
+    value = getattr(config, name)
+    require(is_number(value) and test(value), name, value, f"a number {allowed}")
+
+
+def positive(name: str, lower: float | None, upper: float) -> None:
+    """Bounds on something positive: 0 < lower ≤ upper.
+
+    >>> positive("token_k1", 0.5, 2.0)
+    >>> positive("token_k1", 2.0, 0.5)
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: token_k1: lower bound 2.0 is above upper bound 0.5.
+    """
+    for side, bound in (("lower", lower), ("upper", upper)):
+        if bound is not None or side == "upper":
+            _bound(name, side, bound, "> 0", lambda x: x > 0)
+    if lower is not None and lower > upper:
+        raise UsageError(f"{name}: lower bound {lower} is above upper bound {upper}.")
+
+
+def two_sided(name: str, lower: float | None, upper: float) -> None:
+    """Bounds on a signed divergence: lower < 0 < upper.
+
+    >>> two_sided("token_prob_diff", 0.2, 0.2)
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: token_prob_diff: the lower bound must be < 0; got 0.2.
+    """
+    if lower is not None:
+        _bound(name, "lower", lower, "< 0", lambda x: x < 0)
+    _bound(name, "upper", upper, "> 0", lambda x: x > 0)
+
+
+def _bound(name: str, side: str, bound: Any, allowed: str, test: Callable[[float], bool]) -> None:
+    if not is_number(bound):
+        raise UsageError(f"{name}: the {side} bound must be a number; got {bound!r}.")
+    if not test(bound):
+        raise UsageError(f"{name}: the {side} bound must be {allowed}; got {bound}.")
