@@ -667,8 +667,8 @@ assert all((won[outcome.preset].value < 0) == (outcome.kept_fraction.value < 0.2
 #   average and 0.74 on its worst seed. Only `trl_opsm` reaches that on any.
 # - **Five methods win back a little more than half**, and their intervals overlap: caps, bands, the fence around $q$,
 #   DPPO. Three seeds do not rank them.
-# - **Rejecting most of the tokens wins nothing back.** Rules on whole answers keep 4 to 21 % here. Their means are below
-#   0, but three seeds do not show that they are worse than no correction.
+# - **Rejecting most of the tokens wins nothing back.** Rules on whole answers keep 4 to 21 % here. Their means are
+#   below 0, but three seeds do not show that they are worse than no correction.
 #
 # It is one task, one learning rate and 60 steps, and some curves still climb at the end. But the first line is the one
 # to take home: no correction here is as good as a lag avoided.
