@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb workshop bench fmt lock \
+.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb portable workshop bench fmt lock \
 	clean system
 
 PYTHON ?= python3
@@ -34,7 +34,8 @@ test: $(READY) system ## every test, the lessons under nbval included
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
 	$(PYTEST) -m "not slow"
 	$(PYTEST) -m slow --dist loadfile
-	$(NBVAL)
+	$(NBVAL) lessons
+	for capability in $(CAPABILITIES); do ATEN_CPU_CAPABILITY=$$capability $(NBVAL) $(SENSITIVE) || exit 1; done
 
 test-fast: $(READY) ## the tests that start no engine, browser or page, with fewer random examples
 	$(PYTEST) -m "not slow and not pages" --hypothesis-profile quick
@@ -58,8 +59,12 @@ mutate: $(READY) ## change the library one expression at a time: do the tests no
 lessons: $(READY) system ## rebuild the notebooks from lessons/*.py
 	$(BIN)/python lessons/_build.py
 
-nb: $(READY) ## run the notebooks and compare every printed number
-	$(NBVAL)
+nb: $(READY) ## run the notebooks and compare every printed number and every figure
+	$(NBVAL) lessons
+
+portable: $(READY) ## the lessons and the fast tests with the arithmetic of other processors
+	for capability in $(CAPABILITIES); do ATEN_CPU_CAPABILITY=$$capability $(NBVAL) lessons || exit 1; \
+		ATEN_CPU_CAPABILITY=$$capability $(PYTEST) -m "not slow and not pages" --hypothesis-profile quick || exit 1; done
 
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
 	$(BIN)/python lessons/_workshop.py $(ARGS)
@@ -81,7 +86,12 @@ clean: ## remove .venv and caches; recorded runs stay
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
-	$(BIN)/pytest lessons --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
+	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
+
+# The lessons whose figures lie closest to rounding, and the kinds of arithmetic that torch can be told to use: without
+# vector instructions, and with AVX2 where the processor has it.
+SENSITIVE = lessons/08_kl_estimators.ipynb lessons/09_rollout_kl.ipynb
+CAPABILITIES = default $(shell $(BIN)/python -c "import torch; print('avx2' * torch.backends.cpu.get_cpu_capability().startswith('AVX'))")
 
 # The pinned files name every package, so nothing is resolved: pip installs exactly what is written.
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(WHEELS),--no-index --find-links wheels)

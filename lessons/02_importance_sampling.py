@@ -28,6 +28,7 @@ from rlcorr import CorrectionConfig, evaluate
 from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import resampled
+from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.report import report
 from rlcorr.ratios import log_ratio, over_sequence, ratio
@@ -613,7 +614,9 @@ for name, found_noise in zip(("every answer counts 1", "counted by its weight"),
 share = effective_share(weights[step])
 show("ESS of this step", share, digits=2)
 show("noise that the rule of thumb predicts", reports[0].noise.value / share**0.5, digits=1)
-assert reports[1].noise.high < reports[0].noise.value / share**0.5
+paired = compare_gradients(updated, sketch, CorrectionConfig(), by_weight).noise
+show("noise: weights minus none, paired", paired.value, paired.low, paired.high, digits=1)
+assert paired.low < 0 < paired.high
 
 each = contributions(updated, sketch, [CorrectionConfig()])[0].u.double()  # (128, 64): what each answer adds
 squared, w_step = each.square().sum(-1), weights[step]
@@ -624,11 +627,11 @@ show("share of Σ ‖push‖², counted once", [float(squared[band].sum() / squa
 assert squared[bands[0]].sum() > 0.9 * squared.sum()
 
 # %% [markdown]
-# The rule of thumb predicts 1.4 times the noise. In fact it became about half (the two intervals overlap, so even
-# "half" is not sure; that it did not *rise* by 1.4 is what the interval supports). The table says why: twelve answers
-# that the trainer would hardly ever have written make 92 % of the noise, and their weights are below 0.1. So the ESS is
-# a good alarm and a poor forecast. What a weight does to a gradient is measured in lesson 10. What to do about weights
-# of 30 begins in lesson 05.
+# The rule of thumb predicts 1.4 times the noise. The best guess is half of it. But the last line, taken on the same
+# resamples for both, reaches from far less noise to somewhat more: this one step cannot say whether it fell. The table
+# says how it can: twelve answers that the trainer would hardly ever have written make 92 % of the noise, and their
+# weights are below 0.1. So the ESS is an alarm, and no forecast for a gradient. What a weight does to a gradient is
+# measured in lesson 10. What to do about weights of 30 begins in lesson 05.
 
 # %% [markdown]
 # ## Exercise 1: effective sample size

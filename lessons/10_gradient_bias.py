@@ -428,8 +428,8 @@ show("step length of 1 inside", inside, "of", len(VALID))
 #
 # 1. Which has the least noise, and which the most?
 # 2. For which can the recorded step show that there is a bias?
-# 3. A preset that rejected everything would have bias 1 and noise 0. An error below 1 means: better than not to step.
-#    How many of the library's presets have that?
+# 3. A preset that rejected everything would have bias 1 and noise 0, so an error of 1. How many of the library's
+#    presets have less?
 #
 # **Look for** the corner. Noise is to the right, bias upwards, and the error is the distance from the corner. On the
 # dashed arc it is 1. Then look at the vertical bars.
@@ -466,7 +466,10 @@ assert not surely
 #    not overlap. **Noise is where presets differ**, and one batch is enough to see it.
 # 2. A bias is shown only for presets with a band of ±0.1 or 0.2 % on the geometric mean. It is about 1, and 1 is inside
 #    all their intervals. That is no surprise: they reject nearly everything, and a step of length 0 has bias 1.
-# 3. By their best guess eight; surely none.
+# 3. By their best guess eight; surely none. This does not say which steps are worth taking. The error is that of the
+#    gradient as it stands, so it rewards whatever makes it short. But a step is the gradient times a learning rate:
+#    what it wins at first order grows with that rate and with the step length, what its noise costs with the square of
+#    the rate. With a small enough rate any step of positive length helps on average, whatever its error.
 #
 # Does "no overlap" need to be that crude? The presets share the batch, so much of their noise is common, and a paired
 # difference is sharper: `compare_gradients` takes both on the same bootstrap samples.
@@ -675,8 +678,9 @@ check(squared_length_solution, SQUARED_LENGTH)
 #
 # **2. One preset has bias 0.98 [0.74, 1.20] and noise 0.03. Is it good, because its error is below 1?**
 #
-# <details><summary>Yes: an error below 1 is better than no step.</summary>By a hair, if at all. An error of 0.98 with
-# that interval cannot be told from 1, which is what not stepping costs.</details>
+# <details><summary>Yes: an error below 1 is better than no step.</summary>No. 1 is the error of a gradient of 0, and
+# 0.98 with that interval cannot be told from it. Whether a step helps depends on its direction, its noise and the
+# learning rate; a gradient with an error of 5 can teach, in small steps.</details>
 # <details><summary>It hardly steps: it rejects nearly all, and a zero gradient has bias 1 and noise 0.</summary>Yes.
 # Its step length, near 0, says it directly.</details>
 # <details><summary>No: the bias of 0.98 points the wrong way.</summary>Not that either. The bias is the difference to

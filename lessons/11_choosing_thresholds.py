@@ -310,11 +310,11 @@ show("kept tokens at the two ends", ends, digits=2)
 assert errors[place].low < 1 < errors[place].high
 
 # %% [markdown]
-# The best band is somewhere between 1.0008 and 1.005, which keeps between 6 and 31 % of the tokens. And its error
-# cannot be told from 1, which is the error of not stepping at all. With 128 answers the noise is so large that the best
-# thing to do with this one batch is next to nothing. The tight bounds do not win because they correct well, but because
-# they stop the step. **A small error is no success if the step length is 0.** Look at both, or the search will stop
-# your training.
+# The band with the smallest error is somewhere between 1.0008 and 1.005, which keeps between 6 and 31 % of the tokens.
+# And its error cannot be told from 1, which is the error of a gradient of 0. With 128 answers the noise is so large
+# that a gradient of nearly 0 is as near to the right one as any. The tight bounds do not win because they correct well,
+# but because they stop the step; a smaller learning rate takes the noise off a step as well, and keeps its direction.
+# **A small error is no success if the step length is 0.** Look at both, or the search will stop your training.
 
 # %% [markdown]
 # ## Choosing on one step, testing on another
@@ -403,8 +403,8 @@ assert float(gap.mean()) > 2 * error
 
 # %% [markdown]
 # The half that chose promises more than the other half gives, in all eight runs: 0.13 ± 0.02 gradients. On `bf16`,
-# `stale_4` and `moe_bf16` that decides the verdict. The promise is below 1, so the update looks worth its step; the
-# other half says above 1. Only `moe_replay` stays below 1 on data that did not choose.
+# `stale_4` and `moe_bf16` the promise is below 1, so nearer to the right gradient than 0 is; the other half says above
+# 1. Only `moe_replay` stays below 1 on data that did not choose.
 #
 # These halves are of one step. A next step has other weights as well, and the committed runs hold no second sketch that
 # would show how its gradient takes the same band. For budgets, which need no sketch, they hold many steps.
@@ -654,8 +654,8 @@ check(verl_bounds_solution, TO_VERL)
 # ## Pitfalls
 #
 # - **Numbers without their run.** A threshold belongs to an engine, a length and a batch size.
-# - **The error alone.** The smallest error of a noisy step is often that of not stepping. Look at step length and kept
-#   share.
+# - **The error alone.** A short gradient has little noise, so the smallest error of a noisy step is often that of a
+#   gradient of nearly 0. Look at step length and kept share.
 # - **The edge of the search.** If the best threshold is the tightest one that was tried, nothing was found.
 # - **One side.** A cap bounds large weights; small ones still cost sample size.
 # - **Kept is not used.** A band on weights counts what it leaves alone; a rule counts what it keeps. Both are called a

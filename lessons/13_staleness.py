@@ -388,8 +388,8 @@ assert averages[3] < averages[2] < averages[4]
 # leave a tenth of it: they correct each token, but not how often the text before it is written. Weights on the product
 # leave nothing, in answers of four tokens; in long ones they are noisy, or cut by their cap (lessons 05, 06).
 #
-# The clip around $q$ is as biased as doing nothing, although the policies are close: the tokens that it fences off are
-# those that the last updates moved, so just the ones that the gradient is about.
+# The clip around $q$ is no less biased here than doing nothing, although the policies are close: the tokens that it
+# fences off are those that the last updates moved, so just the ones that the gradient is about.
 #
 # ## Several versions in one batch
 #
@@ -435,13 +435,15 @@ for lag in (*lag_of_row.unique().tolist(), "any"):
 # %% [markdown]
 # Each row was divided by the log-probs of **its own** version, so the mean ratio is 1 at every lag, up to chance, and
 # in the mixture. Nothing else is needed for a right average. But it is not the only choice. Let a share $\alpha_j$ of
-# the tokens come from version $q_j$. For any of them one may also divide by the mixture, as if the batch came from
-# one policy that first throws a die:
+# the answers come from version $q_j$. For a whole answer, with $p$ and $q$ its probabilities, one may also divide by
+# the mixture, as if the batch came from one policy that first throws a die:
 #
 # $$ w_{\text{own}} = \frac{p}{q_j}, \qquad w_{\text{mix}} = \frac{p}{\sum_i \alpha_i q_i} . $$
 #
-# Both are right on average, and the mixture is never noisier. What is **not** right is to divide all tokens by the
-# newest version.
+# Both are right on average, and the mixture is never noisier. That is for whole answers (or for answers of one token,
+# as in the proof below). Token by token the mixture is **not** right: once the first tokens are written, they tell
+# something about the version, and its share among such answers is no longer $\alpha_j$. Nor is it right to divide all
+# answers by the newest version.
 
 # %%
 P, F = sympy.symbols("p_A p_B p_C", positive=True), sympy.symbols("f_A f_B f_C")
@@ -457,7 +459,7 @@ assert sympy.simplify(own - target) == 0
 assert sympy.simplify(mixture - target) == 0
 assert sympy.simplify(newest - target) != 0
 
-# the mean square of the weights, token by token: own less mixture, over p², is a square over positive numbers
+# the mean square of the weights, action by action: own less mixture, over p², is a square over positive numbers
 _, _, a, b = tokens[0]
 less = alpha / a + (1 - alpha) / b - 1 / (alpha * a + (1 - alpha) * b)
 square = alpha * (1 - alpha) * (a - b) ** 2 / (a * b * (alpha * a + (1 - alpha) * b))
@@ -480,7 +482,7 @@ for name, by_old, by_new in (("own", old, new), ("mixture", half, half), ("newes
     assert (abs(first - 1) < 1e-12) == (name != "newest for all")
 
 # %% [markdown]
-# The mixture needs every token scored by every version in the batch, so nobody records it; own weights cost nothing.
+# The mixture needs every answer scored by every version in the batch; own weights cost nothing.
 #
 # Some systems change the weights **within** an answer, so that the engine need not wait: the first tokens come from one
 # version, the rest from the next. That is no problem for the ratios as long as each token's own log-prob is recorded.
@@ -665,10 +667,11 @@ assert all((won[outcome.preset].value < 0) == (outcome.kept_fraction.value < 0.2
 #   average and 0.74 on its worst seed. Only `trl_opsm` reaches that on any.
 # - **Five methods win back a little more than half**, and their intervals overlap: caps, bands, the fence around $q$,
 #   DPPO. Three seeds do not rank them.
-# - **Rejecting most of the tokens is worse than nothing.** Rules on whole answers keep 4 to 21 % here.
+# - **Rejecting most of the tokens wins nothing back.** Rules on whole answers keep 4 to 21 % here. Their means are
+#   below 0, but three seeds do not show that they are worse than no correction.
 #
 # It is one task, one learning rate and 60 steps, and some curves still climb at the end. But the first line is the one
-# to take home: a lag is cheaper to avoid than to correct.
+# to take home: no correction here is as good as a lag avoided.
 #
 # ## Exercise 1: who wrote this batch?
 #
@@ -735,11 +738,11 @@ for name in ("disabled", "decoupled_token_is", "verl_dppo_tv", "bypass_ppo_clip"
 # %% [markdown]
 # ## Exercise 3: weights against the mixture
 #
-# *6 minutes.* A batch was written by several versions. For each token you know its probability in the trainer, `p`
-# `(N,)`, in **every** version, `q` `(versions, N)`, and which share of the batch each version wrote, `shares`
+# *6 minutes.* A batch was written by several versions. For each whole answer you know its probability in the trainer,
+# `p` `(N,)`, in **every** version, `q` `(versions, N)`, and which share of the answers each version wrote, `shares`
 # `(versions,)`. Return the weights against the mixture, `(N,)`.
 #
-# <details><summary>Hint 1</summary>What is the probability of a token if a die picks the version first?</details>
+# <details><summary>Hint 1</summary>What is the probability of an answer if a die picks the version first?</details>
 # <details><summary>Hint 2</summary><code>shares @ q</code> is that probability.</details>
 
 
@@ -781,12 +784,13 @@ check(mixture_weights_solution, MIXTURE)
 # <details><summary>Chance: one run each.</summary>It may be that as well. Ask for seeds before you ask for
 # reasons.</details>
 #
-# **3. In a batch of several versions, what do you divide a token's probability by?**
+# **3. In a batch of several versions, what do you divide an answer's probability by?**
 #
 # <details><summary>By that of the newest version; it is closest to the trainer.</summary>No. It is the quietest weight,
 # and the wrong average: the mean ratio leaves 1.</details>
-# <details><summary>By the probability that it was drawn with, in its own version.</summary>Yes. Or by the mixture of
-# all versions, which is never noisier, but needs a score from each.</details>
+# <details><summary>By the probability that it was drawn with, in its own version.</summary>Yes. Or, as it is a whole
+# answer, by the mixture of all versions, which is never noisier, but needs a score from each. Token by token only the
+# own version is right.</details>
 # <details><summary>By the average of the log-probs of all versions.</summary>No. A batch of several versions is a
 # mixture of probabilities, not of logarithms.</details>
 #

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 15 · Silent bugs: nine patients
 #
-# **Claim.** A wrong number in the loop rarely crashes; each of nine common bugs leaves its trace in exactly one of nine
-# views, and the mean ratio, the alarm that everybody watches, rings for three of them.
+# **Claim.** A wrong number in the loop rarely crashes; nine common bugs, planted in one recorded step, leave their
+# traces in nine different views, and the mean ratio, the alarm that everybody watches, rings for three of them.
 #
 # *35 minutes · advanced · any laptop; no GPU, no network.* You need the ratio and its average (lesson 00), the noise of
 # an average (lesson 02), and rejection (lesson 07).
@@ -52,8 +52,8 @@ torch.set_num_threads(1)
 # | **weights twice** | the loss is multiplied by the importance weights, and so was the advantage |
 # | **mask twice** | rejected tokens are set to 0, and then the average is taken over the kept ones only |
 #
-# A **view** is one number, or one picture, that looks at one property. A **fingerprint** is what a bug does to one view
-# and to no other.
+# A **view** is one number, or one picture, that looks at one property. A **fingerprint** is what a bug does to the view
+# that was made for it.
 
 # %% [markdown]
 # ## The smallest example: a list that is one too long
@@ -574,12 +574,28 @@ show("k3 rings for", ", ".join(sorted(sizes)))
 show("triage names", ", ".join(named))
 
 # %% [markdown]
-# One view per bug, one bug per view. `triage` runs several of these tests by itself and names four bugs; one of them
-# it calls padding, which is what a log-prob of exactly 0 is. It looks at pairs of log-probs and nothing else, so it
-# cannot know about weights, averages or texts.
+# One view per bug, one bug per view, in this step. `triage` runs several of these tests by itself and names four bugs;
+# one of them it calls padding, which is what a log-prob of exactly 0 is. It looks at pairs of log-probs and nothing
+# else, so it cannot know about weights, averages or texts.
 #
-# An honest note: the diagonal is clean because the bounds were chosen with the control in sight, and each patient has
-# one bug. With a smaller gap the direction disappears in the noise first: KL grows like $d^2$, its error like $|d|$.
+# But the bounds were chosen with this step in sight, and each patient has one bug. So plant the same bugs in other
+# steps of the same run, and ask the same views with the same bounds.
+
+# %%
+for step in (24, 32, 40, 48):
+    other = runs.read_step(run, step)
+    written = sum(len(text) + 1 for text in other.responses)
+    spoke = {
+        bug: [speaks(look(plant(other.batch))) for look, speaks in VIEWS.values()] for bug, plant in PLANTS.items()
+    }
+    alone = sum(row == [name == bug for name in PLANTS] for bug, row in spoke.items())
+    healthy = [name for name, (look, speaks) in VIEWS.items() if speaks(look(treated(other.batch)))]
+    show(f"step {step}: bugs in their own view alone", alone, "control:", ", ".join(healthy) or "quiet")
+
+# %% [markdown]
+# Steps 40 and 48 have the clean diagonal. Steps 24 and 32 do not, and at step 32 a view speaks where nothing was
+# planted. **A view is a hint where to look, not a verdict**, and its bound must be set on healthy steps of your own
+# run. With a smaller gap the direction disappears in the noise first: KL grows like $d^2$, its error like $|d|$.
 
 # %% [markdown]
 # ## The bug that no view shows

@@ -23,6 +23,7 @@ SINGLE = (
     "Makefile",
     "pyproject.toml",
     "lessons/show.py",
+    "lessons/plotted.py",
     "lessons/recorded.py",
     "lessons/index.toml",
     "lessons/TEACHING.md",

@@ -3,13 +3,12 @@
 The outputs are compared character by character when the lessons are tested, so nothing else may print a float.
 """
 
-import base64
 import json
 from typing import Any
 
-import numpy as np
 import torch
 from IPython.display import display
+from plotted import rounded
 
 from rlcorr.figures import canvas
 
@@ -34,29 +33,24 @@ def text(x: Any, digits: int = 4) -> str:
     return str(x)
 
 
+<<<<<<< HEAD
 def picture(figure: canvas.Figure) -> None:
     """Draw a figure of the library, and print what it shows: the picture is not tested, the numbers are.
+=======
+def picture(figure: correction.Figure) -> None:
+    """Draw a figure of the library, and print what it shows.
+>>>>>>> lessons
 
-    It is drawn with four significant digits: the last bits of a sum depend on where it lies in memory, and a notebook
-    that is built again must not.
+    It is drawn with four significant digits, and with 0 for what is only rounding: see plotted.py.
     """
     shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
+<<<<<<< HEAD
     display({"application/vnd.plotly.v1+json": _rounded(shown)}, raw=True)
     print(canvas.digest(figure))
-
-
-def _rounded(part: Any) -> Any:
-    if isinstance(part, dict) and "bdata" in part:  # how plotly writes an array
-        numbers = np.frombuffer(base64.b64decode(part["bdata"]), part["dtype"])
-        if numbers.dtype.kind != "f":
-            return part
-        rounded = np.array([float(f"{x:.4g}") for x in numbers], np.float32)
-        return part | {"dtype": "f4", "bdata": base64.b64encode(rounded.tobytes()).decode()}
-    if isinstance(part, dict):
-        return {key: _rounded(value) for key, value in part.items()}
-    if isinstance(part, list):
-        return [_rounded(value) for value in part]
-    return float(f"{part:.4g}") if isinstance(part, float) else part
+=======
+    display({"application/vnd.plotly.v1+json": rounded(shown)}, raw=True)
+    print(correction.digest(figure))
+>>>>>>> lessons
 
 
 def _flat(value: Any) -> list[Any]:

@@ -9,8 +9,8 @@ INTRO = (
 NUMBERS = {
     "Bias": "‖E[g] − on-policy gradient‖ over its length. 0 inside the interval: not to be told from noise.",
     "Noise": "Standard deviation of the gradient over batches of this size, over the length of the on-policy gradient.",
-    "Error": "√(bias² + noise²). A gradient that is always 0 has error 1: above 1, one step alone does more harm than "
-    "none. Over many steps noise averages out, bias does not.",
+    "Error": "√(bias² + noise²). A gradient that is always 0 has error 1. Over many steps noise averages out, bias "
+    "does not.",
     "Cosine": "Between the expected gradient and the on-policy one.",
     "Step length": "What the step along the on-policy gradient is multiplied by.",
     "ESS": "(Σ w)²/Σ w² over sequences, as a share of them.",

@@ -102,8 +102,8 @@ POWER = Exercise(
 
 def _mixture(p: Tensor, q: Tensor, shares: Tensor) -> Tensor:
     weights = []
-    for token, target in enumerate(p.tolist()):
-        mixed = sum(share * row[token] for share, row in zip(shares.tolist(), q.tolist(), strict=True))
+    for answer, target in enumerate(p.tolist()):
+        mixed = sum(share * row[answer] for share, row in zip(shares.tolist(), q.tolist(), strict=True))
         weights.append(target / mixed)
     return torch.tensor(weights, dtype=torch.float64)
 

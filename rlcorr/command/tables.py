@@ -22,7 +22,7 @@ HEADING = "{:<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items
 UNITS = (
     "bias, noise and error in units of the on-policy gradient: |E[g] − reference|, the standard deviation over\n"
     "batches of this size, and both together. Brackets: 95 % of the bootstrap samples. best in: share of them in\n"
-    "which the error is the smallest. A gradient that is always 0 has error 1: below it an update helps on average.\n"
+    "which the error is the smallest. A gradient that is always 0 has error 1.\n"
     "The projection adds {projection:.0%} to every squared length, for all alike."
 )
 

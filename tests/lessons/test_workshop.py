@@ -63,7 +63,7 @@ def defined(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         for target in node.targets if isinstance(node, ast.Assign) else []:
-            names |= {found.id for found in ast.walk(target) if isinstance(found, ast.Name)}
+            names |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
     return names
 
 
