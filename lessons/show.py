@@ -33,24 +33,14 @@ def text(x: Any, digits: int = 4) -> str:
     return str(x)
 
 
-<<<<<<< HEAD
 def picture(figure: canvas.Figure) -> None:
-    """Draw a figure of the library, and print what it shows: the picture is not tested, the numbers are.
-=======
-def picture(figure: correction.Figure) -> None:
     """Draw a figure of the library, and print what it shows.
->>>>>>> lessons
 
     It is drawn with four significant digits, and with 0 for what is only rounding: see plotted.py.
     """
     shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
-<<<<<<< HEAD
-    display({"application/vnd.plotly.v1+json": _rounded(shown)}, raw=True)
-    print(canvas.digest(figure))
-=======
     display({"application/vnd.plotly.v1+json": rounded(shown)}, raw=True)
-    print(correction.digest(figure))
->>>>>>> lessons
+    print(canvas.digest(figure))
 
 
 def _flat(value: Any) -> list[Any]:
