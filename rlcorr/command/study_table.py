@@ -1,7 +1,6 @@
 """`python -m rlcorr study NAME`: what became of every preset, as a table."""
 
-from rlcorr.gradients.report import Interval
-from rlcorr.records.study import find_study, outcomes, read_study
+from rlcorr.records.study import SeedRange, find_study, outcomes, read_study
 
 WIDTH = 22
 COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
@@ -31,9 +30,9 @@ def study_table(name: str) -> list[str]:
     return [*lines, "", UNITS]
 
 
-def _share(interval: Interval) -> str:
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+def _share(seeds: SeedRange) -> str:
+    return f"{seeds.mean:.2f} [{seeds.lowest:.2f}, {seeds.highest:.2f}]"
 
 
-def _tiny(interval: Interval) -> str:
-    return f"{interval.value:.0e} [{interval.low:.0e}, {interval.high:.0e}]"
+def _tiny(seeds: SeedRange) -> str:
+    return f"{seeds.mean:.0e} [{seeds.lowest:.0e}, {seeds.highest:.0e}]"
