@@ -575,10 +575,10 @@ for study in ("stale_8", "kv_fp8_e5m2"):
     for outcome in outcomes(read_study(study)[0]):
         if outcome.preset in COMPARED:
             ends[study, outcome.preset] = outcome.reward
-            show("  " + outcome.preset, outcome.reward.value, outcome.reward.low, outcome.reward.high, digits=2)
+            show("  " + outcome.preset, outcome.reward.mean, outcome.reward.lowest, outcome.reward.highest, digits=2)
 
-assert ends["stale_8", "bypass_ppo_clip"].low > ends["stale_8", "disabled"].high
-assert ends["kv_fp8_e5m2", "bypass_ppo_clip"].high < ends["kv_fp8_e5m2", "disabled"].low
+assert ends["stale_8", "bypass_ppo_clip"].lowest > ends["stale_8", "disabled"].highest
+assert ends["kv_fp8_e5m2", "bypass_ppo_clip"].highest < ends["kv_fp8_e5m2", "disabled"].lowest
 
 # %% [markdown]
 # With weights that are eight steps old, bypass PPO does as well as decoupled PPO, and both far better than PPO without

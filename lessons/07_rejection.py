@@ -635,11 +635,11 @@ rows, _ = read_study("stale_8")
 table = {outcome.preset: outcome for outcome in outcomes(rows)}
 show("stale_8: means of three seeds", "reward", "lowest", "highest", "kept")
 for name, outcome in table.items():
-    show(name, outcome.reward.value, outcome.reward.low, outcome.reward.high, outcome.kept_fraction.value, digits=2)
+    show(name, outcome.reward.mean, outcome.reward.lowest, outcome.reward.highest, outcome.kept_fraction.mean, digits=2)
 
 whole = ("decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask")
-assert all(table[name].reward.value < table["disabled"].reward.value for name in whole)
-assert all(table[name].kept_fraction.value < 0.22 for name in whole)
+assert all(table[name].reward.mean < table["disabled"].reward.mean for name in whole)
+assert all(table[name].kept_fraction.mean < 0.22 for name in whole)
 
 # %% [markdown]
 # **Look for** the three lines that sink below the one of no correction (`disabled`); `…seq_is_rs` is the product with
@@ -663,8 +663,8 @@ picture(study_curves(rows, ["disabled", *whole, "trl_opsm", "decoupled_seq_is"],
 steps, kept_course = course(rows, "skyrl_geo_mask", "kept_fraction")
 reward_steps, reward_course = course(rows, "skyrl_geo_mask", "reward")
 show("skyrl_geo_mask: step", [steps[n] for n in (0, 1, 2, 9, 19, 59)])
-show("kept share", [kept_course[n].value for n in (0, 1, 2, 9, 19, 59)], digits=3)
-show("reward", [reward_course[n].value for n in (0, 1, 2, 9, 19, 59)], digits=3)
+show("kept share", [kept_course[n].mean for n in (0, 1, 2, 9, 19, 59)], digits=3)
+show("reward", [reward_course[n].mean for n in (0, 1, 2, 9, 19, 59)], digits=3)
 
 # %% [markdown]
 # One stale step is enough: the share falls from 93 % to 6 %. A few dozen tokens, the surest ones, then decide every

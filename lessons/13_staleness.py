@@ -267,7 +267,7 @@ for name in ("disabled", "decoupled_token_is"):
 
 for name, found in powers.items():
     interval = study.over_seeds(found)
-    show(f"{name}: mean, lowest, highest", interval.value, interval.low, interval.high, digits=2)
+    show(f"{name}: mean, lowest, highest", interval.mean, interval.lowest, interval.highest, digits=2)
 assert all(1.1 < power < 1.2 for power in powers["disabled"])
 assert all(power < 1 for power in powers["decoupled_token_is"])
 assert all(first_lags("disabled", seed)[-1] > 1 for seed in SEEDS)
@@ -317,14 +317,14 @@ for name in ("disabled", "decoupled_token_is", "verl_dppo_tv", "bypass_ppo_clip"
     of_seeds = [first_lags(name, seed) for seed in SEEDS]
     average = torch.tensor(of_seeds, dtype=torch.float64).mean(0)
     interval = study.over_seeds([power_between(found, 1, 8) for found in of_seeds])
-    bounds = (interval.value, interval.low, interval.high)
+    bounds = (interval.mean, interval.lowest, interval.highest)
     show(name, *(average[lag - 1] for lag in (1, 2, 4, 8)), "", *bounds, digits=2)
 
 reward = {outcome.preset: outcome.reward for outcome in study.outcomes(rows)}
 for name in ("decoupled_token_is", "bypass_ppo_clip"):
-    show(f"{name}: reward at the end", reward[name].value, reward[name].low, reward[name].high, digits=2)
-assert reward["bypass_ppo_clip"].low < reward["decoupled_token_is"].high
-assert reward["decoupled_token_is"].low < reward["bypass_ppo_clip"].high
+    show(f"{name}: reward at the end", reward[name].mean, reward[name].lowest, reward[name].highest, digits=2)
+assert reward["bypass_ppo_clip"].lowest < reward["decoupled_token_is"].highest
+assert reward["decoupled_token_is"].lowest < reward["bypass_ppo_clip"].highest
 
 # %% [markdown]
 # 1. It stops. A clip around $q$ is a fence around version 0: a token whose ratio has left the fence, on the side to
@@ -625,7 +625,7 @@ fresh, _ = study.read_study("stale_0")
 def ends(table, name):
     """The reward at the end, one number per seed."""
     own = ([row for row in table if row["preset"] == name and row["seed"] == seed] for seed in SEEDS)
-    return torch.tensor([study.outcomes(each)[0].reward.value for each in own], dtype=torch.float64)
+    return torch.tensor([study.outcomes(each)[0].reward.mean for each in own], dtype=torch.float64)
 
 
 best, worst = ends(fresh, "disabled"), ends(rows, "disabled")
@@ -655,12 +655,12 @@ won = {}
 for outcome in study.outcomes(rows):
     won[outcome.preset] = study.over_seeds(((ends(rows, outcome.preset) - worst) / gap).tolist())
     found = won[outcome.preset]
-    show(outcome.preset, found.value, found.low, found.high, outcome.kept_fraction.value, digits=2)
+    show(outcome.preset, found.mean, found.lowest, found.highest, outcome.kept_fraction.mean, digits=2)
 
-assert max(won, key=lambda name: won[name].value) == "decoupled_seq_is"
-assert all(found.high < 1 for found in won.values())
-assert [name for name in won if won[name].high >= won["decoupled_seq_is"].low] == ["decoupled_seq_is", "trl_opsm"]
-assert all((won[outcome.preset].value < 0) == (outcome.kept_fraction.value < 0.25) for outcome in study.outcomes(rows))
+assert max(won, key=lambda name: won[name].mean) == "decoupled_seq_is"
+assert all(found.highest < 1 for found in won.values())
+assert [name for name in won if won[name].highest >= won["decoupled_seq_is"].lowest] == ["decoupled_seq_is", "trl_opsm"]
+assert all((won[outcome.preset].mean < 0) == (outcome.kept_fraction.mean < 0.25) for outcome in study.outcomes(rows))
 
 # %% [markdown]
 # - **No correction wins all of it back.** The best, a cap on the product of the ratios, wins back 0.82 on
@@ -733,7 +733,7 @@ for name in ("disabled", "decoupled_token_is", "verl_dppo_tv", "bypass_ppo_clip"
     each = [first_lags(name, seed) for seed in SEEDS]
     lags = torch.arange(1, 9, dtype=torch.float64)
     interval = study.over_seeds([float(POWER.expected(lags, torch.tensor(x, dtype=torch.float64))) for x in each])
-    show(f"{name}: mean, lowest, highest", interval.value, interval.low, interval.high, digits=2)
+    show(f"{name}: mean, lowest, highest", interval.mean, interval.lowest, interval.highest, digits=2)
 
 # %% [markdown]
 # ## Exercise 3: weights against the mixture

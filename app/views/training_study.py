@@ -10,8 +10,8 @@ from words import words
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import study as study_plots
 from rlcorr.figures.canvas import Figure
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study as studies
+from rlcorr.records.study import SeedRange
 
 
 def study() -> None:
@@ -72,11 +72,11 @@ def _outcomes(table: StudyTable) -> None:
     st.caption(f"{say.OUTCOMES} {words.plain(facts)}")
 
 
-def _share(interval: Interval) -> str:
-    return f"{interval.value:.2f} [{interval.low:.2f},\u00a0{interval.high:.2f}]"
+def _share(seeds: SeedRange) -> str:
+    return f"{seeds.mean:.2f} [{seeds.lowest:.2f},\u00a0{seeds.highest:.2f}]"
 
 
-def _tiny(interval: Interval) -> str:
+def _tiny(seeds: SeedRange) -> str:
     """One digit; a hyphen at which no line breaks."""
-    text = f"{interval.value:.1g} [{interval.low:.1g},\u00a0{interval.high:.1g}]"
+    text = f"{seeds.mean:.1g} [{seeds.lowest:.1g},\u00a0{seeds.highest:.1g}]"
     return text.replace("-", "\N{NON-BREAKING HYPHEN}")

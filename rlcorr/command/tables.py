@@ -12,7 +12,7 @@ from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
-from rlcorr.records.study import find_study, outcomes, read_study
+from rlcorr.records.study import SeedRange, find_study, outcomes, read_study
 from rlcorr.types import TokenBatch
 
 # --- gradients: every preset on a recorded step, or one preset over its threshold ---
@@ -122,19 +122,26 @@ def study_table(name: str) -> list[str]:
     ]
     for outcome in outcomes(rows):
         cells = [
-            interval_text(outcome.reward),
-            interval_text(outcome.best_reward),
-            interval_text(outcome.k3, ".0e"),
-            interval_text(outcome.kept_fraction),
+            _seeds_text(outcome.reward),
+            _seeds_text(outcome.best_reward),
+            _seeds_text(outcome.k3, ".0e"),
+            _seeds_text(outcome.kept_fraction),
         ]
         lines.append(f"{outcome.preset:<24}" + "".join(f"{cell:>{STUDY_WIDTH}}" for cell in cells))
     return [*lines, "", STUDY_UNITS]
 
 
+def _seeds_text(seeds: SeedRange, digits: str = ".2f") -> str:
+    return bracketed(seeds.mean, seeds.lowest, seeds.highest, digits)
+
+
 # --- both ---
 
 
-def interval_text(interval: Interval, digits: str = ".2f") -> str:
+def interval_text(interval: Interval) -> str:
+    return bracketed(interval.value, interval.low, interval.high)
+
+
+def bracketed(value: float, low: float, high: float, digits: str = ".2f") -> str:
     """`0.31 [0.28, 0.35]`, or `– […]` where the number itself is not known."""
-    value = "–" if math.isnan(interval.value) else f"{interval.value:{digits}}"
-    return f"{value} [{interval.low:{digits}}, {interval.high:{digits}}]"
+    return f"{'–' if math.isnan(value) else f'{value:{digits}}'} [{low:{digits}}, {high:{digits}}]"

@@ -1,6 +1,7 @@
 """Figures of gradients: error over a threshold, presets between bias and noise, KL losses, the study."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
 
 from rlcorr.figures.axes import threshold_axis, threshold_place
@@ -11,6 +12,9 @@ from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
 UNIT = "in units of the on-policy gradient"
+
+Band = tuple[float, float, float]
+"""What is drawn at one place: the line, and the lower and upper edge of its band."""
 
 
 def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure:
@@ -23,7 +27,9 @@ def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure
         "noise": (COOL, [report.noise for report in reports]),
         "error": (KEPT, [report.error for report in reports]),
     }
-    traces = [part for name, (colour, values) in lines.items() for part in banded(name, x, values, colour)]
+    traces = [
+        part for name, (colour, values) in lines.items() for part in banded(name, x, list(map(astuple, values)), colour)
+    ]
     best = [place(end) for end in (sweep.best.value, sweep.best.low, sweep.best.high)]
     chosen = {"type": "rect", "x0": best[1], "x1": best[2], "yref": "paper", "y0": 0, "y1": 1}
     chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
@@ -97,12 +103,12 @@ def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
     return made.update_layout(barmode="group", bargap=0.3)
 
 
-def banded(name: str, x: Sequence[float], values: Sequence[Interval], colour: str, of: str = "95 %") -> list[Part]:
-    """A line over the band of its intervals: one closed outline, so that it cannot come apart from its line."""
-    around = [*(value.high for value in values), *(value.low for value in reversed(values))]
+def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, of: str = "95 %") -> list[Part]:
+    """A line over its band: one closed outline, so that it cannot come apart from its line."""
+    around = [*(high for _, _, high in values), *(low for _, low, _ in reversed(values))]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "fillcolor": fade(colour, 0.18)}
     band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, {of}"}
-    line = {"type": "scatter", "x": list(x), "y": [value.value for value in values], "mode": "lines", "name": name}
+    line = {"type": "scatter", "x": list(x), "y": [middle for middle, _, _ in values], "mode": "lines", "name": name}
     return [band, line | {"line": {"color": colour, "width": 2}, "legendgroup": name}]
 
 

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from rlcorr.figures.canvas import ACROSS, Figure, figure
-from rlcorr.figures.gradients import banded
+from rlcorr.figures.gradients import Band, banded
 from rlcorr.figures.training import names_at_ends, room_for_names, value_axis
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import course
 
 HEIGHT = 290
 SMALLEST_BIAS = 0.1
 
 Row = dict[str, Any]
-Curve = tuple[list[int], list[Interval]]
+Curve = tuple[list[int], list[Band]]
 
 
 def preset_colours(rows: Sequence[Row]) -> dict[str, str]:
@@ -27,7 +27,11 @@ def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, lo
     """A measured column over the steps: the mean over the seeds, the band from the lowest seed to the highest. Rows
     without a finite number for it, and on a logarithmic axis those ≤ 0, are left out."""
     usable = [row for row in rows if _finite(row[column]) and (row[column] > 0 or not log)]
-    return _figure({preset: course(usable, preset, column) for preset in presets}, preset_colours(rows), log=log)
+    curves = {}
+    for preset in presets:
+        steps, ranges = course(usable, preset, column)
+        curves[preset] = steps, [astuple(over_seeds) for over_seeds in ranges]
+    return _figure(curves, preset_colours(rows), log=log)
 
 
 def study_bias(rows: Sequence[Row], presets: Sequence[str]) -> Figure | None:
@@ -40,9 +44,9 @@ def study_bias(rows: Sequence[Row], presets: Sequence[str]) -> Figure | None:
     seed = min(row["seed"] for row in sketched)
     curves = {}
     for preset in presets:
-        own = [row for row in sketched if row["preset"] == preset and row["seed"] == seed]
-        values = [Interval(*(max(row[name], SMALLEST_BIAS) for name in columns)) for row in own]
-        curves[preset] = [row["step"] for row in own], values
+        trained = [row for row in sketched if row["preset"] == preset and row["seed"] == seed]
+        value, low, high = ([max(row[name], SMALLEST_BIAS) for row in trained] for name in columns)
+        curves[preset] = [row["step"] for row in trained], list(zip(value, low, high, strict=True))
     return _figure(curves, preset_colours(rows), log=True)
 
 
@@ -54,8 +58,8 @@ def _figure(curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: boo
             band, line = banded(preset, steps, values, colours[preset], of="all seeds")
             line["line"]["dash"] = "dash" if preset in dashed else "solid"
             traces += [band, line]
-            ends[preset] = values[-1].value
-    y = value_axis([end for _, values in curves.values() for v in values for end in (v.low, v.high)], log=log)
+            ends[preset] = values[-1][0]
+    y = value_axis([edge for _, values in curves.values() for _, *edges in values for edge in edges], log=log)
     notes = names_at_ends(ends, colours, y, height=HEIGHT)
     made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, notes=notes)
     return made.update_layout({"margin.r": room_for_names(list(ends))})

@@ -15,6 +15,7 @@ from safetensors.torch import load
 
 from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, at_most, from_array
+from rlcorr.systems import slime, verl_dumps
 
 _MAX_MEMBERS = 1000
 _MAX_HEADER = 1 << 20
@@ -25,9 +26,8 @@ _NPY = re.compile(
 
 PICKLE = (
     "Reading a pickle, which torch.save writes too, runs whatever code is in it, so it is not read here. Convert it "
-    "where you trust it. Samples of slime become JSON Lines by `for s in torch.load(FILE, weights_only=False)"
-    "['samples']: print(json.dumps(s, default=lambda x: x.tolist()))`; arrays (B, T) go into `numpy.savez('pairs.npz', "
-    "rollout_log_probs=…, old_log_probs=…, response_mask=…)`."
+    f"where you trust it. {slime.FROM_PICKLE}; {verl_dumps.FROM_PICKLE}; other arrays (B, T) go into "
+    "`numpy.savez('pairs.npz', rollout_log_probs=…, old_log_probs=…, response_mask=…)`."
 )
 
 # --- npz ---

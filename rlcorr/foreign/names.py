@@ -1,11 +1,8 @@
-"""What other systems call what we call rollout_log_probs, and how their dumps differ from lists of these.
+"""Columns of other systems' files under our names.
 
-NeMo RL   train_data_step{N}.jsonl        arrays over prompt and response with a dummy at place 0; two masks
-prime-rl  token_exports/step_N/*.jsonl    the same, null for what is not finite. It has no π_old: its trainer's
-                                          log-probs are π_θ's, and are compared with the engine's as π_old's here.
-                                          The files of several ranks are concatenated
-slime     train_data/{id}.pt, converted   lists over the response, under "samples"; its log_probs are π_old's
-verl      a DataProto batch, as arrays    our names, but prompts and responses are token ids
+Dumps of NeMo RL, prime-rl and slime are recognised by their columns: what is particular to each stands in `systems/`,
+a file per system. Of verl no file is recognised, since none that it writes holds both log-probs; arrays that somebody
+saved of its batch are read. Every other file is read by the names that its columns have.
 """
 
 import difflib
@@ -15,6 +12,8 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Columns, Lists
+from rlcorr.systems import areal, nemo_rl, open_instruct, prime_rl, slime, trl, verl_dumps
+from rlcorr.systems.dumps import Dump
 
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
@@ -50,46 +49,43 @@ NAMES: dict[str, tuple[str, ...]] = {
     "responses": ("responses", "response", "completions", "completion", "output"),
     "step": ("step", "global_step", "rollout_id"),
 }  # fmt: skip
-"""Our name → all names by which it is known. Where several are there, the first counts; not for those of `_CHOOSE`."""
+"""Our name → how other systems spell it. Where a file has several of these, the first counts; but see `_CHOOSE`."""
 
 _CHOOSE = (*PAIR, "log_probs", "ref_log_probs", "response_mask", "lengths")
-"""The numbers that everything rests on: two names for one of these are refused."""
+"""The numbers that everything rests on: a file that has two names of one of these is refused."""
+
+_DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
+_WITHOUT_PAIR = (
+    slime.ROLLOUT_DATA, open_instruct.ROLLOUTS, verl_dumps.ROLLOUT_DATA, trl.COMPLETIONS, areal.ROLLOUTS
+)  # fmt: skip
 
 WANTED = frozenset(name for names in NAMES.values() for name in names) | {
-    "sample_loss_mask", "content", "attention_mask", "token_level_scores",
+    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES,
+    *(name for dump in _DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name),
 }  # fmt: skip
 """What is read of a file."""
-
-_WITHOUT_PAIR = (
-    ({"tokens", "rollout_log_probs", "response_length"}, "slime's rollout_data, which has the engine's log-probs "
-     "alone; --save-debug-train-data writes both"),
-    ({"response_tokens", "logprobs"}, "open-instruct's rollouts, which have vLLM's log-probs alone"),
-    ({"input", "output", "score"}, "verl's rollout_data_dir, which has texts and scores alone"),
-    ({"prompt", "completion", "advantage"}, "TRL's completions, which have texts alone"),
-    ({"prompt", "completion", "head_version"}, "AReaL's rollouts, which have texts alone"),
-)  # fmt: skip
 
 
 def ours(columns: Columns, names: Collection[str]) -> Columns:
     """The columns under our names. `names` are all of the file's. Raises `UsageError` where the pair is not there, or
-    twice, with what was found and what is needed."""
+    twice, with the columns that are there and those that are needed."""
     columns = _adapted(columns, names)
-    found: Columns = {}
-    for field, known in NAMES.items():
-        here = [name for name in known if name in columns]
-        if len(here) > 1 and field in _CHOOSE:
-            raise UsageError(f"{' and '.join(here)} are two names of {field}; leave all but one out.")
-        if here:
-            found[field] = columns[here[0]]
-    missing = [field for field in PAIR if field not in found]
+    named: Columns = {}
+    for field, spellings in NAMES.items():
+        present = [name for name in spellings if name in columns]
+        if len(present) > 1 and field in _CHOOSE:
+            raise UsageError(f"{' and '.join(present)} are two names of {field}; leave all but one out.")
+        if present:
+            named[field] = columns[present[0]]
+    missing = [field for field in PAIR if field not in named]
     if missing:
         raise UsageError(_what_is_missing(missing, names))
-    return found
+    return named
 
 
 def _what_is_missing(missing: list[str], names: Collection[str]) -> str:
     needed = " and ".join(f"{name} ({whose})" for name, whose in PAIR.items())
-    recognised = {name for field, known in NAMES.items() if field != "log_probs" for name in known}
+    recognised = {name for field, spellings in NAMES.items() if field != "log_probs" for name in spellings}
     others = sorted(name for name in set(names) - recognised if len(name) < 60)[:200]
     nearest = []
     for field in missing:
@@ -97,55 +93,46 @@ def _what_is_missing(missing: list[str], names: Collection[str]) -> str:
         nearest.append(f"{field} is not there" + (f"; the nearest is {close[0]!r:.60}" if close else ""))
     shown = ", ".join(f"{name!r:.60}" for name in list(names)[:20]) or "none"
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    looks = [f" It looks like {what}." for keys, what in _WITHOUT_PAIR if keys <= set(names)][:1]
+    looks = [f" It looks like {file.what}." for file in _WITHOUT_PAIR if file.columns <= set(names)][:1]
     return f"found the columns {shown}{more}; needed are {needed}. {'; '.join(nearest)}.{''.join(looks)}"
 
 
 # --- what is particular to a system ---
 
 
-_OF_SLIME = {"response_lengths", "response_length", "sample_index", "rollout_position"}
-
-
 def _adapted(columns: Columns, names: Collection[str]) -> Columns:
-    if {"generation_logprobs", "prev_logprobs"} <= columns.keys():
-        return _nemo_rl(columns)
-    if {"inference_logprobs", "trainer_logprobs"} <= columns.keys():
-        return _without_first(columns, "loss_mask")
-    if {"tokens", "rollout_log_probs", "log_probs"} <= columns.keys() and _OF_SLIME & set(names):
-        return {"old_log_probs" if name == "log_probs" else name: column for name, column in columns.items()}
-    return _verl(columns)
+    for dump in _DUMPS:
+        if dump.columns <= columns.keys() and (not dump.one_of or dump.one_of & set(names)):
+            return _read_as(dump, columns)
+    return _arrays_of_verl(columns)
 
 
-def _nemo_rl(columns: Columns) -> Columns:
-    """A token counts where both masks say so; "content" is the text of prompt and response."""
-    columns = _without_first(columns, "token_loss_mask")
-    tokens, samples = columns.get("token_loss_mask"), columns.get("sample_loss_mask")
-    if isinstance(tokens, Lists) and isinstance(samples, torch.Tensor) and len(samples) == len(tokens.lengths):
-        columns["token_loss_mask"] = Lists(tokens.values * samples[tokens.rows()], tokens.lengths)
-    return columns | ({"responses": columns["content"]} if "content" in columns else {})
+def _read_as(dump: Dump, columns: Columns) -> Columns:
+    columns = dict(columns)
+    mask, rows = columns.get(dump.mask_over_dummy), columns.get(dump.row_mask)
+    if isinstance(mask, Lists):
+        counted = mask.values * (mask.places() > 0)
+        if isinstance(rows, torch.Tensor) and len(rows) == len(mask.lengths):
+            counted = counted * rows[mask.rows()]
+        columns[dump.mask_over_dummy] = Lists(counted, mask.lengths)
+    for theirs, mine in dump.renamed.items():
+        if theirs in columns:
+            columns[mine] = columns.pop(theirs)
+    return columns
 
 
-def _without_first(columns: Columns, mask: str) -> Columns:
-    """Place 0 of a row has no log-prob, since nothing precedes it: a dummy stands there."""
-    column = columns.get(mask)
-    if not isinstance(column, Lists):
-        return dict(columns)
-    return columns | {mask: Lists(column.values * (column.places() > 0), column.lengths)}
-
-
-def _verl(columns: Columns) -> Columns:
-    """Its prompts (left-padded) and responses are ids; attention_mask covers both; a score stands at a token."""
-    found = dict(columns)
-    for theirs, mine in (("prompts", "prompt_ids"), ("responses", "response_ids")):
-        if isinstance(found.get(theirs), Lists):
-            found[mine] = found.pop(theirs)
-    prompts, attention, scores = (found.get(name) for name in ("prompt_ids", "attention_mask", "token_level_scores"))
+def _arrays_of_verl(columns: Columns) -> Columns:
+    columns = dict(columns)
+    for theirs, mine in verl_dumps.TOKEN_IDS.items():
+        if isinstance(columns.get(theirs), Lists):
+            columns[mine] = columns.pop(theirs)
+    prompts, attention = columns.get("prompt_ids"), columns.get(verl_dumps.ATTENTION_MASK)
     if isinstance(prompts, Lists) and isinstance(attention, Lists):
         if len(prompts.lengths) != len(attention.lengths) or bool((prompts.lengths > attention.lengths).any()):
             raise UsageError("attention_mask must cover prompt and response; it is shorter than the prompts.")
         in_prompt = attention.places() < prompts.lengths[attention.rows()]
-        found["prompt_mask"] = Lists(attention.values[in_prompt], prompts.lengths)
-    if isinstance(scores, Lists) and "rewards" not in found:
-        found["rewards"] = torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
-    return found
+        columns["prompt_mask"] = Lists(attention.values[in_prompt], prompts.lengths)
+    scores = columns.get(verl_dumps.TOKEN_SCORES)
+    if isinstance(scores, Lists) and "rewards" not in columns:
+        columns["rewards"] = torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
+    return columns

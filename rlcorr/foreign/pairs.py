@@ -1,8 +1,8 @@
 """Your own data: a file of log-prob pairs as a recorded step, so that every view and every tool works on it.
 
 Parquet and JSON Lines hold a response per row, .npz and .safetensors arrays (B, T) with a mask, or all tokens in one
-array (N,) with lengths or offsets. What is needed are rollout_log_probs and old_log_probs; `foreign_dumps` has the
-names that other systems use. Files come from strangers: no pickle is read, sizes are looked at before data.
+array (N,) with lengths or offsets. What is needed are rollout_log_probs and old_log_probs; `names` has how other
+systems call them. Files come from strangers: no pickle is read, sizes are looked at before data.
 """
 
 import math
@@ -43,7 +43,8 @@ ENABLES = {
 
 UNKNOWN = -1
 """An id, group or version that the file does not say; an unknown reward is NaN."""
-_OWN = {"group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"}
+# A file with all these columns was written by `records`, which pads no lists.
+_OF_A_RECORDED_STEP = {"group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"}
 
 Reader = Callable[[bytes, Set[str]], tuple[Columns, list[str]]]
 _READERS: dict[str, Reader] = {
@@ -64,16 +65,16 @@ def read_pairs(name: str, content: bytes) -> StepRecord:
     """
     try:
         columns, names = _reader(name, content)(content, WANTED)
-        return to_record(ours(columns, names), may_be_padded=not set(names) >= _OWN)
+        return to_record(ours(columns, names), may_be_padded=not set(names) >= _OF_A_RECORDED_STEP)
     except UsageError as error:
         raise UsageError(f"{_shown(name)}: {error}") from error
 
 
 def missing(record: StepRecord) -> dict[str, str]:
     """What is not there and what it would enable: a part of `ENABLES`, always with the sketch, which no step holds."""
-    known = {name for name, tensor in record.batch.tensors().items() if not _is_unknown(tensor)}
-    known |= {name for name in ("prompts", "responses") if any(getattr(record, name))}
-    return {name: use for name, use in ENABLES.items() if name not in known}
+    present = {name for name, tensor in record.batch.tensors().items() if not _is_unknown(tensor)}
+    present |= {name for name in ("prompts", "responses") if any(getattr(record, name))}
+    return {name: use for name, use in ENABLES.items() if name not in present}
 
 
 def recordable(record: StepRecord) -> StepRecord:

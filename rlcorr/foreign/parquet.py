@@ -16,17 +16,17 @@ _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 def to_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
     """The wanted columns, and the names of all. What the pages unpack to is counted first. Raises `UsageError`."""
-    found = sizes(content, wanted)
-    if not found.rows:
+    stored = sizes(content, wanted)
+    if not stored.rows:
         raise UsageError("holds no rows.")
-    at_most(MAX_ROWS, found.rows, "rows")
-    at_most(MAX_BYTES, found.unpacked, "bytes when unpacked")
-    for name, numbers in found.numbers.items():
+    at_most(MAX_ROWS, stored.rows, "rows")
+    at_most(MAX_BYTES, stored.unpacked, "bytes when unpacked")
+    for name, numbers in stored.numbers.items():
         at_most(MAX_TOKENS, numbers, f"numbers in {name}")
     try:
         schema = pq.ParquetFile(pa.BufferReader(content)).schema_arrow
         types = {name: schema.field(name).type for name in schema.names if name in wanted}
-        texts = [name for name, kind in types.items() if _is_text(name, kind, found.rows)]
+        texts = [name for name, kind in types.items() if _is_text(name, kind, stored.rows)]
         # As a dictionary a text is there once, however often it stands in the column.
         table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(list(types), use_threads=False)
         columns = {name: _column(name, table[name]) for name in types if table[name].null_count < len(table)}
@@ -66,8 +66,8 @@ def _column(name: str, column: pa.ChunkedArray) -> Column:
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
     """A null is an empty text."""
-    found: list[str] = []
+    texts: list[str] = []
     for chunk in column.chunks:
         words = chunk.dictionary.to_pylist()
-        found += ["" if at is None else words[at] for at in chunk.indices.to_pylist()]
-    return found
+        texts += ["" if place is None else words[place] for place in chunk.indices.to_pylist()]
+    return texts

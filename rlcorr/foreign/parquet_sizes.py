@@ -49,8 +49,8 @@ def sizes(content: bytes, wanted: Set[str]) -> Sizes:
         for group in groups if rows else []:
             for name, chunk in zip(names, _get(group, _COLUMNS, list), strict=True):
                 if name in wanted:
-                    found, size = _column(content, _get(chunk, _META, dict))
-                    numbers[name] += found
+                    count, size = _column(content, _get(chunk, _META, dict))
+                    numbers[name] += count
                     unpacked += size
     except (IndexError, TypeError, AttributeError, ValueError) as error:
         raise UsageError("is damaged: its footer or the header of a page cannot be followed.") from error

@@ -169,9 +169,9 @@ def _both_infinite(fields: dict[str, Tensor], keep: Tensor) -> Tensor:
 
 
 def _refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
-    if len(found := wrong.nonzero()):
-        at = int(found[0])
-        more = f", and at {len(found) - 1} more" if len(found) > 1 else ""
+    if len(places := wrong.nonzero()):
+        at = int(places[0])
+        more = f", and at {len(places) - 1} more" if len(places) > 1 else ""
         raise UsageError(f"row {int(lists.rows()[at])}, token {int(lists.places()[at])} (from 0){more}: {what}.")
 
 
@@ -180,22 +180,22 @@ def _refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
 
 def _ids(columns: Columns, first: Lists, keep: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """prompt_ids and prompt_mask (B, P), and response_ids of the real tokens, as far as they are there."""
-    found: dict[str, Tensor] = {}
+    response: dict[str, Tensor] = {}
     prompt = None
     if "token_ids" in columns:
-        prompt, found["response_ids"] = _split(_lists("token_ids", columns["token_ids"]), first, keep)
+        prompt, response["response_ids"] = _split(_lists("token_ids", columns["token_ids"]), first, keep)
     if "response_ids" in columns:
-        found["response_ids"] = _whole("response_ids", _aligned("response_ids", columns, first).values)[keep]
+        response["response_ids"] = _whole("response_ids", _aligned("response_ids", columns, first).values)[keep]
     if "prompt_ids" in columns:
         prompt = _lists("prompt_ids", columns["prompt_ids"])
         if "prompt_mask" in columns:
             mask = _aligned("prompt_mask", columns, prompt).values != 0
             prompt = Lists(prompt.values[mask], torch.bincount(prompt.rows()[mask], minlength=len(prompt.lengths)))
     if prompt is None:
-        return {}, found
+        return {}, response
     at_most(MAX_PADDED, len(prompt.lengths) * int(prompt.lengths.max()), "places in the prompts")
     ids, mask = pad(_whole("prompt_ids", prompt.values), prompt.lengths, left=True)
-    return {"prompt_ids": ids, "prompt_mask": mask}, found
+    return {"prompt_ids": ids, "prompt_mask": mask}, response
 
 
 def _split(tokens: Lists, first: Lists, keep: Tensor) -> tuple[Lists, Tensor]:
@@ -216,17 +216,17 @@ def _split(tokens: Lists, first: Lists, keep: Tensor) -> tuple[Lists, Tensor]:
 
 
 def _per_row(columns: Columns) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    numbers: dict[str, Tensor] = {}
     if "rewards" in columns:
-        found["rewards"] = _one_per_row("rewards", columns["rewards"]).float()
+        numbers["rewards"] = _one_per_row("rewards", columns["rewards"]).float()
     for name in ("group_ids", "policy_versions"):
         column = columns.get(name)
         if name == "group_ids" and isinstance(column, list):
-            number = {text: i for i, text in enumerate(dict.fromkeys(column))}
-            column = torch.tensor([number[text] for text in column])
+            group = {text: i for i, text in enumerate(dict.fromkeys(column))}
+            column = torch.tensor([group[text] for text in column])
         if column is not None:
-            found[name] = _whole(name, _one_per_row(name, column))
-    return found
+            numbers[name] = _whole(name, _one_per_row(name, column))
+    return numbers
 
 
 def _one_per_row(name: str, column: Column) -> Tensor:

@@ -1,12 +1,12 @@
 """The committed runs: each is made again by one command, from its entry in `runs/index.toml`."""
 
 import shutil
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError
 from rlcorr.records import runs
+from rlcorr.records.index import entry_named, read_entries
 from rlcorr.records.verify import verify
 
 
@@ -25,11 +25,12 @@ class Recipe:
 
 def read_index() -> dict[str, Recipe]:
     """Name → recipe, in the order of the file. Options that all runs share stand first in each."""
-    content = tomllib.loads((runs.ROOT / "index.toml").read_text(encoding="utf-8"))
-    shared = content.pop("shared")["options"]
+    shared, entries = read_entries(runs.ROOT / "index.toml")
     return {
-        name: Recipe(name, entry["story"], entry["look"], _options(f"{shared} {entry['options']} --run {name}"))
-        for name, entry in content.items()
+        name: Recipe(
+            name, entry["story"], entry["look"], _options(f"{shared['options']} {entry['options']} --run {name}")
+        )
+        for name, entry in entries.items()
     }
 
 
@@ -40,10 +41,7 @@ def _options(text: str) -> tuple[str, ...]:
 
 def find_recipe(name: str) -> Recipe:
     """Raises `UsageError` naming what exists."""
-    index = read_index()
-    if name not in index:
-        raise unknown("run in the index", name, index)
-    return index[name]
+    return entry_named("run in the index", name, read_index())
 
 
 def install(recorded: Path, recipe: Recipe) -> Path:

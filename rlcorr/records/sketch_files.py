@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from rlcorr.advantages import GROUPED, whiten
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.sketch import NextTokens, Reference, Sketch
 from rlcorr.records.runs import (
     DamagedFile,
@@ -52,9 +52,9 @@ def read_sketch(run: Path, step: int) -> Sketch:
     and file differ; `DamagedFile` where it cannot be read."""
     path = sketch_path(run, step)
     if not path.is_file():
-        known = ", ".join(map(str, list_sketches(run))) or "none"
+        sketched = ", ".join(map(str, list_sketches(run))) or "none"
         raise UsageError(
-            f"step {step} of {run.name} has no score sketch (steps that have one: {known}). They are made while "
+            f"step {step} of {run.name} has no score sketch (steps that have one: {sketched}). They are made while "
             f"training: python -m rlcorr train --config {run / 'config.yaml'} --run {run.name}_sketched "
             f"--sketch.every {step}"
         )
@@ -67,17 +67,17 @@ def read_sketch(run: Path, step: int) -> Sketch:
         places = NextTokens(**following) if following else None
         sketch = Sketch(tensors["scores"], reference, places, *(metadata[name] for name in HASHES))
     except (OSError, SafetensorError, KeyError, TypeError) as error:
-        raise DamagedFile(f"{path}: cannot be read ({str(error) or type(error).__name__}).") from error
+        raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
     _compare(path, sketch, read_manifest(run), step)
     return sketch
 
 
 def last_sketch(run: Path) -> int:
     """The last step that has a sketch; without any the last recorded one, whose `read_sketch` says what to do."""
-    found = list_sketches(run) or list_steps(run)
-    if not found:
+    steps = list_sketches(run) or list_steps(run)
+    if not steps:
         raise UsageError(f"{run.name} has no recorded steps.")
-    return found[-1]
+    return steps[-1]
 
 
 def updated_batch(run: Path, step: int) -> TokenBatch:
@@ -91,23 +91,23 @@ def updated_batch(run: Path, step: int) -> TokenBatch:
 
 def with_sketch(manifest: RunManifest, step: int, sketch: Sketch) -> RunManifest:
     """The manifest that knows this sketch."""
-    own = {name: getattr(sketch, name) for name in HASHES}
-    return replace(manifest, sketches={**manifest.sketches, str(step): own})
+    hashes = {name: getattr(sketch, name) for name in HASHES}
+    return replace(manifest, sketches={**manifest.sketches, str(step): hashes})
 
 
 def sketches_until(run: Path, step: int) -> dict[str, dict[str, str]]:
-    """What the manifest knows of the sketches up to this step."""
-    return {number: known for number, known in read_manifest(run).sketches.items() if int(number) <= step}
+    """The hashes that the manifest has of the sketches up to this step."""
+    return {number: hashes for number, hashes in read_manifest(run).sketches.items() if int(number) <= step}
 
 
 def _compare(path: Path, sketch: Sketch, manifest: RunManifest, step: int) -> None:
-    known = manifest.sketches.get(str(step))
-    if known is None:
+    hashes = manifest.sketches.get(str(step))
+    if hashes is None:
         raise DamagedFile(f"{path}: the manifest knows no sketch of step {step}.")
     for name in HASHES:
-        if getattr(sketch, name) != known.get(name):
+        if getattr(sketch, name) != hashes.get(name):
             what = name.removesuffix("_hash")
             raise DamagedFile(
                 f"{path}: of other {what} than the manifest says: {getattr(sketch, name)[:16]}… in the file, "
-                f"{str(known.get(name))[:16]}… in the manifest."
+                f"{str(hashes.get(name))[:16]}… in the manifest."
             )

@@ -1,4 +1,4 @@
-"""The Parquet files of recorded runs, of the study and of other people: from tensors to columns and back."""
+"""The Parquet files of recorded runs and of the study: from tensors to columns and back."""
 
 import json
 from dataclasses import dataclass
@@ -99,9 +99,6 @@ def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), mask.sum(-1).cpu().cumsum(0)]).to(torch.int32)
     flat = values[mask].cpu().numpy()
     return pa.ListArray.from_arrays(pa.array(offsets.numpy()), pa.array(flat, type=kind))
-
-
-# --- files of other people, which may be damaged, or made to do harm ---
 
 
 # --- tables of numbers ---

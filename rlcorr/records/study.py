@@ -4,7 +4,6 @@
 seed and step, and where that step has a score sketch the gradient of that preset beside the on-policy one.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import nan
@@ -13,10 +12,11 @@ from statistics import fmean, median
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.records import runs, step_files
+from rlcorr.records.index import entry_named, read_entries
 from rlcorr.records.sketch_files import read_sketch, updated_batch
 
 FOLDER = runs.ROOT / "study"
@@ -58,9 +58,8 @@ class Study:
 
 def read_index() -> dict[str, Study]:
     """Name → study, in the order of the file."""
-    content = tomllib.loads((FOLDER / "index.toml").read_text(encoding="utf-8"))
-    shared = content.pop("shared")
-    return {name: _study(name, shared | entry, shared["options"]) for name, entry in content.items()}
+    shared, entries = read_entries(FOLDER / "index.toml")
+    return {name: _study(name, shared | entry, shared["options"]) for name, entry in entries.items()}
 
 
 def _study(name: str, entry: dict[str, Any], shared: str) -> Study:
@@ -68,17 +67,14 @@ def _study(name: str, entry: dict[str, Any], shared: str) -> Study:
     for seed in entry["seeds"]:
         sketches = entry["sketches"] if seed == entry["seeds"][0] else ""
         for preset in entry["presets"]:
-            own = f"--preset {preset} --seed {seed} --run study_{name}_{preset}_{seed}"
-            arms.append(Arm(preset, seed, tuple(f"{shared} {entry['options']} {sketches} {own}".split())))
+            options = f"--preset {preset} --seed {seed} --run study_{name}_{preset}_{seed}"
+            arms.append(Arm(preset, seed, tuple(f"{shared} {entry['options']} {sketches} {options}".split())))
     return Study(name, entry["story"], entry["look"], tuple(arms))
 
 
 def find_study(name: str) -> Study:
     """Raises `UsageError` naming what exists."""
-    index = read_index()
-    if name not in index:
-        raise unknown("study", name, index)
-    return index[name]
+    return entry_named("study", name, read_index())
 
 
 # --- from finished trainings to the table ---
@@ -102,9 +98,10 @@ def rows_of(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig)
 
 
 def _gradient(run: Path, step: int, correction: CorrectionConfig, loss: LossConfig) -> dict[str, float]:
-    found = report(updated_batch(run, step), read_sketch(run, step), correction, loss)
-    intervals: list[Interval] = [getattr(found, name) for name in GRADIENT]
-    return dict(zip(_gradient_columns(), (x for each in intervals for x in asdict(each).values()), strict=True))
+    gradients = report(updated_batch(run, step), read_sketch(run, step), correction, loss)
+    intervals: list[Interval] = [getattr(gradients, name) for name in GRADIENT]
+    numbers = [number for interval in intervals for number in asdict(interval).values()]
+    return dict(zip(_gradient_columns(), numbers, strict=True))
 
 
 def _gradient_columns() -> list[str]:
@@ -114,9 +111,9 @@ def _gradient_columns() -> list[str]:
 def write_study(study: Study, rows: list[dict[str, Any]], finished: Sequence[Path]) -> Path:
     """The table, with where it comes from: what is the same in all manifests, and every commit."""
     manifests = [asdict(runs.read_manifest(run)) for run in finished]
-    known = {key: manifests[0][key] for key in ("engine", "engine_settings", "versions", "hardware")}
-    known["git_commits"] = sorted({manifest["git_commit"] for manifest in manifests})
-    runs.write_whole(study_path(study.name), step_files.from_rows(rows, known))
+    provenance = {key: manifests[0][key] for key in ("engine", "engine_settings", "versions", "hardware")}
+    provenance["git_commits"] = sorted({manifest["git_commit"] for manifest in manifests})
+    runs.write_whole(study_path(study.name), step_files.from_rows(rows, provenance))
     return study_path(study.name)
 
 
@@ -133,7 +130,7 @@ def read_study(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     try:
         return step_files.to_rows(path)
     except step_files.UNREADABLE as error:
-        raise runs.DamagedFile(f"{path}: cannot be read ({type(error).__name__}).") from error
+        raise runs.DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
 # --- what came of it ---
@@ -143,56 +140,64 @@ LAST = 0.25
 
 
 @dataclass(frozen=True)
+class SeedRange:
+    """A number over the seeds. With three of them nothing narrower than from the lowest to the highest is honest."""
+
+    mean: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What became of a preset. Each number is the mean over the seeds, with the lowest and the highest seed."""
+    """What became of a preset, over the seeds."""
 
     preset: str
-    reward: Interval
+    reward: SeedRange
     """Mean over the last quarter."""
-    best_reward: Interval
+    best_reward: SeedRange
     """The highest mean over five steps."""
-    k3: Interval
+    k3: SeedRange
     """Median over the last quarter."""
-    kept_fraction: Interval
+    kept_fraction: SeedRange
     """Mean over all steps."""
 
 
 def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
     """One per preset, the highest reward at the end first."""
-    found = []
+    outcomes = []
     for preset in dict.fromkeys(row["preset"] for row in rows):
-        own = [row for row in rows if row["preset"] == preset]
-        seeds = [[row for row in own if row["seed"] == seed] for seed in sorted({row["seed"] for row in own})]
-        found.append(
+        trained = [row for row in rows if row["preset"] == preset]
+        seeds = [[row for row in trained if row["seed"] == seed] for seed in sorted({row["seed"] for row in trained})]
+        outcomes.append(
             Outcome(
                 preset=preset,
                 reward=over_seeds([fmean(_end(seed, "reward")) for seed in seeds]),
-                best_reward=over_seeds([max(_smooth(_known(seed, "reward"))) for seed in seeds]),
+                best_reward=over_seeds([max(_smooth(_numbers(seed, "reward"))) for seed in seeds]),
                 k3=over_seeds([median(_end(seed, "k3")) for seed in seeds]),
-                kept_fraction=over_seeds([fmean(_known(seed, "kept_fraction")) for seed in seeds]),
+                kept_fraction=over_seeds([fmean(_numbers(seed, "kept_fraction")) for seed in seeds]),
             )
         )
-    return sorted(found, key=lambda outcome: -outcome.reward.value)
+    return sorted(outcomes, key=lambda outcome: -outcome.reward.mean)
 
 
-def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[list[int], list[Interval]]:
+def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[list[int], list[SeedRange]]:
     """The steps of a preset, and a column over its seeds at each."""
-    own = [row for row in rows if row["preset"] == preset]
-    steps = sorted({row["step"] for row in own})
-    return steps, [over_seeds([row[column] for row in own if row["step"] == step]) for step in steps]
+    trained = [row for row in rows if row["preset"] == preset]
+    steps = sorted({row["step"] for row in trained})
+    return steps, [over_seeds([row[column] for row in trained if row["step"] == step]) for step in steps]
 
 
-def over_seeds(values: Sequence[float]) -> Interval:
-    """Mean, lowest and highest: with three seeds nothing narrower is honest."""
-    return Interval(fmean(values), min(values), max(values))
+def over_seeds(values: Sequence[float]) -> SeedRange:
+    return SeedRange(fmean(values), min(values), max(values))
 
 
 def _end(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
-    return _known(rows[-max(1, round(LAST * len(rows))) :], column)
+    return _numbers(rows[-max(1, round(LAST * len(rows))) :], column)
 
 
-def _known(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
-    """A step whose batch was skipped lacks numbers; where all lack one, it is nan."""
+def _numbers(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
+    """Of the steps that have one: a step whose batch was skipped lacks numbers. nan where all lack it."""
     return [row[column] for row in rows if row[column] is not None] or [nan]
 
 

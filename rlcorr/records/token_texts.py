@@ -16,13 +16,16 @@ TextKind = Literal["characters", "ids", "unknown"]
 
 
 def text_kind(record: StepRecord) -> TextKind:
-    """characters: a token is one character of the response, but for an end token: so lengths say, of every response,
-    and one id never stands for two characters. ids: it is not, or there are no texts. unknown: no ids either."""
+    """How the tokens of a record can be shown.
+
+    characters   every response has as many characters as tokens, an end token aside, and no id stands for two of them
+    ids          otherwise, where ids were recorded
+    unknown      neither texts of that length nor ids
+    """
     texts, ids = record.responses, record.batch.response_ids
     lengths = record.batch.response_mask.sum(-1).tolist()
     agree = any(texts) and all(n - len(text) in (0, 1) for text, n in zip(texts, lengths, strict=True))
-    known = ids is not None and bool((ids[record.batch.response_mask] >= 0).any())
-    if not known or ids is None:
+    if ids is None or not bool((ids[record.batch.response_mask] >= 0).any()):
         return "characters" if agree else "unknown"
     if not agree:
         return "ids"

@@ -167,10 +167,10 @@ def test_a_training_is_started_followed_and_stopped(folder: Path) -> None:
         launch.start(options_of(REQUEST))
     run = runs.LOCAL / started.run
     wait_for("two steps", lambda: len(runs.read_metrics(run)) >= 2)
-    found = launch.progress(runs.read_manifest(run).config, runs.read_metrics(run))
-    assert found is not None
-    assert found.step >= 2
-    assert found.steps == 10_000
+    progress = launch.progress(runs.read_manifest(run).config, runs.read_metrics(run))
+    assert progress is not None
+    assert progress.step >= 2
+    assert progress.steps == 10_000
     launch.stop()
     asked = launch.last()
     assert asked is not None

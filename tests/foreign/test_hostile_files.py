@@ -52,8 +52,8 @@ def pickles(bomb: Bomb) -> dict[str, bytes]:
     ragged = np.empty(2, object)
     ragged[:] = [bomb, [1.0]]
     np.savez(objects, rollout_log_probs=ragged, old_log_probs=ragged)
-    found = {f"protocol {n}.jsonl": pickle.dumps(bomb, protocol=n) for n in (2, 3, 4, 5)}
-    return found | {"a.pkl": pickle.dumps(bomb, protocol=0), "a.pt": saved.getvalue(), "renamed.npz": saved.getvalue(),
+    files = {f"protocol {n}.jsonl": pickle.dumps(bomb, protocol=n) for n in (2, 3, 4, 5)}
+    return files | {"a.pkl": pickle.dumps(bomb, protocol=0), "a.pt": saved.getvalue(), "renamed.npz": saved.getvalue(),
                     "objects.npz": objects.getvalue()}  # fmt: skip
 
 

@@ -41,11 +41,11 @@ def test_nemo_rl() -> None:
     lines = [nemo_rl_line(0, [4, 5, 6, 7], 2), nemo_rl_line(1, [4, 9], 1), nemo_rl_line(1, [4, 9], 1, sample=0.0)]
     record = read_pairs("train_data_step12.jsonl", jsonl(lines))
     assert pairs_of(record) == ([*ROLLOUT, []], [*OLD, []])  # the third sample is masked out as a whole
-    found = record.batch.tensors()
-    assert real(found["advantages"], record) == [[-0.5, -0.5], [0.5], []]
-    assert real(found["response_ids"], record) == [[6, 7], [9], []]
-    assert found["prompt_ids"].tolist() == [[4, 5], [0, 4], [0, 0]]
-    assert found["rewards"].tolist() == [0, 0.5, 0.5]
+    batch = record.batch.tensors()
+    assert real(batch["advantages"], record) == [[-0.5, -0.5], [0.5], []]
+    assert real(batch["response_ids"], record) == [[6, 7], [9], []]
+    assert batch["prompt_ids"].tolist() == [[4, 5], [0, 4], [0, 0]]
+    assert batch["rewards"].tolist() == [0, 0.5, 0.5]
     assert record.responses[0] == "question 0 answer"
     assert "rewards" not in missing(record)
 
@@ -64,11 +64,11 @@ def prime_rl_line(row: int) -> dict[str, Any]:
 def test_prime_rl() -> None:
     record = read_pairs("rank_0.jsonl", jsonl([prime_rl_line(0), prime_rl_line(1)]))
     assert pairs_of(record) == (ROLLOUT, OLD)
-    found = record.batch.tensors()
+    batch = record.batch.tensors()
     assert record.step == 3
-    assert found["rewards"].tolist() == [0.5, 0.5]
-    assert found["prompt_ids"].tolist() == [[7, 8], [7, 8]]
-    assert real(found["response_ids"], record) == [[0, 1], [0]]
+    assert batch["rewards"].tolist() == [0.5, 0.5]
+    assert batch["prompt_ids"].tolist() == [[7, 8], [7, 8]]
+    assert real(batch["response_ids"], record) == [[0, 1], [0]]
 
 
 def test_prime_rl_null_on_a_trained_token() -> None:
@@ -99,12 +99,18 @@ def test_slime_converted_as_the_refusal_says() -> None:
     whole = json.dumps({"format_version": 2, "rollout_id": 4, "samples": [json.loads(line) for line in lines]})
     for name, content, step in (("0.jsonl", "\n".join(lines), 1), ("0.json", whole, 4)):
         record = read_pairs(name, content.encode())
-        found = record.batch.tensors()
+        batch = record.batch.tensors()
         assert pairs_of(record) == (ROLLOUT, OLD)
-        assert "log_probs" not in found
-        assert found["prompt_ids"].tolist() == [[0, 3], [3, 3]]
-        assert real(found["response_ids"], record) == [[0, 1], [0]]
+        assert "log_probs" not in batch
+        assert batch["prompt_ids"].tolist() == [[0, 3], [3, 3]]
+        assert real(batch["response_ids"], record) == [[0, 1], [0]]
         assert record.step == step
+
+
+def test_a_pickle_of_verl_is_refused_with_the_way_to_arrays() -> None:
+    """DataProto.save_to_disk pickles; protocol 4 starts with these bytes."""
+    with pytest.raises(UsageError, match=r"DataProto\.load_from_disk\(FILE\)\.batch"):
+        read_pairs("batch.pkl", b"\x80\x04\x95")
 
 
 def test_log_probs_of_the_policy_being_updated_are_not_taken_for_the_old_ones() -> None:
@@ -124,12 +130,12 @@ def test_verl() -> None:
         ref_log_prob=np.array([[-0.75, -0.5], [-0.125, 0]]), advantages=np.array([[2.0, 1.0], [3.0, 0]]),
     )  # fmt: skip
     record = read_pairs("batch.npz", content)
-    found = record.batch.tensors()
+    batch = record.batch.tensors()
     assert pairs_of(record) == (ROLLOUT, OLD)
-    assert real(found["response_ids"], record) == [[6, 7], [8]]
-    assert found["prompt_ids"].tolist() == [[3, 4], [0, 5]]
-    assert found["rewards"].tolist() == [1, -1]
-    assert real(found["ref_log_probs"], record) == OLD
+    assert real(batch["response_ids"], record) == [[6, 7], [8]]
+    assert batch["prompt_ids"].tolist() == [[3, 4], [0, 5]]
+    assert batch["rewards"].tolist() == [1, -1]
+    assert real(batch["ref_log_probs"], record) == OLD
     assert record.responses == ["", ""]
 
 

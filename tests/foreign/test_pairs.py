@@ -56,17 +56,17 @@ def test_everything_else_that_a_file_may_hold() -> None:
         "response": ["d", "", "e", "\n"],
     }  # fmt: skip
     record = read_pairs("x.jsonl", jsonl(rows(**more)))
-    found = record.batch.tensors()
-    assert {name: real(found[name], record) for name in ("advantages", "values", "ref_log_probs", "log_probs")} == {
+    batch = record.batch.tensors()
+    assert {name: real(batch[name], record) for name in ("advantages", "values", "ref_log_probs", "log_probs")} == {
         "advantages": ADVANTAGES, "values": ROLLOUT, "ref_log_probs": OLD, "log_probs": OLD,
     }  # fmt: skip
-    assert real(found["returns"], record) == ADVANTAGES
-    assert real(found["response_ids"], record) == IDS
-    assert found["prompt_ids"].tolist() == [[0, 1, 2], [0, 0, 3], [4, 5, 6], [0, 0, 1]]
-    assert found["prompt_mask"].int().tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 0, 1]]
-    assert found["rewards"].tolist() == [1, 0.5, 0, -1]
-    assert found["group_ids"].tolist() == [7, 7, 9, 9]
-    assert found["policy_versions"].tolist() == [0, 0, 1, 1]
+    assert real(batch["returns"], record) == ADVANTAGES
+    assert real(batch["response_ids"], record) == IDS
+    assert batch["prompt_ids"].tolist() == [[0, 1, 2], [0, 0, 3], [4, 5, 6], [0, 0, 1]]
+    assert batch["prompt_mask"].int().tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 0, 1]]
+    assert batch["rewards"].tolist() == [1, 0.5, 0, -1]
+    assert batch["group_ids"].tolist() == [7, 7, 9, 9]
+    assert batch["policy_versions"].tolist() == [0, 0, 1, 1]
     assert record.prompts == ["a", "<b>bold</b>", "c\x00", "π"]  # kept as data; who shows them escapes them
     assert (record.step, record.responses) == (12, ["d", "", "e", "\n"])
     assert missing(record).keys() == {"sketch"}
@@ -79,10 +79,10 @@ def test_one_number_per_response_may_come_in_other_shapes() -> None:
         "prompt": [[{"role": "user", "content": "é"}]] * 4,
     }  # fmt: skip
     record = read_pairs("x.jsonl", jsonl(rows(**more)))
-    found = record.batch.tensors()
-    assert real(found["advantages"], record) == [[1.5] * 3, [-1.0], [], [2.0] * 2]
-    assert found["rewards"].tolist() == [1, 0.5, 2, -1]
-    assert found["group_ids"].tolist() == [0, 1, 0, 2]
+    batch = record.batch.tensors()
+    assert real(batch["advantages"], record) == [[1.5] * 3, [-1.0], [], [2.0] * 2]
+    assert batch["rewards"].tolist() == [1, 0.5, 2, -1]
+    assert batch["group_ids"].tolist() == [0, 1, 0, 2]
     assert record.prompts[0] == '[{"role": "user", "content": "é"}]'
 
 
@@ -97,10 +97,10 @@ def test_ids_of_prompt_and_response_together() -> None:
     ]
     along = read_pairs("x.jsonl", jsonl(full))
     for record in (behind, along):
-        found = record.batch.tensors()
-        assert real(found["rollout_log_probs"], record) == ROLLOUT
-        assert real(found["response_ids"], record) == IDS
-        prompts = [ids[m].tolist() for ids, m in zip(found["prompt_ids"], found["prompt_mask"], strict=True)]
+        batch = record.batch.tensors()
+        assert real(batch["rollout_log_probs"], record) == ROLLOUT
+        assert real(batch["response_ids"], record) == IDS
+        prompts = [ids[m].tolist() for ids, m in zip(batch["prompt_ids"], batch["prompt_mask"], strict=True)]
         assert prompts == ([*PROMPTS[:2], [], PROMPTS[3]] if record is along else PROMPTS)
 
 

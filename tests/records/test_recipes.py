@@ -29,9 +29,9 @@ def test_a_committed_run_is_what_its_recipe_makes(name: str) -> None:
     manifest, recipe = runs.read_manifest(run), recipes.find_recipe(name)
     assert manifest.story == recipe.story
     assert verify(run).problems == []
-    own = train_config(["--config", str(run / "config.yaml")], "test")
-    assert own == train_config(list(recipe.options), "test")
-    assert str(own.steps) in manifest.sketches
+    recorded = train_config(["--config", str(run / "config.yaml")], "test")
+    assert recorded == train_config(list(recipe.options), "test")
+    assert str(recorded.steps) in manifest.sketches
 
 
 def test_every_committed_run_has_a_recipe() -> None:

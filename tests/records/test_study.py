@@ -11,11 +11,11 @@ from rlcorr.command.cli import run_verb
 from rlcorr.command.tables import study_table
 from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study
 from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.records.study import SeedRange
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
 from rlcorr.train.inputs.tasks import TASKS
@@ -28,16 +28,16 @@ def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: f
 @pytest.mark.parametrize("name", study.read_index())
 def test_every_training_of_the_index_is_a_command(name: str) -> None:
     """Each preset with each seed, under a name of its own; the first seed of a study with sketches has them."""
-    found = study.find_study(name)
-    configs = [train_config(list(arm.options), "test") for arm in found.arms]
-    assert [(config.preset, config.seed) for config in configs] == [(arm.preset, arm.seed) for arm in found.arms]
+    studied = study.find_study(name)
+    configs = [train_config(list(arm.options), "test") for arm in studied.arms]
+    assert [(config.preset, config.seed) for config in configs] == [(arm.preset, arm.seed) for arm in studied.arms]
     assert len({config.run for config in configs}) == len(configs)
-    assert len({(arm.preset, arm.seed) for arm in found.arms}) == len(configs)
-    for sentence in (found.story, found.look):
+    assert len({(arm.preset, arm.seed) for arm in studied.arms}) == len(configs)
+    for sentence in (studied.story, studied.look):
         assert sentence.endswith(".")
         assert len(sentence.split()) > 5
     sketched = {config.seed for config in configs if config.sketch.every}
-    assert sketched <= {found.arms[0].seed}
+    assert sketched <= {studied.arms[0].seed}
 
 
 def test_another_name_is_refused() -> None:
@@ -53,11 +53,11 @@ def test_outcomes() -> None:
     rows += [row("b", seed, s, 2.0) for seed in (0, 1) for s in range(1, 9)]
     b, a = study.outcomes(rows)
     assert (a.preset, b.preset) == ("a", "b")
-    assert (a.reward.value, a.reward.low, a.reward.high) == pytest.approx((0.975, 0.65, 1.3))
-    assert (a.best_reward.value, a.best_reward.low, a.best_reward.high) == pytest.approx((0.75, 0.5, 1.0))
-    assert a.k3 == Interval(7.5, 7.5, 7.5)
-    assert a.kept_fraction == Interval(0.75, 0.5, 1.0)
-    assert b.reward == Interval(2, 2, 2)
+    assert (a.reward.mean, a.reward.lowest, a.reward.highest) == pytest.approx((0.975, 0.65, 1.3))
+    assert (a.best_reward.mean, a.best_reward.lowest, a.best_reward.highest) == pytest.approx((0.75, 0.5, 1.0))
+    assert a.k3 == SeedRange(7.5, 7.5, 7.5)
+    assert a.kept_fraction == SeedRange(0.75, 0.5, 1.0)
+    assert b.reward == SeedRange(2, 2, 2)
 
 
 def test_a_step_that_was_skipped_lacks_numbers() -> None:
@@ -65,9 +65,9 @@ def test_a_step_that_was_skipped_lacks_numbers() -> None:
     rows = [row("a", 0, s, 0.5, k3=s) for s in range(1, 9)]
     rows[7] |= {"k3": None, "kept_fraction": None}
     (a,) = study.outcomes(rows)
-    assert (a.k3.value, a.kept_fraction.value) == (7, 1)
-    (b,) = study.outcomes([each | {"k3": None} for each in rows])
-    assert math.isnan(b.k3.value)
+    assert (a.k3.mean, a.kept_fraction.mean) == (7, 1)
+    (b,) = study.outcomes([row | {"k3": None} for row in rows])
+    assert math.isnan(b.k3.mean)
 
 
 def test_over_seeds_at_a_step() -> None:
@@ -75,7 +75,7 @@ def test_over_seeds_at_a_step() -> None:
     rows = [row("a", 0, 1, 0.0), row("a", 0, 2, 1.0), row("a", 1, 1, 0.5), row("a", 1, 2, 2.0), row("b", 0, 1, 9.0)]
     steps, values = study.course(rows, "a", "reward")
     assert steps == [1, 2]
-    assert values == [Interval(0.25, 0, 0.5), Interval(1.5, 1, 2)]
+    assert values == [SeedRange(0.25, 0, 0.5), SeedRange(1.5, 1, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +117,12 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     arm = study.Arm("disabled", 0, ())
     rows = study.rows_of(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
     path = study.write_study(study.find_study("small"), rows, [trained])
-    got, known = study.read_study("small")
-    assert [each["step"] for each in got] == [each["step"] for each in rows]
+    got, provenance = study.read_study("small")
+    assert [row["step"] for row in got] == [row["step"] for row in rows]
     assert got[1]["reward"] == pytest.approx(rows[1]["reward"], rel=1e-6)
     assert got[0]["relative_bias_value"] is None
     manifest = runs.read_manifest(trained)
-    assert (known["engine"], known["git_commits"]) == (manifest.engine, [manifest.git_commit])
+    assert (provenance["engine"], provenance["git_commits"]) == (manifest.engine, [manifest.git_commit])
     assert "1 seeds, 2 steps" in study_table("small")[2]
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(runs.DamagedFile, match=re.escape(str(path))):
@@ -135,19 +135,19 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("name", study.read_index())
 def test_the_committed_study_is_whole(name: str) -> None:
     """Every training of the index with all its steps; nothing of another; sketched steps have their gradient."""
-    rows, known = study.read_study(name)
-    found = study.find_study(name)
-    for arm in found.arms:
+    rows, provenance = study.read_study(name)
+    studied = study.find_study(name)
+    for arm in studied.arms:
         config = train_config(list(arm.options), "test")
-        own = [each for each in rows if (each["preset"], each["seed"]) == (arm.preset, arm.seed)]
-        assert [each["step"] for each in own] == list(range(1, config.steps + 1))
-        assert all(math.isfinite(each["reward"]) and math.isfinite(each["k3"]) for each in own)
-        with_gradient = [each["step"] for each in own if each["error_value"] is not None]
+        trained = [row for row in rows if (row["preset"], row["seed"]) == (arm.preset, arm.seed)]
+        assert [row["step"] for row in trained] == list(range(1, config.steps + 1))
+        assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
+        with_gradient = [row["step"] for row in trained if row["error_value"] is not None]
         every = config.sketch.every
         assert with_gradient == ([step for step in range(1, config.steps + 1) if step % every == 0] if every else [])
-    assert len(rows) == sum(train_config(list(arm.options), "test").steps for arm in found.arms)
-    assert known["engine"].startswith("vllm")
-    assert all(commit and not commit.endswith("+") for commit in known["git_commits"])
+    assert len(rows) == sum(train_config(list(arm.options), "test").steps for arm in studied.arms)
+    assert provenance["engine"].startswith("vllm")
+    assert all(commit and not commit.endswith("+") for commit in provenance["git_commits"])
 
 
 def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,16 +162,19 @@ def test_what_the_readme_says_of_it() -> None:
     second = {outcome.preset: outcome for outcome in coarse}
     for outcome in stale:
         cells = [f"`{outcome.preset}`"]
-        for each in (outcome, second[outcome.preset]):
-            reward = each.reward
-            cells += [f"{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]", f"{each.kept_fraction.value:.0%}"]
+        for of_study in (outcome, second[outcome.preset]):
+            reward = of_study.reward
+            cells += [
+                f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]",
+                f"{of_study.kept_fraction.mean:.0%}",
+            ]
         assert f"| {' | '.join(cells)} |".replace("%", " %") in text
     assert stale[0].preset == coarse[0].preset == "decoupled_seq_is"
     first = [row["reward"] for row in study.read_study("kv_fp8_e5m2")[0] if row["step"] == 1]
     start = sum(first) / len(first)
-    assert [outcome.preset for outcome in coarse if outcome.reward.low > start] == ["decoupled_seq_is"]
+    assert [outcome.preset for outcome in coarse if outcome.reward.lowest > start] == ["decoupled_seq_is"]
     for name in ("stale_0", "kv_bf16"):
         reward = study.outcomes(study.read_study(name)[0])[0].reward
-        assert f"{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]" in " ".join(text.split())
-    below = {outcome.preset for outcome in stale if outcome.reward.value < 0.1}
+        assert f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]" in " ".join(text.split())
+    below = {outcome.preset for outcome in stale if outcome.reward.mean < 0.1}
     assert below == {"decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"}

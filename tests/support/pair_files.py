@@ -77,8 +77,8 @@ def compressed(**members: Any) -> bytes:
 
 
 def tensors(dtype: Any = torch.float32, **members: Any) -> bytes:
-    found = {name: torch.tensor(value) for name, value in members.items()}
-    return save({name: x.to(dtype) if x.is_floating_point() else x for name, x in found.items()})
+    tensors = {name: torch.tensor(value) for name, value in members.items()}
+    return save({name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()})
 
 
 def parquet(kind: Any = None, group_size: Any = 3, **columns: Any) -> bytes:

@@ -71,8 +71,8 @@ def loss_of(module: nn.Module, rows: Sequence[int], weight: float = 1) -> Tensor
     """The part of these rows in the mean over all tokens of −log π + (V − 1)²."""
     batch = rows_of(rows)
     scores: Any = module(batch, 1.0)
-    each = (scores.values - 1) ** 2 - scores.log_probs
-    return weight * (each * batch.response_mask).sum() / TOKENS
+    losses = (scores.values - 1) ** 2 - scores.log_probs
+    return weight * (losses * batch.response_mask).sum() / TOKENS
 
 
 def shared_step(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)
-    own = full_state(module), full_optimizer_state(module, optimizer)
+    states = full_state(module), full_optimizer_state(module, optimizer)
     tensor = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
     return {
         "gathered": gather(ranks, {"rank": ranks.rank, "rows": [torch.arange(ranks.rank + 1)] * ranks.rank}),
@@ -131,8 +131,8 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
         "sharded": sum(isinstance(p, DTensor) for p in policy.parameters()),
         "gathered_alone": sum(isinstance(m, FSDPModule) for m in policy.modules()),
         "first": first,
-        "optimizer": own[1],
-        "from_own": resumed(own, ranks, sharding),
+        "optimizer": states[1],
+        "from_own": resumed(states, ranks, sharding),
         "from_alone": resumed(torch.load(folder / "alone.pt"), ranks, sharding),
     }
 

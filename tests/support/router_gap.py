@@ -56,7 +56,7 @@ def _other_sets(policy: Policy, batch: TokenBatch, *, replay: bool) -> torch.Ten
     with replayed(policy.lm, batch.routed_experts if replay else None, attention):
         out = policy.lm(ids, attention_mask=attention, position_ids=positions, output_router_logits=True)
     k = batch.routed_experts.shape[-1]
-    own = torch.stack([layer.topk(k).indices for layer in out.router_logits], 1)  # (B · S, layers, k)
+    trainers = torch.stack([layer.topk(k).indices for layer in out.router_logits], 1)  # (B · S, layers, k)
     engines = batch.routed_experts.flatten(0, 1)
     fed = engines[:, 0, 0] >= 0
-    return (own[fed].sort(-1).values != engines[fed].sort(-1).values).any(-1)
+    return (trainers[fed].sort(-1).values != engines[fed].sort(-1).values).any(-1)

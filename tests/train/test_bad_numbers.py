@@ -323,7 +323,7 @@ def test_the_command_line_says_it_in_one_line(
 
 
 def counted(run: Path) -> Iterator[float]:
-    return (sum(each.values()) for each in bad(strict_rows(run)))
+    return (sum(counts.values()) for counts in bad(strict_rows(run)))
 
 
 def test_the_bar_counts_what_was_bad(

@@ -192,21 +192,21 @@ def wandb_file(path: Path) -> dict[str, Any]:
     """What an offline run would upload, read from its file without wandb's own reader."""
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
 
-    found: dict[str, Any] = {"rows": [], "config": {}, "x_axis": set()}
+    reported: dict[str, Any] = {"rows": [], "config": {}, "x_axis": set()}
     for content in leveldb_records(path.read_bytes()):
         record = Record.FromString(content)
         kind = record.WhichOneof("record_type")
         if kind == "history":
             row = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
-            found["rows"].append((row["step"], row["reward"]))
+            reported["rows"].append((row["step"], row["reward"]))
         elif kind == "run":
-            found |= {"id": record.run.run_id, "project": record.run.project, "name": record.run.display_name}
-            found["config"] |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            reported |= {"id": record.run.run_id, "project": record.run.project, "name": record.run.display_name}
+            reported["config"] |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
         elif kind == "exit":
-            found["exit"] = record.exit.exit_code
+            reported["exit"] = record.exit.exit_code
         elif kind == "metric" and record.metric.glob_name == "*":
-            found["x_axis"].add(record.metric.step_metric)
-    return found
+            reported["x_axis"].add(record.metric.step_metric)
+    return reported
 
 
 def leveldb_records(content: bytes) -> Iterator[bytes]:

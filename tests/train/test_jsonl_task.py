@@ -60,8 +60,8 @@ def test_a_line_keeps_messages_and_further_keys(tmp_path: Path) -> None:
     lines = "\n" + messages + '\r\n\n{"prompt": "é", "answer": ""}'
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + lines.encode())  # as some editors write it
-    found = read_examples(path, needs_answer=True)
-    assert found == [Example([HELLO], "hi", {"level": 3}), Example("é", "")]
+    examples = read_examples(path, needs_answer=True)
+    assert examples == [Example([HELLO], "hi", {"level": 3}), Example("é", "")]
 
 
 def test_without_a_function_the_answer_must_be_met(data: Path) -> None:

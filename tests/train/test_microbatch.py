@@ -86,7 +86,7 @@ def filled(lengths: list[tuple[int, int]], names: list[str], *, wider: int = 0, 
     """Random numbers in these fields, padding included; `wider` columns on both sides are padding in every row."""
     chance = torch.Generator().manual_seed(seed)
     rows = len(lengths)
-    prompt, response = (max(max(each), 1) + wider for each in zip(*lengths, strict=True))
+    prompt, response = (max(max(numbers), 1) + wider for numbers in zip(*lengths, strict=True))
     shapes = dict.fromkeys(NAMES, (rows, response))
     shapes |= {"prompt_ids": (rows, prompt), "routed_experts": (rows, prompt + response, LAYERS, K)}
     shapes |= dict.fromkeys(("rewards", "group_ids", "policy_versions"), (rows,))
@@ -132,7 +132,7 @@ def test_rows_keep_every_real_token_of_every_field(
     every = contents(batch)
     assert contents(part) == [every[row] for row in chosen]
     assert dtypes(part) == dtypes(batch)
-    prompt, response = (max(each) for each in zip(*(lengths[row] for row in chosen), strict=True))
+    prompt, response = (max(numbers) for numbers in zip(*(lengths[row] for row in chosen), strict=True))
     assert part.prompt_mask is not None
     assert (part.prompt_mask.shape[1], part.response_mask.shape[1]) == (prompt, max(response, 1))
     assert lengths_of(part) == [lengths[row] for row in chosen]
@@ -148,8 +148,8 @@ def test_cutting_by_hand() -> None:
     columns = torch.tensor([[0, 1, 2], [10, 11, 12]])
     routes = (torch.arange(6) + torch.tensor([[0], [10]]))[..., None, None]
     cut = trimmed(TokenBatch(response, -columns.float(), prompt_mask=prompt, prompt_ids=columns, routed_experts=routes))
-    found = {name: x.flatten(1).tolist() for name, x in cut.tensors().items()}
-    assert found == {
+    columns = {name: x.flatten(1).tolist() for name, x in cut.tensors().items()}
+    assert columns == {
         "prompt_mask": [[False, True], [True, True]],
         "prompt_ids": [[1, 2], [11, 12]],
         "response_mask": [[True, False], [True, True]],

@@ -110,7 +110,7 @@ def test_what_a_mode_reads(
     noise = torch.randn(batch.response_mask.shape, generator=torch.Generator().manual_seed(7))
     moved = batch.replace(**{field: batch.tensors()[field] + 0.5 * noise})
     config = train_config(monkeypatch, correction)
-    before, after = (one_update(policy, config, each)[0] for each in (batch, moved))
+    before, after = (one_update(policy, config, updated)[0] for updated in (batch, moved))
     assert before.abs().max() > 1e-3
     assert torch.equal(before, after) == (field not in reads)
 

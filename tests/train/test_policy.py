@@ -22,11 +22,11 @@ def policy(tiny_model: Path) -> Policy:
 @torch.no_grad()
 def alone(policy: Policy, prompt: list[int], response: list[int], temperature: float) -> list[float]:
     """Log-probs of a response, one token at a time: no padding, no batch, the last position predicts the next token."""
-    found = []
+    log_probs = []
     for t, token in enumerate(response):
         logits = policy.lm(torch.tensor([prompt + response[:t]])).logits[0, -1] / temperature
-        found.append(float(logits.double().log_softmax(-1)[token]))
-    return found
+        log_probs.append(float(logits.double().log_softmax(-1)[token]))
+    return log_probs
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -80,9 +80,9 @@ def test_a_setting_is_recognised(
     config = rollout(**changes)
     engine, policy = TransformersEngine(config, lm, [EOS_ID]), Policy(copy.deepcopy(lm))
     after_sync = prove_sync(engine, policy, config, prompts)
-    found = probe(engine, policy, config, tokenizer, prompts, max_tokens=MAX_TOKENS, after_sync_k3=after_sync)
-    assert found.pattern == pattern, found
-    assert said in found.sentence
+    measured = probe(engine, policy, config, tokenizer, prompts, max_tokens=MAX_TOKENS, after_sync_k3=after_sync)
+    assert measured.pattern == pattern, measured
+    assert said in measured.sentence
 
 
 # --- what can go wrong ---
@@ -126,9 +126,9 @@ def test_a_tokenizer_that_joins_what_was_sampled_apart_is_named(lm: PreTrainedMo
     joining = load_tokenizer(WARM_START)
     joining.add_tokens([f"{tens}{ones}" for tens in range(10) for ones in range(10)])
     other = TransformersEngine(rollout(), other_weights(lm), [EOS_ID])
-    found = probed(other, lm, joining, prompts)
-    assert found.pattern == "tokenizer"
-    assert f"only {found.round_trip:.0%} of the responses" in found.sentence
+    measured = probed(other, lm, joining, prompts)
+    assert measured.pattern == "tokenizer"
+    assert f"only {measured.round_trip:.0%} of the responses" in measured.sentence
     agreeing = probed(TransformersEngine(rollout(), lm, [EOS_ID]), lm, joining, prompts)
     assert agreeing.pattern == "precision"  # nothing to explain: responses are judged, and trained on, as sampled
 
@@ -144,8 +144,8 @@ def test_nan_is_no_pattern_that_reassures(
     broken: Any = Broken(TransformersEngine(rollout(), lm, [EOS_ID]), [])
     assert probed(broken, lm, tokenizer, prompts).pattern == "unexplained"
     proof = replace(rollout(), stale_lm_head=True)
-    found = probe(broken, Policy(lm), proof, tokenizer, prompts, max_tokens=MAX_TOKENS, after_sync_k3=math.nan)
-    assert found.pattern == "stale tensor"
+    measured = probe(broken, Policy(lm), proof, tokenizer, prompts, max_tokens=MAX_TOKENS, after_sync_k3=math.nan)
+    assert measured.pattern == "stale tensor"
 
 
 # --- the numbers ---
@@ -156,7 +156,7 @@ def test_the_numbers_are_those_of_a_loop_over_the_tokens(
 ) -> None:
     config = rollout(dtype="bfloat16", temperature=0.8)
     engine = TransformersEngine(config, lm, [EOS_ID])
-    found = probe(engine, Policy(lm), config, tokenizer, prompts, max_tokens=MAX_TOKENS, after_sync_k3=0.0)
+    measured = probe(engine, Policy(lm), config, tokenizer, prompts, max_tokens=MAX_TOKENS, after_sync_k3=0.0)
     sampled = engine.generate(prompts, n=1, max_tokens=MAX_TOKENS, sampling=Sampling(temperature=0.8), seed=0)
     differences = []
     for prompt, response, log_probs in zip(prompts, sampled.response_ids, sampled.log_probs, strict=True):
@@ -165,10 +165,10 @@ def test_the_numbers_are_those_of_a_loop_over_the_tokens(
         for place, (token, log_prob) in enumerate(zip(response, log_probs, strict=True), start=len(prompt) - 1):
             differences.append(float(logits[place].log_softmax(-1)[token]) - log_prob)
     n = len(differences)
-    assert found.tokens == n
-    assert found.abs_log_ratio == pytest.approx(sum(map(abs, differences)) / n, rel=1e-3)
-    assert found.k3 == pytest.approx(sum(math.exp(d) - 1 - d for d in differences) / n, rel=1e-2)
-    assert found.k3 > 1e-7
+    assert measured.tokens == n
+    assert measured.abs_log_ratio == pytest.approx(sum(map(abs, differences)) / n, rel=1e-3)
+    assert measured.k3 == pytest.approx(sum(math.exp(d) - 1 - d for d in differences) / n, rel=1e-2)
+    assert measured.k3 > 1e-7
 
 
 # --- in a run ---

@@ -79,10 +79,10 @@ def run_ranks(folder: Path, what: str) -> None:
         raise RuntimeError(done.stderr[-5000:])
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert tensors.keys() == expected.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(tensors[name], tensor, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_the_steps_move_and_clip(alone: dict[str, Any]) -> None:
@@ -95,15 +95,15 @@ def test_the_steps_move_and_clip(alone: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_objects_arrive_in_rank_order(both: list[Any]) -> None:
-    for found in both:
-        assert [each["rank"] for each in found["gathered"]] == [0, 1]
-        assert [[row.tolist() for row in each["rows"]] for each in found["gathered"]] == [[], [[0, 1]]]
+    for of_rank in both:
+        assert [value["rank"] for value in of_rank["gathered"]] == [0, 1]
+        assert [[row.tolist() for row in value["rows"]] for value in of_rank["gathered"]] == [[], [[0, 1]]]
 
 
 @pytest.mark.slow
 def test_a_sum_is_over_all_ranks(both: list[Any]) -> None:
-    for rank, found in enumerate(both, 1):
-        total, given = found["summed"]
+    for rank, of_rank in enumerate(both, 1):
+        total, given = of_rank["summed"]
         assert total.tolist() == [3.0, 30.0]  # 1 · (1, 10) + 2 · (1, 10)
         assert given.tolist() == [rank, 10 * rank]
 
@@ -113,24 +113,24 @@ def test_fsdp_shards_every_parameter_and_ddp_none(both: list[Any]) -> None:
     """Each of the four decoder layers is gathered by itself, and the rest as a fifth piece."""
     parameters = len(list(small_policy(seed=0).parameters()))
     expected = (parameters, 5) if both[0]["sharding"] == "fsdp" else (0, 0)
-    assert {(found["sharded"], found["gathered_alone"]) for found in both} == {expected}
+    assert {(of_rank["sharded"], of_rank["gathered_alone"]) for of_rank in both} == {expected}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "of_ranks"), [("first", "first"), ("second", "from_own"), ("second", "from_alone")])
 def test_two_ranks_take_the_steps_of_one(both: list[Any], alone: dict[str, Any], step: str, of_ranks: str) -> None:
     """Also after loading their own checkpoint, and that of one process."""
-    for found in both:
+    for of_rank in both:
         for name in ("loss", "norm"):  # of order 10
-            torch.testing.assert_close(found[of_ranks][name], alone[step][name], rtol=1e-6, atol=0)
-        assert_same(found[of_ranks]["gradients"], alone[step]["gradients"])
-        assert_same(found[of_ranks]["state"], alone[step]["state"])
+            torch.testing.assert_close(of_rank[of_ranks][name], alone[step][name], rtol=1e-6, atol=0)
+        assert_same(of_rank[of_ranks]["gradients"], alone[step]["gradients"])
+        assert_same(of_rank[of_ranks]["state"], alone[step]["state"])
 
 
 @pytest.mark.slow
 def test_gradients_travel_with_the_last_microbatch(both: list[Any]) -> None:
     """Before it, ddp holds this rank's own gradient, and fsdp no shard of a gradient."""
-    early = [found["first"]["local"][:-1] for found in both]
+    early = [of_rank["first"]["local"][:-1] for of_rank in both]
     if both[0]["sharding"] == "fsdp":
         assert early == [[0, 0], [0, 0]]
     else:
@@ -140,16 +140,16 @@ def test_gradients_travel_with_the_last_microbatch(both: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_the_next_forward_pass_uses_what_was_loaded(both: list[Any], alone: dict[str, Any]) -> None:
-    for found in both:
-        torch.testing.assert_close(found["from_alone"]["log_probs"], alone["log_probs"], **CLOSE)
+    for of_rank in both:
+        torch.testing.assert_close(of_rank["from_alone"]["log_probs"], alone["log_probs"], **CLOSE)
 
 
 @pytest.mark.slow
 def test_one_process_goes_on_from_a_checkpoint_of_two(both: list[Any], alone: dict[str, Any]) -> None:
-    for found in both:
+    for of_rank in both:
         policy = small_policy(seed=1)
         optimizer = adam(policy)
-        load_state(policy, optimizer, found["first"]["state"], found["optimizer"])
+        load_state(policy, optimizer, of_rank["first"]["state"], of_rank["optimizer"])
         assert_same(step_alone(policy, optimizer)["state"], alone["second"]["state"])
 
 

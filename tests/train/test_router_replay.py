@@ -68,9 +68,9 @@ def test_the_given_experts_with_their_weights_and_gradients(layer: int, normalis
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
     parameters = [block.gate.weight, block.experts.gate_up_proj, block.experts.down_proj]
-    found = torch.autograd.grad(got.pow(2).sum(), parameters)  # outside the block, as in training
+    gradients = torch.autograd.grad(got.pow(2).sum(), parameters)  # outside the block, as in training
     wanted = torch.autograd.grad(expected.pow(2).sum(), parameters)
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(gradients, wanted, strict=True):
         assert one.abs().max() > 1e-3
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
@@ -80,9 +80,9 @@ def inputs(batch: int = 2, length: int = 7) -> tuple[Tensor, Tensor]:
     return ids, torch.ones(batch, length, dtype=torch.bool)
 
 
-def close(found: Tensor, expected: Tensor) -> None:
+def close(actual: Tensor, expected: Tensor) -> None:
     """The same but for the order of sums: experts are computed in groups, whose sizes differ."""
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
 def own_choices(lm: Qwen3MoeForCausalLM, ids: Tensor) -> Tensor:
@@ -94,8 +94,8 @@ def own_choices(lm: Qwen3MoeForCausalLM, ids: Tensor) -> Tensor:
 @torch.no_grad()
 def test_its_own_choices_change_nothing() -> None:
     lm, (ids, attention) = moe(), inputs()
-    own = own_choices(lm, ids)
-    with replayed(lm, own.flip(-1), attention):  # in the other order: the sum of the experts is the same
+    chosen = own_choices(lm, ids)
+    with replayed(lm, chosen.flip(-1), attention):  # in the other order: the sum of the experts is the same
         close(lm(ids).logits, moe()(ids).logits)
 
 

@@ -32,13 +32,13 @@ def test_micro_batches_give_the_scores_of_one_forward_pass(budget: int) -> None:
         sizes.append(len(part.response_mask))
         return policy(part, 1.0)._asdict()
 
-    found = over_microbatches(batch, forward, budget, ALONE)
+    scores = over_microbatches(batch, forward, budget, ALONE)
     assert sizes == SIZES[budget]
     mask = batch.response_mask
     for name, x in policy(batch, 1.0)._asdict().items():
-        assert found[name].shape == mask.shape
-        assert not found[name].requires_grad
-        torch.testing.assert_close(found[name][mask], x.detach()[mask], rtol=0, atol=1e-6)
+        assert scores[name].shape == mask.shape
+        assert not scores[name].requires_grad
+        torch.testing.assert_close(scores[name][mask], x.detach()[mask], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.5])
@@ -78,21 +78,21 @@ def judged(**fields: Any) -> TokenBatch:
 
 
 def advantages(batch: TokenBatch, **settings: Any) -> list[list[float]]:
-    found = with_advantages(batch, AdvantageConfig(**settings)).advantages
-    assert found is not None
-    return found.tolist()
+    advantages = with_advantages(batch, AdvantageConfig(**settings)).advantages
+    assert advantages is not None
+    return advantages.tolist()
 
 
 def test_gae_by_hand() -> None:
     """γ = ½ and λ = ¼, so γλ = ⅛; on the first row values 1 2 3 and the reward 1 at the end: δ = 0, −½, −2."""
     nan = float("nan")
     values = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, nan], [4.0, nan, nan], [0.0, 2.0, nan]])
-    found = with_advantages(judged(values=values), AdvantageConfig(gamma=0.5, gae_lambda=0.25))
-    assert found.advantages is not None
-    assert found.returns is not None
+    judged_batch = with_advantages(judged(values=values), AdvantageConfig(gamma=0.5, gae_lambda=0.25))
+    assert judged_batch.advantages is not None
+    assert judged_batch.returns is not None
     # Row 1: δ₁ = 2, δ₀ = 0, A₀ = ⅛ · 2. Row 2: 0 − 4. Row 3: δ₁ = 6 − 2 = 4, δ₀ = ½ · 2 = 1, A₀ = 1 + ⅛ · 4.
-    assert found.advantages.tolist() == [[-0.09375, -0.75, -2], [0.25, 2, 0], [-4, 0, 0], [1.5, 4, 0]]
-    assert found.returns.tolist() == [[0.90625, 1.25, 1], [0.25, 2, 0], [0, 0, 0], [1.5, 6, 0]]
+    assert judged_batch.advantages.tolist() == [[-0.09375, -0.75, -2], [0.25, 2, 0], [-4, 0, 0], [1.5, 4, 0]]
+    assert judged_batch.returns.tolist() == [[0.90625, 1.25, 1], [0.25, 2, 0], [0, 0, 0], [1.5, 6, 0]]
 
 
 def test_reinforce_pp_by_hand() -> None:

@@ -54,9 +54,9 @@ def by_backward(policy: Policy, batch: TokenBatch, chosen: dict[str, torch.Tenso
     log_p = policy(batch, temperature).log_probs[batch.response_mask]
     rows = []
     for value in log_p:
-        found = torch.autograd.grad(value, list(policy.parameters()), retain_graph=True)
-        each = [(chosen[name] * gradient).flatten(1).sum(-1) for name, gradient in zip(names, found, strict=True)]
-        rows.append(torch.stack(each).sum(0))
+        gradients = torch.autograd.grad(value, list(policy.parameters()), retain_graph=True)
+        along = [(chosen[name] * gradient).flatten(1).sum(-1) for name, gradient in zip(names, gradients, strict=True)]
+        rows.append(torch.stack(along).sum(0))
     return torch.stack(rows)
 
 
@@ -100,8 +100,8 @@ def test_cosines_of_sketches_are_those_of_whole_gradients(tiny_model: Path) -> N
     for name in ("disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_token_icepop"):
         correction = preset(name)
         loss, _ = policy_loss(log_p, batch, correct(batch, correction), correction, LossConfig())
-        found = torch.autograd.grad(loss, list(policy.parameters()), retain_graph=True)
-        whole.append(-torch.cat([g.flatten() for g in found]))
+        gradients = torch.autograd.grad(loss, list(policy.parameters()), retain_graph=True)
+        whole.append(-torch.cat([g.flatten() for g in gradients]))
         seen.append(mean_gradients(contributions(batch, sketch, [correction])[0], torch.ones(1, 3))[0])
     for (a, b), (c, d) in zip(itertools.combinations(whole, 2), itertools.combinations(seen, 2), strict=True):
         exact, got = (float(torch.cosine_similarity(*pair, 0)) for pair in ((a, b), (c, d)))
@@ -151,17 +151,19 @@ def test_the_reference_is_the_gradient_of_an_on_policy_batch(
     assert len(batch.response_mask) == 64 * 2
     read = read_sketch(local_runs / "tiny", 2)
     log_p, mask = policy(batch, 1.0).log_probs, batch.response_mask
-    each = (batch.advantages * log_p * mask).sum(-1)
+    per_response = (batch.advantages * log_p * mask).sum(-1)
     chosen = [torch.cat(parts) for parts in zip(*(
         [group[name] for name, _ in policy.named_parameters()]
         for group in directions(dict(policy.named_parameters()), 0, 10)
     ), strict=True)]  # fmt: skip
     for value, blocks in (
-        (each.sum(), read.reference.by_token),
-        ((each / mask.sum(-1)).sum(), read.reference.by_sequence),
+        (per_response.sum(), read.reference.by_token),
+        ((per_response / mask.sum(-1)).sum(), read.reference.by_sequence),
     ):
-        found = torch.autograd.grad(value, list(policy.parameters()), retain_graph=True)
-        along = torch.stack([(d * g).flatten(1).sum(-1) for d, g in zip(chosen, found, strict=True)]).sum(0) / 10**0.5
+        gradients = torch.autograd.grad(value, list(policy.parameters()), retain_graph=True)
+        along = (
+            torch.stack([(d * g).flatten(1).sum(-1) for d, g in zip(chosen, gradients, strict=True)]).sum(0) / 10**0.5
+        )
         assert along.abs().max() > 1e-3 or not bool(batch.advantages.any())
         torch.testing.assert_close(blocks.sum(0), along, rtol=1e-3, atol=1e-4 * float(along.abs().max()) + 1e-6)
     assert float(read.reference.tokens.sum()) == float(mask.sum())
@@ -205,8 +207,8 @@ def test_next_scores_are_derivatives(tiny_model: Path) -> None:
     for row, prefix in enumerate(prefixes):
         log_p = (policy.lm(torch.tensor([prefix])).logits[0, -1] / 0.7).log_softmax(-1)
         for token in (0, 11):
-            found = torch.autograd.grad(log_p[token], list(policy.lm.parameters()), retain_graph=True)
-            named = zip(policy.lm.named_parameters(), found, strict=True)
+            gradients = torch.autograd.grad(log_p[token], list(policy.lm.parameters()), retain_graph=True)
+            named = zip(policy.lm.named_parameters(), gradients, strict=True)
             along = torch.stack([(chosen[f"lm.{name}"] * g).flatten(1).sum(-1) for (name, _), g in named]).sum(0)
             torch.testing.assert_close(got[row, token], along, rtol=1e-3, atol=1e-4)
 

@@ -56,7 +56,7 @@ WAYS = list(itertools.product(MODES, DENOMINATORS, (False, True)))
 def agree(policy: Policy, config: TrainConfig, batch: TokenBatch) -> tuple[dict[str, float], dict[str, float]]:
     """Every row by itself gives the gradient of the whole; returns the metrics of both."""
     apart = replace(config, optim=replace(config.optim, microbatch_tokens=EACH_ROW))
-    (whole, row), (parts, split) = (one_update(policy, each, batch) for each in (config, apart))
+    (whole, row), (parts, split) = (one_update(policy, settings, batch) for settings in (config, apart))
     assert whole.abs().max() > 1e-2
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5)
     return split, row
@@ -114,10 +114,10 @@ def test_the_loss_of_single_rows_is_that_of_the_mini_batch(
     config = train_config(monkeypatch, correction, loss=terms, optim=replace(ONE_STEP, microbatch_tokens=EACH_ROW))
     got, row = one_update(policy, config, batch)
     policy.zero_grad()
-    own = learner(policy, config)
-    order = torch.randperm(len(batch.response_mask), generator=own.shuffle)
+    updating = learner(policy, config)
+    order = torch.randperm(len(batch.response_mask), generator=updating.shuffle)
     mini, result = batch.rows(order), correct(batch, correction).rows(order)
-    loss, _ = policy_loss(policy(mini, 1.0).log_probs, mini, result, correction, terms, generator=own.chance)
+    loss, _ = policy_loss(policy(mini, 1.0).log_probs, mini, result, correction, terms, generator=updating.chance)
     loss.backward()
     if correction is OF_SOME_ROWS:
         assert 0 < result.keep_mask.any(-1).sum() < len(order)
@@ -146,8 +146,8 @@ def test_one_token_of_the_mini_batch_is_selected(
     policy = small_policy()
     batch = scored_batch(policy)
     with torch.no_grad():
-        own = policy(batch, 1.0).log_probs
-    batch = batch.replace(old_log_probs=own - math.log(1.05), rollout_log_probs=own)
+        log_probs = policy(batch, 1.0).log_probs
+    batch = batch.replace(old_log_probs=log_probs - math.log(1.05), rollout_log_probs=log_probs)
     mini = batch.rows(torch.tensor(rows))
     theta = [log_p.tolist() for log_p, _ in rows_alone(policy, mini)]
     advantages = tokens_of(mini.advantages, mini.response_mask)

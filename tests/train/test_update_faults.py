@@ -53,7 +53,7 @@ def test_a_bad_mini_batch_is_skipped_and_the_others_train(
     assert {name: row[name] for name in SKIPPED} == {name: 2 * (name == fault) for name in SKIPPED}
     assert len(steps) == 10
     assert all(math.isfinite(value) for value in row.values())
-    assert all(bool(each.isfinite().all()) for each in steps)
+    assert all(bool(step.isfinite().all()) for step in steps)
     assert all((a != b).any() for a, b in itertools.pairwise(steps))
 
 

@@ -59,7 +59,7 @@ def test_the_entropy_bonus(monkeypatch: pytest.MonkeyPatch, temperature: float) 
     optim = replace(ONE_STEP, entropy_coef=0.3, microbatch_tokens=20)
     got, row = one_update(policy, train_config(monkeypatch, CorrectionConfig(), rollout=rollout, optim=optim), batch)
     policy.zero_grad()
-    entropy = torch.cat([each for _, each in rows_alone(policy, batch, temperature)]).mean()
+    entropy = torch.cat([entropies for _, entropies in rows_alone(policy, batch, temperature)]).mean()
     (-0.3 * entropy).backward()
     assert row["entropy"] == pytest.approx(entropy.item(), abs=1e-5)
     torch.testing.assert_close(got, gradient(policy), rtol=1e-4, atol=1e-6)
@@ -156,11 +156,11 @@ def test_the_learning_rate_by_hand() -> None:
 
     def rates(warmup: int, steps: int) -> list[float]:
         optim = OptimConfig(learning_rate=1.0, final_learning_rate=0.2, warmup_steps=warmup)
-        found = []
+        rates = []
         for step in range(1, steps + 1):
             set_learning_rate(optimizer, optim, step, steps)
-            found.append(optimizer.param_groups[0]["lr"])
-        return found
+            rates.append(optimizer.param_groups[0]["lr"])
+        return rates
 
     assert rates(0, 5) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     assert rates(2, 5) == pytest.approx([1 / 3, 0.8 * 2 / 3, 0.6, 0.4, 0.2])
@@ -182,5 +182,5 @@ def test_epochs_times_mini_batches(monkeypatch: pytest.MonkeyPatch, epochs: int,
     assert len(seen) == epochs * minibatches + 1  # the last one is empty
     for epoch in range(epochs):
         rows = seen[epoch * minibatches : (epoch + 1) * minibatches]
-        assert sorted(row for each in rows for row in each) == [0, 1, 2, 3, 4, 5]
+        assert sorted(row for minibatch in rows for row in minibatch) == [0, 1, 2, 3, 4, 5]
         assert max(map(len, rows)) - min(map(len, rows)) <= 1
