@@ -24,7 +24,7 @@ from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, metrics, preset
 from rlcorr.diagnostics import measure
-from rlcorr.figures import correction
+from rlcorr.figures.correction import ratio_density, weight_histogram
 from rlcorr.losses import reinforce
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
@@ -236,7 +236,7 @@ show("r = p/q", [float(ratio(result.log_ratio[row, t])) for t in shown], digits=
 # trainer would hardly ever write.
 
 # %%
-picture(correction.ratio_density(batch))
+picture(ratio_density(batch))
 
 # %% [markdown]
 # How far apart are the two programs on a typical token? `metrics` reports it. Compare the first and the last recorded
@@ -362,7 +362,7 @@ show("average product", float(products.mean()), "±", float(products.std() / len
 
 # %%
 config = preset("decoupled_token_is")
-picture(correction.weight_histogram(batch, correct(batch, config), config))
+picture(weight_histogram(batch, correct(batch, config), config))
 
 # %% [markdown]
 # ## Exercise 1: the ratio of an answer
