@@ -23,7 +23,8 @@ from exercises.lesson_00 import ANSWER_RATIO, TRAINER_REWARD
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, evaluate, preset
-from rlcorr.figures import cells, correction
+from rlcorr.figures.cells import ratio_density
+from rlcorr.figures.correction import weight_histogram
 from rlcorr.losses import reinforce
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
@@ -235,7 +236,7 @@ show("r = p/q", [float(ratio(result.log_ratio[row, t])) for t in shown], digits=
 # trainer would hardly ever write.
 
 # %%
-picture(cells.ratio_density(batch))
+picture(ratio_density(batch))
 
 # %% [markdown]
 # How far apart are the two programs on a typical token? `evaluate` reports it. Compare the first and the last recorded
@@ -361,7 +362,7 @@ show("average product", float(products.mean()), "±", float(products.std() / len
 
 # %%
 config = preset("decoupled_token_is")
-picture(correction.weight_histogram(batch, correct(batch, config), config))
+picture(weight_histogram(batch, correct(batch, config), config))
 
 # %% [markdown]
 # ## Exercise 1: the ratio of an answer

@@ -190,8 +190,8 @@ assert worst < 1e-13
 
 scores = torch.eye(3, dtype=torch.float64) - pi  # (3, 3): row a is the score of action a
 drawn = torch.multinomial(pi, 10_000, replacement=True, generator=generator)
-each = f[drawn, None] * scores[drawn]  # (10000, 3): what every draw says
-estimate, error = each.mean(0), each.std(0) / len(each) ** 0.5
+weighted_scores = f[drawn, None] * scores[drawn]  # (10000, 3): what every draw says
+estimate, error = weighted_scores.mean(0), weighted_scores.std(0) / len(weighted_scores) ** 0.5
 
 show("knob", "A", "B", "C")
 show("gradient", gradient)
@@ -214,9 +214,9 @@ J_here = float(average_reward(z))
 
 def mean_and_variance(b):
     """Of (f − b) s for one draw; the variance is added up over the knobs."""
-    each = (f - b)[:, None] * scores
-    mean = pi @ each
-    return mean, float(pi @ (each - mean).square().sum(-1))
+    weighted_scores = (f - b)[:, None] * scores
+    mean = pi @ weighted_scores
+    return mean, float(pi @ (weighted_scores - mean).square().sum(-1))
 
 
 show("knob", "A", "B", "C")
@@ -305,8 +305,8 @@ truth = toy.policy_gradient(where, theta, answer_rewards)
 def gradient_of_answers(advantages):
     """E[Σ_t A_t s_t] over all answers; advantages (N, T)."""
     leaf = theta.clone().requires_grad_()
-    each = masked_sum(reinforce(toy.log_probs(where, leaf), advantages), where.mask, -1)
-    return -torch.autograd.grad((toy.probabilities(where, theta) * each).sum(), leaf)[0]
+    answer_losses = masked_sum(reinforce(toy.log_probs(where, leaf), advantages), where.mask, -1)
+    return -torch.autograd.grad((toy.probabilities(where, theta) * answer_losses).sum(), leaf)[0]
 
 
 whole = answer_rewards[:, None].expand(where.mask.shape)
@@ -488,9 +488,9 @@ show("‖E[s]‖ below 0.001 of a typical ‖s‖", bool((length_of_average(p_ne
 assert (length_of_average(p_next) < 1e-3).all()
 
 
-def against_chance(each):
+def against_chance(gradients):
     """Of the average of (B, K): its length, what chance alone gives it, numbers within 2 errors, the quotient."""
-    average, covariance = each.mean(0), each.T.cov() / len(each)
+    average, covariance = gradients.mean(0), gradients.T.cov() / len(gradients)
     within = int((average.abs() < 2 * covariance.diag().sqrt()).sum())
     share = average.square().sum() / covariance.trace()
     spread = (2 * covariance.square().sum()).sqrt() / covariance.trace()  # of that share, by chance

@@ -258,16 +258,19 @@ def typical_error(chance, estimates, truth):
 show("draws", 1, 4, 16, 64)
 by_count = [both(count, f) for count in (1, 4, 16, 64)]
 show("plain: average", [float(chance @ plain) for chance, plain, _ in by_count])
-show("self-normalised: average", [float(chance @ own) for chance, _, own in by_count])
-show("its bias × draws", [n * float(c @ own - truth) for n, (c, _, own) in zip((1, 4, 16, 64), by_count, strict=True)])
+show("self-normalised: average", [float(chance @ normalised) for chance, _, normalised in by_count])
+show(
+    "its bias × draws",
+    [n * float(c @ normalised - truth) for n, (c, _, normalised) in zip((1, 4, 16, 64), by_count, strict=True)],
+)
 show("what the formula says", limit, digits=3)
 show("plain: typical error", [typical_error(chance, plain, truth) for chance, plain, _ in by_count])
-show("self-normalised: typical error", [typical_error(chance, own, truth) for chance, _, own in by_count])
+show("self-normalised: typical error", [typical_error(chance, normalised, truth) for chance, _, normalised in by_count])
 
 assert all(abs(float(chance @ plain) - truth) < 1e-9 for chance, plain, _ in by_count)
 assert abs(64 * float(by_count[-1][0] @ by_count[-1][2] - truth) - limit) < 0.05
-for chance, plain, own in by_count:
-    assert typical_error(chance, own, truth) < typical_error(chance, plain, truth)
+for chance, plain, normalised in by_count:
+    assert typical_error(chance, normalised, truth) < typical_error(chance, plain, truth)
 
 # %% [markdown]
 # One draw alone: the self-normalised estimate is just its reward, $w f / w$, so on average it is the engine's 1.5. With
@@ -278,10 +281,10 @@ for chance, plain, own in by_count:
 # in another dress.
 
 # %%
-chance, plain, own = both(16, f + 10)
+chance, plain, normalised = both(16, f + 10)
 show("16 draws, 10 added: plain, typical error", typical_error(chance, plain, truth + 10))
-show("self-normalised, typical error", typical_error(chance, own, truth + 10))
-assert abs(typical_error(chance, own, truth + 10) - typical_error(by_count[2][0], by_count[2][2], truth)) < 1e-9
+show("self-normalised, typical error", typical_error(chance, normalised, truth + 10))
+assert abs(typical_error(chance, normalised, truth + 10) - typical_error(by_count[2][0], by_count[2][2], truth)) < 1e-9
 
 # %% [markdown]
 # ## Where weights of 30 come from, and why nobody is warned
@@ -366,10 +369,10 @@ assert (all_weights >= 30).sum() <= len(all_weights) / 30
 # %%
 def estimates(w, f):
     """Plain and self-normalised, each with its standard error."""
-    own = float(w @ f / w.sum())
+    normalised = float(w @ f / w.sum())
     return (
         (float((w * f).mean()), float((w * f).std() / len(f) ** 0.5)),
-        (own, float((w * (f - own)).norm() / w.sum())),
+        (normalised, float((w * (f - normalised)).norm() / w.sum())),
     )
 
 
@@ -557,11 +560,11 @@ for count in lengths:
     mean_weight = float(w_cut.mean()), float(w_cut.std() / len(w_cut) ** 0.5)
     rows.append((*mean_weight, *interval(shares), float(laws[0]), *interval(shares / laws)))
 
-means, errors, found, lows, highs, laws, quotients, least, greatest = (list(c) for c in zip(*rows, strict=True))
+means, errors, effective, lows, highs, laws, quotients, least, greatest = (list(c) for c in zip(*rows, strict=True))
 show("first tokens", lengths)
 show("average weight", means, digits=3)
 show("  ±", errors, digits=3)
-show("ESS", found, digits=2)
+show("ESS", effective, digits=2)
 show("  from", lows, digits=2)
 show("  to", highs, digits=2)
 show("if positions were independent", laws, digits=2)
@@ -584,7 +587,7 @@ assert all(low < 1 < high for low, high in zip(least, greatest, strict=True))
 picture(
     curves(
         list(lengths),
-        {"ESS of 768 answers": found, "independent positions": laws},
+        {"ESS of 768 answers": effective, "independent positions": laws},
         x_name="first tokens of each answer",
         y_name="ESS",
         log="y",
@@ -618,8 +621,8 @@ paired = compare_gradients(updated, sketch, CorrectionConfig(), by_weight).noise
 show("noise: weights minus none, paired", paired.value, paired.low, paired.high, digits=1)
 assert paired.low < 0 < paired.high
 
-each = contributions(updated, sketch, [CorrectionConfig()])[0].u.double()  # (128, 64): what each answer adds
-squared, w_step = each.square().sum(-1), weights[step]
+pushed = contributions(updated, sketch, [CorrectionConfig()])[0].u.double()  # (128, 64): what each answer adds
+squared, w_step = pushed.square().sum(-1), weights[step]
 show("weight of an answer", "< 0.1", "0.1–0.5", "0.5–2", "> 2")
 bands = [(w_step >= low) & (w_step < high) for low, high in ((0, 0.1), (0.1, 0.5), (0.5, 2), (2, math.inf))]
 show("answers", [int(band.sum()) for band in bands])

@@ -26,8 +26,10 @@ from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis.log_prob_pairs import logits as logits_of
 from rlcorr.analysis.log_prob_pairs import tokens_of
 from rlcorr.analysis.triage import triage
-from rlcorr.figures import cells, comparison, mismatch
+from rlcorr.figures.cells import ratio_density
+from rlcorr.figures.comparison import tails
 from rlcorr.figures.curves import bars, curves
+from rlcorr.figures.mismatch import token_labels
 from rlcorr.losses import reinforce
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.records import runs
@@ -125,9 +127,9 @@ RUNS = "control_fp32", "bf16", "kv_fp8", "stale_4", "async", "top_p", "temperatu
 def places(name):
     """The trainer's log-probs of every next token at the recorded places of a run's last step, (P, V)."""
     run = runs.find_run(name)
-    found = read_sketch(run, runs.list_sketches(run)[-1]).next_tokens
-    assert found is not None
-    return found.log_probs.double()
+    next_tokens = read_sketch(run, runs.list_sketches(run)[-1]).next_tokens
+    assert next_tokens is not None
+    return next_tokens.log_probs.double()
 
 
 log_p = torch.cat([places(name) for name in RUNS]).log_softmax(-1)  # (P, V)
@@ -218,7 +220,7 @@ def differences(name):
     return torch.cat([correct(batch, CorrectionConfig()).log_ratio[batch.response_mask] for batch in steps(name)])
 
 
-picture(cells.ratio_density(list(steps("top_p"))[-1]))
+picture(ratio_density(list(steps("top_p"))[-1]))
 
 # %%
 d = differences("top_p")
@@ -422,7 +424,7 @@ def constants(name):
     record = runs.read_step(run, runs.list_steps(run)[-1])
     _, y, ids = logits_of(tokens_of(record.batch))
     assert ids is not None
-    labels = mismatch.token_labels(record)
+    labels = token_labels(record)
     groups = {labels[token]: y[ids == token] for token in ids.unique().tolist()}
     large = {label: group for label, group in groups.items() if len(group) >= 10}
     return {label: (float(y.mean()), float(y.std() / len(y) ** 0.5)) for label, y in large.items()}
@@ -433,9 +435,9 @@ means, errors = ({label: pair[n] for label, pair in stale.items()} for n in (0, 
 picture(bars(means, errors={label: 2 * error for label, error in errors.items()}, y_name="mean of y"))
 
 for name in ("stale_head", "bf16", "kv_fp8", "stale_4"):
-    found = constants(name).values()
-    beyond = sum(abs(mean) > 4 * error for mean, error in found)
-    show(f"{name}: tokens beyond 4 errors", beyond, "of", len(found))
+    means_and_errors = constants(name).values()
+    beyond = sum(abs(mean) > 4 * error for mean, error in means_and_errors)
+    show(f"{name}: tokens beyond 4 errors", beyond, "of", len(means_and_errors))
     assert (beyond > 5) == (name == "stale_head")
 
 # %% [markdown]
@@ -472,7 +474,7 @@ assert float(low) > 0.25  # what triage asks for
 
 # %%
 mixture, dense = (list(steps(name)) for name in ("moe_bf16", "bf16"))
-picture(comparison.tails(mixture[-1], dense[-1]))
+picture(tails(mixture[-1], dense[-1]))
 
 # %%
 for name in ("bf16", "moe_bf16", "moe_replay"):

@@ -108,13 +108,13 @@ show("advantage A", A)
 show("mismatch, r = p/q", p / q)
 show("move, ρ = π/p", pi / p)
 show("both, π/q", pi / q)
-found = {name: coefficients(pi.log(), three_tokens, config) for name, config in METHODS.items()}
-for name, c in found.items():
+in_library = {name: coefficients(pi.log(), three_tokens, config) for name, config in METHODS.items()}
+for name, c in in_library.items():
     show(f"c of {name}", c)
 
 wanted = {"PPO": [0, 1, -1], "decoupled PPO": [0, 1.25, -0.5], "bypass, PPO": [1, 0, 0]}
 for name, numbers in wanted.items():
-    assert torch.allclose(found[name], torch.tensor([numbers], dtype=torch.float64)), name
+    assert torch.allclose(in_library[name], torch.tensor([numbers], dtype=torch.float64)), name
 
 # %% [markdown]
 # The first token has moved by 25 %: PPO is done with it. But the move cancels the mismatch, so $\pi/q = 1$, and bypass
@@ -438,21 +438,21 @@ assert 0.8 < ratios.min() <= ratios.max() < 1.2
 # %%
 run = runs.find_run("stale_4")
 recorded, sketch = updated_batch(run, last_sketch(run)), read_sketch(run, last_sketch(run))
-found = compare_gradients(recorded, sketch, preset("decoupled_token_is"), preset("bypass_ppo_clip"))
+against_decoupled = compare_gradients(recorded, sketch, preset("decoupled_token_is"), preset("bypass_ppo_clip"))
 without = compare_gradients(recorded, sketch, preset("disabled"), preset("bypass_ppo_clip"))
 show("stale_4", "value", "from", "to")
 for label, interval in (
     ("noise of PPO", without.a.noise),
-    ("noise of decoupled PPO", found.a.noise),
-    ("noise of bypass PPO", found.b.noise),
+    ("noise of decoupled PPO", against_decoupled.a.noise),
+    ("noise of bypass PPO", against_decoupled.b.noise),
     ("bypass − PPO, noise", without.noise),
-    ("bypass − decoupled, noise", found.noise),
-    ("bypass − decoupled, bias", found.bias),
+    ("bypass − decoupled, noise", against_decoupled.noise),
+    ("bypass − decoupled, bias", against_decoupled.bias),
 ):
     show(label, interval.value, interval.low, interval.high, digits=2)
 assert without.noise.high < 0
-assert found.noise.high < 0
-assert found.bias.low < 0 < found.bias.high
+assert against_decoupled.noise.high < 0
+assert against_decoupled.bias.low < 0 < against_decoupled.bias.high
 
 ratios = correct(recorded, CorrectionConfig()).log_ratio.exp()[recorded.response_mask]
 lengths = sketch.scores.float().norm(dim=-1)

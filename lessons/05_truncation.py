@@ -419,12 +419,12 @@ assert lifted == float((q * (0.75 - weights(p, q)).clamp(min=0) * f).sum()) == 0
 def all_ratios(name):
     """The token ratios of all recorded steps."""
     run = runs.find_run(name)
-    found = []
+    by_step = []
     for step in runs.list_steps(run):
         batch = runs.read_step(run, step).batch
         pair = {key: batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")}
-        found.append(ratio(correct(batch.replace(**pair), CorrectionConfig()).log_ratio)[batch.response_mask])
-    return torch.cat(found)
+        by_step.append(ratio(correct(batch.replace(**pair), CorrectionConfig()).log_ratio)[batch.response_mask])
+    return torch.cat(by_step)
 
 
 def average_and_error(x):
@@ -479,20 +479,20 @@ def ends(interval):
 
 
 show("", "value", "from", "to")
-found = {}
+cap_effects = {}
 levels = {"token": preset("decoupled_token_is"), "sequence": preset("decoupled_seq_is")}  # both have a cap of 2
 for level, capped in levels.items():
-    found[level] = compare_gradients(batch, sketch, replace(capped, rollout_is_threshold=math.inf), capped)
+    cap_effects[level] = compare_gradients(batch, sketch, replace(capped, rollout_is_threshold=math.inf), capped)
     show(
         f"{level}: share of items above 2",
         sweep_weights(batch, capped.rollout_is or "token").at(2.0).fraction_high,
         digits=3,
     )
-    show(f"{level}: noise without a cap", *ends(found[level].a.noise), digits=2)
-    show(f"{level}: the cap adds to the noise", *ends(found[level].noise), digits=2)
-    show(f"{level}: the cap adds to the bias", *ends(found[level].bias), digits=2)
+    show(f"{level}: noise without a cap", *ends(cap_effects[level].a.noise), digits=2)
+    show(f"{level}: the cap adds to the noise", *ends(cap_effects[level].noise), digits=2)
+    show(f"{level}: the cap adds to the bias", *ends(cap_effects[level].bias), digits=2)
 
-for comparison in found.values():
+for comparison in cap_effects.values():
     assert comparison.noise.high < 0  # the gain is certain
     assert comparison.bias.low < 0 < comparison.bias.high  # the cost is not known
 on_the_cap = {level: correct(batch, capped).weights == 2 for level, capped in levels.items()}

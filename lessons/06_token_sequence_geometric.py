@@ -18,7 +18,6 @@
 import itertools
 import math
 import warnings
-from dataclasses import astuple
 
 import sympy
 import torch
@@ -79,14 +78,14 @@ assert two.tokens.tolist() == [[0, 0], [1, 0], [1, 1]]
 show("expected gradient", "go", "right")
 wanted = gradient_truth(two, Policies(q2, p2, p2), rewards, unbounded(None), PER_ANSWER).reference
 show("wanted", wanted[:, 1], digits=5)
-found = {}
+expectations = {}
 for level in (None, "token", "geometric", "sequence"):
     truth = gradient_truth(two, Policies(q2, p2, p2), rewards, unbounded(level), PER_ANSWER)
-    found[level] = truth.expectation[:, 1]
-    show({"sequence": "product of the answer"}.get(str(level), level or "no weights"), found[level], digits=5)
+    expectations[level] = truth.expectation[:, 1]
+    show({"sequence": "product of the answer"}.get(str(level), level or "no weights"), expectations[level], digits=5)
 
-assert torch.allclose(found["sequence"], wanted[:, 1], rtol=0, atol=1e-15)
-assert torch.allclose(found["token"], torch.tensor([-3 / 32, 3 / 8], dtype=torch.float64), rtol=0, atol=1e-15)
+assert torch.allclose(expectations["sequence"], wanted[:, 1], rtol=0, atol=1e-15)
+assert torch.allclose(expectations["token"], torch.tensor([-3 / 32, 3 / 8], dtype=torch.float64), rtol=0, atol=1e-15)
 assert torch.allclose(wanted[:, 1], torch.tensor([3 / 32, 9 / 16], dtype=torch.float64), rtol=0, atol=1e-15)
 
 # %% [markdown]
@@ -285,7 +284,7 @@ biases = {name: [] for name in levels}
 for length in lengths:
     worlds = [of_length(length, seed) for seed in range(20)]
     for name, level in levels.items():
-        biases[name].append(pooled_bias([gradient_truth(*each, unbounded(level), PER_ANSWER) for each in worlds]))
+        biases[name].append(pooled_bias([gradient_truth(*setting, unbounded(level), PER_ANSWER) for setting in worlds]))
 
 picture(curves(lengths, biases, x_name="tokens of an answer, T", y_name="bias, of the gradient"))
 show("T", *lengths)
@@ -600,20 +599,20 @@ assert weighed[rare].sum() < 0.01 * weighed.sum()
 
 # %%
 for name in ("stale_8", "kv_fp8_e5m2"):
-    table = {each.preset: each for each in outcomes(read_study(name)[0])}
-    outcome = {method: each.reward for method, each in table.items()}
+    table = {outcome.preset: outcome for outcome in outcomes(read_study(name)[0])}
+    reward_of = {method: outcome.reward for method, outcome in table.items()}
     show(name, "reward", "from", "to")
     for method in ("decoupled_seq_is", "decoupled_token_is", "skyrl_geo_mask", "disabled"):
-        show(f"  {method}", *astuple(outcome[method]), digits=2)
-    show("  tokens that skyrl_geo_mask keeps", *astuple(table["skyrl_geo_mask"].kept_fraction), digits=2)
-    assert outcome["decoupled_seq_is"].mean == max(reward.mean for reward in outcome.values())
-    assert outcome["skyrl_geo_mask"].mean < outcome["disabled"].mean
+        show(f"  {method}", *ends(reward_of[method]), digits=2)
+    show("  tokens that skyrl_geo_mask keeps", *ends(table["skyrl_geo_mask"].kept_fraction), digits=2)
+    assert reward_of["decoupled_seq_is"].mean == max(reward.mean for reward in reward_of.values())
+    assert reward_of["skyrl_geo_mask"].mean < reward_of["disabled"].mean
 
 # %% [markdown]
 # A cap of 2 on the product comes out first under both. That is the product with most of its noise cut off: lesson 05's
-# trade. Rejecting whole answers by the geometric mean comes out below no correction at all, because it rejects most of
-# them: it keeps 4 % of the tokens of one study, and 19 % of the other. These are small models and short answers; nobody
-# should take them for a law.
+# trade. Rejecting whole answers by the geometric mean ends no higher than no correction at all: it rejects most of
+# them, and keeps 4 % of the tokens of one study, and 19 % of the other. These are small models and short answers;
+# nobody should take them for a law.
 #
 # ## GSPO: a geometric mean for another purpose
 #

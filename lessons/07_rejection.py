@@ -227,9 +227,9 @@ def bound_text(x):
 
 show("q", *[f"{x:g}" for x in places.tolist()])
 for name, config in shown.items():
-    found = region(config, places.log())
-    show(f"{name}: smallest p", *[bound_text(x) for x in found.lower.exp().tolist()])
-    show(f"{name}: largest p", *[bound_text(x) for x in found.upper.exp().tolist()])
+    accepted = region(config, places.log())
+    show(f"{name}: smallest p", *[bound_text(x) for x in accepted.lower.exp().tolist()])
+    show(f"{name}: largest p", *[bound_text(x) for x in accepted.upper.exp().tolist()])
 
 icepop, dppo = (region(shown[name], places.log()) for name in ("IcePop", "DPPO"))
 assert torch.allclose(icepop.lower.exp(), 0.5 * places, atol=1e-7)
@@ -302,10 +302,12 @@ assert int((lost & (d > 0)).sum()) == 0 < int((lost & (d < 0)).sum())
 q3 = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
 p3 = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
 pay = torch.tensor([1.0, 0.0, 4.0], dtype=torch.float64)
-each = TokenBatch.from_log_probs(p3.log()[:, None], q3.log()[:, None], torch.ones(3, 1))  # one answer per action
+one_per_action = TokenBatch.from_log_probs(
+    p3.log()[:, None], q3.log()[:, None], torch.ones(3, 1)
+)  # one answer per action
 cut = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=1.5),))
-m = correct(each, cut).keep_mask[:, 0]
-r3 = ratio(correct(each, cut).log_ratio[:, 0])
+m = correct(one_per_action, cut).keep_mask[:, 0]
+r3 = ratio(correct(one_per_action, cut).log_ratio[:, 0])
 Z = float((q3 * m).sum())
 
 show("action", "A", "B", "C")
@@ -382,8 +384,8 @@ assert torch.allclose(truth(rejecting, sums).expectation, Z * of_restricted, rto
 
 p_answers = toy.probabilities(where, policies.old)
 masked_weights = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf, rollout_rs=(by_geometric_mean,))
-found = truth(masked_weights, sums)
-assert torch.allclose(found.expectation - found.reference, -score_sum(p_answers * ~stays), rtol=0, atol=1e-14)
+biased = truth(masked_weights, sums)
+assert torch.allclose(biased.expectation - biased.reference, -score_sum(p_answers * ~stays), rtol=0, atol=1e-14)
 
 show("answers kept", int(stays.sum()), "of", len(stays))
 show("their probability Z", Z)
@@ -399,7 +401,9 @@ rows = []
 for t in (1.02, 1.05, 1.1, 1.2, 1e6):
     rule = RejectionRule.named("seq_mean_k1", lower=1 / t, upper=t)
     stays_at = correct(answers, CorrectionConfig(rollout_rs=(rule,))).keep_mask.any(-1)
-    fixed, kept = (truth(CorrectionConfig(rollout_rs=(rule,), denominator=each)) for each in ("fixed", "kept"))
+    fixed, kept = (
+        truth(CorrectionConfig(rollout_rs=(rule,), denominator=denominator)) for denominator in ("fixed", "kept")
+    )
     rows.append((f"{100 * (t - 1):.0f} %" if t < 2 else "none", float(q_answers[stays_at].sum()), fixed.cosine,
                  fixed.scale, fixed.relative_bias, kept.scale, kept.relative_bias))  # fmt: skip
     assert math.isclose(fixed.cosine, kept.cosine, abs_tol=1e-12)
@@ -486,8 +490,8 @@ def step(config, loss):
 show("aggregation, stale_4, Geo-RS ±1 %", "fixed", "kept", "alike?")
 for mode in ("token-mean", "seq-mean-token-mean"):
     loss = LossConfig(loss_agg_mode=mode)
-    configs = [CorrectionConfig(rollout_rs=preset("skyrl_geo_mask").rollout_rs, denominator=each)
-               for each in ("fixed", "kept")]  # fmt: skip
+    configs = [CorrectionConfig(rollout_rs=preset("skyrl_geo_mask").rollout_rs, denominator=denominator)
+               for denominator in ("fixed", "kept")]  # fmt: skip
     (of_fixed, keep), (of_kept, _) = (step(config, loss) for config in configs)
     factors = [float(lr_factor(keep, batch.response_mask, config, loss)) for config in configs]
     assert torch.allclose(of_fixed, factors[0] * of_kept, rtol=0, atol=1e-9)

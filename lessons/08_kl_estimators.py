@@ -23,8 +23,8 @@ from exercises.lesson_08 import MEAN_K3, OFF_POLICY, STRAIGHT_THROUGH
 from show import picture, show, text
 
 from rlcorr.advantages import returns_to_go
-from rlcorr.figures import gradients
 from rlcorr.figures.curves import curves
+from rlcorr.figures.gradients import kl_directions
 from rlcorr.gradients import toy
 from rlcorr.gradients.kl_losses import kl_report
 from rlcorr.kl import kl_penalty
@@ -249,21 +249,21 @@ def gradient_of_variation():
     return torch.autograd.grad((leaf.softmax(-1) - ref).abs().sum(), leaf)[0]
 
 
-found = {name: expected_gradient(name) for name in (*NAMES, "k3+")}
+gradient_of_loss = {name: expected_gradient(name) for name in (*NAMES, "k3+")}
 
 show("", "A", "B", "C")
-for name, gradient in found.items():
+for name, gradient in gradient_of_loss.items():
     show(f"{name} as a loss", gradient, digits=3)
 show("∇KL(π‖ref)", gradient_of_kl(True), digits=3)
 show("∇KL(ref‖π)", gradient_of_kl(False), digits=3)
 
-assert found["k1"].abs().max() < 1e-15
-assert torch.allclose(found["k2"], gradient_of_kl(True), rtol=0, atol=1e-14)
-assert torch.allclose(found["k3"], gradient_of_kl(False), rtol=0, atol=1e-14)
-assert torch.allclose(found["k3"], pi - ref, rtol=0, atol=1e-14)
-assert torch.allclose(found["abs"], gradient_of_variation(), rtol=0, atol=1e-14)
-assert torch.equal(found["k3+"], found["k2"])
-assert found["k2"][0] < 0 < found["k3"][0]
+assert gradient_of_loss["k1"].abs().max() < 1e-15
+assert torch.allclose(gradient_of_loss["k2"], gradient_of_kl(True), rtol=0, atol=1e-14)
+assert torch.allclose(gradient_of_loss["k3"], gradient_of_kl(False), rtol=0, atol=1e-14)
+assert torch.allclose(gradient_of_loss["k3"], pi - ref, rtol=0, atol=1e-14)
+assert torch.allclose(gradient_of_loss["abs"], gradient_of_variation(), rtol=0, atol=1e-14)
+assert torch.equal(gradient_of_loss["k3+"], gradient_of_loss["k2"])
+assert gradient_of_loss["k2"][0] < 0 < gradient_of_loss["k3"][0]
 
 # %% [markdown]
 # Look at A. The penalty that was meant makes A **more** probable: to leave B is what counts, and A is a good place to
@@ -317,11 +317,11 @@ for run_name in ("control_fp32", "bf16", "top_p", "moe_bf16"):
 
 def exact_values(run_name):
     log_pi, log_ref = PLACES[run_name].log_probs.double(), PLACES[run_name].ref_log_probs.double()
-    found = {}
+    means_and_spreads = {}
     for name in NAMES:
         mean, spread = mean_and_spread(log_pi.exp(), kl_penalty(log_pi, log_ref, name))
-        found[name] = (float(mean.mean()), float(spread.square().mean().sqrt()))
-    return found
+        means_and_spreads[name] = (float(mean.mean()), float(spread.square().mean().sqrt()))
+    return means_and_spreads
 
 
 def drawn_tokens(run_name):
@@ -381,7 +381,7 @@ assert drawn["k1"][0] - drawn["k3"][0] > 3 * (drawn["k1"][1] ** 2 + drawn["k3"][
 # %%
 LOSSES = ("k2", "k3", "k3+", "abs")
 reports = {name: kl_report(PLACES["bf16"], name) for name in LOSSES}
-picture(gradients.kl_directions(reports))
+picture(kl_directions(reports))
 
 
 # %%
@@ -435,12 +435,12 @@ def signal(run_name, estimator):
 
 show("", "k1", "k2", "k3")
 signals = {n: {e: signal(n, e) for e in ("k1", "k2", "k3")} for n in ("control_fp32", "top_p", "moe_bf16")}
-for run_name, each in signals.items():
-    show(run_name, *each.values(), digits=0)
+for run_name, by_estimator in signals.items():
+    show(run_name, *by_estimator.values(), digits=0)
 
-assert all(abs(each["k1"] - 64) < 23 for each in signals.values())
+assert all(abs(by_estimator["k1"] - 64) < 23 for by_estimator in signals.values())
 assert signals["moe_bf16"]["k2"] > 64 + 3 * 23
-assert all(abs(each["k3"] - 64) < 23 for each in signals.values())
+assert all(abs(by_estimator["k3"] - 64) < 23 for by_estimator in signals.values())
 
 # %% [markdown]
 # k1 shows nothing in any run. k2 shows a clear signal in `moe_bf16`, a weak one in `top_p`, and none in
@@ -582,7 +582,7 @@ show("tokens from q, in the logits", "A", "B", "C")
 for name in ("k1", "k2", "k3"):
     show(f"{name} as a loss", expected_gradient(name, q), digits=3)
     show(f"{name}, counted by π/q", expected_gradient(name, q * weight), digits=3)
-    assert torch.allclose(expected_gradient(name, q * weight), found[name], rtol=0, atol=1e-14)
+    assert torch.allclose(expected_gradient(name, q * weight), gradient_of_loss[name], rtol=0, atol=1e-14)
 assert gradient_of_kl(True)[0] < 0 < expected_gradient("k2", q)[0]  # A: the sign is lost
 
 # %% [markdown]

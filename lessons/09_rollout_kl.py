@@ -506,8 +506,8 @@ def coefficient_sums(batch, sketch, losses):
     """Σ c s of each answer, for each loss: (L, B, K)."""
     config = preset("decoupled_token_is")
     result = correct(batch, config)
-    each = [score_coefficients(batch.old_log_probs, batch, result, config, loss) for loss in losses]
-    pulled = [each[0], *(c - each[0] for c in each[1:])]  # the push, then the pulls alone
+    coefficients = [score_coefficients(batch.old_log_probs, batch, result, config, loss) for loss in losses]
+    pulled = [coefficients[0], *(c - coefficients[0] for c in coefficients[1:])]  # the push, then the pulls alone
     return per_sequence(torch.stack(pulled), batch.response_mask, sketch.scores)
 
 
@@ -583,8 +583,13 @@ for name in ("bf16", "kv_fp8_e5m2"):
     show(f"{name}: cosine with ∇KL(π‖q)", "value", "from", "to", "length")
     for estimator in ("k1", "k2", "k3"):
         for whose in ("own", "engine's"):
-            found = reports[name, estimator, whose]
-            numbers = (found.cosine.value, found.cosine.low, found.cosine.high, found.length.value)
+            pull_report = reports[name, estimator, whose]
+            numbers = (
+                pull_report.cosine.value,
+                pull_report.cosine.low,
+                pull_report.cosine.high,
+                pull_report.length.value,
+            )
             show(f"  {estimator}, {whose} tokens", *numbers, digits=2)
 
 for name in ("bf16", "kv_fp8_e5m2"):

@@ -27,8 +27,8 @@ from show import picture, show
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, preset
 from rlcorr.command.tables import gradient_table
 from rlcorr.config import LossConfig
-from rlcorr.figures import curves
-from rlcorr.figures import gradients as gradient_plots
+from rlcorr.figures.curves import curves
+from rlcorr.figures.gradients import bias_noise_plane, parts_of_error
 from rlcorr.gradients.bootstrap import bootstrap
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.contributions import contributions, mean_gradients
@@ -202,17 +202,17 @@ assert torch.allclose(by_autograd.flatten(), torch.einsum("nt,ntp->p", c, toy_sc
 truth = gradient_truth(where, policies, advantages, preset("decoupled_token_is"))
 x, y = (gradient.flatten() / truth.reference.norm() for gradient in (truth.expectation, truth.reference))
 directions = torch.randn(20_000, len(x), dtype=torch.float64, generator=generator)
-each = (directions @ x) * (directions @ y)
+products = (directions @ x) * (directions @ y)
 predicted = x.square().sum() * y.square().sum() + (x @ y).square()
 
 show("answers, parameters", len(where.tokens), len(x))
 show("⟨a, b⟩, in units of ‖b‖²", float(x @ y))
-show("average over 20,000 directions", float(each.mean()), "±", float(each.std() / len(each) ** 0.5))
+show("average over 20,000 directions", float(products.mean()), "±", float(products.std() / len(products) ** 0.5))
 show("variance, formula", float(predicted))
-show("variance, found", float(each.var()))
+show("variance, found", float(products.var()))
 
-assert abs(each.mean() - x @ y) < 3 * each.std() / len(each) ** 0.5
-assert abs(each.var() / predicted - 1) < 0.1
+assert abs(products.mean() - x @ y) < 3 * products.std() / len(products) ** 0.5
+assert abs(products.var() / predicted - 1) < 0.1
 
 # %% [markdown]
 # ## A noisy difference is too long
@@ -289,9 +289,9 @@ def sampled_step(count, d, references=8192, blocks=32):
         **{name: values[rows] for name, values in toy_logs.items()},
     )
     sketched = (toy_scores.flatten(0, 1) @ d).view(*where.mask.shape, -1)
-    own = torch.multinomial(trainer, references, replacement=True, generator=generator)
-    sums = (sketched.sum(1) * advantages[:, None])[own].view(blocks, -1, d.shape[1]).sum(1)
-    tokens = toy_lengths[own].view(blocks, -1).sum(1)
+    on_policy = torch.multinomial(trainer, references, replacement=True, generator=generator)
+    sums = (sketched.sum(1) * advantages[:, None])[on_policy].view(blocks, -1, d.shape[1]).sum(1)
+    tokens = toy_lengths[on_policy].view(blocks, -1).sum(1)
     reference = Reference(sums.float(), sums.float(), tokens.float(), torch.full((blocks,), references / blocks))
     return batch, Sketch(sketched[rows][where.mask[rows]].float(), reference)
 
@@ -311,8 +311,8 @@ def judged(count, times):
     steps = [sampled_step(count, directions_of(64)) for _ in range(times)]
     configs = [preset(name) for name in NAMES]
     too_long = torch.tensor([naive(*step, configs) for step in steps]).mean(0).tolist()
-    found = [[r.relative_bias for r in compare(*step, configs).reports] for step in steps]
-    for name, length, biases in zip(NAMES, too_long, zip(*found, strict=True), strict=True):
+    biases_of_steps = [[r.relative_bias for r in compare(*step, configs).reports] for step in steps]
+    for name, length, biases in zip(NAMES, too_long, zip(*biases_of_steps, strict=True), strict=True):
         exact = gradient_truth(where, policies, advantages, preset(name)).relative_bias
         right = sum(bias.low <= exact <= bias.high for bias in biases)
         yield name, exact, length, [bias.value for bias in biases], f"{right / times:.0%}"
@@ -368,14 +368,14 @@ def with_interval(interval, digits=2):
 batch, sketch = load("kv_fp8_e5m2")
 plain = CorrectionConfig()
 (as_it_is,) = naive(batch, sketch, [plain])
-found = report(batch, sketch, plain)
+measured_once = report(batch, sketch, plain)
 
 show("answers, tokens, directions", len(batch.response_mask), *sketch.scores.shape)
-show("length of the reference", with_interval(found.reference_length, 3))
+show("length of the reference", with_interval(measured_once.reference_length, 3))
 show("|g − reference|, as it is", as_it_is, digits=1)
-show("noise", float(found.noise.value), digits=1)
-show("bias, without the noise", with_interval(found.relative_bias, 1))
-assert as_it_is < found.noise.value
+show("noise", float(measured_once.noise.value), digits=1)
+show("bias, without the noise", with_interval(measured_once.relative_bias, 1))
+assert as_it_is < measured_once.noise.value
 
 # %% [markdown]
 # The difference is 13 times as long as the gradient, and noise explains all of it: 128 answers scatter by as much. What
@@ -441,7 +441,7 @@ SHOWN = (
 )  # fmt: skip
 choice = compare(batch, sketch, [entry.config for entry in PRESETS.values()])
 all_reports = dict(zip(PRESETS, choice.reports, strict=True))
-picture(gradient_plots.bias_noise_plane({name: all_reports[name] for name in SHOWN}, marked="decoupled_geo_rs"))
+picture(bias_noise_plane({name: all_reports[name] for name in SHOWN}, marked="decoupled_geo_rs"))
 
 show("", f"{'bias':>20}{'noise':>20}{'step length':>22}")
 for name in SHOWN:
@@ -544,9 +544,9 @@ measured = [decompose(*sampled_step(4096, every_parameter, references=2**15), mi
 PARTS = ("level", "truncation", "rejection", "denominator")
 show("", "exact", "mean of 6", "covered")
 for name, value in zip(PARTS, exact_parts, strict=True):
-    found = [getattr(parts, name) for parts in measured]
-    average = sum(part.value for part in found) / 6
-    show(name, value, average, f"{sum(part.low < value < part.high for part in found)} of 6", digits=2)
+    estimates = [getattr(parts, name) for parts in measured]
+    average = sum(part.value for part in estimates) / 6
+    show(name, value, average, f"{sum(part.low < value < part.high for part in estimates)} of 6", digits=2)
     assert abs(average / value - 1) < 0.1
 
 # %% [markdown]
@@ -556,7 +556,7 @@ for name, value in zip(PARTS, exact_parts, strict=True):
 # %%
 parts = decompose(batch, sketch, preset("decoupled_token_is"))
 measured = {name: getattr(parts, name) for name in (*PARTS, "noise")}
-picture(gradient_plots.parts_of_error(measured))
+picture(parts_of_error(measured))
 for name, value in measured.items():
     show(name, with_interval(value))
 assert parts.truncation.high < 1 < parts.noise.low
@@ -573,9 +573,7 @@ assert parts.truncation.high < 1 < parts.noise.low
 sizes = [128 * 4**n for n in range(6)]
 noise = {name: [all_reports[name].noise.value * (128 / size) ** 0.5 for size in sizes] for name in SHOWN[:3]}
 picture(
-    curves.curves(
-        sizes, noise, x_name="answers in the batch", y_name="noise, in units of the gradient", log="xy", marks=[128]
-    )
+    curves(sizes, noise, x_name="answers in the batch", y_name="noise, in units of the gradient", log="xy", marks=[128])
 )
 needed = {name: round(128 * (all_reports[name].noise.value / 0.5) ** 2) for name in SHOWN[:3]}
 for name, count in needed.items():

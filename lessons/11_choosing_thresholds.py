@@ -31,7 +31,9 @@ from rlcorr.analysis.regions import sequence_bounds
 from rlcorr.analysis.sweep import sweep_rule, sweep_weights
 from rlcorr.analysis.thresholds import at_threshold, usual_thresholds
 from rlcorr.errors import UsageError
-from rlcorr.figures import curves, gradients, thresholds
+from rlcorr.figures.curves import curves
+from rlcorr.figures.gradients import exact_curves, threshold_curves
+from rlcorr.figures.thresholds import shares_over
 from rlcorr.gradients.report import compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
@@ -130,7 +132,7 @@ for config, ours, theirs in (
     points = usual_thresholds(batch, config, count=40)
     fast = getattr(over(index(batch, config), config, points), ours).tolist()
     moved = [at_threshold(config, t) for t in points]
-    slow = [evaluate(batch, each)[1][theirs] for each in moved]
+    slow = [evaluate(batch, moved_config)[1][theirs] for moved_config in moved]
     worst[ours] = max(abs(one - other) for one, other in zip(fast, slow, strict=True))
     show(f"{ours}, at 40 points", fast[0], "to", fast[-1], digits=3)
     assert worst[ours] < 1e-6
@@ -154,7 +156,7 @@ assert falls <= 1e-12
 # %%
 points = usual_thresholds(batch, geometric)
 swept = over(index(batch, geometric), geometric, points)
-picture(thresholds.shares_over(index(batch, geometric), points, swept, of_ratio=True, at=1.001))
+picture(shares_over(index(batch, geometric), points, swept, of_ratio=True, at=1.001))
 three = [1.001, 1.01, 1.05]
 at = over(index(batch, geometric), geometric, three)
 show("t", three, digits=3)
@@ -277,13 +279,13 @@ for name in ("bf16", "kv_fp8", "kv_fp8_e5m2"):
 toy = small_world(0.5)
 caps = [1 + 0.02 * 1.3**n for n in range(24)]
 exact = {size: toy_sweep(toy, product, caps, size) for size in (16, 256, 4096, 65536)}
-best = {size: caps[min(range(len(caps)), key=found.error.__getitem__)] for size, found in exact.items()}
-picture(gradients.exact_curves(exact[256], of_ratio=True))
+best = {size: caps[min(range(len(caps)), key=curve.error.__getitem__)] for size, curve in exact.items()}
+picture(exact_curves(exact[256], of_ratio=True))
 show("answers in the batch", list(best))
 show("cap with the smallest error", list(best.values()), digits=2)
-show("its error", [min(found.error) for found in exact.values()], digits=2)
+show("its error", [min(curve.error) for curve in exact.values()], digits=2)
 assert sorted(best.values()) == list(best.values())
-assert all(found.bias == exact[16].bias for found in exact.values())
+assert all(curve.bias == exact[16].bias for curve in exact.values())
 
 # %% [markdown]
 # The mismatch is the same in all four columns, and so is the bias at each cap. Only the noise depends on the batch,
@@ -299,9 +301,9 @@ step = last_sketch(run)
 sketch, update = read_sketch(run, step), updated_batch(run, step)
 points = usual_thresholds(update, geometric, count=30)
 sweep = gradient_sweep(update, sketch, geometric, thresholds=points)
-picture(gradients.threshold_curves(sweep, at=1.001))
+picture(threshold_curves(sweep, at=1.001))
 
-errors = [found.error for found in sweep.choice.reports]
+errors = [candidate.error for candidate in sweep.choice.reports]
 place = sweep.choice.best
 show("smallest error", errors[place].value, "between", errors[place].low, "and", errors[place].high, digits=2)
 show("at t =", sweep.best.value, "between", sweep.best.low, "and", sweep.best.high, digits=4)
@@ -375,7 +377,7 @@ def promises(name, config, splits=12):
     step = last_sketch(run)
     batch, sketch = updated_batch(run, step), read_sketch(run, step)
     moved = [at_threshold(config, t) for t in usual_thresholds(batch, config, count=15)]
-    found = []
+    promised_and_got = []
     for _ in range(splits):
         order = torch.randperm(len(batch.response_mask), generator=generator)
         errors = [
@@ -384,8 +386,8 @@ def promises(name, config, splits=12):
         ]
         for one, other in (errors, errors[::-1]):
             chosen = min(range(len(one)), key=one.__getitem__)
-            found.append((one[chosen], other[chosen]))
-    return torch.tensor(found, dtype=torch.float64)
+            promised_and_got.append((one[chosen], other[chosen]))
+    return torch.tensor(promised_and_got, dtype=torch.float64)
 
 
 MISMATCHED = ("bf16", "kv_fp8", "kv_fp8_e5m2", "stale_4", "async", "stale_head", "moe_bf16", "moe_replay")
@@ -432,21 +434,24 @@ def transferred(name, share=0.95):
 
 
 tables = {name: transferred(name) for name in ("bf16", "kv_fp8_e5m2")}
-for name, found in tables.items():
+for name, kept_shares in tables.items():
     numbers = runs.list_steps(runs.find_run(name))
     show(f"{name}, tested at step", numbers)
-    for number, kept in zip(numbers, found, strict=True):
+    for number, kept in zip(numbers, kept_shares, strict=True):
         show(f"  chosen at {number}", kept, digits=3)
-    following = found.diagonal(1)
+    following = kept_shares.diagonal(1)
     show("  still 95 % on the next step", int((following >= 0.95).sum()), "of", len(following))
-    assert bool((found.diagonal() >= 0.95).all())
+    assert bool((kept_shares.diagonal() >= 0.95).all())
 
 numbers = runs.list_steps(runs.find_run("bf16"))
 surely = [load("bf16", n) for n in range(len(numbers))]
-surely = [float((each.rollout_log_probs[each.response_mask] > math.log(0.99)).double().mean()) for each in surely]
+surely = [
+    float((recorded_step.rollout_log_probs[recorded_step.response_mask] > math.log(0.99)).double().mean())
+    for recorded_step in surely
+]
 show("bf16: tokens with q above 0.99", surely, digits=2)
 lines = {f"chosen at {n}": kept.tolist() for n, kept in zip(numbers, tables["bf16"], strict=True)}
-picture(curves.curves(numbers, lines, x_name="tested at step", y_name="kept tokens"))
+picture(curves(numbers, lines, x_name="tested at step", y_name="kept tokens"))
 
 # %% [markdown]
 # 1. 77 %: nearly a quarter of the early tokens would be lost.
@@ -467,9 +472,9 @@ for n_items in range(1, 6):
         density = ways * level ** (k - 1) * (1 - level) ** (n_items - k)  # where the k-th smallest of n lies
         assert sympy.integrate(level * density, (level, 0, 1)) == sympy.Rational(k, n_items + 1)
 
-found = tables["kv_fp8_e5m2"]
-elsewhere = found[~torch.eye(len(found), dtype=torch.bool)]
-show("own step, mean", float(found.diagonal().mean()), digits=3)
+kept_shares = tables["kv_fp8_e5m2"]
+elsewhere = kept_shares[~torch.eye(len(kept_shares), dtype=torch.bool)]
+show("own step, mean", float(kept_shares.diagonal().mean()), digits=3)
 show("other steps, mean of 30 pairs", float(elsewhere.mean()), digits=3)
 show("pairs that still keep 95 %", int((elsewhere >= 0.95).sum()), "of", len(elsewhere))
 assert abs(float(elsewhere.mean()) - 122 / 129) < 0.01

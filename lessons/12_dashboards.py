@@ -60,8 +60,8 @@ four = TokenBatch.from_log_probs(p.log(), q.log(), torch.ones(1, 4))
 def report(batch, config=None):
     """Every metric by its name, without the prefix."""
     config = config or CorrectionConfig()
-    found = evaluate(batch, config)[1] | metrics(measure_probabilities(batch))
-    return {key.removeprefix(PREFIX): value for key, value in found.items()}
+    reported = evaluate(batch, config)[1] | metrics(measure_probabilities(batch))
+    return {key.removeprefix(PREFIX): value for key, value in reported.items()}
 
 
 of_four = report(four)
@@ -136,7 +136,9 @@ show("1 − ESS, to second order", "Var(d)")
 
 # %%
 logits_p, logits_q = sympy.symbols("a1:4", real=True), sympy.symbols("b1:4", real=True)
-of_p, of_q = ([sympy.exp(z) / sympy.Add(*map(sympy.exp, each)) for z in each] for each in (logits_p, logits_q))
+of_p, of_q = (
+    [sympy.exp(z) / sympy.Add(*map(sympy.exp, logit_row)) for z in logit_row] for logit_row in (logits_p, logits_q)
+)
 assert sympy.simplify(sympy.Add(*[b * (a / b) for a, b in zip(of_p, of_q, strict=True)]) - 1) == 0
 show("E_q[r], for all logits", 1)
 
@@ -181,15 +183,15 @@ COMMITTED = ("control_fp32", "bf16", "temperature_raw", "moe_replay", "top_p", "
 show("last step of each run", "k3_kl", "mean r", "± error", "errors")
 by_size = []
 for name in COMMITTED:
-    found = report(load(name))
-    error = found["is_ratio_std"] / found["tokens"] ** 0.5
-    away = (found["is_ratio_mean"] - 1) / error
-    by_size.append(found["k3_kl"])
-    show(name, f"{found['k3_kl']:.1e}", found["is_ratio_mean"], error, f"{away:.1f}")
+    reported = report(load(name))
+    error = reported["is_ratio_std"] / reported["tokens"] ** 0.5
+    away = (reported["is_ratio_mean"] - 1) / error
+    by_size.append(reported["k3_kl"])
+    show(name, f"{reported['k3_kl']:.1e}", reported["is_ratio_mean"], error, f"{away:.1f}")
     assert (abs(away) > 10) if name == "top_p" else (abs(away) < 3)
-    assert math.isclose(found["k3_kl"], found["kl"] + found["is_ratio_mean"] - 1, abs_tol=1e-12)
+    assert math.isclose(reported["k3_kl"], reported["kl"] + reported["is_ratio_mean"] - 1, abs_tol=1e-12)
     assert math.isclose(
-        found["ratio_eff_sample_size"] * (1 + found["chi2_token"]), found["is_ratio_mean"] ** 2, rel_tol=1e-9
+        reported["ratio_eff_sample_size"] * (1 + reported["chi2_token"]), reported["is_ratio_mean"] ** 2, rel_tol=1e-9
     )
 
 # %% [markdown]
@@ -472,16 +474,16 @@ first_alarm = EARLY_WARNING.expected
 
 def courses_of(study):
     """(preset, seed) → rows."""
-    found = {}
+    by_training = {}
     for row in read_study(study)[0]:
-        found.setdefault((row["preset"], row["seed"]), []).append(row)
-    return found
+        by_training.setdefault((row["preset"], row["seed"]), []).append(row)
+    return by_training
 
 
 def bands_of(study, keys):
     rows = read_study(study)[0]
     values = {key: [row[key] for row in rows if row[key] is not None] for key in keys}
-    return {key: (min(each), max(each)) for key, each in values.items()}
+    return {key: (min(values_of_key), max(values_of_key)) for key, values_of_key in values.items()}
 
 
 def start_of(course, first):
@@ -502,18 +504,18 @@ def reward_alarm(course, first):
     lowest mean before that is the bound."""
     rewards = [row["reward"] for row in course]
     means = [sum(rewards[n - 4 : n + 1]) / 5 for n in range(4, len(rewards))]
-    found = first_alarm(means[first - 4 :], min(means[: first - 4]), math.inf, 3)
-    return found + first if found else 0
+    alarm = first_alarm(means[first - 4 :], min(means[: first - 4]), math.inf, 3)
+    return alarm + first if alarm else 0
 
 
 def alarms(study, control, first):
     """Bands from the control; of every training the steps of its alarms, and whether it ends below its first steps."""
     bands = bands_of(control, WATCHED)
-    found = {}
+    first_steps = {}
     for arm, course in courses_of(study).items():
         steps = [first_alarm([row[key] for row in course], *bands[key], 3) for key in WATCHED]
-        found[arm] = dict(zip(WATCHED, steps, strict=True)) | {"low": ends_low(course, first)}
-    return bands, found
+        first_steps[arm] = dict(zip(WATCHED, steps, strict=True)) | {"low": ends_low(course, first)}
+    return bands, first_steps
 
 
 bands, stale = alarms("stale_8", "stale_0", 9)
@@ -523,9 +525,9 @@ for arm, course in courses_of("stale_8").items():
     stale[arm]["reward"] = reward_alarm(course, 9)
 show("alarm at step, three seeds", "k3", "", "grad_norm", "", "", "reward", "", "low")
 for name in dict.fromkeys(preset_name for preset_name, _ in stale):
-    own = [stale[name, seed] for seed in (0, 1, 2)]
-    cells = [one[key] or "—" for key in ("grad_norm", "reward") for one in own]
-    show(name, own[0]["k3"], *cells, sum(one["low"] for one in own))
+    trainings = [stale[name, seed] for seed in (0, 1, 2)]
+    cells = [one[key] or "—" for key in ("grad_norm", "reward") for one in trainings]
+    show(name, trainings[0]["k3"], *cells, sum(one["low"] for one in trainings))
 
 assert {one["k3"] for one in stale.values()} == {2}
 
@@ -538,9 +540,9 @@ assert {one["k3"] for one in stale.values()} == {2}
 
 
 # %%
-def table_of(found, key):
+def table_of(first_steps, key):
     """Of the trainings that end low, and of the others: how many gave alarm."""
-    groups = [[one[key] > 0 for one in found.values() if one["low"] is low] for low in (True, False)]
+    groups = [[one[key] > 0 for one in first_steps.values() if one["low"] is low] for low in (True, False)]
     return [sum(groups[0]), len(groups[0]), sum(groups[1]), len(groups[1])]
 
 

@@ -29,14 +29,16 @@ from torch.nn.functional import pad
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures import mismatch
-from rlcorr.figures import study as study_plots
 from rlcorr.figures.curves import curves
+from rlcorr.figures.mismatch import by_lag
+from rlcorr.figures.mismatch import lags as lags_of
+from rlcorr.figures.study import study_curves
 from rlcorr.gradients import toy
 from rlcorr.objective import score_coefficients
 from rlcorr.ratios import k3, ratio
-from rlcorr.records import runs, study
+from rlcorr.records import runs
 from rlcorr.records.sketch_files import updated_batch
+from rlcorr.records.study import outcomes, over_seeds, read_study
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
@@ -166,10 +168,10 @@ def update(theta, answers, rate):
 
 def versions(answers, updates, rate=RATE):
     """Versions 0 … `updates`."""
-    found = [start]
+    weights = [start]
     for _ in range(updates):
-        found.append(update(found[-1], answers, rate))
-    return found
+        weights.append(update(weights[-1], answers, rate))
+    return weights
 
 
 # the gradient that each single answer would give, (answers, states, tokens), and Q over the states that are visited
@@ -179,7 +181,7 @@ for n, (tokens, states, real) in enumerate(zip(where.tokens, where.states, where
     scores[n, states[real]] -= table[states[real]]
     scores[n, states[real], tokens[real]] += 1
 chance = toy.probabilities(where, start)
-each = (rewards - (chance * rewards).sum())[:, None, None] * scores
+pushes = (rewards - (chance * rewards).sum())[:, None, None] * scores
 
 
 def Q(shift):
@@ -187,10 +189,10 @@ def Q(shift):
     return 0.5 * (visited * (table * (shift - mean).square()).sum(-1)).sum(-1)
 
 
-drift = (chance[:, None, None] * each).sum(0)
+drift = (chance[:, None, None] * pushes).sum(0)
 assert torch.allclose(drift, toy.policy_gradient(where, start, rewards), atol=1e-14)
 noise_of_one = float(
-    (chance * (Q(each) + JUDGE**2 * Q(scores))).sum() - Q(drift)
+    (chance * (Q(pushes) + JUDGE**2 * Q(scores))).sum() - Q(drift)
 )  # E[Q(ξ)] with one answer; B answers have 1/B of it
 
 LAGS = [1, 2, 4, 8, 16]
@@ -241,14 +243,14 @@ picture(
 # real model with a real optimiser. The metric k3 estimates KL(q‖p), here per token. Three seeds, without a correction:
 
 # %%
-rows, _ = study.read_study("stale_8")
+rows, _ = read_study("stale_8")
 SEEDS = sorted({row["seed"] for row in rows})
 
 
 def first_lags(name, seed):
     """k3 at the lags 1 … 8 of one training of the study."""
-    found = {row["step"]: row["k3"] for row in rows if row["preset"] == name and row["seed"] == seed}
-    return [found[lag + 1] for lag in range(1, 9)]
+    k3_at = {row["step"]: row["k3"] for row in rows if row["preset"] == name and row["seed"] == seed}
+    return [k3_at[lag + 1] for lag in range(1, 9)]
 
 
 def power_between(kl, low, high):
@@ -265,8 +267,8 @@ for name in ("disabled", "decoupled_token_is"):
     for seed, grown in zip(SEEDS, of_seeds, strict=True):
         show(f"{name}, seed {seed}", *(grown[lag - 1] for lag in (1, 2, 4, 8)), "", powers[name][seed], digits=2)
 
-for name, found in powers.items():
-    interval = study.over_seeds(found)
+for name, powers_of_seeds in powers.items():
+    interval = over_seeds(powers_of_seeds)
     show(f"{name}: mean, lowest, highest", interval.mean, interval.lowest, interval.highest, digits=2)
 assert all(1.1 < power < 1.2 for power in powers["disabled"])
 assert all(power < 1 for power in powers["decoupled_token_is"])
@@ -288,8 +290,8 @@ assert all(first_lags("disabled", seed)[-1] > 1 for seed in SEEDS)
 # %%
 rows_of = {name: runs.read_metrics(runs.find_run(name)) for name in ("stale_4", "async")}
 k3_of = {
-    name: torch.tensor([row["rollout_corr/k3_kl"] for row in found], dtype=torch.float64)
-    for name, found in rows_of.items()
+    name: torch.tensor([row["rollout_corr/k3_kl"] for row in metric_rows], dtype=torch.float64)
+    for name, metric_rows in rows_of.items()
 }
 doublings = (k3_of["stale_4"] / k3_of["async"])[5:].log2().reshape(5, 7)
 show("steps", "6–12", "13–19", "20–26", "27–33", "34–40")
@@ -316,11 +318,11 @@ show("k3 at lag, mean of three seeds", 1, 2, 4, 8, "", "power", "lowest", "highe
 for name in ("disabled", "decoupled_token_is", "verl_dppo_tv", "bypass_ppo_clip"):
     of_seeds = [first_lags(name, seed) for seed in SEEDS]
     average = torch.tensor(of_seeds, dtype=torch.float64).mean(0)
-    interval = study.over_seeds([power_between(found, 1, 8) for found in of_seeds])
+    interval = over_seeds([power_between(k3_of_seed, 1, 8) for k3_of_seed in of_seeds])
     bounds = (interval.mean, interval.lowest, interval.highest)
     show(name, *(average[lag - 1] for lag in (1, 2, 4, 8)), "", *bounds, digits=2)
 
-reward = {outcome.preset: outcome.reward for outcome in study.outcomes(rows)}
+reward = {outcome.preset: outcome.reward for outcome in outcomes(rows)}
 for name in ("decoupled_token_is", "bypass_ppo_clip"):
     show(f"{name}: reward at the end", reward[name].mean, reward[name].lowest, reward[name].highest, digits=2)
 assert reward["bypass_ppo_clip"].lowest < reward["decoupled_token_is"].highest
@@ -394,15 +396,15 @@ assert averages[3] < averages[2] < averages[4]
 # ## Several versions in one batch
 #
 # A system that takes answers as they are finished trains on batches that several versions wrote. Each recorded row
-# holds its version, and `mismatch.lags` turns versions into lags. In our recorded runs each batch has one
+# holds its version, and `lags_of` turns versions into lags. In our recorded runs each batch has one
 # version. So let us put three batches together, all scored at step 20: one of `control_fp32` (lag 0, and an engine
 # that does not round), one of `async` (lag 2), one of `stale_4` (lag 4).
 
 
 # %%
 def columns(name, step):
-    found = runs.read_step(runs.find_run(name), step).batch.tensors()
-    return {key: found[key] for key in ("response_mask", "rollout_log_probs", "old_log_probs", "policy_versions")}
+    recorded = runs.read_step(runs.find_run(name), step).batch.tensors()
+    return {key: recorded[key] for key in ("response_mask", "rollout_log_probs", "old_log_probs", "policy_versions")}
 
 
 def together(parts):
@@ -413,7 +415,7 @@ def together(parts):
 
 
 mixed = together([columns(name, 20) for name in ("control_fp32", "async", "stale_4")])
-lag_of_row = mismatch.lags(mixed, 20)
+lag_of_row = lags_of(mixed, 20)
 show("versions", mixed.tensors()["policy_versions"].unique())
 show("lags", lag_of_row.unique())
 
@@ -422,7 +424,7 @@ show("lags", lag_of_row.unique())
 # be a few thousandths, rounding (lesson 03).
 
 # %%
-picture(mismatch.by_lag(mixed, 20))
+picture(by_lag(mixed, 20))
 
 d = correct(mixed, CorrectionConfig()).log_ratio.double()
 for lag in (*lag_of_row.unique().tolist(), "any"):
@@ -452,10 +454,10 @@ alpha = sympy.symbols("alpha", positive=True)
 target = sympy.Add(*(p * f for p, f in zip(P, F, strict=True)))
 tokens = list(zip(P, F, OLD, NEW, strict=True))
 
-own = sympy.Add(*(alpha * a * (p / a) * f + (1 - alpha) * b * (p / b) * f for p, f, a, b in tokens))
+by_version = sympy.Add(*(alpha * a * (p / a) * f + (1 - alpha) * b * (p / b) * f for p, f, a, b in tokens))
 mixture = sympy.Add(*((alpha * a + (1 - alpha) * b) * p / (alpha * a + (1 - alpha) * b) * f for p, f, a, b in tokens))
 newest = sympy.Add(*((alpha * a + (1 - alpha) * b) * (p / b) * f for p, f, a, b in tokens))
-assert sympy.simplify(own - target) == 0
+assert sympy.simplify(by_version - target) == 0
 assert sympy.simplify(mixture - target) == 0
 assert sympy.simplify(newest - target) != 0
 
@@ -515,8 +517,8 @@ assert abs(float((switch * (log_p - log_switch.sum(-1)).exp()).sum()) - 1) < 1e-
 def sampled(theta, step, slow):
     """The answers of a step: their randomness belongs to the step. `slow` only wastes time."""
     time.sleep(slow)
-    own = torch.Generator().manual_seed(step)
-    return torch.multinomial(toy.probabilities(where, theta), 32, replacement=True, generator=own)
+    random_of_step = torch.Generator().manual_seed(step)
+    return torch.multinomial(toy.probabilities(where, theta), 32, replacement=True, generator=random_of_step)
 
 
 def at_once(work, *arguments):
@@ -588,9 +590,9 @@ def clock(writing, training, staleness, *, newest):
 writing = [3.0, 3.0, 3.0, 9.0] * 3
 for staleness, training in ((0, 2.0), (2, 2.0), (2, 4.0)):
     for newest in (False, True):
-        found, seconds = clock(writing, training, staleness, newest=newest)
+        versions_used, seconds = clock(writing, training, staleness, newest=newest)
         rule = "newest" if newest else "by step"
-        show(f"staleness {staleness}, {training:.0f} s, {rule}", "".join(map(str, found)), f"{seconds:.0f} s")
+        show(f"staleness {staleness}, {training:.0f} s, {rule}", "".join(map(str, versions_used)), f"{seconds:.0f} s")
 assert [clock(writing, *case, newest=False)[1] for case in ((2.0, 0), (2.0, 2), (4.0, 2))] == [78, 56, 58]
 assert clock(writing, 2.0, 0, newest=False) == clock(writing, 2.0, 0, newest=True)
 assert clock(writing, 4.0, 2, newest=True)[0] != clock(writing, 2.0, 2, newest=True)[0]
@@ -619,13 +621,13 @@ assert clock(writing, 4.0, 2, newest=False)[0] == clock(writing, 2.0, 2, newest=
 # end is the mean over the last quarter of the steps.
 
 # %%
-fresh, _ = study.read_study("stale_0")
+fresh, _ = read_study("stale_0")
 
 
 def ends(table, name):
     """The reward at the end, one number per seed."""
-    own = ([row for row in table if row["preset"] == name and row["seed"] == seed] for seed in SEEDS)
-    return torch.tensor([study.outcomes(each)[0].reward.mean for each in own], dtype=torch.float64)
+    rows_of_seed = ([row for row in table if row["preset"] == name and row["seed"] == seed] for seed in SEEDS)
+    return torch.tensor([outcomes(seed_rows)[0].reward.mean for seed_rows in rows_of_seed], dtype=torch.float64)
 
 
 best, worst = ends(fresh, "disabled"), ends(rows, "disabled")
@@ -643,7 +645,7 @@ assert 0.37 < float(gap.mean()) - half_width < 0.39
 
 # %%
 DRAWN = ("disabled", "decoupled_token_is", "decoupled_seq_is", "verl_dppo_tv", "skyrl_geo_mask")
-picture(study_plots.study_curves(rows, DRAWN, "reward"))
+picture(study_curves(rows, DRAWN, "reward"))
 
 # %% [markdown]
 # How much of the gap does each correction win back? On each seed, (its reward − none) / (fresh − none). With three
@@ -652,15 +654,15 @@ picture(study_plots.study_curves(rows, DRAWN, "reward"))
 # %%
 show("share of the gap won back", "mean", "lowest", "highest", "kept")
 won = {}
-for outcome in study.outcomes(rows):
-    won[outcome.preset] = study.over_seeds(((ends(rows, outcome.preset) - worst) / gap).tolist())
-    found = won[outcome.preset]
-    show(outcome.preset, found.mean, found.lowest, found.highest, outcome.kept_fraction.mean, digits=2)
+for outcome in outcomes(rows):
+    won[outcome.preset] = over_seeds(((ends(rows, outcome.preset) - worst) / gap).tolist())
+    share_won = won[outcome.preset]
+    show(outcome.preset, share_won.mean, share_won.lowest, share_won.highest, outcome.kept_fraction.mean, digits=2)
 
 assert max(won, key=lambda name: won[name].mean) == "decoupled_seq_is"
-assert all(found.highest < 1 for found in won.values())
+assert all(share_won.highest < 1 for share_won in won.values())
 assert [name for name in won if won[name].highest >= won["decoupled_seq_is"].lowest] == ["decoupled_seq_is", "trl_opsm"]
-assert all((won[outcome.preset].mean < 0) == (outcome.kept_fraction.mean < 0.25) for outcome in study.outcomes(rows))
+assert all((won[outcome.preset].mean < 0) == (outcome.kept_fraction.mean < 0.25) for outcome in outcomes(rows))
 
 # %% [markdown]
 # - **No correction wins all of it back.** The best, a cap on the product of the ratios, wins back 0.82 on
@@ -730,9 +732,9 @@ check(power_solution, POWER)
 
 # %%
 for name in ("disabled", "decoupled_token_is", "verl_dppo_tv", "bypass_ppo_clip"):
-    each = [first_lags(name, seed) for seed in SEEDS]
+    k3_of_seeds = [first_lags(name, seed) for seed in SEEDS]
     lags = torch.arange(1, 9, dtype=torch.float64)
-    interval = study.over_seeds([float(POWER.expected(lags, torch.tensor(x, dtype=torch.float64))) for x in each])
+    interval = over_seeds([float(POWER.expected(lags, torch.tensor(x, dtype=torch.float64))) for x in k3_of_seeds])
     show(f"{name}: mean, lowest, highest", interval.mean, interval.lowest, interval.highest, digits=2)
 
 # %% [markdown]

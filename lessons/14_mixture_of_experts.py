@@ -25,7 +25,7 @@ from show import picture, show, text
 
 from rlcorr import correct, preset
 from rlcorr.analysis.triage import triage
-from rlcorr.figures import comparison
+from rlcorr.figures.comparison import tails
 from rlcorr.figures.curves import curves
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.records import runs
@@ -302,13 +302,13 @@ def load(name, n=-1):
     return record, batch, d
 
 
-record, own, own_d = load("moe_bf16")
+record, routed, routed_d = load("moe_bf16")
 _, dense, dense_d = load("bf16", 0)
 _, replayed_batch, replayed_d = load("moe_replay")
-picture(comparison.tails(own, replayed_batch))  # A: own router, B: replayed
+picture(tails(routed, replayed_batch))  # A: own router, B: replayed
 
 # %%
-flat = {"moe_bf16": own_d[own.response_mask], "moe_replay": replayed_d[replayed_batch.response_mask]}
+flat = {"moe_bf16": routed_d[routed.response_mask], "moe_replay": replayed_d[replayed_batch.response_mask]}
 flat["bf16"] = dense_d[dense.response_mask]
 show("", *(name.rjust(10) for name in flat))
 show("step", *(f"{step}".rjust(10) for step in (40, 40, 80)))
@@ -325,8 +325,8 @@ compare("mean k3", lambda d: k3(d).mean(), 5)
 compare("  without the largest token", lambda d: k3(d).sort().values[:-1].mean(), 5)
 compare("  share of the largest token", lambda d: k3(d).max() / k3(d).sum(), 2)
 compare("kurtosis of d", lambda d: (d**4).mean() / (d**2).mean() ** 2, 0)
-for name, each in (("moe_bf16", own), ("moe_replay", replayed_batch), ("bf16", dense)):
-    show(f"triage, {name}", triage(each)[0].pattern)
+for name, batch_of_run in (("moe_bf16", routed), ("moe_replay", replayed_batch), ("bf16", dense)):
+    show(f"triage, {name}", triage(batch_of_run)[0].pattern)
 
 assert 0.9 < float(flat["moe_bf16"].abs().median() / flat["moe_replay"].abs().median()) < 1.1
 assert float(k3(flat["moe_bf16"]).max() / k3(flat["moe_bf16"]).sum()) > 0.9
@@ -342,18 +342,18 @@ assert 0.38 < float(k3(flat["bf16"]).max() / k3(flat["bf16"]).sum()) < 0.48
 # Here is the token.
 
 # %%
-line, column = divmod(int(own_d.abs().argmax()), own_d.shape[1])
-written = [*record.responses[line], "<eos>"][: int(own.response_mask[line].sum())]
+line, column = divmod(int(routed_d.abs().argmax()), routed_d.shape[1])
+written = [*record.responses[line], "<eos>"][: int(routed.response_mask[line].sum())]
 real = range(len(written))
 
 show("prompt", record.prompts[line])
 show("token", written)
-show("q, engine", [float(own.rollout_log_probs[line, t].exp()) for t in real])
-show("p, trainer", [float(own.tensors()["old_log_probs"][line, t].exp()) for t in real])
-show("r = p/q", ratio(own_d[line])[: len(written)])
-weights = correct(own, preset("decoupled_token_is")).weights[line]
+show("q, engine", [float(routed.rollout_log_probs[line, t].exp()) for t in real])
+show("p, trainer", [float(routed.tensors()["old_log_probs"][line, t].exp()) for t in real])
+show("r = p/q", ratio(routed_d[line])[: len(written)])
+weights = correct(routed, preset("decoupled_token_is")).weights[line]
 show("weight, cap at 2", weights[: len(written)])
-assert float(ratio(own_d[line, column])) < 1 / 28
+assert float(ratio(routed_d[line, column])) < 1 / 28
 
 # %% [markdown]
 # The engine gave the token a probability 29 times that of the trainer: as if another expert had another digit in mind.
@@ -383,12 +383,12 @@ steps = list(range(1, 41))
 lines = {name: values.tolist() for name, values in by_run.items()}
 picture(curves(steps, lines, x_name="step", y_name="k3", log="y"))
 
-own_steps = {key: over_steps("moe_bf16", key) for key in METRIC}
-extreme = torch.maximum(k3(own_steps["high"].log()), k3(own_steps["low"].log())) / own_steps["tokens"]
-spikes = own_steps["k3"] > 5e-4
-shares = (extreme / own_steps["k3"])[spikes]
+routed_steps = {key: over_steps("moe_bf16", key) for key in METRIC}
+extreme = torch.maximum(k3(routed_steps["high"].log()), k3(routed_steps["low"].log())) / routed_steps["tokens"]
+spikes = routed_steps["k3"] > 5e-4
+shares = (extreme / routed_steps["k3"])[spikes]
 assert 0.65 < shares.median() < 0.75
-below = int((own_steps["low"].log().abs() > own_steps["high"].log())[spikes].sum())
+below = int((routed_steps["low"].log().abs() > routed_steps["high"].log())[spikes].sum())
 show("steps of moe_bf16 with k3 above 5e-4", len(shares))
 show("  whose furthest token has r < 1", below)
 assert (len(shares), below) == (14, 11)
@@ -498,7 +498,9 @@ def forward(batch, noise=0.0, replay=False):
         log_probs = policy(batch, 1.0, replay=replay).log_probs.double()
     for hook in hooks:
         hook.remove()
-    logits, experts = (torch.stack(each, 1).view(*attention.shape, len(gates), -1) for each in zip(*seen, strict=True))
+    logits, experts = (
+        torch.stack(by_layer, 1).view(*attention.shape, len(gates), -1) for by_layer in zip(*seen, strict=True)
+    )
     return log_probs, logits, experts
 
 

@@ -24,7 +24,9 @@ from show import picture, show
 
 from rlcorr.analysis.log_prob_pairs import logits, median_slope, tokens_of
 from rlcorr.analysis.triage import shift, stale_tensor, temperature, triage
-from rlcorr.figures import cells, correction, mismatch
+from rlcorr.figures.cells import ratio_density
+from rlcorr.figures.correction import weight_histogram
+from rlcorr.figures.mismatch import by_length, by_position
 from rlcorr.gradients import toy
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
@@ -162,7 +164,7 @@ for a in actions:
     mass = sum(Q[b] for b in others[a])  # 1 − q_a
     x = log_q[a] - sympy.log(mass)
     entropy = sympy.log(sum((Q[b] / mass) ** beta for b in others[a])) / (1 - beta)  # Rényi's, of the others
-    hot = logit_gap([beta * each for each in log_q], a) - (beta - 1) * (x + entropy)
+    hot = logit_gap([beta * log_prob for log_prob in log_q], a) - (beta - 1) * (x + entropy)
     assert sympy.simplify(sympy.expand_log(sympy.simplify(hot), force=True)) == 0
 
     mean_of_others = sympy.log(sum(Q[b] * sympy.exp(C[b]) for b in others[a]) / mass)
@@ -327,20 +329,20 @@ def slope(batch):
 generator = torch.Generator().manual_seed(15)
 rows = [torch.randint(len(record.responses), (len(record.responses),), generator=generator) for _ in range(40)]
 hot = torch.tensor([slope(sick["wrong temperature"].batch.rows(index)) for index in rows])
-own = slope(control.batch)
-low, high = (float(each) for each in hot.quantile(torch.tensor([0.025, 0.975])))
+control_slope = slope(control.batch)
+low, high = (float(end) for end in hot.quantile(torch.tensor([0.025, 0.975])))
 
-show("slope of the control", own, digits=3)
-show("wrong temperature: slope in", low, high, "expected", (1 + own) / 0.7 - 1, digits=3)
-assert low - 0.01 < (1 + own) / 0.7 - 1 < high + 0.01
+show("slope of the control", control_slope, digits=3)
+show("wrong temperature: slope in", low, high, "expected", (1 + control_slope) / 0.7 - 1, digits=3)
+assert low - 0.01 < (1 + control_slope) / 0.7 - 1 < high + 0.01
 assert low > 0
 
 names = ("stale_head", "bf16", "stale_4", "top_p")
 for name in names:
     real_run = runs.find_run(name)
-    found = stale_tensor(tokens_of(runs.read_step(real_run, runs.list_steps(real_run)[-1]).batch))
-    show(f"variance by token id, run {name}", found.strength if found else "below 0.25", digits=2)
-    assert (found is not None) == (name == "stale_head")
+    stale_finding = stale_tensor(tokens_of(runs.read_step(real_run, runs.list_steps(real_run)[-1]).batch))
+    show(f"variance by token id, run {name}", stale_finding.strength if stale_finding else "below 0.25", digits=2)
+    assert (stale_finding is not None) == (name == "stale_head")
 
 # %% [markdown]
 # The last four lines are real runs. In `stale_head` the sync really forgot the head, while it trained, and the test
@@ -367,7 +369,7 @@ for letter, patient in [("control", control), *patients.items()]:
     size = float(k3(d_patient).mean())
     rings[letter] = (abs(far) > 3, size > 2 * float(k3(d).mean()))
     numbers = [float(r_patient.mean()), error(r_patient), far, size, kept(patient)]
-    show(letter, *(f"{each:.4f}" if n != 2 else f"{each:+.1f}" for n, each in enumerate(numbers)))
+    show(letter, *(f"{number:.4f}" if n != 2 else f"{number:+.1f}" for n, number in enumerate(numbers)))
 
 show("mean ratio rings for", sum(mean for mean, _ in rings.values()), "of", len(patients))
 show("k3 rings for", sum(size for _, size in rings.values()), "of", len(patients))
@@ -430,7 +432,7 @@ VIEWS = {
 
 show("view", "control", *patients)
 for name, (look, _) in VIEWS.items():
-    show(name, *(look(each) for each in (control, *patients.values())), digits=2)
+    show(name, *(look(patient) for patient in (control, *patients.values())), digits=2)
 
 assert not any(speaks(look(control)) for look, speaks in VIEWS.values())
 
@@ -439,28 +441,28 @@ assert not any(speaks(look(control)) for look, speaks in VIEWS.values())
 # median and its mean are far below, and every other median lies on the line.
 
 # %%
-picture(mismatch.by_position(patients["D"].batch))
+picture(by_position(patients["D"].batch))
 
 # %% [markdown]
 # The sum of $d$ over an answer against its length, patient A. **Look for** the lengths. The answers of this step have
 # 55 to 73 tokens.
 
 # %%
-picture(mismatch.by_length(patients["A"].batch, {}))
+picture(by_length(patients["A"].batch, {}))
 
 # %% [markdown]
 # The weights of patient E, with the token ratios as an outline and the cap as a dashed line. **Look for** bars where no
 # weight may be: beyond the dashed line, up to 4.
 
 # %%
-picture(correction.weight_histogram(patients["E"].batch, patients["E"].result, TREATMENT))
+picture(weight_histogram(patients["E"].batch, patients["E"].result, TREATMENT))
 
 # %% [markdown]
 # Tokens over $q$ and the ratio, patient H. **Look for** the tilt. In the control the cloud lies along 1; here the ratio
 # is below 1 on the left, where $q$ is small, and above 1 on the right.
 
 # %%
-picture(cells.ratio_density(patients["H"].batch))
+picture(ratio_density(patients["H"].batch))
 
 # %% [markdown]
 # ## Exercise 1: the sign that cannot be
@@ -544,11 +546,11 @@ check(diagnoses, DIAGNOSES)
 
 # %% tags=["solution", "hide-input"]
 def diagnoses_solution():
-    found = {}
+    bug_of = {}
     for letter, patient in patients.items():
         (speaking,) = [n for n, (look, speaks) in enumerate(VIEWS.values()) if speaks(look(patient))]
-        found[letter] = list(PLANTS)[speaking]
-    return found
+        bug_of[letter] = list(PLANTS)[speaking]
+    return bug_of
 
 
 check(diagnoses_solution, DIAGNOSES)

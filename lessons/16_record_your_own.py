@@ -32,8 +32,8 @@ import torch
 from exercises.lesson_16 import ANSWERS_NEEDED, DIRECTIONS_NEEDED, MEAN_AND_ERROR
 from show import picture, show
 
-from rlcorr.figures import curves
-from rlcorr.foreign import pairs as import_pairs
+from rlcorr.figures.curves import curves
+from rlcorr.foreign.pairs import import_file, missing
 from rlcorr.gradients import toy
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.records import runs, sketch_files
@@ -62,16 +62,16 @@ file = Path(folder.name) / "pairs.jsonl"
 file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 imported = Path(folder.name) / "imported"
-record = import_pairs.import_file(file, imported)  # what `python -m rlcorr import pairs.jsonl --run imported` calls
+record = import_file(file, imported)  # what `python -m rlcorr import pairs.jsonl --run imported` calls
 batch = record.batch
 d = log_ratio(batch.tensors()["old_log_probs"], batch.rollout_log_probs, batch.response_mask)
 
-show("mask", [int(each) for each in batch.response_mask.flatten()])
+show("mask", [int(counted) for counted in batch.response_mask.flatten()])
 show("d", d, digits=2)
 show("mean ratio", float(ratio(d)[batch.response_mask].double().mean()), digits=2)
 report = verify(imported)
 show("verified", report.status, len(report.problems), "problems")
-for name, use in import_pairs.missing(record).items():
+for name, use in missing(record).items():
     show(f"missing: {name}", use)
 
 # %% [markdown]
@@ -271,11 +271,11 @@ assert abs(together(ratio(d_toy) - 1)) < 1e-12
 assert abs(together(centred)) > 1e-3
 
 # two answers of the world: their mean ratio has half the variance of one
-each = ((ratio(d_toy) - 1) * where.mask).sum(-1)
+total = ((ratio(d_toy) - 1) * where.mask).sum(-1)
 pair_chance = chance[:, None] * chance
-halves = float((pair_chance * ((each[:, None] + each) / 2).square()).sum())
-show("variance of one, of the mean of two", float((chance * each.square()).sum()), halves)
-assert abs(halves - float((chance * each.square()).sum()) / 2) < 1e-12
+halves = float((pair_chance * ((total[:, None] + total) / 2).square()).sum())
+show("variance of one, of the mean of two", float((chance * total.square()).sum()), halves)
+assert abs(halves - float((chance * total.square()).sum()) / 2) < 1e-12
 
 # %% [markdown]
 # ### Check 3, on a recorded run
@@ -332,12 +332,12 @@ assert abs(factors["reward"] - float(mask.sum(-1).double().mean()) ** 0.5) < 0.5
 
 # %%
 generator = torch.Generator().manual_seed(16)
-own = (torch.where(mask, d.abs(), 0).sum(-1) / mask.sum(-1))[torch.randperm(len(mask), generator=generator)]
-sigma = float(own.std())
+mean_sizes = (torch.where(mask, d.abs(), 0).sum(-1) / mask.sum(-1))[torch.randperm(len(mask), generator=generator)]
+sigma = float(mean_sizes.std())
 sizes = [4, 8, 16, 32, 64]
-spreads = [float(own.view(-1, n).mean(-1).std()) for n in sizes]
+spreads = [float(mean_sizes.view(-1, n).mean(-1).std()) for n in sizes]
 expected_spreads = [sigma / n**0.5 for n in sizes]
-margins = [2 * s / (2 * (len(own) // n - 1)) ** 0.5 for s, n in zip(expected_spreads, sizes, strict=True)]
+margins = [2 * s / (2 * (len(mean_sizes) // n - 1)) ** 0.5 for s, n in zip(expected_spreads, sizes, strict=True)]
 
 show("answers in a block", sizes)
 show("spread of the means of |d|", spreads, digits=5)
@@ -355,7 +355,7 @@ band = (
     [s + m for s, m in zip(expected_spreads, margins, strict=True)],
 )
 picture(
-    curves.curves(
+    curves(
         sizes,
         {"σ/√n": expected_spreads, "spread of block means": spreads},
         x_name="answers in a block",
@@ -554,7 +554,7 @@ average, error = with_error(over)
 show("recorded steps", len(over))
 show("size over 24 N + 4 N_prompt", average, "±", error, digits=2)
 show("least, most", min(over), max(over), digits=2)
-assert all(0.9 < each < 1.2 for each in over)
+assert all(0.9 < quotient < 1.2 for quotient in over)
 
 # %% [markdown]
 # ## Predict, then reveal
@@ -569,8 +569,8 @@ assert all(0.9 < each < 1.2 for each in over)
 
 # %%
 per_step = 128
-relative = sigma / per_step**0.5 / float(own.mean())
-steps_needed = (sigma / (0.01 * float(own.mean()))) ** 2 / per_step
+relative = sigma / per_step**0.5 / float(mean_sizes.mean())
+steps_needed = (sigma / (0.01 * float(mean_sizes.mean()))) ** 2 / per_step
 megabytes = (24 * 59 * per_step + 4 * 41 * per_step) * 1000 / 1e6
 with_sketch = float(sketch_bytes.subs(sizes_of | {N: 59 * per_step})) * 1000 / 1e6
 

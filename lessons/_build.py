@@ -99,12 +99,12 @@ def with_table(readme: str) -> str:
 
 
 def main(names: list[str]) -> None:
-    known = {source.stem: source for source in sources()}
-    for name in names or known:
-        if name not in known:
-            sys.exit(f"no lesson {name!r}; there are: {', '.join(known)}.")
-        target = known[name].with_suffix(".ipynb")
-        target.write_text(build(known[name]), encoding="utf-8")
+    by_name = {source.stem: source for source in sources()}
+    for name in names or by_name:
+        if name not in by_name:
+            sys.exit(f"no lesson {name!r}; there are: {', '.join(by_name)}.")
+        target = by_name[name].with_suffix(".ipynb")
+        target.write_text(build(by_name[name]), encoding="utf-8")
         print(f"{target.name}: {target.stat().st_size / 1024:.0f} KiB")
     readme = LESSONS.parent / "README.md"
     readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -10,7 +10,8 @@ import torch
 from IPython.display import display
 from plotted import rounded
 
-from rlcorr.figures import canvas
+from rlcorr.figures.canvas import digest
+from rlcorr.figures.correction import Figure
 
 LABEL, COLUMN = 38, 9
 """Characters for the label of a line and for each value."""
@@ -33,14 +34,14 @@ def text(x: Any, digits: int = 4) -> str:
     return str(x)
 
 
-def picture(figure: canvas.Figure) -> None:
+def picture(figure: Figure) -> None:
     """Draw a figure of the library, and print what it shows.
 
     It is drawn with four significant digits, and with 0 for what is only rounding: see plotted.py.
     """
     shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
     display({"application/vnd.plotly.v1+json": rounded(shown)}, raw=True)
-    print(canvas.digest(figure))
+    print(digest(figure))
 
 
 def _flat(value: Any) -> list[Any]:

@@ -74,11 +74,11 @@ def _drawn_places(seed: int, rows: int, size: int) -> tuple[Tensor, Tensor, Tens
 
 
 def _within(log_p: Tensor, kept: Tensor, token: Tensor) -> Tensor:
-    found = []
+    log_probs = []
     for row, keep, drawn in zip(log_p.tolist(), kept.tolist(), token.tolist(), strict=True):
         mass = sum(math.exp(x) for x, here in zip(row, keep, strict=True) if here)
-        found.append(row[drawn] - math.log(mass))
-    return torch.tensor(found, dtype=torch.float64)
+        log_probs.append(row[drawn] - math.log(mass))
+    return torch.tensor(log_probs, dtype=torch.float64)
 
 
 def _of(log_p: Tensor, token: Tensor) -> Tensor:

@@ -23,11 +23,11 @@ def _random(seed: int, *shape: int) -> Tensor:
 
 def _ppo(rho: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
     """One token after the other: pushed up too far already, pushed down too far already, or neither."""
-    found = []
+    gradients = []
     for ratio, a in zip(rho.tolist(), advantage.tolist(), strict=True):
         done = (a > 0 and ratio > 1 + epsilon) or (a < 0 and ratio < 1 - epsilon)
-        found.append(0.0 if done else a * ratio)
-    return _numbers(*found)
+        gradients.append(0.0 if done else a * ratio)
+    return _numbers(*gradients)
 
 
 def _slope(rho: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
@@ -76,13 +76,13 @@ PPO_COEFFICIENT = Exercise(
 
 
 def _decoupled(pi: Tensor, p: Tensor, q: Tensor, advantage: Tensor, cap: float, epsilon: float) -> Tensor:
-    found = []
+    gradients = []
     for pi_t, p_t, q_t, a in zip(pi.tolist(), p.tolist(), q.tolist(), advantage.tolist(), strict=True):
         weight = min(p_t / q_t, cap)
         rho = pi_t / p_t
         done = (a > 0 and rho > 1 + epsilon) or (a < 0 and rho < 1 - epsilon)
-        found.append(0.0 if done else weight * rho * a)
-    return _numbers(*found)
+        gradients.append(0.0 if done else weight * rho * a)
+    return _numbers(*gradients)
 
 
 def _clipped(ratio: Tensor, advantage: Tensor, epsilon: float) -> Tensor:

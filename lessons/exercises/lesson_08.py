@@ -160,10 +160,10 @@ STRAIGHT_THROUGH = Exercise(
 
 def _off_policy(log_probs: Tensor, ref: Tensor, rollout: Tensor) -> Tensor:
     """π/q · log(π/ref), one token after the other."""
-    found = []
+    terms = []
     for a, b, c in zip(log_probs.tolist(), ref.tolist(), rollout.tolist(), strict=True):
-        found.append(math.exp(a) / math.exp(c) * (a - b))
-    return torch.tensor(found, dtype=torch.float64)
+        terms.append(math.exp(a) / math.exp(c) * (a - b))
+    return torch.tensor(terms, dtype=torch.float64)
 
 
 def _logs_of(*rows: list[float]) -> tuple[Tensor, ...]:

@@ -93,8 +93,8 @@ def _counts(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 def _by_autograd(log_pi: Tensor, log_q: Tensor, mask: Tensor, beta: float) -> Tensor:
     leaf = log_pi.where(mask, 0).requires_grad_()
-    each = (leaf - log_q.where(mask, 0)).square() / 2
-    means = (each * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    squares = (leaf - log_q.where(mask, 0)).square() / 2
+    means = (squares * mask).sum(-1) / mask.sum(-1).clamp(min=1)
     return -torch.autograd.grad(beta * means.sum() / mask.any(-1).sum(), leaf)[0]
 
 

@@ -131,7 +131,7 @@ EARLY_WARNING = Exercise(
         ),
         Mistake(
             lambda values, low, high, patience: (
-                found + patience - 1 if (found := _slices(values, low, high, patience)) else 0
+                first + patience - 1 if (first := _slices(values, low, high, patience)) else 0
             ),
             "That is the step at which you are sure. Asked for is the one at which it began.",
         ),
@@ -170,8 +170,8 @@ def _one_side(k3: float, mean_ratio: float, error: float, worst_share: float) ->
 
 
 def _tail_first(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
-    found = _verdict(k3, mean_ratio, error, worst_share)
-    return "tail" if found == "rounding" and worst_share > 0.9 else found
+    verdict = _verdict(k3, mean_ratio, error, worst_share)
+    return "tail" if verdict == "rounding" and worst_share > 0.9 else verdict
 
 
 def _matched(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:

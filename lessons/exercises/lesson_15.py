@@ -180,15 +180,15 @@ UPSIDE_DOWN = Exercise(
 
 def _gaps(old: Tensor, rollout: Tensor, mask: Tensor, by: int, edge: bool = False) -> list[float]:
     """|p_t − q_{t+by}| of every token that has a next one (`edge`: also of the last)."""
-    found = []
+    gaps = []
     for p, q, real in zip(old.tolist(), rollout.tolist(), mask.tolist(), strict=True):
         for t in range(len(p) - 1):
             if real[t] and real[t + 1]:
-                found.append(abs(p[t] - q[t + by]))
+                gaps.append(abs(p[t] - q[t + by]))
         last = sum(real) - 1
         if edge and last >= 0:
-            found.append(abs(p[last] - q[(last + by) % len(q)]))
-    return found
+            gaps.append(abs(p[last] - q[(last + by) % len(q)]))
+    return gaps
 
 
 def _mean(values: list[float]) -> float:

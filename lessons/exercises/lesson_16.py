@@ -41,10 +41,10 @@ def _by_answers(x: Tensor, mask: Tensor, *, of_answers: bool = False, bessel: bo
     """The mean over tokens, or over the answers' means, and its error by answers."""
     totals, counts = [], []
     for values, real in zip(x.tolist(), mask.tolist(), strict=True):
-        own = [value for value, here in zip(values, real, strict=True) if here]
-        if own:
-            totals.append(sum(own) / len(own) if of_answers else sum(own))
-            counts.append(1 if of_answers else len(own))
+        real_values = [value for value, here in zip(values, real, strict=True) if here]
+        if real_values:
+            totals.append(sum(real_values) / len(real_values) if of_answers else sum(real_values))
+            counts.append(1 if of_answers else len(real_values))
     mean, n = sum(totals) / sum(counts), len(totals)
     squares = sum((total - mean * count) ** 2 for total, count in zip(totals, counts, strict=True))
     return mean, math.sqrt(squares * (n / (n - 1) if bessel else 1)) / sum(counts)

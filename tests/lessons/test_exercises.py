@@ -39,9 +39,9 @@ def test_three_mistakes_are_known_and_told_apart(exercise: Exercise) -> None:
 
 @pytest.mark.parametrize(("exercise", "mistake"), MISTAKES)
 def test_a_typical_mistake_is_named(exercise: Exercise, mistake: Mistake) -> None:
-    found = problem(mistake.answer, exercise)
-    assert found is not None
-    assert found.startswith(mistake.says)
+    sentence = problem(mistake.answer, exercise)
+    assert sentence is not None
+    assert sentence.startswith(mistake.says)
 
 
 @every_exercise

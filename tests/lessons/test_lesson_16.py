@@ -22,8 +22,8 @@ LESSON = Path(__file__).resolve().parent.parent.parent / "lessons" / "16_record_
 def options() -> list[str]:
     """Of the `make train` that the lesson shows, as a shell reads them."""
     text = LESSON.read_text(encoding="utf-8").replace("\\\n# ", "")
-    (found,) = re.findall(r'^# make train ARGS="([^"]+)"$', text, flags=re.MULTILINE)
-    return shlex.split(found)
+    (arguments,) = re.findall(r'^# make train ARGS="([^"]+)"$', text, flags=re.MULTILINE)
+    return shlex.split(arguments)
 
 
 def test_the_lessons_command_records_a_run(tmp_path: Path) -> None:
