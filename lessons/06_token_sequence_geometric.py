@@ -18,6 +18,7 @@
 import itertools
 import math
 import warnings
+from dataclasses import astuple
 
 import sympy
 import torch
@@ -603,8 +604,8 @@ for name in ("stale_8", "kv_fp8_e5m2"):
     reward_of = {method: outcome.reward for method, outcome in table.items()}
     show(name, "reward", "from", "to")
     for method in ("decoupled_seq_is", "decoupled_token_is", "skyrl_geo_mask", "disabled"):
-        show(f"  {method}", *ends(reward_of[method]), digits=2)
-    show("  tokens that skyrl_geo_mask keeps", *ends(table["skyrl_geo_mask"].kept_fraction), digits=2)
+        show(f"  {method}", *astuple(reward_of[method]), digits=2)
+    show("  tokens that skyrl_geo_mask keeps", *astuple(table["skyrl_geo_mask"].kept_fraction), digits=2)
     assert reward_of["decoupled_seq_is"].mean == max(reward.mean for reward in reward_of.values())
     assert reward_of["skyrl_geo_mask"].mean < reward_of["disabled"].mean
 
