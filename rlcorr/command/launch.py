@@ -72,14 +72,14 @@ def launch(options: Sequence[str], run: str = "", task: str = "training", *, log
 
 
 def _spawn(command: Sequence[str], run: str, lock: IO[bytes], log: bool) -> "subprocess.Popen[Any]":
-    """The lock is free again once nobody has it open any more."""
-    look: dict[str, Any] = {"start_new_session": True, "pass_fds": [lock.fileno()], "stdin": subprocess.DEVNULL}
-    look["env"] = {**os.environ, "RLCORR_RUNS": str(runs.ROOT)}
+    """Start it with the lock's file open: the lock is free again once no process has that file open."""
+    settings: dict[str, Any] = {"start_new_session": True, "pass_fds": [lock.fileno()], "stdin": subprocess.DEVNULL}
+    settings["env"] = {**os.environ, "RLCORR_RUNS": str(runs.ROOT)}
     if not log:
-        return subprocess.Popen(command, **look)
+        return subprocess.Popen(command, **settings)
     (runs.LOCAL / run).mkdir(exist_ok=True)
     with log_path(run).open("wb") as file:
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **look)
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **settings)
 
 
 def train_command(options: Sequence[str]) -> list[str]:

@@ -104,7 +104,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     if state:
         manifest = replace(manifest, sketches=sketches_until(path, done))
     try:
-        accuracy, bad_steps, before = restore(session, state) if state else (evaluate(session), 0, 0.0)
+        accuracy, bad_steps, before = restore(session, state) if state else (held_out_accuracy(session), 0, 0.0)
         begin = time.perf_counter() - before
         with Recorder(path, manifest, ranks.main) as recorder, Follow(path, config, done, ranks.main) as follow:
             reached = state is not None and accuracy >= config.stop_at_accuracy  # killed before the model was written
@@ -113,7 +113,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
                 bad_steps = bad_steps + 1 if any(row[name] for name in BAD) else 0
                 row["elapsed"] = time.perf_counter() - begin
                 if step % config.eval_every == 0 or step == config.steps:
-                    row["accuracy"] = accuracy = evaluate(session)
+                    row["accuracy"] = accuracy = held_out_accuracy(session)
                 recorder.metrics(row)
                 follow.row(row, accuracy)
                 stop = step == config.steps or accuracy >= config.stop_at_accuracy
@@ -189,7 +189,7 @@ def request_batches(session: Session, step: int) -> None:
         queue.put(BatchRequest(requested, step - 1, weights))
 
 
-def evaluate(session: Session) -> float:
+def held_out_accuracy(session: Session) -> float:
     """Greedy accuracy of the trained weights on the held-out prompts; ranks share the prompts."""
     ranks, config = session.ranks, session.config
     per_engine = config.rollout.tensor_parallel_size
