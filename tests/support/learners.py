@@ -11,7 +11,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
-from rlcorr.presets import PRESETS, Preset
+from rlcorr.preset_parts import Preset
+from rlcorr.presets import PRESETS
 from rlcorr.train.config import AdvantageConfig, Critic, OptimConfig, RolloutConfig, TrainConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import ALONE

@@ -18,7 +18,8 @@ from tiny import CPU, tiny_config
 from rlcorr.command.cli import main, train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.presets import PRESETS, Preset
+from rlcorr.preset_parts import Preset
+from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.train import loop
 from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
