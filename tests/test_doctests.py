@@ -7,10 +7,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import rlcorr
 
 MODULES = sorted(path.stem for path in Path(rlcorr.__file__).parent.glob("*.py") if not path.stem.startswith("__"))
+
+
+GIVEN = {"torch": torch} | {name: getattr(rlcorr, name) for name in rlcorr.__all__}
+"""What an example may use besides its own module: `import torch` and what `rlcorr` exports."""
 
 
 def module(name: str) -> ModuleType:
@@ -23,7 +28,7 @@ def test_the_root_has_modules() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_run(name: str) -> None:
-    result = doctest.testmod(module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testmod(module(name), extraglobs=GIVEN)
     assert result.failed == 0
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import inside, log_weights, rule_statistic
+from rlcorr.correction import log_weights
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import decades, ratio_axis, span_of, token_axis
 from rlcorr.figures.canvas import (
@@ -27,6 +27,7 @@ from rlcorr.figures.canvas import (
     moving_note,
     vertical_line,
 )
+from rlcorr.rejection import inside, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
