@@ -176,7 +176,8 @@ def _of_rule(rule: RejectionRule, rows: NamedOfRule, count: Tensor) -> NamedOfRu
             "seq_low": pooled["low"],
             "seq_high": pooled["high"],
         }
-    return pooled | {"rejected": rejected.pooled(), "seq_rejected": shares(rejected.total > 0, some)}
+    pooled |= {"rejected": rejected.pooled(), "seq_rejected": shares(rejected.total > 0, some)}
+    return pooled
 
 
 def _times_count(flag: Moments, count: Tensor) -> Moments:

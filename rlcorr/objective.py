@@ -251,7 +251,8 @@ def _measured(
     keep, pg = parts.keep, parts.pg.detach()
     counted = mask if correction.denominator == "fixed" else keep
     share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
-    measured = _clipped(parts, correction.loss_type, loss) | {"actor/pg_loss": _one(pg, share)}
+    measured = _clipped(parts, correction.loss_type, loss)
+    measured["actor/pg_loss"] = _one(pg, share)
     if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
         share = (counted.any(-1).sum() / max(sequences, 1)).to(pg)
     measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)

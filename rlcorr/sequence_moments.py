@@ -120,8 +120,10 @@ def _of_rule(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> NamedOfRule:
         "high": shares(statistic > high, real),
     }
     if rule.level == "sequence" and rule.applies_to == "all":
-        return of_rule | {"outside": shares(~inside(rule, statistic), real)}
-    return of_rule | {"rejected": shares(~passes(rule, statistic, batch, d), mask)}
+        of_rule["outside"] = shares(~inside(rule, statistic), real)
+    else:
+        of_rule["rejected"] = shares(~passes(rule, statistic, batch, d), mask)
+    return of_rule
 
 
 def _has_tokens(mask: Tensor) -> Tensor:

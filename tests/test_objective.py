@@ -373,7 +373,8 @@ def test_kl_terms_are_added_with_their_coefficients() -> None:
 
 def read(theta: Tensor, batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig) -> dict[str, float]:
     _, measured = policy_loss(theta, batch, correct(batch, correction), correction, loss)
-    return {name: float(row[1] / row[0]) for name, row in zip(measured.names, measured.table, strict=True) if row[0]}
+    rows = zip(measured.names, measured.table, strict=True)
+    return {str(name): float(row[1] / row[0]) for name, row in rows if row[0]}
 
 
 def test_metrics_of_the_update() -> None:
