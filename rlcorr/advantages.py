@@ -10,7 +10,11 @@ GROUPED = ("grpo", "rloo")
 
 
 def token_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
-    """(B,) → (B, T): the reward of a response sits on its last token. Tokens of a response are contiguous."""
+    """(B,) → (B, T): the reward of a response sits on its last token. Tokens of a response are contiguous.
+
+    >>> token_rewards(torch.tensor([1.0]), torch.tensor([[True, True, False]])).tolist()
+    [[0.0, 1.0, 0.0]]
+    """
     last = mask & (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
     return torch.where(last, rewards[:, None], 0)
 
@@ -20,6 +24,11 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
 
     δ_t = r_t + γ V_{t+1} − V_t,  A_t = Σ_k (γλ)^k δ_{t+k},  R_t = A_t + V_t; V after the last token is 0
     (Schulman et al., arXiv:1506.02438). Padding is skipped: it neither adds nor decays.
+
+    >>> rewards, values = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+    >>> advantages, returns = gae(rewards, values, torch.ones(1, 2, dtype=torch.bool), gamma=1.0, lam=1.0)
+    >>> advantages.tolist(), returns.tolist()
+    ([[0.5, 0.5]], [[1.0, 1.0]])
     """
     values = torch.where(mask, values, 0)
     advantages = torch.zeros_like(values)
@@ -40,6 +49,9 @@ def group_normalised(
     (Shao et al., arXiv:2402.03300); without `by_std` the difference alone (Dr. GRPO, arXiv:2503.20783).
 
     Rows outside `counted` (B,) bool enter no group's statistics and get 0, as does a group with fewer than two rows.
+
+    >>> group_normalised(torch.tensor([1.0, 0.0, 5.0]), torch.tensor([7, 7, 8]), by_std=False).tolist()
+    [0.5, -0.5, 0.0]
     """
     group, counted, n = _groups(group_ids, counted)
     exact = rewards.double()  # what float32 leaves of equal rewards, 1e-6 of 10.1, would be divided by itself
@@ -51,7 +63,11 @@ def group_normalised(
 
 
 def leave_one_out(rewards: Tensor, group_ids: Tensor, counted: Tensor | None = None) -> Tensor:
-    """RLOO, (B,): r − the mean of the others of its group (Ahmadian et al., arXiv:2402.14740). `counted` as above."""
+    """RLOO, (B,): r − the mean of the others of its group (Ahmadian et al., arXiv:2402.14740). `counted` as above.
+
+    >>> leave_one_out(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([7, 7, 7])).tolist()
+    [1.0, -0.5, -0.5]
+    """
     group, counted, n = _groups(group_ids, counted)
     others = (_per_group(rewards, group, counted)[group] - rewards) / (n - 1).clamp(min=1)[group]
     return torch.where(counted & (n > 1)[group], rewards - others, 0)
@@ -71,12 +87,20 @@ def _per_group(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
-    """R_t = r_t + γ R_{t+1} over (B, T), 0 on padding: REINFORCE++ whitens it over the batch (arXiv:2501.03262)."""
+    """R_t = r_t + γ R_{t+1} over (B, T), 0 on padding: REINFORCE++ whitens it over the batch (arXiv:2501.03262).
+
+    >>> returns_to_go(torch.tensor([[0.0, 0.0, 1.0]]), torch.ones(1, 3, dtype=torch.bool), gamma=0.5).tolist()
+    [[0.25, 0.5, 1.0]]
+    """
     return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)[1]
 
 
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Zero mean and unit variance over the mask, 0 elsewhere; all zeros if nothing varies."""
+    """Zero mean and unit variance over the mask, 0 elsewhere; all zeros if nothing varies.
+
+    >>> [round(x, 3) for x in whiten(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([True, True, False])).tolist()]
+    [-1.0, 1.0, 0.0]
+    """
     mean = masked_mean(advantages, mask)
     variance = masked_mean((advantages - mean).square(), mask)
     return torch.where(mask, (advantages - mean) * (variance + 1e-8).rsqrt(), 0)

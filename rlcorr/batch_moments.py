@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import log_bounds
 from rlcorr.masked import moments, row_moments, shares
 from rlcorr.quantities import Quantity
 from rlcorr.ratios import excess, ratio
+from rlcorr.rejection import log_bounds
 from rlcorr.rules import RejectionRule
 from rlcorr.sequence_moments import Named, NamedOfRule, SequenceMoments
 from rlcorr.types import Moments, RuleMoment
@@ -18,7 +18,16 @@ from rlcorr.types import Moments, RuleMoment
 def batch_moments(
     sequences: SequenceMoments, config: CorrectionConfig, norm_factor: Tensor | None
 ) -> dict[Quantity | RuleMoment, Moments]:
-    """Pool the tokens, and add what is counted per sequence. Sequences without tokens count nowhere."""
+    """Pool the tokens, and add what is counted per sequence. Sequences without tokens count nowhere.
+
+    >>> from rlcorr.sequence_moments import correction_moments, pair_moments
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
+    >>> rows = SequenceMoments(pair_moments(batch, torch.tensor([[0.0, 2.0]])), {})
+    >>> corrected = correction_moments(batch, correct(batch, CorrectionConfig()), CorrectionConfig())
+    >>> pooled = batch_moments(SequenceMoments(rows.of_batch | corrected.of_batch, {}), CorrectionConfig(), None)
+    >>> pooled["seq_log_ppl_diff"].total.item()  # −mean d
+    -1.0
+    """
     rows: Named = {name: value.double() for name, value in sequences.of_batch.items()}
     of_rules: dict[str, NamedOfRule] = {
         rule: {name: value.double() for name, value in of_rule.items()} for rule, of_rule in sequences.of_rules.items()
@@ -167,7 +176,8 @@ def _of_rule(rule: RejectionRule, rows: NamedOfRule, count: Tensor) -> NamedOfRu
             "seq_low": pooled["low"],
             "seq_high": pooled["high"],
         }
-    return pooled | {"rejected": rejected.pooled(), "seq_rejected": shares(rejected.total > 0, some)}
+    pooled |= {"rejected": rejected.pooled(), "seq_rejected": shares(rejected.total > 0, some)}
+    return pooled
 
 
 def _times_count(flag: Moments, count: Tensor) -> Moments:

@@ -1,8 +1,7 @@
-"""Importance weights and rejection: what is done about the ratio r = π_old/π_rollout.
+"""The correction: importance weights and rejection, which are done about the ratio r = π_old/π_rollout.
 
-The safety clamp, the weights and the rules follow verl's rollout correction, with its known faults
-mended: bounds are on r, comparisons are made on log r, padding never leaks, and batch normalisation
-happens after rejection.
+Weights and safety clamp follow verl's rollout correction, with its faults mended: bounds are compared on log r, padding
+never leaks, and batch normalisation happens after rejection.
 """
 
 import math
@@ -14,14 +13,9 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean, masked_sum, tally
-from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3, log_ratio, over_sequence, ratio
-from rlcorr.rules import AppliesTo, Divergence, RejectionRule
+from rlcorr.ratios import log_ratio, over_sequence, ratio
+from rlcorr.rejection import reject
 from rlcorr.types import CorrectionResult, TokenBatch
-
-PROBABILITY_FLOOR = 1e-6
-"""The coins of binary_kl have probabilities in [1e-6, 1 − 1e-6], so it is at most about 13.8 (verl)."""
-SIGNED_KL_FLOOR = 1e-8
-"""The coins of signed_kl have probabilities in [1e-8, 1 − 1e-8]."""
 
 
 def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
@@ -134,14 +128,24 @@ def old_log_probs(batch: TokenBatch) -> Tensor:
 
 
 def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
-    """Logarithm of the unbounded weights: (B, T) token log r_t, (B, 1) sequence Σ log r_t or geometric mean log r_t."""
+    """Logarithm of the unbounded weights: (B, T) token log r_t, (B, 1) sequence Σ log r_t or geometric mean log r_t.
+
+    >>> d, mask = torch.tensor([[0.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
+    >>> log_weights(d, mask, "sequence").tolist(), log_weights(d, mask, "geometric").tolist()
+    ([[2.0]], [[1.0]])
+    """
     if level == "token":
         return d
     return over_sequence(d, mask, "sum" if level == "sequence" else "mean")[:, None]
 
 
 def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:
-    """exp(log w), truncated to the bounds (TIS) or zero outside them (IcePop); bounds belong to the inside."""
+    """exp(log w), truncated to the bounds (TIS) or zero outside them (IcePop); bounds belong to the inside.
+
+    >>> truncate = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
+    >>> bound_weights(torch.tensor([0.0, 1.0]), truncate).tolist()
+    [1.0, 2.0]
+    """
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     if config.rollout_is_mode == "truncate":
         return ratio(log_w).clamp(lower, upper)
@@ -149,14 +153,25 @@ def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:
 
 
 def importance_weights(d: Tensor, mask: Tensor, config: CorrectionConfig) -> Tensor:
-    """Bounded weights (B, T): 1 on real tokens if none are asked for, 0 on padding."""
+    """Bounded weights (B, T): 1 on real tokens if none are asked for, 0 on padding.
+
+    >>> d, mask = torch.tensor([[0.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
+    >>> importance_weights(d, mask, CorrectionConfig(rollout_is="token")).tolist()
+    [[1.0, 2.0, 0.0]]
+    """
     if config.rollout_is is None:
         return mask.to(d.dtype)
     return torch.where(mask, bound_weights(log_weights(d, mask, config.rollout_is), config), 0)
 
 
 def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionResult:
-    """Divide the weights by their mean over what is kept, unless that mean is 0 (self-normalised sampling)."""
+    """Divide the weights by their mean over what is kept, unless that mean is 0 (self-normalised sampling).
+
+    >>> weights, keep = torch.tensor([[1.0, 3.0]]), torch.ones(1, 2, dtype=torch.bool)
+    >>> result = CorrectionResult(torch.zeros(1, 2), weights, keep, torch.zeros(1, 2, dtype=torch.int8))
+    >>> normalise(result, CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True)).weights.tolist()
+    [[0.5, 1.5]]
+    """
     if config.rollout_is is None or not config.rollout_is_batch_normalize:
         return result
     mean = kept_mean(result.weights, result.keep_mask, config.rollout_is)
@@ -165,111 +180,35 @@ def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionR
 
 
 def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
-    """The mean weight of what is kept: over tokens, or one vote per kept sequence."""
+    """The mean weight of what is kept: over tokens, or one vote per kept sequence.
+
+    >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
+    >>> kept_mean(weights, keep, "token").item(), kept_mean(weights, keep, "sequence").item()
+    (2.0, 2.5)
+    """
     if level == "token":
         return masked_mean(weights, keep)
     return masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
 
 
 def weight_votes(weights: Tensor, keep: Tensor, level: WeightLevel) -> tuple[Tensor, Tensor]:
-    """What each sequence adds to the two sums whose quotient is `kept_mean`, (B,) each."""
+    """What each sequence adds to the two sums whose quotient is `kept_mean`, (B,) each.
+
+    >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
+    >>> [x.tolist() for x in weight_votes(weights, keep, "token")]
+    [[2.0, 4.0], [2.0, 1.0]]
+    """
     if level == "token":
         return masked_sum(weights, keep, -1), tally(keep)
     rows = keep.any(-1).to(weights)
     return masked_mean(weights, keep, -1) * rows, rows
 
 
-def reject(batch: TokenBatch, d: Tensor, rules: tuple[RejectionRule, ...]) -> Tensor:
-    """The number of the first rule that objects to a real token, else 0. A NaN statistic is rejected."""
-    by = torch.zeros_like(d, dtype=torch.float32)
-    for number, rule in enumerate(rules, start=1):
-        objects = ~passes(rule, rule_statistic(rule, batch, d), batch, d)
-        by = torch.where((by == 0) & objects & batch.response_mask, float(number), by)
-    return by
-
-
-def rule_statistic(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> Tensor:
-    """What the rule compares: (B, T) for a token rule, (B, 1) for a sequence rule.
-
-    For k1 this is log r, not −log r, so that bounds on it are bounds on the ratio.
-    """
-    per_token = _divergence(rule.divergence, batch, d)
-    if rule.reduce is None:
-        return per_token
-    return over_sequence(per_token, batch.response_mask, rule.reduce)[:, None]
-
-
-def _divergence(name: Divergence, batch: TokenBatch, d: Tensor) -> Tensor:
-    if name == "k1":
-        return d
-    if name in ("binary_kl", "prob_diff", "signed_kl"):
-        old, rollout = batch.old_log_probs, batch.rollout_log_probs
-        assert old is not None
-        return {"binary_kl": binary_kl, "prob_diff": prob_diff, "signed_kl": signed_kl}[name](old.detach(), rollout)
-    c = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)  # per token, before it is summed: one token cannot make the sum infinite
-    if name == "tv":
-        return torch.expm1(c).abs()
-    return {"k2": k2, "k3": k3, "mult_error": lambda x: x.abs().exp()}[name](c)
-
-
-def log_bounds(rule: RejectionRule) -> tuple[float, float]:
-    """Bounds on the rule's statistic; for k1 they are logarithms of the configured ones.
-
-    Logarithms are compared because exp would move a ratio that lies exactly on a bound.
-    """
-    lower = -math.inf if rule.lower is None else rule.lower
-    if rule.divergence != "k1":
-        return lower, rule.upper
-    return (lower if rule.lower is None else math.log(lower)), math.log(rule.upper)
-
-
-def inside(rule: RejectionRule, statistic: Tensor) -> Tensor:
-    """Whether the statistic lies inside the rule's bounds; NaN does not."""
-    lower, upper = log_bounds(rule)
-    return (statistic >= lower) & (statistic <= upper)
-
-
-def passes(rule: RejectionRule, statistic: Tensor, batch: TokenBatch, d: Tensor) -> Tensor:
-    """Which tokens the rule lets through: those inside, and those that it does not concern."""
-    if rule.applies_to == "all":
-        return inside(rule, statistic)
-    assert batch.advantages is not None
-    return inside(rule, statistic) | ~_concerned(rule.applies_to, batch.advantages, d)
-
-
-def _concerned(applies_to: AppliesTo, advantages: Tensor, d: Tensor) -> Tensor:
-    """Written as what is not concerned, so that a NaN is."""
-    if applies_to == "negative":
-        return ~(advantages >= 0)
-    return ~(d * advantages <= 0)
-
-
 def between(log_r: Tensor, lower: float | None, upper: float) -> Tensor:
-    """lower ≤ r ≤ upper, compared as logarithms."""
+    """lower ≤ r ≤ upper, compared as logarithms.
+
+    >>> between(torch.tensor([0.5, 1.0, 3.0]).log(), 0.5, 2.0).tolist()
+    [True, True, False]
+    """
     floor = -math.inf if lower is None else math.log(lower)
     return (log_r >= floor) & (log_r <= math.log(upper))
-
-
-def prob_diff(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """p − q, at least float32."""
-    return at_least_float32(log_p).exp() - at_least_float32(log_q).exp()
-
-
-def binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """max(KL(P‖Q), KL(Q‖P)) of the coins "this token or another" (KPop)."""
-    p, q, token, rest = coins(log_p, log_q, PROBABILITY_FLOOR)
-    return torch.maximum(p * token + (1 - p) * rest, -(q * token + (1 - q) * rest))
-
-
-def signed_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(Q‖P) of the coins, negative where p < q (DPPO, arXiv:2602.04879)."""
-    p, q, token, rest = coins(log_p, log_q, SIGNED_KL_FLOOR)
-    return -(q * token + (1 - q) * rest) * torch.sign(p - q)
-
-
-def coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """p, q, log p/q and log (1−p)/(1−q); 1 − p comes from expm1, which keeps its digits where p is near 1."""
-    low, high = math.log(floor), math.log1p(-floor)
-    log_p, log_q = at_least_float32(log_p).clamp(low, high), at_least_float32(log_q).clamp(low, high)
-    rest = (-torch.expm1(log_p)).log() - (-torch.expm1(log_q)).log()
-    return log_p.exp(), log_q.exp(), log_p - log_q, rest

@@ -9,7 +9,11 @@ class UsageError(Exception):
 
 
 def unknown(kind: str, got: str, allowed: Iterable[str]) -> UsageError:
-    """The error for a name that does not exist: what was got, the nearest, and what exists."""
+    """The error for a name that does not exist: what was got, the nearest, and what exists.
+
+    >>> print(unknown("preset", "decoupled_token_si", ["decoupled_seq_is", "decoupled_token_is"]))
+    unknown preset 'decoupled_token_si'. Did you mean 'decoupled_token_is'? Known: decoupled_seq_is, decoupled_token_is.
+    """
     names = sorted(allowed)
     nearest = difflib.get_close_matches(got, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

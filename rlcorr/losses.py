@@ -10,26 +10,40 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlcorr.correction import prob_diff, signed_kl
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import ratio
+from rlcorr.rejection import prob_diff, signed_kl
 
 
 def ppo_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """max(−A ρ, −A clip(ρ, 1 − low, 1 + high)) (Schulman et al., arXiv:1707.06347)."""
+    """max(−A ρ, −A clip(ρ, 1 − low, 1 + high)) (Schulman et al., arXiv:1707.06347).
+
+    >>> theta, old = torch.tensor([1.5, 0.5]).log(), torch.tensor([1.0, 1.0]).log()  # ρ = 1.5 and 0.5
+    >>> [round(x, 3) for x in ppo_clip(theta, old, torch.tensor([1.0, 1.0]), low=0.2, high=0.2).tolist()]
+    [-1.2, -0.5]
+    """
     return _clipped(ratio(log_probs - old_log_probs), advantages, low, high)
 
 
 def dual_clip(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float, c: float
 ) -> Tensor:
-    """ppo_clip, but at most c |A| where A < 0 (Ye et al., arXiv:1912.09729). verl's "vanilla"."""
+    """ppo_clip, but at most c |A| where A < 0 (Ye et al., arXiv:1912.09729). verl's "vanilla".
+
+    >>> theta, old = torch.tensor([0.9]).log(), torch.tensor([0.1]).log()  # ρ = 9
+    >>> dual_clip(theta, old, torch.tensor([-1.0]), low=0.2, high=0.2, c=3.0).tolist()
+    [3.0]
+    """
     loss = ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
     return torch.where(advantages < 0, torch.minimum(loss, -c * advantages), loss)
 
 
 def reinforce(log_probs: Tensor, advantages: Tensor) -> Tensor:
-    """−A log π_θ (Williams, 1992). verl calls it gpg where π_old is recomputed."""
+    """−A log π_θ (Williams, 1992). verl calls it gpg where π_old is recomputed.
+
+    >>> reinforce(torch.tensor([-2.0]), torch.tensor([0.5])).tolist()
+    [1.0]
+    """
     return -advantages * log_probs
 
 
@@ -37,19 +51,35 @@ def gspo(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, low: float, high: float
 ) -> Tensor:
     """ppo_clip of the sequence ratio s = exp(mean log ρ), at most e¹⁰, with each token's own gradient
-    (Zheng et al., arXiv:2507.18071)."""
+    (Zheng et al., arXiv:2507.18071).
+
+    >>> old = torch.zeros(1, 2)
+    >>> theta, keep = old + torch.tensor([2.0, 4.0]).log(), torch.ones(1, 2, dtype=torch.bool)  # s = √8
+    >>> [round(x, 3) for x in gspo(theta, old, -torch.ones(1, 2), keep, low=0.2, high=0.2)[0].tolist()]
+    [2.828, 2.828]
+    """
     mean = masked_mean((log_probs - old_log_probs).detach(), keep, -1)[:, None]
     return _clipped((mean + log_probs - log_probs.detach()).clamp(max=10).exp(), advantages, low, high)
 
 
 def cispo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """−sg(clip(ρ, 1 − low, 1 + high)) A log π_θ (MiniMax-M1, arXiv:2506.13585). SkyRL's numbers are 1 and 4."""
+    """−sg(clip(ρ, 1 − low, 1 + high)) A log π_θ (MiniMax-M1, arXiv:2506.13585). SkyRL's numbers are 1 and 4.
+
+    >>> theta, old = torch.tensor([-1.0]), torch.tensor([-3.0])  # ρ = e², cut to 1.2
+    >>> round(cispo(theta, old, torch.tensor([1.0]), low=0.2, high=0.2).item(), 3)
+    1.2
+    """
     rho = ratio((log_probs - old_log_probs).detach()).clamp(1 - low, 1 + high)
     return -rho * advantages * log_probs
 
 
 def sapo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, tau_pos: float, tau_neg: float) -> Tensor:
-    """−(4/τ) σ(τ(ρ − 1)) A, τ by the sign of A: a soft gate in place of the clip (arXiv:2511.20347)."""
+    """−(4/τ) σ(τ(ρ − 1)) A, τ by the sign of A: a soft gate in place of the clip (arXiv:2511.20347).
+
+    >>> log_p = torch.tensor([-1.0])  # ρ = 1: the gate is σ(0) = 1/2
+    >>> sapo(log_p, log_p, torch.tensor([1.0]), tau_pos=1.0, tau_neg=1.05).tolist()
+    [-2.0]
+    """
     tau = torch.where(advantages > 0, tau_pos, tau_neg)
     return -4 / tau * torch.sigmoid(tau * (ratio(log_probs - old_log_probs) - 1)) * advantages
 
@@ -58,7 +88,13 @@ def geo_mean(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, low: float, high: float
 ) -> Tensor:
     """−mean(A) exp(mean of log ρ, clipped to [−low, high] on the side that A pushes to), the same on every token of a
-    sequence (geometric-mean policy optimisation, arXiv:2507.20673)."""
+    sequence (geometric-mean policy optimisation, arXiv:2507.20673).
+
+    >>> old, keep = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
+    >>> theta = torch.tensor([[0.4, -0.4]])  # clipped above to 0.2 where A > 0: mean −0.1
+    >>> [round(x, 3) for x in geo_mean(theta, old, torch.ones(1, 2), keep, low=0.2, high=0.2)[0].tolist()]
+    [-0.905, -0.905]
+    """
     d, sign = log_probs - old_log_probs, torch.sign(advantages)
     clipped = sign * torch.minimum(sign * d, sign * d.clamp(-low, high))
     per_sequence = -masked_mean(advantages, keep, -1) * ratio(masked_mean(clipped, keep, -1))
@@ -75,7 +111,13 @@ def dppo(
     high: float,
     cap: float,
 ) -> Tensor:
-    """−sg(min(ρ, cap)) A log π_θ inside the trust region, else 0 (Qi et al., arXiv:2602.04879)."""
+    """−sg(min(ρ, cap)) A log π_θ inside the trust region, else 0 (Qi et al., arXiv:2602.04879).
+
+    >>> theta, old = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.4, 0.1]).log()  # moved by 0.1 and by 0.4
+    >>> loss = dppo("dppo_tv", theta, old, torch.ones(2), low=0.2, high=0.2, cap=20.0)
+    >>> [round(x, 3) for x in loss.tolist()]  # 1.25 log 2, and nothing
+    [0.866, -0.0]
+    """
     theta = log_probs.detach()
     inside = dppo_inside(loss_type, theta, old_log_probs, advantages, low=low, high=high)
     return torch.where(inside, -ratio(theta - old_log_probs).clamp(max=cap) * advantages * log_probs, 0 * log_probs)
@@ -85,7 +127,12 @@ def dppo_inside(
     loss_type: Literal["dppo_tv", "dppo_kl"], theta: Tensor, old: Tensor, advantages: Tensor, *, low: float, high: float
 ) -> Tensor:
     """−low ≤ D ≤ high on the side that A pushes to: D is π_θ − π_old (dppo_tv), or the binary KL(π_old‖π_θ) with the
-    sign of that difference (dppo_kl)."""
+    sign of that difference (dppo_kl).
+
+    >>> theta, old = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.4, 0.1]).log()
+    >>> dppo_inside("dppo_tv", theta, old, torch.ones(2), low=0.2, high=0.2).tolist()
+    [True, False]
+    """
     moved = (prob_diff if loss_type == "dppo_tv" else signed_kl)(theta, old)
     return torch.where(advantages > 0, moved <= high, moved >= -low)
 
@@ -107,6 +154,11 @@ def clip_cov(
 
     cov = (A − mean A)(log π_θ − mean log π_θ), over the kept tokens of this mini-batch: on a micro-batch it would be
     another selection.
+
+    >>> theta, advantages = torch.tensor([[-1.0, -3.0]]), torch.tensor([[1.0, -1.0]])  # both covariances are 1
+    >>> keep = torch.ones(1, 2, dtype=torch.bool)
+    >>> clip_cov(theta, theta, advantages, keep, low=0.2, high=0.2, share=1.0, bounds=(0.5, 2.0)).tolist()
+    [[-0.0, 0.0]]
     """
     loss = ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
     rho = ratio((log_probs - old_log_probs).detach())
@@ -121,14 +173,24 @@ def clip_cov(
 def kl_cov(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, share: float, coef: float
 ) -> Tensor:
-    """−A ρ, plus coef |log ρ| on the `share` of the tokens (at least one) of the largest covariance (see clip_cov)."""
+    """−A ρ, plus coef |log ρ| on the `share` of the tokens (at least one) of the largest covariance (see clip_cov).
+
+    >>> theta, advantages = torch.tensor([[-1.0, -3.0]]), torch.tensor([[1.0, -1.0]])
+    >>> kl_cov(theta, theta, advantages, torch.ones(1, 2, dtype=torch.bool), share=0.5, coef=0.1).tolist()  # ρ = 1
+    [[-1.0, 1.0]]
+    """
     d = log_probs - old_log_probs
     cov = torch.where(keep, covariance(log_probs, advantages, keep), -torch.inf)
     return -advantages * ratio(d) + torch.where(_first(cov, keep, share), coef * d.abs(), 0)
 
 
 def covariance(log_probs: Tensor, advantages: Tensor, keep: Tensor) -> Tensor:
-    """(A − mean A)(log π_θ − mean log π_θ), means over `keep`."""
+    """(A − mean A)(log π_θ − mean log π_θ), means over `keep`.
+
+    >>> theta, advantages = torch.tensor([[-1.0, -3.0]]), torch.tensor([[1.0, -1.0]])
+    >>> covariance(theta, advantages, torch.ones(1, 2, dtype=torch.bool)).tolist()
+    [[1.0, 1.0]]
+    """
     theta = log_probs.detach()
     return (advantages - masked_mean(advantages, keep)) * (theta - masked_mean(theta, keep))
 
@@ -148,6 +210,10 @@ def _clipped(rho: Tensor, advantages: Tensor, low: float, high: float) -> Tensor
 
 
 def clipped_value(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float) -> Tensor:
-    """½ max((V − R)², (clip(V, V_old ± clip) − R)²)."""
+    """½ max((V − R)², (clip(V, V_old ± clip) − R)²).
+
+    >>> clipped_value(torch.tensor([2.0]), torch.tensor([0.0]), torch.tensor([2.0]), clip=0.5).tolist()  # (0.5 − 2)²/2
+    [1.125]
+    """
     near = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum((values - returns).square(), (near - returns).square()) / 2

@@ -9,20 +9,33 @@ from rlcorr.types import Moments
 
 
 def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Σ x over the mask."""
+    """Σ x over the mask.
+
+    >>> masked_sum(torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False])).item()
+    3.0
+    """
     kept = torch.where(mask, x, 0)
     return kept.sum() if dim is None else kept.sum(dim)
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None, *, count: Tensor | float | None = None) -> Tensor:
-    """Σ x over the mask / `count`, by default the number of masked-in entries; 0 where that number is 0."""
+    """Σ x over the mask / `count`, by default the number of masked-in entries; 0 where that number is 0.
+
+    >>> x, mask = torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False])
+    >>> masked_mean(x, mask).item(), masked_mean(x, mask, count=6).item()
+    (1.5, 0.5)
+    """
     if count is None:
         count = mask.sum() if dim is None else tally(mask, dim)
     return masked_sum(x, mask, dim) / torch.as_tensor(count, device=x.device).clamp(min=1)
 
 
 def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """The largest masked-in entry along `dim`; 0 for an empty row."""
+    """The largest masked-in entry along `dim`; 0 for an empty row.
+
+    >>> masked_max(torch.tensor([[-1.0, -2.0, 9.0]]), torch.tensor([[True, True, False]]), -1).tolist()
+    [-1.0]
+    """
     if x.shape[dim] == 0:
         return x.sum(dim)
     largest = torch.where(mask, x, -torch.inf).amax(dim)
@@ -30,7 +43,11 @@ def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
 
 
 def masked_min(x: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """The smallest masked-in entry along `dim`; 0 for an empty row."""
+    """The smallest masked-in entry along `dim`; 0 for an empty row.
+
+    >>> masked_min(torch.tensor([[-1.0, -2.0, -9.0]]), torch.tensor([[True, True, False]]), -1).tolist()
+    [-2.0]
+    """
     return -masked_max(-x, mask, dim)
 
 
@@ -57,19 +74,33 @@ def moments(x: Tensor, mask: Tensor, *, squares: bool = True, extremes: bool = T
 
 
 def shares(flags: Tensor, mask: Tensor) -> Moments:
-    """How often something holds, over the last dimension; the mean is the share."""
+    """How often something holds, over the last dimension; the mean is the share.
+
+    >>> answers = shares(torch.tensor([True, False, True]), torch.tensor([True, True, False]))
+    >>> answers.total.item(), answers.count.item()
+    (1.0, 2.0)
+    """
     count, total = tally(mask), tally(flags & mask)
     edge = torch.full_like(count, torch.inf)
     return Moments(count, total, total, edge, -edge)
 
 
 def tally(mask: Tensor, dim: int = -1) -> Tensor:
-    """How many along `dim`, as float32: exact to 2²⁴, and much faster to sum than int64."""
+    """How many along `dim`, as float32: exact to 2²⁴, and much faster to sum than int64.
+
+    >>> tally(torch.tensor([[True, True, False]])).tolist()
+    [2.0]
+    """
     return torch.where(mask, 1.0, 0.0).sum(dim)
 
 
 def row_moments(x: Tensor, count: Tensor) -> Moments:
-    """(B,) → scalars: the moments over tokens of a number that each sequence has once, `count` tokens each."""
+    """(B,) → scalars: the moments over tokens of a number that each sequence has once, `count` tokens each.
+
+    >>> weights = row_moments(torch.tensor([0.5, 2.0]), torch.tensor([1.0, 3.0]))  # one token of 0.5, three of 2
+    >>> weights.count.item(), weights.total.item(), weights.high.item()
+    (4.0, 6.5, 2.0)
+    """
     rows = count > 0
     x = torch.where(rows, x, 0)
     return replace(moments(x, rows), count=count.sum(-1), total=(x * count).sum(-1), squares=(x * x * count).sum(-1))

@@ -36,22 +36,17 @@ def policy_loss(
     over sequences of their mean; both on the kept tokens. Weights multiply after the clip and carry no gradient.
     `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the loss of the
     whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only.
+
+    >>> mask = torch.tensor([[True, True, True]])
+    >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
+    >>> result = correct(batch, CorrectionConfig())
+    >>> theta = torch.zeros(1, 3, requires_grad=True)  # ρ = 1 everywhere
+    >>> value, measured = policy_loss(theta, batch, result, CorrectionConfig(), LossConfig())
+    >>> value.item()
+    -1.0
     """
     parts = _loss(log_probs, batch, result, correction, loss, tokens, sequences, generator)
-    mask, keep, pg = batch.response_mask, parts.keep, parts.pg.detach()
-    measured = _measured(parts.log_probs.detach(), parts.old, parts.advantages, keep, correction.loss_type, loss)
-    counted = mask if correction.denominator == "fixed" else keep
-    share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
-    measured["actor/pg_loss"] = _one(pg, share)
-    if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
-        share = (counted.any(-1).sum() / max(sequences, 1)).to(pg)
-    measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
-    if parts.kl is not None:
-        measured["actor/kl_loss"] = moments(parts.kl.detach(), keep, squares=False, extremes=False).pooled()
-    if parts.rollout_kl is not None:
-        per_sequence = masked_mean(parts.rollout_kl.detach(), keep, -1)
-        measured["rollout_kl"] = moments(per_sequence, keep.any(-1), squares=False, extremes=False).double()
-    return parts.value, Measured.of(measured)
+    return parts.value, Measured.of(_measured(parts, batch.response_mask, correction, loss, tokens, sequences))
 
 
 @dataclass(frozen=True)
@@ -120,14 +115,26 @@ def score_coefficients(
     tokens: float | None = None,
     sequences: float | None = None,
 ) -> Tensor:
-    """c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens: what every loss comes down to. Arguments: `policy_loss`."""
+    """c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens: what every loss comes down to. Arguments: `policy_loss`.
+
+    >>> mask = torch.tensor([[True, True, True]])
+    >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
+    >>> result = correct(batch, CorrectionConfig())
+    >>> coefficients = score_coefficients(torch.zeros(1, 3), batch, result, CorrectionConfig(), LossConfig())
+    >>> [round(c, 3) for c in coefficients[0].tolist()]  # A/N on the policy that sampled
+    [0.333, 0.333, 0.333]
+    """
     leaf = log_probs.detach().requires_grad_()
     parts = _loss(leaf, batch, result, correction, loss, tokens, sequences, None)
     return -torch.autograd.grad(parts.value, leaf)[0]
 
 
 def neutral(x: Tensor, keep: Tensor) -> Tensor:
-    """x without gradient, and 0 outside `keep`, where it may hold anything."""
+    """x without gradient, and 0 outside `keep`, where it may hold anything.
+
+    >>> neutral(torch.tensor([1.0, torch.nan]), torch.tensor([True, False])).tolist()
+    [1.0, 0.0]
+    """
     return torch.where(keep, x.detach(), 0)
 
 
@@ -140,7 +147,13 @@ def token_losses(
     keep: Tensor,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The loss that `correction.loss_type` names, with the numbers of `loss`."""
+    """The loss that `correction.loss_type` names, with the numbers of `loss`.
+
+    >>> log_p, keep = torch.tensor([[-1.0]]), torch.ones(1, 1, dtype=torch.bool)
+    >>> gpg = CorrectionConfig(loss_type="gpg")
+    >>> token_losses(gpg, LossConfig(), log_p, log_p, torch.tensor([[2.0]]), keep).tolist()
+    [[2.0]]
+    """
     low, high = loss.clip_ratio_low, loss.clip_ratio_high
     given = (log_probs, old, advantages)
     match correction.loss_type:
@@ -161,10 +174,8 @@ def token_losses(
         case "dppo_tv" | "dppo_kl":
             return losses.dppo(correction.loss_type, *given, low=low, high=high, cap=loss.dppo_ratio_cap)
         case "clip_cov":
-            bounds = (loss.clip_cov_lb, loss.clip_cov_ub)
-            return losses.clip_cov(
-                *given, keep, low=low, high=high, share=loss.clip_cov_ratio, bounds=bounds, generator=generator
-            )
+            share, bounds = loss.clip_cov_ratio, (loss.clip_cov_lb, loss.clip_cov_ub)
+            return losses.clip_cov(*given, keep, low=low, high=high, share=share, bounds=bounds, generator=generator)
         case "kl_cov":
             return losses.kl_cov(*given, keep, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef)
 
@@ -190,6 +201,11 @@ def aggregate(
     N, S and n_b count every response token (fixed) or the kept ones (kept); N and S are replaced by `tokens` and
     `sequences`, the totals of a batch of which this is a part, so that the parts sum to the whole. Sequences without a
     counted token do not count. Nothing kept: 0, with a graph.
+
+    >>> loss, mask = torch.tensor([[3.0, 1.0], [2.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool)
+    >>> keep = torch.tensor([[True, False], [True, False]])
+    >>> aggregate(loss, keep, mask).item(), aggregate(loss, keep, mask, denominator="kept").item()  # 5/4 and 5/2
+    (1.25, 2.5)
     """
     counted = mask if denominator == "fixed" else keep
     if mode in ("token-mean", "token-sum"):
@@ -211,6 +227,10 @@ def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: Lo
     """What rejection multiplies the learning rate by: aggregate(1 over kept) / aggregate(1 over all).
 
     Token modes with a fixed denominator: kept tokens / all tokens; with a kept one: 1, or 0 if nothing is kept.
+
+    >>> mask, keep = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[True, False, False, False]])
+    >>> lr_factor(keep, mask, CorrectionConfig(), LossConfig()).item()
+    0.25
     """
     ones = torch.ones(keep.shape, device=keep.device)
     mode, scale = loss.loss_agg_mode, loss.loss_scale_factor
@@ -220,9 +240,33 @@ def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: Lo
 
 
 def _measured(
-    log_probs: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, loss_type: LossType, loss: LossConfig
+    parts: _Loss,
+    mask: Tensor,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    tokens: float | None,
+    sequences: float | None,
 ) -> dict[Quantity, Moments]:
-    """verl's `actor/` metrics over the kept tokens: how far π_θ has moved, and where the loss's own clip binds."""
+    """The loss without its KL terms and what rejection does to the step, each weighted with this batch's share."""
+    keep, pg = parts.keep, parts.pg.detach()
+    counted = mask if correction.denominator == "fixed" else keep
+    share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
+    measured = _clipped(parts, correction.loss_type, loss)
+    measured["actor/pg_loss"] = _one(pg, share)
+    if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
+        share = (counted.any(-1).sum() / max(sequences, 1)).to(pg)
+    measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
+    if parts.kl is not None:
+        measured["actor/kl_loss"] = moments(parts.kl.detach(), keep, squares=False, extremes=False).pooled()
+    if parts.rollout_kl is not None:
+        per_sequence = masked_mean(parts.rollout_kl.detach(), keep, -1)
+        measured["rollout_kl"] = moments(per_sequence, keep.any(-1), squares=False, extremes=False).double()
+    return measured
+
+
+def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quantity, Moments]:
+    """verl's `actor/` metrics over the kept tokens: how far π_θ has moved, and where the loss's clip binds."""
+    log_probs, old, advantages, keep = parts.log_probs.detach(), parts.old, parts.advantages, parts.keep
     d = log_probs - old
     measured: dict[Quantity, Moments] = {"actor/ppo_kl": moments(-d, keep, squares=False, extremes=False).pooled()}
     low, high = loss.clip_ratio_low, loss.clip_ratio_high

@@ -5,27 +5,11 @@ where the gradient is the same; what still differs is said in its source.
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import unknown
-from rlcorr.rules import RejectionRule
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A configuration with its provenance and the situation in which it hurts."""
-
-    system: str
-    config: CorrectionConfig
-    source: str
-    """Version or commit, keys, paper; and in what the system differs from the configuration."""
-    hurts: str
-    """In which situation, and what happens then."""
-    loss: LossConfig = field(default_factory=LossConfig)
-    """The loss's numbers, where the method has its own."""
-
+from rlcorr.preset_parts import Preset, clip_of, masked, rules, truncated, unbounded
 
 VERL = "verl, RolloutCorrectionConfig (commit 1dda039b)"
 VERL_DPPO = "verl (commit 1dda039b), actor.policy_loss.loss_mode"
@@ -72,97 +56,69 @@ _ONE_SIDED = "mismatch in successes: only sequences with a negative advantage ar
 _NO_FAILURES = "noisy engines: a mean log-ratio of −0.0001 drops a failure, so few failures ever teach"
 
 
-def _config(**changes: Any) -> CorrectionConfig:
-    return CorrectionConfig(**changes)
-
-
-def _tis(level: str = "token", upper: float = 2.0, **changes: Any) -> CorrectionConfig:
-    """Weights truncated above."""
-    return _config(rollout_is=level, rollout_is_threshold=upper, **changes)
-
-
-def _raw(level: str = "token", **changes: Any) -> CorrectionConfig:
-    """Weights without a bound."""
-    return _tis(level, math.inf, **changes)
-
-
-def _masked(lower: float | None, upper: float, level: str = "token", **changes: Any) -> CorrectionConfig:
-    """Weights that are zero outside the bounds."""
-    return _tis(level, upper, rollout_is_threshold_lower=lower, rollout_is_mode="mask", **changes)
-
-
-def _rules(**bounds: tuple[float | None, float]) -> tuple[RejectionRule, ...]:
-    """Rules by name, with (lower, upper): `_rules(seq_mean_k1=(0.999, 1.001))`."""
-    return tuple(RejectionRule.named(name, lower=lower, upper=upper) for name, (lower, upper) in bounds.items())
-
-
-def _clip(half_width: float) -> LossConfig:
-    return LossConfig(clip_ratio_low=half_width, clip_ratio_high=half_width)
-
-
 def _verl(config: CorrectionConfig, hurts: str, *papers: str) -> Preset:
     return Preset("verl", config, "; ".join([VERL, *papers]), hurts)
 
 
-_PRODUCT = _rules(seq_sum_k1=(0.5, 2.0))
-_GEOMETRIC = _rules(seq_mean_k1=(0.999, 1.001))
-_K3 = _rules(seq_mean_k3=(None, 0.01))
-_PG = {"bypass_mode": True, "loss_type": "reinforce"}
+_PRODUCT = rules(seq_sum_k1=(0.5, 2.0))
+_GEOMETRIC = rules(seq_mean_k1=(0.999, 1.001))
+_K3 = rules(seq_mean_k3=(None, 0.01))
+_PG: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce"}
 
 _VERL = {
-    "disabled": _verl(_config(), _NONE),
-    "decoupled_token_is": _verl(_tis(), _BIAS, TIS),
-    "decoupled_seq_is": _verl(_tis("sequence"), _LONG, TIS),
-    "decoupled_token_icepop": _verl(_masked(0.5, 5.0), _DROP, ICEPOP),
-    "decoupled_seq_is_rs": _verl(_tis("sequence", rollout_rs=_PRODUCT), _LONG, MIS),
-    "decoupled_geo_rs": _verl(_config(rollout_rs=_GEOMETRIC), _TIGHT, MIS),
-    "decoupled_geo_rs_seq_tis": _verl(_tis("sequence", rollout_rs=_GEOMETRIC), _TIGHT),
-    "decoupled_geo_rs_token_tis": _verl(_tis(rollout_rs=_GEOMETRIC), _TIGHT),
-    "decoupled_k3_rs": _verl(_config(rollout_rs=_K3), _RARE, TRM),
-    "decoupled_k3_rs_seq_tis": _verl(_tis("sequence", rollout_rs=_K3), _LONG, TRM),
-    "decoupled_k3_rs_token_tis": _verl(_tis(rollout_rs=_K3), _RARE, TRM),
-    "bypass_ppo_clip": _verl(_config(bypass_mode=True), _CLIP),
-    "bypass_ppo_clip_geo_rs": _verl(_config(bypass_mode=True, rollout_rs=_GEOMETRIC), _TIGHT),
-    "bypass_ppo_clip_k3_rs": _verl(_config(bypass_mode=True, rollout_rs=_K3), _RARE),
-    "bypass_pg_is": _verl(_tis("sequence", **_PG), _LONG),
-    "bypass_pg_token_icepop": _verl(_masked(0.5, 5.0, **_PG), _DROP, ICEPOP),
-    "bypass_pg_geo_rs": _verl(_config(rollout_rs=_GEOMETRIC, **_PG), _TIGHT),
-    "bypass_pg_geo_rs_seq_tis": _verl(_tis("sequence", rollout_rs=_GEOMETRIC, **_PG), _TIGHT),
-    "bypass_pg_geo_rs_token_tis": _verl(_tis(rollout_rs=_GEOMETRIC, **_PG), _TIGHT),
+    "disabled": _verl(CorrectionConfig(), _NONE),
+    "decoupled_token_is": _verl(truncated(), _BIAS, TIS),
+    "decoupled_seq_is": _verl(truncated("sequence"), _LONG, TIS),
+    "decoupled_token_icepop": _verl(masked(0.5, 5.0), _DROP, ICEPOP),
+    "decoupled_seq_is_rs": _verl(truncated("sequence", rollout_rs=_PRODUCT), _LONG, MIS),
+    "decoupled_geo_rs": _verl(CorrectionConfig(rollout_rs=_GEOMETRIC), _TIGHT, MIS),
+    "decoupled_geo_rs_seq_tis": _verl(truncated("sequence", rollout_rs=_GEOMETRIC), _TIGHT),
+    "decoupled_geo_rs_token_tis": _verl(truncated(rollout_rs=_GEOMETRIC), _TIGHT),
+    "decoupled_k3_rs": _verl(CorrectionConfig(rollout_rs=_K3), _RARE, TRM),
+    "decoupled_k3_rs_seq_tis": _verl(truncated("sequence", rollout_rs=_K3), _LONG, TRM),
+    "decoupled_k3_rs_token_tis": _verl(truncated(rollout_rs=_K3), _RARE, TRM),
+    "bypass_ppo_clip": _verl(CorrectionConfig(bypass_mode=True), _CLIP),
+    "bypass_ppo_clip_geo_rs": _verl(CorrectionConfig(bypass_mode=True, rollout_rs=_GEOMETRIC), _TIGHT),
+    "bypass_ppo_clip_k3_rs": _verl(CorrectionConfig(bypass_mode=True, rollout_rs=_K3), _RARE),
+    "bypass_pg_is": _verl(truncated("sequence", **_PG), _LONG),
+    "bypass_pg_token_icepop": _verl(masked(0.5, 5.0, **_PG), _DROP, ICEPOP),
+    "bypass_pg_geo_rs": _verl(CorrectionConfig(rollout_rs=_GEOMETRIC, **_PG), _TIGHT),
+    "bypass_pg_geo_rs_seq_tis": _verl(truncated("sequence", rollout_rs=_GEOMETRIC, **_PG), _TIGHT),
+    "bypass_pg_geo_rs_token_tis": _verl(truncated(rollout_rs=_GEOMETRIC, **_PG), _TIGHT),
     "decoupled_token_kpop": Preset(
-        "verl", _config(rollout_rs=_rules(token_binary_kl=(None, 2.0))), f"{VERL_PR6800}; {KPOP}", _RARE_PASSES
+        "verl", CorrectionConfig(rollout_rs=rules(token_binary_kl=(None, 2.0))), f"{VERL_PR6800}; {KPOP}", _RARE_PASSES
     ),
     "verl_dppo_tv": Preset(
         "verl",
-        _config(bypass_mode=True, loss_type="dppo_tv"),
+        CorrectionConfig(bypass_mode=True, loss_type="dppo_tv"),
         f"{VERL_DPPO}=dppo_tv, 0.15 in its example; that compares with π_old, the paper with π_rollout; {DPPO}",
         _RARE_PASSES,
-        _clip(0.15),
+        clip_of(0.15),
     ),
     "verl_dppo_kl": Preset(
         "verl",
-        _config(bypass_mode=True, loss_type="dppo_kl"),
+        CorrectionConfig(bypass_mode=True, loss_type="dppo_kl"),
         f"{VERL_DPPO}=dppo_kl, 0.05 in its example; that compares with π_old, the paper with π_rollout; {DPPO}",
         _RARE_PASSES,
-        _clip(0.05),
+        clip_of(0.05),
     ),
 }
 
 _SKYRL = {
-    "skyrl_token_tis": Preset("SkyRL", _tis(), f"{SKYRL}, tis_ratio_type token; {TIS}", _BIAS),
-    "skyrl_seq_tis": Preset("SkyRL", _tis("sequence", 5.0), f"{SKYRL}, tis_ratio_type sequence; {TIS}", _LONG),
+    "skyrl_token_tis": Preset("SkyRL", truncated(), f"{SKYRL}, tis_ratio_type token; {TIS}", _BIAS),
+    "skyrl_seq_tis": Preset("SkyRL", truncated("sequence", 5.0), f"{SKYRL}, tis_ratio_type sequence; {TIS}", _LONG),
     "skyrl_product_mask": Preset(
-        "SkyRL", _config(rollout_rs=_PRODUCT), f"{SKYRL}, sequence_mask_metric product; {MIS}", _LONG_MASK
+        "SkyRL", CorrectionConfig(rollout_rs=_PRODUCT), f"{SKYRL}, sequence_mask_metric product; {MIS}", _LONG_MASK
     ),
     "skyrl_geo_mask": Preset(
         "SkyRL",
-        _config(rollout_rs=_rules(seq_mean_k1=(0.99, 1.01))),
+        CorrectionConfig(rollout_rs=rules(seq_mean_k1=(0.99, 1.01))),
         f"{SKYRL}, sequence_mask_metric geometric; {MIS}",
         _MEAN,
     ),
     "skyrl_outlier": Preset(
         "SkyRL",
-        _config(rollout_rs=_rules(seq_min_k1=(1e-4, math.inf), seq_max_k1=(None, 100.0))),
+        CorrectionConfig(rollout_rs=rules(seq_min_k1=(1e-4, math.inf), seq_max_k1=(None, 100.0))),
         f"{SKYRL}, outlier_token_is_threshold_low and _high with the numbers of its documentation; off by default",
         _VETO_ONLY,
     ),
@@ -170,25 +126,25 @@ _SKYRL = {
 
 _OPENRLHF = {
     "openrlhf_tis": Preset(
-        "OpenRLHF", _tis(upper=5.0, rollout_is_threshold_lower=0.5), f"{OPENRLHF} tis, both sides; {TIS}", _BIAS
+        "OpenRLHF", truncated(upper=5.0, rollout_is_threshold_lower=0.5), f"{OPENRLHF} tis, both sides; {TIS}", _BIAS
     ),
-    "openrlhf_icepop": Preset("OpenRLHF", _masked(0.5, 5.0), f"{OPENRLHF} icepop; {ICEPOP}", _DROP),
+    "openrlhf_icepop": Preset("OpenRLHF", masked(0.5, 5.0), f"{OPENRLHF} icepop; {ICEPOP}", _DROP),
     "openrlhf_seq_mask_tis": Preset(
         "OpenRLHF",
-        _raw(rollout_rs=_rules(seq_mean_k1=(0.999, 1.002))),
+        unbounded(rollout_rs=rules(seq_mean_k1=(0.999, 1.002))),
         f"{OPENRLHF} seq-mask-tis, with the bounds meant for it, 0.999 1.002; the shared default is 0.5 5.0",
         _TIGHT_RAW,
     ),
 }
 
 _AREAL = {
-    "areal_token_clamp": Preset("AReaL", _tis(upper=5.0), f"{AREAL}: level token, action clamp; {TIS}", _BIAS),
+    "areal_token_clamp": Preset("AReaL", truncated(upper=5.0), f"{AREAL}: level token, action clamp; {TIS}", _BIAS),
     "areal_token_mask": Preset(
-        "AReaL", _raw(rollout_rs=_rules(token_k1=(0.5, 5.0))), f"{AREAL}: level token, action mask; {ICEPOP}", _DROP
+        "AReaL", unbounded(rollout_rs=rules(token_k1=(0.5, 5.0))), f"{AREAL}: level token, action mask; {ICEPOP}", _DROP
     ),
     "areal_sequence_mask": Preset(
         "AReaL",
-        _raw("geometric", rollout_rs=_rules(seq_sum_k1=(None, 5.0))),
+        unbounded("geometric", rollout_rs=rules(seq_sum_k1=(None, 5.0))),
         f"{AREAL}: level sequence, agg sum, which tests the product and weighs with the geometric mean",
         _LONG_OPEN,
     ),
@@ -197,14 +153,14 @@ _AREAL = {
 _TRL_MODE = f"{TRL}, vllm_importance_sampling_mode"
 _TRL = {
     "trl_sequence_mask": Preset(
-        "TRL", _masked(None, 3.0, "sequence"), f"{_TRL_MODE} sequence_mask, its default; {MIS}", _LONG_CAP
+        "TRL", masked(None, 3.0, "sequence"), f"{_TRL_MODE} sequence_mask, its default; {MIS}", _LONG_CAP
     ),
-    "trl_sequence_truncate": Preset("TRL", _tis("sequence", 3.0), f"{_TRL_MODE} sequence_truncate; {TIS}", _LONG),
-    "trl_token_truncate": Preset("TRL", _tis(upper=3.0), f"{_TRL_MODE} token_truncate; {TIS}", _BIAS),
-    "trl_token_mask": Preset("TRL", _masked(None, 3.0), f"{_TRL_MODE} token_mask; {MIS}", _DROP),
+    "trl_sequence_truncate": Preset("TRL", truncated("sequence", 3.0), f"{_TRL_MODE} sequence_truncate; {TIS}", _LONG),
+    "trl_token_truncate": Preset("TRL", truncated(upper=3.0), f"{_TRL_MODE} token_truncate; {TIS}", _BIAS),
+    "trl_token_mask": Preset("TRL", masked(None, 3.0), f"{_TRL_MODE} token_mask; {MIS}", _DROP),
     "trl_opsm": Preset(
         "TRL",
-        _config(rollout_rs=_rules(seq_mean_k1_negative=(math.exp(-0.5), math.inf))),
+        CorrectionConfig(rollout_rs=rules(seq_mean_k1_negative=(math.exp(-0.5), math.inf))),
         f"{TRL}, off_policy_mask_threshold 0.5, off by default, without the weights that are on by default; TRL "
         f"compares π_θ with π_rollout; {OPSM}",
         _ONE_SIDED,
@@ -217,37 +173,37 @@ _PRIME_RL_TERM = "it adds 1e-3·(log π_θ/π_rollout)², twice k2, on masked to
 _PRIME_RL = {
     "prime_rl_dppo": Preset(
         "prime-rl",
-        _raw(rollout_rs=_rules(token_prob_diff_outward=(-0.2, 0.2)), **_PG),
+        unbounded(rollout_rs=rules(token_prob_diff_outward=(-0.2, 0.2)), **_PG),
         f"{PRIME_RL} type default; {_PRIME_RL_TERM}; {DPPO}",
         _RARE_PASSES,
         _PRIME_RL_KL,
     ),
     "prime_rl_ipo": Preset(
         "prime-rl",
-        _raw(rollout_rs=_rules(token_prob_diff=(-0.1, 0.1)), **_PG),
+        unbounded(rollout_rs=rules(token_prob_diff=(-0.1, 0.1)), **_PG),
         f"{PRIME_RL} type ipo; {_PRIME_RL_TERM}",
         _RARE_PASSES,
         _PRIME_RL_KL,
     ),
     "prime_rl_legacy_masks": Preset(
         "prime-rl",
-        _raw(rollout_rs=_rules(token_k1=(0.125, 8.0), seq_mean_k1=(0.1, 10.0), seq_max_k1=(None, 100.0)), **_PG),
+        unbounded(rollout_rs=rules(token_k1=(0.125, 8.0), seq_mean_k1=(0.1, 10.0), seq_max_k1=(None, 100.0)), **_PG),
         "prime-rl before pull request 1930 (2026-03), ratio_type token",
         _VETO,
     ),
 }
 
 _SLIME = {
-    "slime_tis": Preset("slime", _tis(), f"{SLIME}, --use-tis; {TIS}", _BIAS),
+    "slime_tis": Preset("slime", truncated(), f"{SLIME}, --use-tis; {TIS}", _BIAS),
     "slime_mis": Preset(
         "slime",
-        _tis(rollout_rs=_rules(token_k1=(0.5, 2.0), seq_min_k1=(1e-4, math.inf)), rollout_is_batch_normalize=True),
+        truncated(rollout_rs=rules(token_k1=(0.5, 2.0), seq_min_k1=(1e-4, math.inf)), rollout_is_batch_normalize=True),
         f"{SLIME}, mis.yaml with use_rs; slime normalises before it rejects; {MIS}",
         _DROP,
     ),
     "slime_opsm": Preset(
         "slime",
-        _config(bypass_mode=True, rollout_rs=_rules(seq_mean_k1_negative=(math.exp(-1e-4), math.inf))),
+        CorrectionConfig(bypass_mode=True, rollout_rs=rules(seq_mean_k1_negative=(math.exp(-1e-4), math.inf))),
         f"{SLIME}, --use-opsm --use-rollout-logprobs; {OPSM}",
         _NO_FAILURES,
     ),
@@ -255,14 +211,14 @@ _SLIME = {
 
 _NEMO_RL_TYPE = f"{NEMO_RL}, loss_fn.truncated_importance_sampling_type"
 _NEMO_RL = {
-    "nemo_rl_tis": Preset("NeMo RL", _tis(), f"{_NEMO_RL_TYPE} tis; its recipes use 2 or 5; {TIS}", _BIAS),
-    "nemo_rl_icepop": Preset("NeMo RL", _masked(0.5, 5.0), f"{_NEMO_RL_TYPE} icepop; {ICEPOP}", _DROP),
+    "nemo_rl_tis": Preset("NeMo RL", truncated(), f"{_NEMO_RL_TYPE} tis; its recipes use 2 or 5; {TIS}", _BIAS),
+    "nemo_rl_icepop": Preset("NeMo RL", masked(0.5, 5.0), f"{_NEMO_RL_TYPE} icepop; {ICEPOP}", _DROP),
     "nemo_rl_seq_mask_tis": Preset(
-        "NeMo RL", _raw(rollout_rs=_rules(seq_mean_k1=(0.999, 1.002))), f"{_NEMO_RL_TYPE} seq-mask-tis", _TIGHT_RAW
+        "NeMo RL", unbounded(rollout_rs=rules(seq_mean_k1=(0.999, 1.002))), f"{_NEMO_RL_TYPE} seq-mask-tis", _TIGHT_RAW
     ),
     "nemo_rl_seq_logprob_error": Preset(
         "NeMo RL",
-        _config(rollout_rs=_rules(seq_mean_mult_error=(None, 2.0))),
+        CorrectionConfig(rollout_rs=rules(seq_mean_mult_error=(None, 2.0))),
         f"{NEMO_RL}, grpo.seq_logprob_error_threshold; its recipes use 1.5 or 2",
         _RARE_LONG,
     ),
@@ -270,41 +226,41 @@ _NEMO_RL = {
 
 _ROLL_FILTER = f"{ROLL}.filters, agg_type token; averaged over the kept tokens of each sequence"
 _ROLL = {
-    "roll_token_weight": Preset("ROLL", _tis(upper=1.2), f"{ROLL}.is_weight, weight_type token; {TIS}", _BIAS),
+    "roll_token_weight": Preset("ROLL", truncated(upper=1.2), f"{ROLL}.is_weight, weight_type token; {TIS}", _BIAS),
     "roll_ratio_filter": Preset(
-        "ROLL", _config(rollout_rs=_rules(token_k1=(0.8, 1.2)), denominator="kept"), _ROLL_FILTER, _DROP
+        "ROLL", CorrectionConfig(rollout_rs=rules(token_k1=(0.8, 1.2)), denominator="kept"), _ROLL_FILTER, _DROP
     ),
     "roll_diff_filter": Preset(
         "ROLL",
-        _config(rollout_rs=_rules(token_prob_diff=(-0.2, 0.2)), denominator="kept"),
+        CorrectionConfig(rollout_rs=rules(token_prob_diff=(-0.2, 0.2)), denominator="kept"),
         f"{_ROLL_FILTER}; diff_enabled without ratio_enabled",
         _RARE_PASSES,
     ),
 }
 
 _OTHERS = {
-    "open_instruct_tis": Preset("open-instruct", _tis(), f"{OPEN_INSTRUCT}, --use_rho_correction; {TIS}", _BIAS),
+    "open_instruct_tis": Preset("open-instruct", truncated(), f"{OPEN_INSTRUCT}, --use_rho_correction; {TIS}", _BIAS),
     "open_instruct_vaco": Preset(
         "open-instruct",
-        _tis(rollout_rs=_rules(seq_mean_tv_outward=(None, 2.0))),
+        truncated(rollout_rs=rules(seq_mean_tv_outward=(None, 2.0))),
         f"{OPEN_INSTRUCT}, --rho_mask_tv_divergence with the bound of its tests, 2.0; off by default; {VACO}",
         _RARE,
     ),
     "ms_swift_sequence_truncate": Preset(
-        "ms-swift", _tis("geometric"), f"{MS_SWIFT} sequence_truncate, of the geometric mean", _MEAN_WEIGHT
+        "ms-swift", truncated("geometric"), f"{MS_SWIFT} sequence_truncate, of the geometric mean", _MEAN_WEIGHT
     ),
     "ms_swift_sequence_mask": Preset(
         "ms-swift",
-        _raw(rollout_rs=_rules(seq_mean_k1=(None, 2.0))),
+        unbounded(rollout_rs=rules(seq_mean_k1=(None, 2.0))),
         f"{MS_SWIFT} sequence_mask, of the geometric mean; what is kept has token weights",
         _MEAN,
     ),
     "xtuner_token_both": Preset(
         "xtuner",
-        _tis(
+        truncated(
             upper=5.0,
             rollout_is_threshold_lower=0.5,
-            rollout_rs=_rules(token_k1=(0.5, 5.0), seq_max_k1=(None, 20.0)),
+            rollout_rs=rules(token_k1=(0.5, 5.0), seq_max_k1=(None, 20.0)),
         ),
         f"{XTUNER}, rollout_is_level token, mode both, with the thresholds of its examples",
         _VETO,
@@ -317,7 +273,13 @@ PRESETS: dict[str, Preset] = (
 
 
 def preset(name: str) -> CorrectionConfig:
-    """The configuration of that name. Raises `UsageError` with the nearest name."""
+    """The configuration of that name. Raises `UsageError` with the nearest name.
+
+    >>> preset("decoupled_token_is").rollout_is_threshold
+    2.0
+    >>> PRESETS["decoupled_token_is"].hurts
+    'large mismatch: ratios beyond the cap are all treated alike, which biases the gradient'
+    """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name].config

@@ -20,27 +20,46 @@ def log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) ->
     """d = log π_old − log π_rollout on the mask, 0 elsewhere; at least float32.
 
     bf16 and fp16 inputs are raised to float32 first: thresholds such as 1.001 do not exist in bf16.
+
+    >>> log_ratio(torch.tensor([-1.0, -1.0]), torch.tensor([-2.0, -9.0]), torch.tensor([True, False])).tolist()
+    [1.0, 0.0]
     """
     return torch.where(mask, at_least_float32(old_log_probs) - at_least_float32(rollout_log_probs), 0)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """bf16 and fp16 raised to float32, the others as they are."""
+    """bf16 and fp16 raised to float32, the others as they are.
+
+    >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.zeros(1).double()).dtype
+    (torch.float32, torch.float64)
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def ratio(d: Tensor) -> Tensor:
-    """r = eᵈ with d clamped to ±20."""
+    """r = eᵈ with d clamped to ±20.
+
+    >>> ratio(torch.tensor([0.0, 99.0])).tolist() == [1.0, torch.tensor(20.0).exp().item()]
+    True
+    """
     return d.clamp(-SAFETY_BOUND, SAFETY_BOUND).exp()
 
 
 def k1(d: Tensor) -> Tensor:
-    """−d: unbiased, and may be negative."""
+    """−d: unbiased, and may be negative.
+
+    >>> k1(torch.tensor(2.0)).item()
+    -2.0
+    """
     return -d
 
 
 def k2(d: Tensor) -> Tensor:
-    """d²/2."""
+    """d²/2.
+
+    >>> k2(torch.tensor(2.0)).item()
+    2.0
+    """
     return d.square() / 2
 
 
@@ -48,6 +67,9 @@ def k3(d: Tensor) -> Tensor:
     """eᵈ − 1 − d ≥ 0, d clamped to ±20.
 
     The subtraction loses digits near 0, so below |d| = 1/4 it is the power series Σ dʲ/j!, j = 2 … 11.
+
+    >>> round(k3(torch.tensor(1.0)).item(), 4)  # e − 2
+    0.7183
     """
     c = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)
     series = torch.zeros_like(c)
@@ -57,10 +79,19 @@ def k3(d: Tensor) -> Tensor:
 
 
 def excess(d: Tensor) -> Tensor:
-    """r − 1 = k3 + d, which keeps the digits of a small d; d clamped to ±20."""
+    """r − 1 = k3 + d, which keeps the digits of a small d; d clamped to ±20.
+
+    >>> round(excess(torch.tensor(1.0)).item(), 4)  # e − 1
+    1.7183
+    """
     return k3(d) + d.clamp(-SAFETY_BOUND, SAFETY_BOUND)
 
 
 def over_sequence(x: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
-    """(B, T) → (B,): sum, mean, max or min over the masked tokens of each row; an empty row gives 0."""
+    """(B, T) → (B,): sum, mean, max or min over the masked tokens of each row; an empty row gives 0.
+
+    >>> x, mask = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[True, True, False]])
+    >>> [over_sequence(x, mask, how).item() for how in ("sum", "mean", "max", "min")]
+    [4.0, 2.0, 3.0, 1.0]
+    """
     return {"sum": masked_sum, "mean": masked_mean, "max": masked_max, "min": masked_min}[reduce](x, mask, -1)

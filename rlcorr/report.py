@@ -56,7 +56,7 @@ def means(measured: Measured) -> dict[str, float]:
 
 
 def _read(table: Mapping[str, Metric], moments: Mapping[Name, Numbers], prefix: str) -> dict[str, float]:
-    by_name: dict[str, Numbers] = dict(moments)
+    by_name = {str(name): numbers for name, numbers in moments.items()}
     return {
         prefix + key: metric.read(*(by_name[name] for name in (metric.of, *metric.also)))
         for key, metric in table.items()

@@ -10,18 +10,11 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import (
-    bound_weights,
-    inside,
-    log_bounds,
-    log_weights,
-    old_log_probs,
-    passes,
-    rule_statistic,
-)
+from rlcorr.correction import bound_weights, log_weights, old_log_probs
 from rlcorr.masked import moments, shares, tally
 from rlcorr.quantities import Quantity, RuleQuantity
 from rlcorr.ratios import excess, k3, ratio
+from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, Moments, TokenBatch
 
@@ -38,7 +31,14 @@ class SequenceMoments:
 
 
 def joined(parts: list[SequenceMoments]) -> SequenceMoments:
-    """The moments of several groups of rows as those of one."""
+    """The moments of several groups of rows as those of one.
+
+    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 3, 5), torch.ones(3, 5))
+    >>> d = torch.zeros(3, 5)
+    >>> parts = [SequenceMoments(pair_moments(batch.rows(r), d[r]), {}) for r in (slice(0, 1), slice(1, 3))]
+    >>> joined(parts).of_batch["d"].count.tolist()
+    [5.0, 5.0, 5.0]
+    """
     first = parts[0]
     return SequenceMoments(
         {name: _concatenated([part.of_batch[name] for part in parts]) for name in first.of_batch},
@@ -55,7 +55,13 @@ def _concatenated(parts: list[Moments]) -> Moments:
 
 
 def pair_moments(batch: TokenBatch, d: Tensor) -> Named:
-    """The part of the pass over (B, T) that looks at the log-probs alone; d is their log-ratio."""
+    """The part of the pass over (B, T) that looks at the log-probs alone; d is their log-ratio.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
+    >>> d = torch.tensor([[0.0, 2.0]])
+    >>> pair_moments(batch, d)["abs_d"].high.tolist()
+    [2.0]
+    """
     mask = batch.response_mask
     return {
         "training_log_prob": moments(old_log_probs(batch).to(d.dtype), mask, squares=False, extremes=False),
@@ -70,7 +76,13 @@ def pair_moments(batch: TokenBatch, d: Tensor) -> Named:
 
 def correction_moments(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> SequenceMoments:
     """The part that looks at weights and rejections; `result` before or after normalisation. Comparisons with bounds
-    happen here, in the dtype in which the correction made them."""
+    happen here, in the dtype in which the correction made them.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
+    >>> config = CorrectionConfig(rollout_is="token")  # weights of 1, and of e² cut to 2
+    >>> correction_moments(batch, correct(batch, config), config).of_batch["weight"].total.tolist()
+    [3.0]
+    """
     mask, keep, d = batch.response_mask, result.keep_mask, result.log_ratio
     weights = result.weights if result.norm_factor is None else result.weights * result.norm_factor
     of_batch: Named = {}
@@ -108,8 +120,10 @@ def _of_rule(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> NamedOfRule:
         "high": shares(statistic > high, real),
     }
     if rule.level == "sequence" and rule.applies_to == "all":
-        return of_rule | {"outside": shares(~inside(rule, statistic), real)}
-    return of_rule | {"rejected": shares(~passes(rule, statistic, batch, d), mask)}
+        of_rule["outside"] = shares(~inside(rule, statistic), real)
+    else:
+        of_rule["rejected"] = shares(~passes(rule, statistic, batch, d), mask)
+    return of_rule
 
 
 def _has_tokens(mask: Tensor) -> Tensor:
@@ -118,5 +132,11 @@ def _has_tokens(mask: Tensor) -> Tensor:
 
 
 def whole_sequences(config: CorrectionConfig) -> bool:
-    """Whether rows are kept or rejected as a whole, so that their tokens need not be looked at."""
+    """Whether rows are kept or rejected as a whole, so that their tokens need not be looked at.
+
+    >>> whole_sequences(CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", upper=1.1),)))
+    True
+    >>> whole_sequences(CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=1.1),)))
+    False
+    """
     return all(rule.level == "sequence" and rule.applies_to == "all" for rule in config.rollout_rs)

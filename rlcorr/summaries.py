@@ -55,7 +55,7 @@ def std(m: Numbers) -> float:
 def sample_std(m: Numbers) -> float:
     """Standard deviation with n − 1 in the denominator; 0 for one value.
 
-    >>> sample_std(Numbers.of(1, 2, 3)), sample_std(Numbers.of(7))
+    >>> round(sample_std(Numbers.of(1, 2, 3)), 9), sample_std(Numbers.of(7))
     (1.0, 0.0)
     """
     return std(m) * math.sqrt(m.count / (m.count - 1)) if m.count > 1 else 0.0

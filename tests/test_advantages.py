@@ -107,18 +107,18 @@ def test_whitening_what_does_not_vary_gives_zeros(mask: list[list[int]]) -> None
 
 def groups_by_loop(rewards: list[float], groups: list[int], counted: list[bool], estimator: str) -> list[float]:
     """From the definitions, row by row: verl's GRPO (r − mean)/(std + 1e-6) with n − 1, Dr. GRPO, and RLOO."""
-    found = []
+    advantages = []
     for row, (reward, group) in enumerate(zip(rewards, groups, strict=True)):
         of_group = [i for i, g in enumerate(groups) if g == group and counted[i]]
         mine, others = ([rewards[i] for i in rows] for rows in (of_group, [i for i in of_group if i != row]))
         if not counted[row] or not others:
-            found.append(0.0)
+            advantages.append(0.0)
         elif estimator == "rloo":
-            found.append(reward - oracle.mean(others))
+            advantages.append(reward - oracle.mean(others))
         else:
             std = oracle.sample_std(mine) + 1e-6 if estimator == "grpo" else 1.0
-            found.append((reward - oracle.mean(mine)) / std)
-    return found
+            advantages.append((reward - oracle.mean(mine)) / std)
+    return advantages
 
 
 def of_groups(

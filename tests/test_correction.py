@@ -12,10 +12,11 @@ from reference import VERL, batch, config, tensor
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
-from rlcorr.correction import binary_kl, blocks, signed_kl
+from rlcorr.correction import blocks
 from rlcorr.errors import UsageError
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import aggregate
+from rlcorr.rejection import binary_kl, signed_kl
 from rlcorr.rules import RULE_NAMES
 
 # Two kinds of bounds per divergence: a tight one that rejects often, and one that only extremes pass.

@@ -222,17 +222,17 @@ def test_a_rejected_token_is_as_good_as_padding(loss_type: LossType, mode: Aggre
     rule = RejectionRule.named("token_k1", lower=0.01, upper=99.0)
     correction = settings(loss_type, rollout_rs=(rule,), rollout_is="token", denominator="kept")
     config = LossConfig(loss_agg_mode=mode, clip_ratio_low=0.05, clip_ratio_high=0.05, kl_cov_ratio=0.2, **EVERYTHING)
-    found = []
-    for each in (batch, batch.replace(response_mask=batch.response_mask & ~gone)):
+    outcomes = []
+    for variant in (batch, batch.replace(response_mask=batch.response_mask & ~gone)):
         theta.grad = None
-        draw, result = torch.Generator().manual_seed(7), correct(each, correction)
+        draw, result = torch.Generator().manual_seed(7), correct(variant, correction)
         assert torch.equal(result.keep_mask, batch.response_mask & ~gone)
-        value, measured = policy_loss(theta, each, result, correction, config, generator=draw)
+        value, measured = policy_loss(theta, variant, result, correction, config, generator=draw)
         value.backward()
         assert theta.grad is not None
         rows = dict(zip(measured.names, measured.table.tolist(), strict=True))
-        found.append((value.item(), theta.grad.tolist(), {key: rows[key] for key in rows if key != "lr_factor"}))
-    assert found[0] == found[1]
+        outcomes.append((value.item(), theta.grad.tolist(), {key: rows[key] for key in rows if key != "lr_factor"}))
+    assert outcomes[0] == outcomes[1]
 
 
 # One sequence of two tokens; probabilities of the sampled tokens under the three policies, advantage 1.
@@ -373,7 +373,8 @@ def test_kl_terms_are_added_with_their_coefficients() -> None:
 
 def read(theta: Tensor, batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig) -> dict[str, float]:
     _, measured = policy_loss(theta, batch, correct(batch, correction), correction, loss)
-    return {name: float(row[1] / row[0]) for name, row in zip(measured.names, measured.table, strict=True) if row[0]}
+    rows = zip(measured.names, measured.table, strict=True)
+    return {str(name): float(row[1] / row[0]) for name, row in rows if row[0]}
 
 
 def test_metrics_of_the_update() -> None:
@@ -447,11 +448,11 @@ def test_the_learning_rate_factor_of_rejection(mode: Aggregation) -> None:
     batch = TokenBatch(mask, rollout, old, advantages=torch.ones(2, 4))
     rule = RejectionRule.named("token_k1", lower=0.5, upper=2.0)
     loss, rules = LossConfig(loss_agg_mode=mode), (rule,)
-    found = {d: read(old, batch, CorrectionConfig(rollout_rs=rules, denominator=d), loss) for d in DENOMINATORS}
+    measured = {d: read(old, batch, CorrectionConfig(rollout_rs=rules, denominator=d), loss) for d in DENOMINATORS}
     per_row = mode == "seq-mean-token-mean"
-    assert found["fixed"]["lr_factor"] == pytest.approx((0.5 + 1) / 2 if per_row else 5 / 6)
+    assert measured["fixed"]["lr_factor"] == pytest.approx((0.5 + 1) / 2 if per_row else 5 / 6)
     # Counting what is kept leaves a mean a mean; a sum over tokens still loses one.
-    assert found["kept"]["lr_factor"] == pytest.approx(1 if mode in ("token-mean", "seq-mean-token-mean") else 5 / 6)
+    assert measured["kept"]["lr_factor"] == pytest.approx(1 if mode in ("token-mean", "seq-mean-token-mean") else 5 / 6)
 
 
 @oracle.examples(40)

@@ -258,8 +258,8 @@ def test_the_pieces_are_what_the_whole_is_made_of() -> None:
     theta, given, weights = verl_inputs("holes_mask")
     keep = given.response_mask
     old, advantages = neutral(given.rollout_log_probs, keep), neutral(given.tensors()["advantages"], keep)
-    each = token_losses(CorrectionConfig(), LossConfig(), torch.where(keep, theta, 0), old, advantages, keep)
+    per_token = token_losses(CorrectionConfig(), LossConfig(), torch.where(keep, theta, 0), old, advantages, keep)
     squares = (theta - given.rollout_log_probs).square()
     torch.testing.assert_close(2 * kl_penalty(theta, given.rollout_log_probs, "k2"), squares)
     value, _ = policy_loss(theta, given, decided(given, weights), CorrectionConfig(), LossConfig())
-    torch.testing.assert_close(value, aggregate(each * neutral(weights, keep), keep, keep))
+    torch.testing.assert_close(value, aggregate(per_token * neutral(weights, keep), keep, keep))

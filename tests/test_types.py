@@ -108,10 +108,10 @@ def pooled(*rows: list[float]) -> Moments:
 
 def test_rows_pool_to_the_batch() -> None:
     """{1, 2} and {−4, 0}: count 4, sum −1, squares 1 + 4 + 16 = 21, from −4 to 2."""
-    found = pooled([1.0, 2.0], [-4.0, 0.0])
-    assert [float(x) for x in (found.count, found.total, found.squares)] == [4, -1, 21]
-    assert [float(x) for x in (found.low, found.high)] == [-4, 2]
-    assert found.total.dtype == torch.float64
+    both = pooled([1.0, 2.0], [-4.0, 0.0])
+    assert [float(x) for x in (both.count, both.total, both.squares)] == [4, -1, 21]
+    assert [float(x) for x in (both.low, both.high)] == [-4, 2]
+    assert both.total.dtype == torch.float64
 
 
 def test_measured_batches_merge() -> None:

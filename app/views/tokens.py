@@ -14,7 +14,7 @@ from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_row
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction
 from rlcorr.figures.tokens import shades
-from rlcorr.presets import Preset
+from rlcorr.preset_parts import Preset
 from rlcorr.ratios import ratio
 from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind

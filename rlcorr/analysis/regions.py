@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import between, inside, log_bounds, rule_statistic
+from rlcorr.correction import between
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.ratios import log_ratio
+from rlcorr.rejection import inside, log_bounds, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, WeightLevel, WeightMode
-from rlcorr.correction import blocks, log_bounds, log_weights, passes, require, rule_statistic
+from rlcorr.correction import blocks, log_weights, require
 from rlcorr.errors import UsageError
 from rlcorr.masked import moments
 from rlcorr.ratios import excess, k3, log_ratio, ratio
+from rlcorr.rejection import log_bounds, passes, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import log_weights, old_log_probs, require, rule_statistic
+from rlcorr.correction import log_weights, old_log_probs, require
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
+from rlcorr.rejection import rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 

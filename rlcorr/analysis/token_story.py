@@ -8,23 +8,12 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import (
-    PROBABILITY_FLOOR,
-    SIGNED_KL_FLOOR,
-    bound_weights,
-    coins,
-    inside,
-    log_bounds,
-    log_weights,
-    old_log_probs,
-    passes,
-    require,
-    rule_statistic,
-)
+from rlcorr.correction import bound_weights, log_weights, old_log_probs, require
 from rlcorr.errors import UsageError, unknown
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
 from rlcorr.ratios import over_sequence, ratio
+from rlcorr.rejection import PROBABILITY_FLOOR, SIGNED_KL_FLOOR, coins, inside, log_bounds, passes, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import inside, log_weights, rule_statistic
+from rlcorr.correction import log_weights
 from rlcorr.figures.axes import decades, ratio_axis, span_of, token_axis
 from rlcorr.figures.canvas import (
     COOL,
@@ -26,6 +26,7 @@ from rlcorr.figures.cells import (
     picked,
     token_map,
 )
+from rlcorr.rejection import inside, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 

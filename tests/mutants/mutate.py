@@ -55,6 +55,7 @@ TESTS = {
     "objective": ["objective_golden", "objective"],
     "presets": ["presets"],
     "ratios": ["ratios"],
+    "rejection": ["correction_golden", "correction"],
     "report": ["report", "diagnostics"],
     "rules": ["config"],
     "sequence_moments": ["diagnostics"],

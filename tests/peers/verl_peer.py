@@ -42,14 +42,14 @@ def load() -> Verl:
     sys.modules["ray"] = ray
     os.environ["VERL_USE_EXTERNAL_PLUGINS"] = "none"  # plugins of the user's own verl have no place here
     sys.path.append(str(PEERS))  # last: it must add packages and replace none
-    found = Verl(
+    modules = Verl(
         importlib.import_module("verl.trainer.ppo.rollout_corr_helper"),
         importlib.import_module("verl.trainer.ppo.core_algos"),
         importlib.import_module("verl.trainer.config.algorithm"),
         importlib.import_module("verl.workers.config"),
     )
     del sys.modules["ray"]  # whoever asks for ray from here on must not take the stand-in for it
-    return found
+    return modules
 
 
 def verl_correction(

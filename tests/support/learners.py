@@ -11,7 +11,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
-from rlcorr.presets import PRESETS, Preset
+from rlcorr.preset_parts import Preset
+from rlcorr.presets import PRESETS
 from rlcorr.train.config.learning import AdvantageConfig, Critic, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
@@ -62,14 +63,14 @@ def scored_batch(policy: Policy) -> TokenBatch:
     NaN on the padding of what must not be read there."""
     batch = sampled_batch()
     chance = torch.Generator().manual_seed(2)
-    own = policy(batch, 1.0).log_probs
+    log_p = policy(batch, 1.0).log_probs
 
     def near(x: Tensor) -> Tensor:
         return x + 0.3 * torch.randn(x.shape, generator=chance)
 
-    old = near(own)
-    read = {"old_log_probs": old, "rollout_log_probs": near(old), "ref_log_probs": near(own)}
-    read["advantages"] = near(torch.tensor([1.0, -1.0, 0.5, -2.0, -0.5, 2.0])[:, None].expand_as(own))
+    old = near(log_p)
+    read = {"old_log_probs": old, "rollout_log_probs": near(old), "ref_log_probs": near(log_p)}
+    read["advantages"] = near(torch.tensor([1.0, -1.0, 0.5, -2.0, -0.5, 2.0])[:, None].expand_as(log_p))
     mask = batch.response_mask
     values = torch.randn(2, *mask.shape, generator=chance)
     return batch.replace(
@@ -116,13 +117,13 @@ def gradient(module: nn.Module) -> Tensor:
 
 def rows_alone(policy: Policy, batch: TokenBatch, temperature: float = 1.0) -> list[tuple[Tensor, Tensor]]:
     """For each row by itself, without padding: log π_θ of its tokens and the entropy before each, with a graph."""
-    found = []
+    scores = []
     prompts = tokens_of(batch.prompt_ids, batch.prompt_mask)
     for prompt, response in zip(prompts, tokens_of(batch.response_ids, batch.response_mask), strict=True):
         logits = policy.lm(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1] / temperature
         log_p = logits.log_softmax(-1)
-        found.append((log_p[range(len(response)), response], -(log_p.exp() * log_p).sum(-1)))
-    return found
+        scores.append((log_p[range(len(response)), response], -(log_p.exp() * log_p).sum(-1)))
+    return scores
 
 
 def tokens_of(x: Tensor | None, mask: Tensor | None) -> list[list[Any]]:

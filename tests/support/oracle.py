@@ -227,11 +227,11 @@ def correct(given: Pairs, config: CorrectionConfig) -> Expected:
 
 def statistics(rule: RejectionRule, given: Pairs) -> Rows:
     """What the rule compares, per token; a sequence rule has one number for its whole row, over its real tokens."""
-    found = []
+    rows = []
     for old, rollout, mask in zip(given.old, given.rollout, given.mask, strict=True):
         row = [divergence(rule.divergence, o, r) if m else 0.0 for o, r, m in zip(old, rollout, mask, strict=True)]
-        found.append(row if rule.reduce is None else [reduce(real(row, mask), rule.reduce)] * len(row))
-    return found
+        rows.append(row if rule.reduce is None else [reduce(real(row, mask), rule.reduce)] * len(row))
+    return rows
 
 
 def log_bounds(rule: RejectionRule) -> tuple[float, float]:
@@ -316,7 +316,7 @@ def metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
     rejected = [real([float(by > 0) for by in expected.rejected_by[b]], given.mask[b]) for b in rows]
     rejected_flat = [x for row in rejected for x in row]
     gaps = [-mean(row) for row in d]
-    found = {
+    report = {
         "tokens": float(len(flat)),
         "sequences": float(len(rows)),
         "kept_fraction": 1 - mean(rejected_flat) if flat else 0.0,
@@ -352,19 +352,19 @@ def metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
     w = [real(row, given.mask[b]) for b, row in enumerate(correct(given, before).weights) if any(given.mask[b])]
     kept = [x for b in rows for x in real(expected.weights[b], expected.keep[b])]
     squares = sum(x * x for x in kept)
-    found["trained_is_mean"] = mean(kept)
-    found["trained_eff_sample_size"] = sum(kept) ** 2 / (len(flat) * squares) if squares else 0.0
+    report["trained_is_mean"] = mean(kept)
+    report["trained_eff_sample_size"] = sum(kept) ** 2 / (len(flat) * squares) if squares else 0.0
     if config.rollout_is is not None:
-        found |= _weight_metrics(w, d, config)
+        report |= _weight_metrics(w, d, config)
     if config.rollout_is is not None and config.rollout_is_batch_normalize:
         keep = [real(expected.keep[b], given.mask[b]) for b in rows]
         factor = kept_mean(w, keep, config.rollout_is)
-        found["rollout_is_batch_norm_factor"] = factor if factor > 1e-8 else 1.0
+        report["rollout_is_batch_norm_factor"] = factor if factor > 1e-8 else 1.0
     vetoes = [rule for rule in config.rollout_rs if rule.name in ("seq_min_k1", "seq_max_k1")]
     if vetoes:
         hit = [any(not passes(rule, reduce(row, rule.reduce or "")) for rule in vetoes) for row in d]
-        found["rollout_rs_veto_seq_masked_fraction"] = mean([float(x) for x in hit])
-    return found | _rule_metrics(given, config)
+        report["rollout_rs_veto_seq_masked_fraction"] = mean([float(x) for x in hit])
+    return report | _rule_metrics(given, config)
 
 
 def _weight_metrics(weights: Rows, d: Rows, config: CorrectionConfig) -> dict[str, float]:
@@ -413,7 +413,7 @@ def sample_std(xs: list[float]) -> float:
 
 def _rule_metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
     """Of each rule as if it were alone; its statistic is in log r for k1."""
-    found = {}
+    report = {}
     for rule in config.rollout_rs:
         low, high = log_bounds(rule)
         rows = [b for b, mask in enumerate(given.mask) if any(mask)]
@@ -424,7 +424,7 @@ def _rule_metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
         ]
         flat, per_row = [x for row in s for x in row], [mean(row) for row in s]
         decided = flat if rule.level == "token" else [row[0] for row in s]
-        each = {
+        numbers = {
             "mean": mean(flat),
             "max": largest(flat),
             "min": smallest(flat) if flat else 0.0,
@@ -441,8 +441,8 @@ def _rule_metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
             "masked_fraction": mean([x for row in lost for x in row]),
             "seq_masked_fraction": mean([float(any(row)) for row in lost]),
         }
-        found |= {f"rollout_rs_{rule.name}_{key}": value for key, value in each.items()}
-    return found
+        report |= {f"rollout_rs_{rule.name}_{key}": value for key, value in numbers.items()}
+    return report
 
 
 # --- KL penalties, losses, advantages ---

@@ -15,7 +15,8 @@ from torch import Tensor
 from rlcorr.command.cli import main
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.presets import PRESETS, Preset
+from rlcorr.preset_parts import Preset
+from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 from rlcorr.rules import RejectionRule

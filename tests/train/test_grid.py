@@ -17,7 +17,8 @@ from tiny import CPU, save_tiny_model, tiny_config
 from transformers import PreTrainedModel
 
 from rlcorr.config import UNCLIPPED, CorrectionConfig, LossConfig, LossType
-from rlcorr.presets import PRESETS, Preset
+from rlcorr.preset_parts import Preset
+from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.rules import RejectionRule
 from rlcorr.train import session

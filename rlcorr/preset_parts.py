@@ -1,0 +1,69 @@
+"""What presets are made of: a configuration with its provenance, and short ways to write the common configurations."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlcorr.config import CorrectionConfig, LossConfig, WeightLevel
+from rlcorr.rules import RejectionRule
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A configuration with its provenance and the situation in which it hurts."""
+
+    system: str
+    config: CorrectionConfig
+    source: str
+    """Version or commit, keys, paper; and in what the system differs from the configuration."""
+    hurts: str
+    """In which situation, and what happens then."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    """The loss's numbers, where the method has its own."""
+
+
+def truncated(level: WeightLevel = "token", upper: float = 2.0, **changes: Any) -> CorrectionConfig:
+    """Weights truncated above.
+
+    >>> config = truncated(upper=5.0)
+    >>> config.rollout_is, config.rollout_is_threshold, config.rollout_is_mode
+    ('token', 5.0, 'truncate')
+    """
+    return CorrectionConfig(rollout_is=level, rollout_is_threshold=upper, **changes)
+
+
+def unbounded(level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
+    """Weights without a bound.
+
+    >>> unbounded("sequence").rollout_is_threshold
+    inf
+    """
+    return truncated(level, math.inf, **changes)
+
+
+def masked(lower: float | None, upper: float, level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
+    """Weights that are zero outside the bounds.
+
+    >>> config = masked(0.5, 5.0)
+    >>> config.rollout_is_threshold_lower, config.rollout_is_threshold, config.rollout_is_mode
+    (0.5, 5.0, 'mask')
+    """
+    return truncated(level, upper, rollout_is_threshold_lower=lower, rollout_is_mode="mask", **changes)
+
+
+def rules(**bounds: tuple[float | None, float]) -> tuple[RejectionRule, ...]:
+    """Rules by name, with (lower, upper).
+
+    >>> [rule.explain() for rule in rules(seq_mean_k1=(0.999, 1.001))]
+    ["Rule seq_mean_k1 keeps a sequence while 0.999 ≤ geometric mean of the sequence's ratios ≤ 1.001."]
+    """
+    return tuple(RejectionRule.named(name, lower=lower, upper=upper) for name, (lower, upper) in bounds.items())
+
+
+def clip_of(half_width: float) -> LossConfig:
+    """A clip as wide below as above.
+
+    >>> clip_of(0.15).clip_ratio_low, clip_of(0.15).clip_ratio_high
+    (0.15, 0.15)
+    """
+    return LossConfig(clip_ratio_low=half_width, clip_ratio_high=half_width)
