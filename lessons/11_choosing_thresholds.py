@@ -302,8 +302,8 @@ points = usual_thresholds(update, geometric, count=30)
 sweep = gradient_sweep(update, sketch, geometric, thresholds=points)
 picture(gradients.threshold_curves(sweep, at=1.001))
 
-errors = [found.error for found in sweep.choice.reports]
-place = sweep.choice.best
+errors = [found.error for found in sweep.ranking.reports]
+place = sweep.ranking.best
 show("smallest error", errors[place].value, "between", errors[place].low, "and", errors[place].high, digits=2)
 show("at t =", sweep.best.value, "between", sweep.best.low, "and", sweep.best.high, digits=4)
 ends = over(index(update, geometric), geometric, [sweep.best.low, sweep.best.high]).kept_fraction.tolist()

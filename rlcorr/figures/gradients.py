@@ -17,7 +17,7 @@ def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure
     """Bias, noise and whole error over the threshold, with 95 % bands; the thresholds that may be the best are shaded,
     `at` draws a cursor."""
     place = partial(threshold_place, of_ratio=sweep.of_ratio)
-    reports, x = sweep.choice.reports, [place(threshold) for threshold in sweep.thresholds]
+    reports, x = sweep.ranking.reports, [place(threshold) for threshold in sweep.thresholds]
     lines = {
         "bias": (WARM, [report.relative_bias for report in reports]),
         "noise": (COOL, [report.noise for report in reports]),

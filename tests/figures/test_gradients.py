@@ -7,7 +7,7 @@ import pytest
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
-from rlcorr.gradients.report import Choice, GradientReport
+from rlcorr.gradients.report import GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
 
@@ -21,7 +21,7 @@ def report_of(**numbers: float) -> GradientReport:
 
 def sweep_of(thresholds: list[float], *, of_ratio: bool) -> GradientSweep:
     reports = [report_of(relative_bias=0.5 * i, variance=4.0, reference_length=2.0) for i in range(len(thresholds))]
-    return GradientSweep(thresholds, of_ratio, Choice(reports, 1, [0.0, 1.0, 0.0]), Interval(*thresholds[1:2] * 3))
+    return GradientSweep(thresholds, of_ratio, Ranking(reports, 1, [0.0, 1.0, 0.0]), Interval(*thresholds[1:2] * 3))
 
 
 def test_curves_over_a_ratio() -> None:

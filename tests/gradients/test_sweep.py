@@ -34,11 +34,11 @@ def test_the_best_threshold_rejects_what_is_noise() -> None:
     rule = RejectionRule.named("token_k1", lower=0.5, upper=2.0)
     thresholds = (1.5, 3.0, 6.0, 8.0, 20.0)
     found = gradient_sweep(batch, sketch, CorrectionConfig(rollout_rs=(rule,)), thresholds=thresholds)
-    errors = [each.error.value for each in found.choice.reports]
+    errors = [each.error.value for each in found.ranking.reports]
     assert errors[:3] == pytest.approx([math.sqrt(0.25 / 999) / 0.5] * 3, rel=1e-4)
     assert errors[3:] == pytest.approx([math.sqrt((0.25 + 12.5) / 999) / 0.5] * 2, rel=1e-4)
     assert (found.best.value, found.best.low, found.best.high) == (1.5, 1.5, 1.5)
-    assert sum(found.choice.support) == pytest.approx(1)
+    assert sum(found.ranking.support) == pytest.approx(1)
     assert found.of_ratio
 
 
@@ -47,7 +47,7 @@ def test_a_point_is_the_report_at_that_threshold() -> None:
     batch, sketch = broken_share()
     found = gradient_sweep(batch, sketch, preset("decoupled_token_icepop"), thresholds=(9.0, 2.0), replicates=20)
     assert found.thresholds == [2.0, 9.0]
-    for threshold, got in zip(found.thresholds, found.choice.reports, strict=True):
+    for threshold, got in zip(found.thresholds, found.ranking.reports, strict=True):
         alone = report(batch, sketch, at_threshold(preset("decoupled_token_icepop"), threshold), replicates=20)
         assert got.error.value == pytest.approx(alone.error.value, rel=1e-5)
         assert got.ess == alone.ess
@@ -63,9 +63,9 @@ def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
             gradient_sweep(batch, sketch, correction)
         return
     found = gradient_sweep(batch, sketch, correction, loss=PRESETS[name].loss, replicates=20)
-    assert len(found.choice.reports) == 60
+    assert len(found.ranking.reports) == 60
     assert found.thresholds[0] <= found.best.low <= found.best.high <= found.thresholds[-1]
-    assert all(math.isfinite(each.error.value) for each in found.choice.reports)
+    assert all(math.isfinite(each.error.value) for each in found.ranking.reports)
 
 
 # --- the toy ---
