@@ -1,9 +1,8 @@
 """Figures of gradients: error over a threshold, presets between bias and noise, KL losses, the study."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
-from rlcorr.figures.axes import threshold_axis, threshold_place
+from rlcorr.figures.axes import threshold_scale
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, vertical_line
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
@@ -16,7 +15,7 @@ UNIT = "in units of the on-policy gradient"
 def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure:
     """Bias, noise and whole error over the threshold, with 95 % bands; the thresholds that may be the best are shaded,
     `at` draws a cursor."""
-    place = partial(threshold_place, of_ratio=sweep.of_ratio)
+    place, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
     reports, x = sweep.ranking.reports, [place(threshold) for threshold in sweep.thresholds]
     lines = {
         "bias": (WARM, [report.relative_bias for report in reports]),
@@ -29,13 +28,12 @@ def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure
     chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
     shapes = [chosen, vertical_line(x=best[0], colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
     y = {"title_text": UNIT, "rangemode": "tozero"}
-    axis = threshold_axis(sweep.thresholds, of_ratio=sweep.of_ratio)
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 
 def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> Figure:
-    """The same three lines where they are known exactly."""
-    place = partial(threshold_place, of_ratio=of_ratio)
+    """The same three lines where they are exact and need no band."""
+    place, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
     x = [place(threshold) for threshold in toy.thresholds]
     lines = (("bias", toy.bias, WARM), ("noise", toy.noise, COOL), ("error", toy.error, KEPT))
     look = {"type": "scatter", "mode": "lines", "x": x}
@@ -43,7 +41,6 @@ def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> F
     best = x[min(range(len(x)), key=toy.error.__getitem__)]
     shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
     y = {"title_text": UNIT, "rangemode": "tozero"}
-    axis = threshold_axis(toy.thresholds, of_ratio=of_ratio)
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 

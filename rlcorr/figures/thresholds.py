@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlcorr.analysis.sweep import Sweep, Swept
 from rlcorr.config import RejectionRule
-from rlcorr.figures.axes import power_axis, threshold_axis, threshold_place
+from rlcorr.figures.axes import power_axis, threshold_scale
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
 
 _PURPLE = "#9a6cb4"
@@ -42,9 +42,9 @@ def mismatch_over(
 ) -> Figure:
     """Of what is kept: k3, and χ² of the weights that are left; values ≤ 0 have no place on a logarithmic axis."""
     lines = {"k3 of the kept tokens": swept.kept_k3_kl, "χ² of the weights": swept.kept_chi2}
-    found = torch.cat(list(lines.values()))
-    found = found[found.isfinite() & (found > 1e-12)]
-    y = power_axis(float(found.min()), float(found.max())) if len(found) else power_axis(1e-6, 1)
+    values = torch.cat(list(lines.values()))
+    drawn = values[values.isfinite() & (values > 1e-12)]
+    y = power_axis(float(drawn.min()), float(drawn.max())) if len(drawn) else power_axis(1e-6, 1)
     return _over(lines, dict(zip(lines, (REJECTED, _PURPLE), strict=True)), thresholds, of_ratio, at, y)
 
 
@@ -56,7 +56,8 @@ def _over(
     at: float | None,
     y: Part,
 ) -> Figure:
-    x = [threshold_place(threshold, of_ratio=of_ratio) for threshold in thresholds]
+    place, axis = threshold_scale(thresholds, of_ratio=of_ratio)
+    x = [place(threshold) for threshold in thresholds]
     traces = []
     for name, values in lines.items():
         drawn = values.numpy(force=True).astype(np.float32)
@@ -65,7 +66,6 @@ def _over(
         traces.append({"type": "scatter", "name": name, "x": np.array(x, np.float32), "y": drawn, **look})
     shapes = []
     if at is not None:
-        cursor = min(max(threshold_place(at, of_ratio=of_ratio), x[0]), x[-1])
+        cursor = min(max(place(at), x[0]), x[-1])
         shapes.append(vertical_line(x=cursor, colour=REJECTED, dash="dot", width=2))
-    axis = threshold_axis(thresholds, of_ratio=of_ratio)
     return figure(traces, height=240, x=axis, y=y, shapes=shapes, legend=True)

@@ -89,3 +89,21 @@ def test_exact_curves() -> None:
     assert [list(trace.y) for trace in figure.data] == [toy.bias, toy.noise, toy.error]
     best, _, cursor = figure.layout.shapes
     assert (best.x0, cursor.x0) == (pytest.approx(math.log(2)), pytest.approx(math.log(3)))
+
+
+def test_bounds_on_both_sides_of_one_do_not_fold() -> None:
+    """½ is as far from 1 as 2; drawn by that distance alone, the two stood at the same place."""
+    toy = ToySweep([0.5, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1], [0.1] * 4, [0.41, 0.32, 0.22, 0.14])
+    figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.7)
+    assert list(figure.data[0].x) == pytest.approx([-math.log(2), 0, math.log(2), math.log(4)])
+    cursor = figure.layout.shapes[-1]
+    assert cursor.x0 == pytest.approx(math.log(0.7))
+    labels = dict(zip(figure.layout.xaxis.ticktext, figure.layout.xaxis.tickvals, strict=True))
+    assert labels["0.5"] == pytest.approx(-math.log(2))
+    assert labels["2"] == pytest.approx(math.log(2))
+
+
+def test_a_cursor_on_the_other_side_of_one_stands_at_the_tight_end() -> None:
+    toy = ToySweep([1.5, 4.0], [0.4, 0.1], [0.1, 0.1], [0.41, 0.14])
+    figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.5)
+    assert figure.layout.shapes[-1].x0 == pytest.approx(math.log(1.5))
