@@ -31,7 +31,7 @@ def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, lo
 
 
 def study_bias(rows: Sequence[Row], presets: Sequence[str]) -> Figure | None:
-    """The relative bias of the gradient with its own 95 % interval, at the steps of the first seed that has sketches,
+    """The relative bias of the gradient with its 95 % interval, at the steps of the first seed that has sketches,
     from `SMALLEST_BIAS` upwards; None where no step has one."""
     columns = [f"relative_bias_{end}" for end in ("value", "low", "high")]
     sketched = sorted((row for row in rows if _finite(row[columns[0]])), key=lambda row: row["step"])
@@ -40,9 +40,9 @@ def study_bias(rows: Sequence[Row], presets: Sequence[str]) -> Figure | None:
     seed = min(row["seed"] for row in sketched)
     curves = {}
     for preset in presets:
-        own = [row for row in sketched if row["preset"] == preset and row["seed"] == seed]
-        values = [Interval(*(max(row[name], SMALLEST_BIAS) for name in columns)) for row in own]
-        curves[preset] = [row["step"] for row in own], values
+        of_preset = [row for row in sketched if row["preset"] == preset and row["seed"] == seed]
+        values = [Interval(*(max(row[name], SMALLEST_BIAS) for name in columns)) for row in of_preset]
+        curves[preset] = [row["step"] for row in of_preset], values
     return _figure(curves, preset_colours(rows), log=True)
 
 
