@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
+from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import needed
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
@@ -47,7 +47,7 @@ def gradient_sweep(
     ranking = compare(batch, sketch, moved, loss, replicates=replicates, seed=seed)
     reached = torch.tensor(ranking.support).cumsum(0)
     ends = sorted(points[min(int((reached < level).sum()), len(points) - 1)] for level in LEVEL)
-    of_ratio = is_ratio(correction, swept(correction, rule))
+    of_ratio = is_ratio(correction, moved_rule(correction, rule))
     return GradientSweep(points, of_ratio, ranking, Interval(points[ranking.best], *ends))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference import VERL, batch, config
 from torch import Tensor
 
-from rlcorr.analysis.sweep import Sweep, Swept, sweep_rule, sweep_weights
+from rlcorr.analysis.sweep import BoundMetrics, Sweep, sweep_rule, sweep_weights
 from rlcorr.config import RULE_NAMES, CorrectionConfig, RejectionRule
 from rlcorr.correction import correct, rule_statistic
 from rlcorr.diagnostics import measure
@@ -171,7 +171,7 @@ def doubtful(found: list[Token], asked: Question) -> bool:
     return not exact and any(0 < gap < margin * max(1.0, abs(asked.high)) for gap in near if math.isfinite(gap))
 
 
-def assert_answer(got: Swept[float], found: list[Token], asked: Question) -> None:
+def assert_answer(got: BoundMetrics[float], found: list[Token], asked: Question) -> None:
     """To rounding of float32, of the largest weight, and, if the bounds exclude r = 1, of what lies in between."""
     skipped = [t for t in found if asked.high < t.statistic < 0 or 0 <= t.statistic < asked.low]
     between = max((oracle.ratio(t.d) ** 2 for t in skipped), default=0.0)
@@ -306,7 +306,7 @@ def on_values(statistic: Tensor, logarithmic: bool) -> Iterator[float]:
             yield from (bound, math.nextafter(bound, -INF), math.nextafter(bound, INF))
 
 
-def assert_same(got: Swept[float], want: dict[str, float]) -> None:
+def assert_same(got: BoundMetrics[float], want: dict[str, float]) -> None:
     for name, value in want.items():
         assert getattr(got, name) == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
 
