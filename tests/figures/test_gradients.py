@@ -14,8 +14,8 @@ from rlcorr.gradients.sweep import GradientSweep, ToySweep
 def report_of(**numbers: float) -> GradientReport:
     """All intervals 1 ± 0.1, but for the named ones."""
     names = [f.name for f in fields(GradientReport) if f.name != "projection_error"]
-    each = {name: numbers.get(name, 1.0) for name in names}
-    intervals = {name: Interval(value, 0.9 * value, 1.1 * value) for name, value in each.items()}
+    values = {name: numbers.get(name, 1.0) for name in names}
+    intervals = {name: Interval(value, 0.9 * value, 1.1 * value) for name, value in values.items()}
     return GradientReport(**intervals, projection_error=0.1)
 
 
@@ -73,9 +73,9 @@ def test_the_plane() -> None:
 
 
 def test_kl_directions() -> None:
-    own = KLGradientReport(*[Interval(0.5, 0.4, 0.7)] * 4)
-    other = replace(own, cosine=Interval(1.0, 1.0, 1.0), length=Interval(0.06, 0.05, 0.07))
-    figure: Any = gradients.kl_directions({"k2": other, "k3": own})
+    forward = KLGradientReport(*[Interval(0.5, 0.4, 0.7)] * 4)
+    other = replace(forward, cosine=Interval(1.0, 1.0, 1.0), length=Interval(0.06, 0.05, 0.07))
+    figure: Any = gradients.kl_directions({"k2": other, "k3": forward})
     first, second = figure.data
     assert (list(first.x), list(first.y)) == (["k2", "k3"], [1, 0.5])
     assert list(first.error_y.array) == pytest.approx([0, 0.2])

@@ -57,13 +57,15 @@ def reference_of(count: int, blocks: int = 64, seed: int = 9) -> Reference:
     rows = drawn(OLD, count, seed)
     mask, scores = WORLD.mask[rows], scores_of(rows)
     ends = mask.sum(-1).cumsum(0).tolist()
-    each = torch.stack([part.sum(0) for part in scores.tensor_split(ends[:-1])]) * REWARDS[rows, None].float()
+    of_responses = torch.stack([part.sum(0) for part in scores.tensor_split(ends[:-1])]) * REWARDS[rows, None].float()
     lengths = mask.sum(-1).float()
 
     def summed(x: Tensor) -> Tensor:
         return torch.stack([part.sum(0) for part in x.tensor_split(blocks)])
 
-    return Reference(summed(each), summed(each / lengths[:, None]), summed(lengths), summed(torch.ones(count)))
+    return Reference(
+        summed(of_responses), summed(of_responses / lengths[:, None]), summed(lengths), summed(torch.ones(count))
+    )
 
 
 NOTHING = Reference(torch.zeros(1, OLD.numel()), torch.zeros(1, OLD.numel()), torch.ones(1), torch.ones(1))
