@@ -514,13 +514,13 @@ assert int(on_the_cap["sequence"].any(-1).sum()) == 9
 swept = gradient_sweep(batch, sketch, preset("decoupled_seq_is"), thresholds=[2 ** (k / 4) for k in range(1, 19)])
 picture(threshold_curves(swept, at=2.0))
 show("best cap on this step", *ends(swept.best), digits=2)
-show("smallest error", *ends(swept.choice.reports[swept.choice.best].error), digits=2)
+show("smallest error", *ends(swept.ranking.reports[swept.ranking.best].error), digits=2)
 
-noise = [report.noise.value for report in swept.choice.reports]
+noise = [report.noise.value for report in swept.ranking.reports]
 assert noise == sorted(noise)
-assert all(report.relative_bias.low == 0 for report in swept.choice.reports)
+assert all(report.relative_bias.low == 0 for report in swept.ranking.reports)
 assert swept.best.value == swept.thresholds[0]
-assert swept.choice.reports[0].error.low > 1
+assert swept.ranking.reports[0].error.low > 1
 
 # %% [markdown]
 # The error has its smallest value at the tightest cap that we tried, and stays above 1, the dashed line, where it would

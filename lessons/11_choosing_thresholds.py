@@ -26,7 +26,7 @@ from recorded import load
 from show import picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
-from rlcorr.analysis.budget import ess_at_least, index, keep_at_least, over
+from rlcorr.analysis.budget import curve_of, ess_at_least, keep_at_least, sweep_of
 from rlcorr.analysis.regions import sequence_bounds
 from rlcorr.analysis.sweep import sweep_rule, sweep_weights
 from rlcorr.analysis.thresholds import at_threshold, usual_thresholds
@@ -130,7 +130,7 @@ for config, ours, theirs in (
     (product, "rollout_is_eff_sample_size", "rollout_corr/rollout_is_eff_sample_size"),
 ):
     points = usual_thresholds(batch, config, count=40)
-    fast = getattr(over(index(batch, config), config, points), ours).tolist()
+    fast = getattr(curve_of(sweep_of(batch, config), config, points), ours).tolist()
     moved = [at_threshold(config, t) for t in points]
     slow = [evaluate(batch, moved_config)[1][theirs] for moved_config in moved]
     worst[ours] = max(abs(one - other) for one, other in zip(fast, slow, strict=True))
@@ -155,10 +155,10 @@ assert falls <= 1e-12
 
 # %%
 points = usual_thresholds(batch, geometric)
-swept = over(index(batch, geometric), geometric, points)
-picture(shares_over(index(batch, geometric), points, swept, of_ratio=True, at=1.001))
+swept = curve_of(sweep_of(batch, geometric), geometric, points)
+picture(shares_over(sweep_of(batch, geometric), points, swept, of_ratio=True, at=1.001))
 three = [1.001, 1.01, 1.05]
-at = over(index(batch, geometric), geometric, three)
+at = curve_of(sweep_of(batch, geometric), geometric, three)
 show("t", three, digits=3)
 show("kept tokens", at.kept_fraction, digits=2)
 show("k3 of the kept tokens", at.kept_k3_kl, digits=5)
@@ -303,11 +303,11 @@ points = usual_thresholds(update, geometric, count=30)
 sweep = gradient_sweep(update, sketch, geometric, thresholds=points)
 picture(threshold_curves(sweep, at=1.001))
 
-errors = [candidate.error for candidate in sweep.choice.reports]
-place = sweep.choice.best
+errors = [candidate.error for candidate in sweep.ranking.reports]
+place = sweep.ranking.best
 show("smallest error", errors[place].value, "between", errors[place].low, "and", errors[place].high, digits=2)
 show("at t =", sweep.best.value, "between", sweep.best.low, "and", sweep.best.high, digits=4)
-ends = over(index(update, geometric), geometric, [sweep.best.low, sweep.best.high]).kept_fraction.tolist()
+ends = curve_of(sweep_of(update, geometric), geometric, [sweep.best.low, sweep.best.high]).kept_fraction.tolist()
 show("kept tokens at the two ends", ends, digits=2)
 assert errors[place].low < 1 < errors[place].high
 
@@ -429,7 +429,7 @@ def transferred(name, share=0.95):
     steps = [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))]
     chosen = [keep_at_least(step, mean_band, share) for step in steps]
     return torch.stack(
-        [torch.cat([over(index(s, mean_band), mean_band, [t]).kept_fraction for s in steps]) for t in chosen]
+        [torch.cat([curve_of(sweep_of(s, mean_band), mean_band, [t]).kept_fraction for s in steps]) for t in chosen]
     )
 
 

@@ -9,12 +9,12 @@ from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.thresholds import Side, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.gradients.bootstrap import REPLICATES, Replicas, bootstrap
-from rlcorr.gradients.contributions import Contributions, Summed, contributions, loosened, summed
+from rlcorr.gradients.contributions import Contributions, Neighbour, contributions, loosened, neighbour_of
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
 from rlcorr.gradients.report import (
-    Choice,
     Decomposition,
     GradientReport,
+    Ranking,
     compare,
     decomposition,
     report_of,
@@ -55,8 +55,8 @@ def decomposed(of: Identity, batch: TokenBatch, sketch: Sketch, config: Correcti
 
 
 def _contribution(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Contributions:
-    near = _summed(of, repr(loosened(config)), batch, sketch, config)
-    return _contributed(of, repr(config), batch, sketch, config, near)
+    neighbour = _neighbour(of, repr(loosened(config)), batch, sketch, config)
+    return _contributed(of, repr(config), batch, sketch, config, neighbour)
 
 
 def swept(
@@ -66,7 +66,7 @@ def swept(
     return _swept(of, data.all_but(config, rule, side), side, batch, sketch, config, rule)
 
 
-def all_presets(of: Identity, batch: TokenBatch, sketch: Sketch) -> Choice:
+def all_presets(of: Identity, batch: TokenBatch, sketch: Sketch) -> Ranking:
     """In the order of `PRESETS`."""
     return _all_presets(of, batch, sketch)
 
@@ -93,15 +93,22 @@ def _sketch_and_batch(run: Path, step: int, of: Identity) -> tuple[Sketch, Token
 
 @st.cache_resource(max_entries=128, show_spinner=False)
 def _contributed(
-    of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig, _near: Summed | None
+    of: Identity,
+    what: str,
+    _batch: TokenBatch,
+    _sketch: Sketch,
+    _config: CorrectionConfig,
+    _neighbour: Neighbour | None,
 ) -> Contributions:
-    (found,) = contributions(_batch, _sketch, [_config], near=_near)
+    (found,) = contributions(_batch, _sketch, [_config], neighbour=_neighbour)
     return found
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _summed(of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig) -> Summed | None:
-    return summed(_batch, _sketch, _config)
+def _neighbour(
+    of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig
+) -> Neighbour | None:
+    return neighbour_of(_batch, _sketch, _config)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -124,7 +131,7 @@ def _swept(
 
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the gradient of every preset …")
-def _all_presets(of: Identity, _batch: TokenBatch, _sketch: Sketch) -> Choice:
+def _all_presets(of: Identity, _batch: TokenBatch, _sketch: Sketch) -> Ranking:
     return compare(_batch, _sketch, [preset(name) for name in PRESETS])
 
 

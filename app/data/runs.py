@@ -14,8 +14,8 @@ from words import words
 from data import uploads
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
-from rlcorr.analysis.sweep import Sweep, Swept
-from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
+from rlcorr.analysis.sweep import BoundMetrics, Sweep
+from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
 from rlcorr.diagnostics import measure_pairs
 from rlcorr.metric_tables import PREFIX
 from rlcorr.ratios import over_sequence, ratio
@@ -178,7 +178,7 @@ class Curves:
 
     sweep: Sweep
     thresholds: list[float]
-    found: Swept[Tensor]
+    found: BoundMetrics[Tensor]
 
 
 def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side) -> Curves:
@@ -196,7 +196,7 @@ def affordable(
 def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
     """A configuration but for one bound: the same text wherever the bound is."""
     sign = -1.0 if side == "lower" else 1.0
-    anywhere = math.exp(sign) if is_ratio(config, swept(config, rule)) else sign
+    anywhere = math.exp(sign) if is_ratio(config, moved_rule(config, rule)) else sign
     return repr(at_threshold(config, anywhere, rule, side))
 
 
@@ -232,8 +232,8 @@ def _curves(
     of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
 ) -> Curves:
     thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
-    sweep = budget.index(_batch, _config, _rule)
-    return Curves(sweep, thresholds, budget.over(sweep, _config, thresholds, _rule, side))
+    sweep = budget.sweep_of(_batch, _config, _rule)
+    return Curves(sweep, thresholds, budget.curve_of(sweep, _config, thresholds, _rule, side))
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)

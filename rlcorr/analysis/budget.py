@@ -1,83 +1,127 @@
-"""From what one can afford to the threshold: keep so many tokens, or so much of the effective sample size."""
+"""From what one can afford to the threshold: keep so many tokens, or so much of the effective sample size.
+
+A token that is kept passes every bound of the correction, not only the one that is solved for.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.sweep import Sweep, Swept, sweep_rule, sweep_weights
-from rlcorr.analysis.thresholds import Side, at_threshold, swept, usual_thresholds
+from rlcorr.analysis.sweep import BoundMetrics, Sweep, sweep_rule, sweep_weights
+from rlcorr.analysis.thresholds import Side, at_threshold, moved_rule, tight_thresholds, usual_thresholds
 from rlcorr.config import CorrectionConfig
+from rlcorr.correction import between, log_weights, require
 from rlcorr.errors import UsageError
+from rlcorr.ratios import log_ratio
+from rlcorr.rejection import reject
+from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
-POINTS = 2000
-"""Thresholds that are tried, evenly in the logarithm of their distance from neutral."""
+POINTS, TIGHT_POINTS = 2000, 500
+"""Thresholds that are tried, evenly in the logarithm of their distance from neutral: from the 5 % closest items to the
+farthest, and before them down to the closest."""
 
 
 def keep_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, rule: int | None = None) -> float:
-    """The tightest threshold (`at_threshold`, both sides together) inside which this share of the response tokens lies:
-    what a rule keeps, and of weights those that the bound leaves as they are. Raises `UsageError` where none does."""
-    thresholds, found = _curve(batch, correction, rule)
-    inside = found.kept_fraction if swept(correction, rule) is not None else 1 - found.oob_ratio
+    """The tightest threshold (`at_threshold`, both sides together) at which this share of the response tokens is kept
+    by all bounds of the correction. Where the threshold truncates weights, a token whose weight it changes does not
+    count. Raises `UsageError` where no threshold does it, and says which other bounds reject."""
+    thresholds, metrics = _curve(batch, correction, rule)
+    truncates = moved_rule(correction, rule) is None and correction.rollout_is_mode == "truncate"
+    inside = metrics.kept_fraction - (metrics.oob_ratio if truncates else 0)
     enough = inside >= share
     if not bool(enough.any()):
         raise UsageError(
             f"no threshold leaves {share:g} of the tokens inside; the loosest leaves {float(inside[-1]):g}."
+            + _other_bounds(batch, correction, rule)
         )
     return thresholds[int(enough.long().argmax())]
 
 
 def ess_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, rule: int | None = None) -> float:
-    """Of weights the loosest threshold up to which the effective sample size never falls below this share of the
-    tokens; of a rule, whose effective sample size is what it keeps, as `keep_at_least`."""
-    if swept(correction, rule) is not None:
+    """Of weights the loosest threshold up to which the effective sample size of what is kept never falls below this
+    share of the response tokens; of a rule, which has no weights, as `keep_at_least`. Raises as it does."""
+    if moved_rule(correction, rule) is not None:
         return keep_at_least(batch, correction, share, rule)
-    thresholds, found = _curve(batch, correction, rule)
-    ess = found.rollout_is_eff_sample_size
+    thresholds, metrics = _curve(batch, correction, rule)
+    ess = metrics.rollout_is_eff_sample_size
     if correction.rollout_is_mode == "mask":  # a mask loses sample where it is tight, too
-        enough = (ess >= share).nonzero()
-        if not len(enough):
-            raise UsageError(f"no threshold has an effective sample size of {share:g}; at most {float(ess.max()):.3g}.")
-        return thresholds[int(enough[-1])]
-    enough = (ess >= share).long().cumprod(0)
-    if not bool(enough[0]):
-        raise UsageError(
-            f"no threshold has an effective sample size of {share:g}; the tightest has {float(ess[0]):.3g}."
-        )
-    return thresholds[int(enough.sum()) - 1]
+        enough, tried = (ess >= share).nonzero()[:, 0], f"at most {float(ess.max()):.3g}."
+        place = int(enough[-1]) if len(enough) else None
+    else:
+        reached = int((ess >= share).long().cumprod(0).sum())
+        place, tried = reached - 1 if reached else None, f"the tightest has {float(ess[0]):.3g}."
+    if place is None:
+        others = _other_bounds(batch, correction, rule)
+        raise UsageError(f"no threshold has an effective sample size of {share:g}; {tried}{others}")
+    return thresholds[place]
 
 
-def index(batch: TokenBatch, correction: CorrectionConfig, rule: int | None = None) -> Sweep:
-    """The sweep of the weights, or of the rule with this index; without weights of the first."""
-    rule = swept(correction, rule)
-    if rule is not None:
-        return sweep_rule(batch, correction.rollout_rs[rule])
-    assert correction.rollout_is is not None
-    return sweep_weights(batch, correction.rollout_is, correction.rollout_is_mode)
+def sweep_of(batch: TokenBatch, correction: CorrectionConfig, rule: int | None = None) -> Sweep:
+    """Of the weights alone, or of the rule with this index alone; without weights of the first rule."""
+    return _sweep(batch, correction, rule, None)
 
 
-def over(
+def curve_of(
     sweep: Sweep,
     correction: CorrectionConfig,
     thresholds: Sequence[float],
     rule: int | None = None,
     side: Side = "band",
-) -> Swept[Tensor]:
-    """The metrics of `index` at these thresholds, each put where `at_threshold` puts it."""
+) -> BoundMetrics[Tensor]:
+    """The metrics of a sweep at these thresholds, each put where `at_threshold` puts it."""
     bounds = [_bounds(at_threshold(correction, threshold, rule, side), rule) for threshold in thresholds]
     lower = None if bounds[0][0] is None else torch.tensor([low for low, _ in bounds], dtype=torch.float64)
     return sweep.curve(torch.tensor([high for _, high in bounds], dtype=torch.float64), lower)
 
 
-def _curve(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> tuple[list[float], Swept[Tensor]]:
-    thresholds = usual_thresholds(batch, correction, rule, count=POINTS)
-    return thresholds, over(index(batch, correction, rule), correction, thresholds, rule)
+def _sweep(batch: TokenBatch, correction: CorrectionConfig, rule: int | None, among: Tensor | None) -> Sweep:
+    rule = moved_rule(correction, rule)
+    if rule is not None:
+        return sweep_rule(batch, correction.rollout_rs[rule], among=among)
+    assert correction.rollout_is is not None
+    return sweep_weights(batch, correction.rollout_is, correction.rollout_is_mode, among=among)
+
+
+def _curve(
+    batch: TokenBatch, correction: CorrectionConfig, rule: int | None
+) -> tuple[list[float], BoundMetrics[Tensor]]:
+    """Over one bound, among the tokens that all others keep."""
+    among = batch.response_mask
+    for _, passed in _passed(batch, correction, rule):
+        among = among & passed
+    thresholds = tight_thresholds(batch, correction, rule, TIGHT_POINTS)
+    thresholds += usual_thresholds(batch, correction, rule, count=POINTS)
+    return thresholds, curve_of(_sweep(batch, correction, rule, among), correction, thresholds, rule)
+
+
+def _passed(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> list[tuple[str, Tensor]]:
+    """Of all bounds but the one that moves: the name, and which tokens it lets pass, (B, T)."""
+    moved = moved_rule(correction, rule)
+    d = log_ratio(require(batch, correction), batch.rollout_log_probs, batch.response_mask).detach()
+    others: list[RejectionRule] = [r for number, r in enumerate(correction.rollout_rs) if number != moved]
+    passed = [(other.name, reject(batch, d, (other,)) == 0) for other in others]
+    if moved is not None and correction.rollout_is is not None and correction.rollout_is_mode == "mask":
+        log_w = log_weights(d, batch.response_mask, correction.rollout_is)
+        lower, upper = correction.rollout_is_threshold_lower, correction.rollout_is_threshold
+        passed.append(("the mask of the weights", between(log_w, lower, upper).expand_as(batch.response_mask)))
+    return passed
+
+
+def _other_bounds(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> str:
+    """Which of the other bounds reject tokens wherever this one is, the strictest first."""
+    mask = batch.response_mask
+    shares = {name: float((mask & ~passed).sum() / mask.sum()) for name, passed in _passed(batch, correction, rule)}
+    strict = sorted((name for name in shares if shares[name] > 0), key=lambda name: -shares[name])
+    if not strict:
+        return ""
+    rejects = ", ".join(f"{name} rejects {shares[name]:.3g} of the tokens" for name in strict)
+    return f" Wherever this bound is, {rejects}."
 
 
 def _bounds(correction: CorrectionConfig, rule: int | None) -> tuple[float | None, float]:
-    part = swept(correction, rule)
-    if part is None:
+    moved = moved_rule(correction, rule)
+    if moved is None:
         return correction.rollout_is_threshold_lower, correction.rollout_is_threshold
-    own = correction.rollout_rs[part]
-    return own.lower, own.upper
+    return correction.rollout_rs[moved].lower, correction.rollout_rs[moved].upper

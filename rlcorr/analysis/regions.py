@@ -105,13 +105,13 @@ def sequence_bounds(config: CorrectionConfig, lengths: Tensor) -> list[tuple[Ten
     """Bounds on Σ log r of sequences of these lengths, (G,) each: of weights and rules on the product, which stay, and
     on the geometric mean, which grow with the length. Other rules see more of a sequence than its sum."""
     length = lengths.double()
-    found = []
+    sides = []
     if config.rollout_is in ("sequence", "geometric"):
         lower = config.rollout_is_threshold_lower
         edges = (-math.inf if lower is None else math.log(lower), math.log(config.rollout_is_threshold))
-        found.append((edges, config.rollout_is == "geometric"))
+        sides.append((edges, config.rollout_is == "geometric"))
     for rule in config.rollout_rs:
         if rule.divergence == "k1" and rule.reduce in ("sum", "mean"):
-            found.append((log_bounds(rule), rule.reduce == "mean"))
+            sides.append((log_bounds(rule), rule.reduce == "mean"))
     scale = {True: length, False: torch.ones_like(length)}
-    return [(low * scale[mean], high * scale[mean]) for (low, high), mean in found]
+    return [(low * scale[mean], high * scale[mean]) for (low, high), mean in sides]

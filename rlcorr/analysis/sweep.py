@@ -1,7 +1,7 @@
 """Every metric of a correction as a curve over its threshold: sort once, then a query is a binary search.
 
-What is swept is a list of items, each with one number that the bounds are compared with: the tokens, for token weights
-and token rules; the sequences that have tokens, for the others. Sorted by that number, the items inside any bounds are
+What is indexed is a list of items, each with one number that the bounds are compared with: the tokens, for weights and
+rules of tokens; the sequences that have tokens, for the others. Sorted by that number, the items inside any bounds are
 a slice, and its sums are differences of prefix sums.
 
 State: seven float64 prefix sums and the sorted statistic, 60 bytes per item (64 from float64 log-probs), and two
@@ -15,12 +15,11 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from rlcorr.analysis.sweep_items import Items, ratio_terms, rule_items, weight_items
 from rlcorr.config import CorrectionConfig, WeightLevel, WeightMode
-from rlcorr.correction import blocks, log_weights, require
+from rlcorr.correction import blocks, require
 from rlcorr.errors import UsageError
-from rlcorr.masked import moments
-from rlcorr.ratios import excess, k3, log_ratio, ratio
-from rlcorr.rejection import log_bounds, passes, rule_statistic
+from rlcorr.rejection import log_bounds
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
@@ -28,12 +27,12 @@ Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
-class Swept(Generic[Number]):
+class BoundMetrics(Generic[Number]):
     """The metrics at one pair of bounds (floats), or at K pairs (tensors (K,), float64).
 
     n response tokens. v is the weight that a token is trained with: w in a sweep of weights; in the sweep of a rule 1
-    on the tokens that it keeps and 0 on the others. A token is kept if v ≠ 0, so truncation keeps every token. What is
-    taken over nothing is 0.
+    on the tokens that it keeps and 0 on the others. A token is kept if v ≠ 0, so truncation keeps every token. Where
+    the sweep was made `among` some tokens, v is 0 on all others. What is taken over nothing is 0.
     """
 
     kept_fraction: Number
@@ -51,7 +50,8 @@ class Swept(Generic[Number]):
     fraction_low: Number
     """Share of the items below the lower bound; of weights without one, below 1/upper, as in the report."""
     oob_ratio: Number
-    """Share of the n tokens above or below the bounds that are given. NaN lies on neither side."""
+    """Share of the n tokens above or below the bounds that are given, and among those of the sweep. NaN lies on neither
+    side."""
     kept_kl: Number
     """Σ −d / #kept over the kept tokens (k1, per token at every level); without bounds the report's kl."""
     kept_k3_kl: Number
@@ -64,7 +64,7 @@ class Swept(Generic[Number]):
 class Sweep:
     """The index. Made by `sweep_weights` or `sweep_rule`, asked by `at`, `curve` and `upper_for`."""
 
-    swept: CorrectionConfig | RejectionRule  # its bounds are not used
+    bounded: CorrectionConfig | RejectionRule  # weights or a rule; the bounds that it has itself are not read
     statistic: Tensor  # (N,) ascending, without the NaN; logarithms for weights and k1
     sums: Tensor  # (7, N + 1) prefix sums: tokens in the item, then the rows of `fixed`
     fixed: Tensor  # (6,) Σ over the tokens that no bound touches: 1, d, k3, r − 1, (r − 1)², r²
@@ -73,7 +73,7 @@ class Sweep:
     lowest: Tensor  # (B,) extremes of the statistic over those tokens of a row that the bounds can drop
     highest: Tensor  # (B,)
 
-    def at(self, upper: float = math.inf, lower: float | None = None) -> Swept[float]:
+    def at(self, upper: float = math.inf, lower: float | None = None) -> BoundMetrics[float]:
         """The metrics at these bounds, given as in `CorrectionConfig` or `RejectionRule`; none at all is allowed.
 
         Sums are rounded to float64 relative to themselves or, where the bounds exclude r = 1, to the sum between r = 1
@@ -81,23 +81,23 @@ class Sweep:
         configuration refuses.
         """
         one = self.curve(upper, lower)
-        return Swept(*torch.cat([getattr(one, f.name) for f in fields(one)]).tolist())
+        return BoundMetrics(*torch.cat([getattr(one, f.name) for f in fields(one)]).tolist())
 
-    def curve(self, upper: Tensor | float = math.inf, lower: Tensor | float | None = None) -> Swept[Tensor]:
+    def curve(self, upper: Tensor | float = math.inf, lower: Tensor | float | None = None) -> BoundMetrics[Tensor]:
         """`at` for K bounds: 1-D tensors, or a tensor and a number that stays. Raises `UsageError` as `at` does."""
-        pairs = [_bounds(self.swept, *pair) for pair in _pairs(lower, upper)]
+        pairs = [_bounds(self.bounded, *pair) for pair in _pairs(lower, upper)]
         bounds = torch.tensor(pairs, dtype=torch.float64, device=self.statistic.device).T.contiguous()  # (2, K)
         low, high = bounds.to(self.statistic.dtype)  # rounded as a comparison with the statistic rounds them
         start = torch.searchsorted(self.statistic, low)
         stop = torch.searchsorted(self.statistic, high, right=True)
-        floor = -high if lower is None and isinstance(self.swept, CorrectionConfig) else low
+        floor = -high if lower is None and isinstance(self.bounded, CorrectionConfig) else low
         below = self.sums[0, start] - self.sums[0, 0]
         above = self.sums[0, -1] - self.sums[0, stop]
         kept = self.fixed[:, None] + self.sums[1:, stop] - self.sums[1:, start]  # (6, K)
-        if _truncates(self.swept):
-            kept[3:] += below * torch.stack(_ratio_terms(bounds[0])) + above * torch.stack(_ratio_terms(bounds[1]))
+        if _truncates(self.bounded):
+            kept[3:] += below * torch.stack(ratio_terms(bounds[0])) + above * torch.stack(ratio_terms(bounds[1]))
         whole = (self.lowest >= low[:, None]) & (self.highest <= high[:, None])  # (K, B)
-        return Swept(
+        return BoundMetrics(
             kept_fraction=_share(kept[0], self.tokens),
             seq_kept_fraction=_share(whole.sum(1).double(), len(self.lowest)),
             **self._weights(kept),
@@ -112,7 +112,7 @@ class Sweep:
     def _weights(self, kept: Tensor) -> dict[str, Tensor]:
         """Moments of v. They are taken of v − 1, so that a small mismatch keeps its digits; dropped tokens add −1."""
         count, excess, squares, second = kept[0], *kept[3:]
-        if isinstance(self.swept, RejectionRule):
+        if isinstance(self.bounded, RejectionRule):
             excess, squares, second = torch.zeros_like(count), torch.zeros_like(count), count
         dropped, n = self.tokens - count, max(self.tokens, 1)
         centre = (excess - dropped) / n
@@ -138,7 +138,7 @@ class Sweep:
             raise UsageError(f"no bound keeps the share {share}; it must be above 0 and at most {reachable:g} here.")
         value = float(self.statistic[index])
         smallest = math.nextafter(0, 1)  # bounds are positive
-        if isinstance(self.swept, RejectionRule) and self.swept.divergence != "k1":
+        if isinstance(self.bounded, RejectionRule) and self.bounded.divergence != "k1":
             return max(value, smallest)
         bound = max(math.exp(value), smallest) if value < 709 else math.inf  # e⁷¹⁰ is no float
         while math.log(bound) < value:  # exp rounded down, and the bound belongs to the inside
@@ -146,104 +146,50 @@ class Sweep:
         return bound
 
 
-def sweep_weights(batch: TokenBatch, level: WeightLevel, mode: WeightMode = "truncate") -> Sweep:
-    """Index importance weights of this level, to be bounded in this mode. Nothing is rejected or normalised.
+def sweep_weights(
+    batch: TokenBatch, level: WeightLevel, mode: WeightMode = "truncate", *, among: Tensor | None = None
+) -> Sweep:
+    """Index importance weights of this level, to be bounded in this mode. Nothing is normalised, and nothing rejected
+    but what is not `among` these tokens, (B, T) bool.
 
     A NaN weight is 0 with mask; with truncate it stays NaN, and so do the metrics of weights and of what is kept.
     Truncation is exact for upper ≥ e⁻²⁰ and lower ≤ e²⁰. Raises `UsageError` if π_old is missing.
     """
     config = CorrectionConfig(rollout_is=level, rollout_is_mode=mode)
     require(batch, config)
-    return _index(config, [_weight_items(batch.rows(rows), level, mode) for rows in blocks(batch)])
+    counted = batch.response_mask if among is None else among
+    return _index(config, batch, [weight_items(batch.rows(b), counted[b], level, mode) for b in blocks(batch)])
 
 
-def sweep_rule(batch: TokenBatch, rule: RejectionRule) -> Sweep:
-    """Index one rejection rule, whose own bounds are not read. A NaN statistic is rejected at every bound.
+def sweep_rule(batch: TokenBatch, rule: RejectionRule, *, among: Tensor | None = None) -> Sweep:
+    """Index one rejection rule, whose bounds are not read; what is not `among` these tokens, (B, T) bool, is rejected
+    at every bound, and so is a NaN statistic.
 
     Raises `UsageError` if π_old, or advantages that the rule asks for, are missing.
     """
     require(batch, CorrectionConfig(rollout_rs=(rule,)))
-    return _index(rule, [_rule_items(batch.rows(rows), rule) for rows in blocks(batch)])
+    counted = batch.response_mask if among is None else among
+    return _index(rule, batch, [rule_items(batch.rows(b), counted[b], rule) for b in blocks(batch)])
 
 
 # --- indexing ---
 
 
-@dataclass(frozen=True)
-class _Items:
-    """The items of some rows, unsorted."""
-
-    statistic: Tensor  # (M,)
-    sums: Tensor  # (7, M)
-    fixed: Tensor  # (6,)
-    lowest: Tensor  # (B,)
-    highest: Tensor  # (B,)
-
-
-def _weight_items(batch: TokenBatch, level: WeightLevel, mode: WeightMode) -> _Items:
-    d, mask = _log_ratio(batch), batch.response_mask
-    log_w = log_weights(d, mask, level)
-    droppable = mask if mode == "mask" else torch.zeros_like(mask)
-    return _items(mask, log_w, droppable, _kept_terms(d), mask, _ratio_terms(log_w.expand_as(d)))
-
-
-def _rule_items(batch: TokenBatch, rule: RejectionRule) -> _Items:
-    d, mask = _log_ratio(batch), batch.response_mask
-    # NaN is outside of all bounds, so what still passes is what the rule does not concern.
-    droppable = mask & ~passes(rule, d.new_full((), torch.nan), batch, d)
-    return _items(mask, rule_statistic(rule, batch, d), droppable, _kept_terms(d), droppable, _ratio_terms(d))
-
-
-def _items(
-    mask: Tensor, statistic: Tensor, droppable: Tensor, kept: list[Tensor], weighted: Tensor, ratios: list[Tensor]
-) -> _Items:
-    """One item per token, or per row where the statistic is (B, 1); each holds the sums over its own tokens.
-
-    The bounds decide about the `kept` terms of the droppable tokens and the `ratios` terms of the weighted ones; the
-    other tokens of the mask add theirs at every bound.
-    """
-    moving = [torch.where(droppable, x, 0) for x in kept] + [torch.where(weighted, x, 0) for x in ratios]
-    still = [torch.where(mask & ~droppable, x, 0).sum() for x in kept]
-    still += [torch.where(mask & ~weighted, x, 0).sum() for x in ratios]
-    sums, real = torch.stack([mask.double(), *moving]), mask
-    if statistic.shape != mask.shape:
-        sums, real = sums.sum(-1, keepdim=True), mask.any(-1, keepdim=True)
-    extremes = moments(statistic.expand_as(mask), droppable)
-    rows = mask.any(-1)
-    return _Items(statistic[real], sums[:, real], torch.stack(still), extremes.low[rows], extremes.high[rows])
-
-
-def _log_ratio(batch: TokenBatch) -> Tensor:
-    assert batch.old_log_probs is not None
-    return log_ratio(batch.old_log_probs, batch.rollout_log_probs, batch.response_mask).detach()
-
-
-def _kept_terms(d: Tensor) -> list[Tensor]:
-    wide = d.double()
-    return [torch.ones_like(wide), wide, k3(wide)]
-
-
-def _ratio_terms(log_r: Tensor) -> list[Tensor]:
-    """r − 1, its square, and r²."""
-    wide = log_r.double()
-    return [excess(wide), excess(wide).square(), ratio(wide).square()]
-
-
-def _index(swept: CorrectionConfig | RejectionRule, parts: list[_Items]) -> Sweep:
+def _index(bounded: CorrectionConfig | RejectionRule, batch: TokenBatch, parts: list[Items]) -> Sweep:
     statistic = torch.cat([part.statistic for part in parts])
     sums = torch.cat([part.sums for part in parts], 1)
     fixed = torch.stack([part.fixed for part in parts]).sum(0)
     nan = statistic.isnan()
-    if _truncates(swept):  # truncation drops nothing, NaN included
+    if _truncates(bounded):  # truncation drops nothing, NaN included
         fixed += sums[1:, nan].sum(1)
     ordered, order = statistic[~nan].sort()
     sums_in_order = sums[:, (~nan).nonzero()[order, 0]]
     return Sweep(
-        swept=swept,
+        bounded=bounded,
         statistic=ordered,
         sums=_outward(sums_in_order, int(torch.searchsorted(ordered, 0.0))),
         fixed=fixed,
-        tokens=int(sums[0].sum()),
+        tokens=int(batch.response_mask.sum()),
         items=len(statistic),
         lowest=torch.cat([part.lowest for part in parts]),
         highest=torch.cat([part.highest for part in parts]),
@@ -263,8 +209,8 @@ def _outward(terms: Tensor, pivot: int) -> Tensor:
 # --- asking ---
 
 
-def _truncates(swept: CorrectionConfig | RejectionRule) -> bool:
-    return isinstance(swept, CorrectionConfig) and swept.rollout_is_mode == "truncate"
+def _truncates(bounded: CorrectionConfig | RejectionRule) -> bool:
+    return isinstance(bounded, CorrectionConfig) and bounded.rollout_is_mode == "truncate"
 
 
 def _pairs(lower: Tensor | float | None, upper: Tensor | float) -> list[tuple[float | None, float]]:
@@ -275,14 +221,14 @@ def _pairs(lower: Tensor | float | None, upper: Tensor | float) -> list[tuple[fl
     return list(zip(lowers.tolist(), uppers.tolist(), strict=True))
 
 
-def _bounds(swept: CorrectionConfig | RejectionRule, lower: float | None, upper: float) -> tuple[float, float]:
+def _bounds(bounded: CorrectionConfig | RejectionRule, lower: float | None, upper: float) -> tuple[float, float]:
     """Bounds on the statistic. The configuration checks them, and its own logarithm is what correct() compares with."""
     if lower is None and upper == math.inf:
         return -math.inf, math.inf  # a rule refuses this, but it is where every curve ends
-    if isinstance(swept, RejectionRule):
-        return log_bounds(replace(swept, lower=lower, upper=upper))
-    replace(swept, rollout_is_threshold_lower=lower, rollout_is_threshold=upper)
-    return (-math.inf if lower is None else math.log(lower)), math.log(upper)
+    if isinstance(bounded, RejectionRule):
+        return log_bounds(replace(bounded, lower=lower, upper=upper))
+    checked = replace(bounded, rollout_is_threshold_lower=lower, rollout_is_threshold=upper)
+    return (-math.inf if lower is None else math.log(lower)), math.log(checked.rollout_is_threshold)
 
 
 def _share(part: Tensor, whole: int) -> Tensor:

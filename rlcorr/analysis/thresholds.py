@@ -29,7 +29,7 @@ def at_threshold(
     band: one number for both sides, t above, and where there is a bound below as well, 1/t for ratios and −t for
     differences; what is bounded on one side only stays so. Raises `UsageError` without weights and rules.
     """
-    rule = swept(correction, rule)
+    rule = moved_rule(correction, rule)
     if rule is None:
         lower, upper = correction.rollout_is_threshold_lower, correction.rollout_is_threshold
         lower, upper = _moved(lower, upper, threshold, side, of_ratio=True)
@@ -64,18 +64,28 @@ def usual_thresholds(
 ) -> list[float]:
     """From the tightest to the loosest: spaced evenly in the logarithm of the distance from r = 1, between the 5 %
     closest items and the farthest. Raises `UsageError` where no item is off."""
-    rule = swept(correction, rule)
-    sizes = _distances(batch, correction, rule)
-    if not len(sizes):
-        raise UsageError("no token of this batch is off its ratio of 1: there is nothing to bound.")
-    sizes = sizes.clamp(max=LARGEST)
-    low, high = math.log(sizes.quantile(0.05)), math.log(1.001 * sizes.max())
-    distances = torch.linspace(low, high, count, dtype=torch.float64).exp()
+    sizes = _distances(batch, correction, moved_rule(correction, rule))
+    return _spaced(sizes.quantile(0.05), 1.001 * sizes.max(), correction, rule, side, count)
+
+
+def tight_thresholds(batch: TokenBatch, correction: CorrectionConfig, rule: int | None, count: int) -> list[float]:
+    """Those that `usual_thresholds` leaves out: from a thousandth of the distance of the closest item, practically
+    neutral, to the 5 % closest items."""
+    sizes = _distances(batch, correction, moved_rule(correction, rule))
+    return _spaced(sizes.min() / 1000, sizes.quantile(0.05), correction, rule, "band", count + 1)[:-1]
+
+
+def _spaced(
+    low: Tensor, high: Tensor, correction: CorrectionConfig, rule: int | None, side: Side, count: int
+) -> list[float]:
+    ends = (math.log(low), math.log(high))
+    distances = torch.linspace(*ends, count, dtype=torch.float64).exp()
     sign = -1 if side == "lower" else 1
-    return ((sign * distances).exp() if is_ratio(correction, rule) else sign * distances).tolist()
+    of_ratio = is_ratio(correction, moved_rule(correction, rule))
+    return ((sign * distances).exp() if of_ratio else sign * distances).tolist()
 
 
-def swept(correction: CorrectionConfig, rule: int | None) -> int | None:
+def moved_rule(correction: CorrectionConfig, rule: int | None) -> int | None:
     """The rule whose bound moves; None: the weights'."""
     rules = len(correction.rollout_rs)
     if rule is None and correction.rollout_is is None:
@@ -97,7 +107,8 @@ def _of_ratio(rule: RejectionRule) -> bool:
 
 
 def _distances(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> Tensor:
-    """How far each item is off, above 0; of ratios the logarithm."""
+    """How far the items are off neutral, without those that are not off; of ratios the logarithm. Raises `UsageError`
+    where none is."""
     mask = batch.response_mask
     require(batch, correction)
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, mask)
@@ -105,8 +116,11 @@ def _distances(batch: TokenBatch, correction: CorrectionConfig, rule: int | None
         assert correction.rollout_is is not None
         statistic = log_weights(d, mask, correction.rollout_is)
     else:
-        own = correction.rollout_rs[rule]
-        statistic = rule_statistic(own, batch, d)
-        statistic = statistic.log() if own.divergence == "mult_error" else statistic
+        bounded = correction.rollout_rs[rule]
+        statistic = rule_statistic(bounded, batch, d)
+        statistic = statistic.log() if bounded.divergence == "mult_error" else statistic
     sizes = statistic[mask if statistic.shape == mask.shape else mask.any(-1, keepdim=True)].double().abs()
-    return sizes[(sizes > 0) & sizes.isfinite()]
+    sizes = sizes[(sizes > 0) & sizes.isfinite()]
+    if not len(sizes):
+        raise UsageError("no token of this batch is off its ratio of 1: there is nothing to bound.")
+    return sizes.clamp(max=LARGEST)

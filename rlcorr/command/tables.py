@@ -7,7 +7,7 @@ from pathlib import Path
 from rlcorr.analysis.thresholds import usual_thresholds
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.report import Choice, GradientReport, compare
+from rlcorr.gradients.report import GradientReport, Ranking, compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
@@ -22,7 +22,8 @@ HEADING = "{:<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items
 UNITS = (
     "bias, noise and error in units of the on-policy gradient: |E[g] − reference|, the standard deviation over\n"
     "batches of this size, and both together. Brackets: 95 % of the bootstrap samples. best in: share of them in\n"
-    "which the error is the smallest. A gradient that is always 0 has error 1.\n"
+    "which the error is the smallest. A shorter step has a smaller error, and one of length 0 has 1, so the error\n"
+    "compares presets of like step length; of others see the cosine.\n"
     "The projection adds {projection:.0%} to every squared length, for all alike."
 )
 
@@ -35,16 +36,16 @@ def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()
     step = last_sketch(run) if step is None else step
     sketch, batch = read_sketch(run, step), updated_batch(run, step)
     chosen = list(names or PRESETS)
-    choice = compare(batch, sketch, [preset(name) for name in chosen])
-    lines = _measured_on(run, step, batch, sketch, choice.reports[0])
-    order = sorted(range(len(chosen)), key=lambda number: choice.reports[number].error.value)
+    ranking = compare(batch, sketch, [preset(name) for name in chosen])
+    lines = _measured_on(run, step, batch, sketch, ranking.reports[0])
+    order = sorted(range(len(chosen)), key=lambda number: ranking.reports[number].error.value)
     return [
         *lines,
         "",
         HEADING.format("preset"),
-        *(_line(chosen[number], choice, number) for number in order),
+        *(_line(chosen[number], ranking, number) for number in order),
         "",
-        UNITS.format(projection=choice.reports[0].projection_error),
+        UNITS.format(projection=ranking.reports[0].projection_error),
     ]
 
 
@@ -60,14 +61,14 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
     sweep = gradient_sweep(batch, sketch, preset(name), rule=rule, thresholds=points)
     best = sweep.best
     return [
-        *_measured_on(run, step, batch, sketch, sweep.choice.reports[0]),
+        *_measured_on(run, step, batch, sketch, sweep.ranking.reports[0]),
         "",
         HEADING.format(f"{name} at"),
-        *(_line(f"{threshold:.9g}", sweep.choice, number) for number, threshold in enumerate(points)),
+        *(_line(f"{threshold:.9g}", sweep.ranking, number) for number, threshold in enumerate(points)),
         "",
         f"The smallest error is at {best.value:.6g}; in 95 % of the bootstrap samples between {best.low:.6g} and "
         f"{best.high:.6g}.",
-        UNITS.format(projection=sweep.choice.reports[0].projection_error),
+        UNITS.format(projection=sweep.ranking.reports[0].projection_error),
     ]
 
 
@@ -88,12 +89,12 @@ def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report
     ]
 
 
-def _line(name: str, choice: Choice, number: int) -> str:
-    report = choice.reports[number]
+def _line(name: str, ranking: Ranking, number: int) -> str:
+    report = ranking.reports[number]
     return (
         f"{name:<28}{interval_text(report.relative_bias):>22}{report.noise.value:>8.2f}{report.error.value:>8.2f}"
         f"{interval_text(report.cosine):>22}{interval_text(report.scale):>22}{report.ess.value:>7.0%}"
-        f"{choice.support[number]:>9.0%}"
+        f"{ranking.support[number]:>9.0%}"
     )
 
 

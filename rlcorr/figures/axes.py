@@ -1,7 +1,8 @@
 """Axes that stand still while a threshold moves: their ranges and ticks, as plain numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,30 +33,61 @@ def ratio_axis(span: float) -> dict[str, Any]:
     return {"range": [-span * 1.02, span * 1.02], "tickvals": places, "ticktext": labels, "read": "exp"}
 
 
-def threshold_place(threshold: float, *, of_ratio: bool) -> float:
-    """Where a bound stands on a logarithmic axis: its distance from neutral, so tight is left and loose is right. Of
-    ratios that is |log t|, so that 1.001 is not squeezed into a corner."""
-    return max(abs(math.log(threshold)) if of_ratio else abs(threshold), SMALLEST_PLACE)
+def threshold_scale(thresholds: Sequence[float], *, of_ratio: bool) -> tuple[Callable[[float], float], dict[str, Any]]:
+    """Where a bound stands, and the axis, labelled with the bounds themselves.
+
+    Bounds on one side of neutral (1 for ratios, 0 for differences) stand at the logarithm of their distance from it, so
+    that tight is left, loose is right, and 1.001 is not squeezed into a corner; the distance of a ratio is |log t|. A
+    bound on the other side stands at the tight end. Bounds on both sides stand at log t, or at the difference itself.
+    """
+    signed = [_signed_distance(threshold, of_ratio=of_ratio) for threshold in thresholds]
+    if min(signed) < 0 < max(signed):
+        return partial(_signed_distance, of_ratio=of_ratio), _two_sided_axis(min(signed), max(signed), of_ratio)
+    below = min(signed) < 0
+
+    def place(threshold: float) -> float:
+        distance = _signed_distance(threshold, of_ratio=of_ratio)
+        return max(-distance if below else distance, SMALLEST_PLACE)
+
+    return place, _one_sided_axis([place(threshold) for threshold in thresholds], place, of_ratio, below)
 
 
-def threshold_axis(thresholds: Sequence[float], *, of_ratio: bool) -> dict[str, Any]:
-    """Labelled with the bounds themselves, as far apart as a phone needs."""
-    places = [threshold_place(threshold, of_ratio=of_ratio) for threshold in thresholds]
+def _signed_distance(threshold: float, *, of_ratio: bool) -> float:
+    return math.log(threshold) if of_ratio else threshold
+
+
+def _two_sided_axis(low: float, high: float, of_ratio: bool) -> dict[str, Any]:
+    axis = {"title_text": "threshold", "range": [low, high]}
+    if not of_ratio:
+        return axis
+    ticks = [tick for tick in ratio_ticks(max(-low, high)) if low <= math.log(tick) <= high]
+    labels = [f"{tick:g}" for tick in ticks]
+    return axis | {"tickvals": [math.log(tick) for tick in ticks], "ticktext": labels, "read": "exp"}
+
+
+def _one_sided_axis(
+    places: Sequence[float], place: Callable[[float], float], of_ratio: bool, below: bool
+) -> dict[str, Any]:
+    """Its labels are as far apart as a phone needs."""
     first, last = min(places), max(places)
-    axis = {"title_text": "threshold", "type": "log", "range": [math.log10(first), math.log10(last)]}
-    below = (thresholds[0] < 1) if of_ratio else (thresholds[0] < 0)
     if of_ratio:
         bounds = [1 / t for t in RATIO_TICKS] if below else list(RATIO_TICKS)
     else:
         bounds = [(-1 if below else 1) * 10.0**k for k in range(-12, 9)]
-    at = [threshold_place(bound, of_ratio=of_ratio) for bound in bounds]
     apart = (last / first) ** SMALLEST_GAP
     ticks: list[tuple[float, float]] = []
-    for place, bound in zip(at, bounds, strict=True):
-        if first <= place <= last and (not ticks or place >= ticks[-1][0] * apart):
-            ticks.append((place, bound))
-    axis["read"] = ("exp of −" if below else "exp") if of_ratio else ("−" if below else "")
-    return axis | {"tickvals": [place for place, _ in ticks], "ticktext": [f"{bound:.6g}" for _, bound in ticks]}
+    for bound in bounds:
+        at = place(bound)
+        if first <= at <= last and (not ticks or at >= ticks[-1][0] * apart):
+            ticks.append((at, bound))
+    return {
+        "title_text": "threshold",
+        "type": "log",
+        "range": [math.log10(first), math.log10(last)],
+        "read": ("exp of −" if below else "exp") if of_ratio else ("−" if below else ""),
+        "tickvals": [at for at, _ in ticks],
+        "ticktext": [f"{bound:.6g}" for _, bound in ticks],
+    }
 
 
 def power_axis(low: float, high: float) -> dict[str, Any]:

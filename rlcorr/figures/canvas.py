@@ -5,16 +5,21 @@ translucent, so that every figure works on a light and on a dark page. A figure 
 plotly's update_* and add_* methods cost more than the arithmetic behind the picture.
 """
 
-from collections.abc import Sequence
+import html
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from plotly.graph_objects import Figure
 
+from rlcorr.gradients.bootstrap import Interval
+
 WARM, COOL, KEPT, REJECTED = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97"
 BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets, which stand for neither side of ratio 1."""
+
+_RANKS = 120  # points of a tail
 
 Part = dict[str, Any]
 Parts = Sequence[Part]
@@ -25,7 +30,7 @@ def figure(
 ) -> Figure:
     """The one way a figure is built: traces, axes, marks and notes on a page without a background.
 
-    An axis that is labelled with other numbers than it has says in `read` how these come from its own: exp, exp of −,
+    Where the labels of an axis are not its coordinates, `read` says how to get the one from the other: exp, exp of −,
     10^ or −. A table of the figure holds what the labels say.
     """
     read = {name: given["read"] for name, given in (("x", x), ("y", y)) if given.get("read")}
@@ -51,10 +56,10 @@ def figure(
 
 
 def _axis(given: Part) -> Part:
-    """Written out, since nothing takes title_text apart in a figure that is not checked."""
+    """With its title as a dict: plotly splits `title_text` only in figures that it checks, and this one it does not."""
     title = {"text": given.get("title_text", ""), "standoff": 6, "font": {"size": 12}}
-    own = {key: value for key, value in given.items() if key not in ("read", "title_text")}
-    return {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title": title} | own
+    rest = {key: value for key, value in given.items() if key not in ("read", "title_text")}
+    return {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title": title} | rest
 
 
 def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = "", side: str = "left") -> Part:
@@ -74,6 +79,35 @@ def moving_note(text: str, *, x: float, y: float = 1, side: str, xref: str = "x"
 def _label(text: str, side: str) -> Part:
     at = {"textposition": "end", "textangle": 0, "xanchor": side, "yanchor": "top"}
     return {"text": text, "font": {"size": 11}} | at
+
+
+def ranked(name: str, sizes: np.ndarray, colour: str, *, shares: bool = False) -> Part:
+    """The k-th largest size above 0 at height k, or k/N of all N sizes, for k = 1, 2, 3 … and then ever further apart:
+    every point is exact."""
+    ordered = np.sort(sizes[sizes > 0])[::-1]
+    ranks = np.unique(np.geomspace(1, max(len(ordered), 1), _RANKS).round().astype(int))[: len(ordered)]
+    tokens = "%{y:.2g} of the tokens" if shares else "%{y} tokens"
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": ordered[ranks - 1],
+        "y": ranks / max(len(sizes), 1) if shares else ranks.astype(np.int32),
+        "line": {"color": colour, "width": 2, "shape": "vh"},
+        "hovertemplate": f"{tokens} with |log r| ≥ %{{x:.2g}}<extra>{html.escape(name)}</extra>",
+    }  # fmt: skip
+
+
+def error_bars(intervals: Sequence[Interval], colour: str, *, thickness: int = 1) -> Part:
+    """From each value to the ends of its interval; one that lies beyond an end has a bar to the other side only."""
+    above = [max(interval.high - interval.value, 0) for interval in intervals]
+    below = [max(interval.value - interval.low, 0) for interval in intervals]
+    return {"array": above, "arrayminus": below, "color": colour, "thickness": thickness}
+
+
+def bars_with_errors(name: str, values: Mapping[str, Interval], colour: str) -> Part:
+    """One bar per name with its interval."""
+    return {
+        "type": "bar", "name": name, "x": list(values), "y": [interval.value for interval in values.values()],
+        "marker": {"color": fade(colour, 0.7)}, "error_y": error_bars(list(values.values()), colour),
+    }  # fmt: skip
 
 
 def fade(colour: str, alpha: float) -> str:

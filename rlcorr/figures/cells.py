@@ -127,7 +127,7 @@ def pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
     """log π_old and log π_rollout of the real tokens, as flat float64 arrays."""
     if batch.old_log_probs is None:
         raise UsageError("this picture needs old_log_probs; the batch has only rollout_log_probs.")
-    old, rollout = (picked(each, batch.response_mask) for each in (batch.old_log_probs, batch.rollout_log_probs))
+    old, rollout = (picked(x, batch.response_mask) for x in (batch.old_log_probs, batch.rollout_log_probs))
     return old.astype(float), rollout.astype(float)
 
 

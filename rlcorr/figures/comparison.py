@@ -1,16 +1,24 @@
 """Figures of two corrections of one batch, or of two batches: A and B have one colour each."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from rlcorr.analysis.comparison import SHARED, shared, trained_on
 from rlcorr.figures.axes import ratio_axis, span_of
-from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, Figure, Part, fade, figure
+from rlcorr.figures.canvas import (
+    ACROSS,
+    KEPT,
+    REJECTED,
+    Figure,
+    bars_with_errors,
+    error_bars,
+    fade,
+    figure,
+    ranked,
+)
 from rlcorr.figures.cells import density, pair, ratio_density, token_map
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -18,7 +26,6 @@ COLOURS = {"A": ACROSS[1], "B": ACROSS[2]}
 
 _CELLS = 96  # per side
 _LEAST_SPAN = 0.02  # weights that are all 1 need an axis too
-_RANKS = 120  # points of a tail
 
 
 def mask_map(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Figure:
@@ -48,25 +55,26 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
     return figure([cells, diagonal], height=300, x=x, y=y | {"scaleanchor": "x"}, notes=[note] if left_out else [])
 
 
-def gradient_bars(found: GradientComparison) -> Figure:
+def gradient_bars(compared: GradientComparison) -> Figure:
     """Bias, noise and error of both, with 95 % bars."""
     traces = []
-    for (name, colour), report in zip(COLOURS.items(), (found.a, found.b), strict=True):
+    for (name, colour), report in zip(COLOURS.items(), (compared.a, compared.b), strict=True):
         parts = {"bias": report.relative_bias, "noise": report.noise, "error": report.error}
-        traces.append(_bars(name, parts, colour))
+        traces.append(bars_with_errors(name, parts, colour))
     y = {"title_text": "in units of the on-policy gradient", "rangemode": "tozero"}
     made = figure(traces, height=300, x={"type": "category"}, y=y, legend=True)
     return made.update_layout(barmode="group", bargap=0.3)
 
 
-def differences(found: GradientComparison) -> Figure:
+def differences(compared: GradientComparison) -> Figure:
     """B − A of bias, noise and error, with the 95 % of the paired difference; at 0 they are alike."""
-    parts = {"error": found.error, "noise": found.noise, "bias": found.bias}
+    parts = {"error": compared.error, "noise": compared.noise, "bias": compared.bias}
     values = list(parts.values())
     points = {
-        "type": "scatter", "mode": "markers", "name": "B − A", "y": list(parts), "x": [each.value for each in values],
+        "type": "scatter", "mode": "markers", "name": "B − A", "y": list(parts),
+        "x": [interval.value for interval in values],
         "marker": {"color": COLOURS["B"], "size": 9},
-        "error_x": {**_ends(values), "color": COLOURS["B"], "thickness": 2},
+        "error_x": error_bars(values, COLOURS["B"], thickness=2),
         "hovertemplate": "%{y}: %{x:.3g}<extra></extra>",
     }  # fmt: skip
     nothing = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": REJECTED}}
@@ -94,12 +102,12 @@ def ratio_densities(a: TokenBatch, b: TokenBatch) -> Densities:
 def tails(a: TokenBatch, b: TokenBatch) -> Figure:
     """Which share of the tokens differs by at least this |log r|, both axes logarithmic, one line per batch."""
     sizes = {name: np.abs(_log_ratios(batch)) for name, batch in zip(COLOURS, (a, b), strict=True)}
-    traces = [_ranked(name, each, COLOURS[name]) for name, each in sizes.items()]
-    drawn = np.concatenate([each[each > 0] for each in sizes.values()])
+    traces = [ranked(name, of_batch, COLOURS[name], shares=True) for name, of_batch in sizes.items()]
+    drawn = np.concatenate([of_batch[of_batch > 0] for of_batch in sizes.values()])
     ends = np.quantile(drawn, [0.1, 1]) if len(drawn) else np.array([1e-3, 1])  # certain tokens hardly differ
     x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
     x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
-    least = min((1 / len(each) for each in sizes.values() if len(each)), default=0.1)
+    least = min((1 / len(of_batch) for of_batch in sizes.values() if len(of_batch)), default=0.1)
     y = {"title_text": "share of tokens with at least that", "type": "log", "dtick": 1, "exponentformat": "power"}
     return figure(traces, height=300, x=x, y=y | {"range": [math.log10(0.8 * least), 0.05]}, legend=True)
 
@@ -107,32 +115,7 @@ def tails(a: TokenBatch, b: TokenBatch) -> Figure:
 # --- parts ---
 
 
-def _ranked(name: str, sizes: np.ndarray, colour: str) -> Part:
-    """The k-th largest size at height k/N, for k = 1, 2, 3 … and then ever further apart: every point is exact."""
-    ordered = np.sort(sizes[sizes > 0])[::-1]
-    ranks = np.unique(np.geomspace(1, max(len(ordered), 1), _RANKS).round().astype(int))[: len(ordered)]
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": ordered[ranks - 1], "y": ranks / max(len(sizes), 1),
-        "line": {"color": colour, "width": 2, "shape": "vh"},
-        "hovertemplate": "%{y:.2g} of the tokens with |log r| ≥ %{x:.2g}<extra>" + name + "</extra>",
-    }  # fmt: skip
-
-
 def _log_ratios(batch: TokenBatch) -> np.ndarray:
     """log r of the real tokens whose log-probs are finite."""
     old, rollout = pair(batch)
     return (old - rollout)[np.isfinite(old) & np.isfinite(rollout)]
-
-
-def _bars(name: str, parts: Mapping[str, Interval], colour: str) -> Part:
-    values = list(parts.values())
-    return {
-        "type": "bar", "name": name, "x": list(parts), "y": [each.value for each in values],
-        "marker": {"color": fade(colour, 0.7)}, "error_y": {**_ends(values), "color": colour, "thickness": 1},
-    }  # fmt: skip
-
-
-def _ends(values: list[Interval]) -> Part:
-    """The value itself may lie outside the 95 % of its samples: a bar then reaches one way only."""
-    above = [max(each.high - each.value, 0) for each in values]
-    return {"array": above, "arrayminus": [max(each.value - each.low, 0) for each in values]}

@@ -2,10 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
-from functools import partial
 
-from rlcorr.figures.axes import threshold_axis, threshold_place
-from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, vertical_line
+from rlcorr.figures.axes import threshold_scale
+from rlcorr.figures.canvas import (
+    ACROSS,
+    COOL,
+    KEPT,
+    REJECTED,
+    WARM,
+    Figure,
+    Part,
+    bars_with_errors,
+    error_bars,
+    fade,
+    figure,
+    vertical_line,
+)
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.report import GradientReport
@@ -20,8 +32,8 @@ Band = tuple[float, float, float]
 def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure:
     """Bias, noise and whole error over the threshold, with 95 % bands; the thresholds that may be the best are shaded,
     `at` draws a cursor."""
-    place = partial(threshold_place, of_ratio=sweep.of_ratio)
-    reports, x = sweep.choice.reports, [place(threshold) for threshold in sweep.thresholds]
+    place, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
+    reports, x = sweep.ranking.reports, [place(threshold) for threshold in sweep.thresholds]
     lines = {
         "bias": (WARM, [report.relative_bias for report in reports]),
         "noise": (COOL, [report.noise for report in reports]),
@@ -35,13 +47,12 @@ def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure
     chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
     shapes = [chosen, vertical_line(x=best[0], colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
     y = {"title_text": UNIT, "rangemode": "tozero"}
-    axis = threshold_axis(sweep.thresholds, of_ratio=sweep.of_ratio)
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 
 def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> Figure:
-    """The same three lines where they are known exactly."""
-    place = partial(threshold_place, of_ratio=of_ratio)
+    """The same three lines where they are exact and need no band."""
+    place, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
     x = [place(threshold) for threshold in toy.thresholds]
     lines = (("bias", toy.bias, WARM), ("noise", toy.noise, COOL), ("error", toy.error, KEPT))
     look = {"type": "scatter", "mode": "lines", "x": x}
@@ -49,7 +60,6 @@ def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> F
     best = x[min(range(len(x)), key=toy.error.__getitem__)]
     shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
     y = {"title_text": UNIT, "rangemode": "tozero"}
-    axis = threshold_axis(toy.thresholds, of_ratio=of_ratio)
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 
@@ -62,14 +72,15 @@ def _cursor(x: Sequence[float], place: Callable[[float], float], at: float | Non
 
 def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "") -> Figure:
     """One point per preset, noise to the right, bias upwards, with 95 % bars; the error is the distance from the
-    corner. On the dashed arc it is 1, which is what doing nothing has."""
-    found = {name: (report.noise, report.relative_bias) for name, report in reports.items()}
-    others = {name: ends for name, ends in found.items() if name != marked}
-    top = max(1.2, max((max(across.value, up.value) for across, up in found.values()), default=1.0) * 1.15)
+    corner. A gradient that is always 0 lies on the dashed arc of error 1. A shorter step has less noise and so lies
+    nearer to the corner, whether or not it learns as much."""
+    points = {name: (report.noise, report.relative_bias) for name, report in reports.items()}
+    others = {name: ends for name, ends in points.items() if name != marked}
+    top = max(1.2, max((max(across.value, up.value) for across, up in points.values()), default=1.0) * 1.15)
     traces = [_crosses("presets", others, ACROSS[0])]
-    if marked in found:
-        inwards = "top right" if found[marked][0].value < top / 2 else "top left"
-        traces.append(_crosses(marked, {marked: found[marked]}, WARM, name_at=inwards))
+    if marked in points:
+        inwards = "top right" if points[marked][0].value < top / 2 else "top left"
+        traces.append(_crosses(marked, {marked: points[marked]}, WARM, name_at=inwards))
     arc = {"type": "circle", "x0": -1, "x1": 1, "y0": -1, "y1": 1, "line": {"color": REJECTED, "dash": "dash"}}
     x = {"title_text": f"noise, {UNIT}", "range": [0, top]}
     y = {"title_text": f"bias, {UNIT}", "range": [0, top]}
@@ -78,18 +89,18 @@ def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "")
 
 def parts_of_error(parts: Mapping[str, Interval]) -> Figure:
     """One bar per part with its 95 % interval."""
-    bars = _bars_with_ends("parts", list(parts), list(parts.values()), ACROSS[0])
+    bars = bars_with_errors("parts", parts, ACROSS[0])
     return figure([bars], height=380, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
 
 
 def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
     """Of each estimator as a loss: the cosine of its expected gradient with those of both KLs, with 95 % bars, and
     above them its length over that of the first: a direction without a length means nothing."""
-    names = list(reports)
-    own, other = ([getattr(reports[name], key) for name in names] for key in ("cosine", "reverse_cosine"))
+    forward = {name: report.cosine for name, report in reports.items()}
+    reverse = {name: report.reverse_cosine for name, report in reports.items()}
     traces = [
-        _bars_with_ends("with ∇KL(π_θ‖target)", names, own, KEPT),
-        _bars_with_ends("with ∇KL(target‖π_θ)", names, other, WARM),
+        bars_with_errors("with ∇KL(π_θ‖target)", forward, KEPT),
+        bars_with_errors("with ∇KL(target‖π_θ)", reverse, WARM),
     ]
     lengths = [{"x": name, "text": f"×{report.length.value:.2g}", "y": 1} for name, report in reports.items()]
     made = figure(
@@ -115,35 +126,17 @@ def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, o
 # --- parts ---
 
 
-def _crosses(name: str, found: Mapping[str, tuple[Interval, Interval]], colour: str, *, name_at: str = "") -> Part:
-    """Points with bars to both sides, that show their names there, or only under the mouse. One trace: with one of its
-    own each preset would take four times as long to draw."""
-    across, up = ([pair[i] for pair in found.values()] for i in (0, 1))
+def _crosses(name: str, points: Mapping[str, tuple[Interval, Interval]], colour: str, *, name_at: str = "") -> Part:
+    """Points with bars to both sides and their names beside them (`name_at`), or under the mouse alone. All are one
+    trace: as many traces as presets take four times as long to draw."""
+    across, up = ([pair[i] for pair in points.values()] for i in (0, 1))
     return {
         "type": "scatter", "name": name, "x": [end.value for end in across], "y": [end.value for end in up],
-        "mode": "markers+text" if name_at else "markers", "text": list(found), "textposition": name_at or "top right",
+        "mode": "markers+text" if name_at else "markers", "text": list(points), "textposition": name_at or "top right",
         "marker": {"color": colour, "size": 8},
-        "error_x": _ends(across, colour), "error_y": _ends(up, colour),
+        "error_x": error_bars(across, fade(colour, 0.35)), "error_y": error_bars(up, fade(colour, 0.35)),
         "hovertemplate": "%{text}: noise %{x:.2f}, bias %{y:.2f}<extra></extra>",
     }  # fmt: skip
-
-
-def _bars_with_ends(name: str, x: Sequence[str], values: Sequence[Interval], colour: str) -> Part:
-    return {
-        "type": "bar", "name": name, "x": list(x), "y": [value.value for value in values],
-        "marker": {"color": fade(colour, 0.7)},
-        "error_y": {
-            "array": [value.high - value.value for value in values],
-            "arrayminus": [value.value - value.low for value in values],
-            "color": colour, "thickness": 1,
-        },
-    }  # fmt: skip
-
-
-def _ends(intervals: Sequence[Interval], colour: str) -> Part:
-    above = [max(interval.high - interval.value, 0) for interval in intervals]
-    below = [max(interval.value - interval.low, 0) for interval in intervals]
-    return {"array": above, "arrayminus": below, "color": fade(colour, 0.35), "thickness": 1}
 
 
 def _nothing() -> Part:

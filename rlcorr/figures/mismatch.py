@@ -17,7 +17,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of
-from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure
+from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, ranked
 from rlcorr.figures.cells import density, pair, probability_density, ratio_density
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
@@ -43,11 +43,11 @@ def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) 
 
     Raises `UsageError` for a method without anything at token level.
     """
-    found, log_rollout = {name: _on_grid(config) for name, config in methods.items()}, torch.tensor(_GRID).log()
+    regions, log_rollout = {name: _on_grid(config) for name, config in methods.items()}, torch.tensor(_GRID).log()
     if not magnified:
-        sides = {name: (each.lower.exp(), each.upper.exp()) for name, each in found.items()}
+        sides = {name: (edges.lower.exp(), edges.upper.exp()) for name, edges in regions.items()}
         return probability_density(batch, _outlines(methods, sides))
-    sides = {name: (each.lower - log_rollout, each.upper - log_rollout) for name, each in found.items()}
+    sides = {name: (edges.lower - log_rollout, edges.upper - log_rollout) for name, edges in regions.items()}
     old, rollout = pair(batch)
     span = span_of(old - rollout)
     beyond = [name for name, edges in sides.items() if not any(_reaches(edge, span) for edge in edges)]
@@ -91,24 +91,13 @@ def tail(batch: TokenBatch) -> Figure:
     d, _ = _differences(batch)
     sizes = np.abs(d[d != 0])
     groups = {"all": (sizes, REJECTED), "r > 1": (d[d > 0], WARM), "r < 1": (-d[d < 0], COOL)}
-    traces = [_ranked(name, each, colour) for name, (each, colour) in groups.items()]
+    traces = [ranked(name, of_group, colour) for name, (of_group, colour) in groups.items()]
     ends = np.quantile(sizes, [0.1, 1]) if len(sizes) else np.array([1e-3, 1])  # certain tokens hardly differ
     x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
     x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
     top = math.log10(max(len(d), 10)) + 0.05
     y = {"title_text": "tokens with at least that", "type": "log", "dtick": 1, "range": [math.log10(0.8), top]}
     return figure(traces, height=300, x=x, y=y | {"exponentformat": "none"}, legend=True)
-
-
-def _ranked(name: str, sizes: np.ndarray, colour: str) -> Part:
-    """The k-th largest size at height k, for k = 1, 2, 3 … and then ever further apart: every point is exact."""
-    ranks = np.unique(np.geomspace(1, max(len(sizes), 1), 120).round().astype(int))[: len(sizes)]
-    x = np.sort(sizes)[::-1][ranks - 1]
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": x.astype(np.float32), "y": ranks.astype(np.int32),
-        "line": {"color": colour, "width": 2, "shape": "vh"},
-        "hovertemplate": "%{y} tokens with |log r| ≥ %{x:.2g}<extra>" + html.escape(name) + "</extra>",
-    }  # fmt: skip
 
 
 # --- where it is ---
@@ -123,9 +112,9 @@ def by_position(batch: TokenBatch) -> Figure:
     count = np.bincount(place)
     groups = np.split(d[np.argsort(place, kind="stable")], np.cumsum(count)[:-1])
     bins = np.nonzero(count >= _FEWEST)[0].tolist()
-    x, each = [b * width + (width + 1) / 2 for b in bins], [groups[b] for b in bins]  # positions from 1
-    low, middle, high = np.array([np.quantile(v, (0.05, 0.5, 0.95)) for v in each]).reshape(-1, 3).T.tolist()
-    mean = [float(v.mean()) for v in each]
+    x, drawn = [b * width + (width + 1) / 2 for b in bins], [groups[b] for b in bins]  # positions from 1
+    low, middle, high = np.array([np.quantile(v, (0.05, 0.5, 0.95)) for v in drawn]).reshape(-1, 3).T.tolist()
+    mean = [float(v.mean()) for v in drawn]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "mode": "none", "fill": "toself"}
     band |= {"fillcolor": fade(REJECTED, 0.25), "name": "5 to 95 %", "hoverinfo": "skip"}
     counts = count[bins].astype(np.int32)
@@ -172,12 +161,12 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
 
 
 def token_labels(record: StepRecord) -> dict[int, str]:
-    """What token ids stand for, where responses have one character per token; else nothing is known of any."""
+    """What token ids stand for, where responses have one character per token; else none is named."""
     if record.batch.response_ids is None or text_kind(record) != "characters":
         return {}
     rows = zip(record.batch.response_ids.tolist(), pieces(record), strict=True)
-    found = {token: text for ids, texts in rows for token, text in zip(ids, texts, strict=False)}
-    return {token: text if text == END else repr(text) for token, text in found.items()}
+    texts = {token: text for ids, of_row in rows for token, text in zip(ids, of_row, strict=False)}
+    return {token: text if text == END else repr(text) for token, text in texts.items()}
 
 
 # --- by sequence ---
@@ -250,15 +239,15 @@ def by_lag(batch: TokenBatch, step: int) -> Figure:
     """Mean |log r| of the tokens over the lag of the weights that sampled them, with the number of tokens."""
     d, real = _differences(batch)
     lag = lags(batch, step)[:, None].expand_as(real)[real].cpu().numpy()
-    found = np.unique(lag)
+    lags_seen = np.unique(lag)
     bars = {
-        "type": "bar", "name": "lag", "x": found,
-        "y": np.array([np.abs(d[lag == each]).mean() for each in found], np.float32),
+        "type": "bar", "name": "lag", "x": lags_seen,
+        "y": np.array([np.abs(d[lag == one]).mean() for one in lags_seen], np.float32),
         "marker": {"color": fade(ACROSS[0], 0.7)}, "width": 0.6,
-        "customdata": np.array([(lag == each).sum() for each in found], np.int32),
+        "customdata": np.array([(lag == one).sum() for one in lags_seen], np.int32),
         "hovertemplate": "lag %{x}: mean |log r| %{y:.2g}, %{customdata} tokens<extra></extra>",
     }  # fmt: skip
-    x = {"title_text": "updates between sampling and scoring", "tickvals": found, "tickformat": "d"}
+    x = {"title_text": "updates between sampling and scoring", "tickvals": lags_seen, "tickformat": "d"}
     return figure([bars], height=300, x=x, y={"title_text": "mean |log r|", "rangemode": "tozero"})
 
 

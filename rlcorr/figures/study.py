@@ -35,7 +35,7 @@ def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, lo
 
 
 def study_bias(rows: Sequence[Row], presets: Sequence[str]) -> Figure | None:
-    """The relative bias of the gradient with its own 95 % interval, at the steps of the first seed that has sketches,
+    """The relative bias of the gradient with its 95 % interval, at the steps of the first seed that has sketches,
     from `SMALLEST_BIAS` upwards; None where no step has one."""
     columns = [f"relative_bias_{end}" for end in ("value", "low", "high")]
     sketched = sorted((row for row in rows if _finite(row[columns[0]])), key=lambda row: row["step"])

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.sweep import Sweep, Swept
-from rlcorr.figures.axes import power_axis, threshold_axis, threshold_place
+from rlcorr.analysis.sweep import BoundMetrics, Sweep
+from rlcorr.figures.axes import power_axis, threshold_scale
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
 from rlcorr.rules import RejectionRule
 
@@ -18,33 +18,33 @@ SHARES = {
     "effective sample size": ("rollout_is_eff_sample_size", COOL),
     "beyond the bounds": ("oob_ratio", WARM),
 }
-"""Name on the page → metric of `Swept`, colour."""
+"""Name on the page → metric of `BoundMetrics`, colour."""
 
 
 def shares_over(
-    sweep: Sweep, thresholds: Sequence[float], swept: Swept[Tensor], *, of_ratio: bool, at: float | None = None
+    sweep: Sweep, thresholds: Sequence[float], metrics: BoundMetrics[Tensor], *, of_ratio: bool, at: float | None = None
 ) -> Figure:
     """Shares between 0 and 1: of a rule the tokens and sequences that it keeps; of weights how many of them a bound
     touches, and what is left of the sample; `at` draws a cursor."""
-    if isinstance(sweep.swept, RejectionRule):
+    if isinstance(sweep.bounded, RejectionRule):
         names = ("kept tokens", "sequences kept whole")
-    elif sweep.swept.rollout_is_mode == "mask":
+    elif sweep.bounded.rollout_is_mode == "mask":
         names = ("kept tokens", "effective sample size")
     else:
         names = ("effective sample size", "beyond the bounds")
-    lines = {name: getattr(swept, SHARES[name][0]) for name in names}
+    lines = {name: getattr(metrics, SHARES[name][0]) for name in names}
     y = {"range": [-0.02, 1.02], "tickformat": ".0%"}
     return _over(lines, {name: SHARES[name][1] for name in names}, thresholds, of_ratio, at, y)
 
 
 def mismatch_over(
-    thresholds: Sequence[float], swept: Swept[Tensor], *, of_ratio: bool, at: float | None = None
+    thresholds: Sequence[float], metrics: BoundMetrics[Tensor], *, of_ratio: bool, at: float | None = None
 ) -> Figure:
     """Of what is kept: k3, and χ² of the weights that are left; values ≤ 0 have no place on a logarithmic axis."""
-    lines = {"k3 of the kept tokens": swept.kept_k3_kl, "χ² of the weights": swept.kept_chi2}
-    found = torch.cat(list(lines.values()))
-    found = found[found.isfinite() & (found > 1e-12)]
-    y = power_axis(float(found.min()), float(found.max())) if len(found) else power_axis(1e-6, 1)
+    lines = {"k3 of the kept tokens": metrics.kept_k3_kl, "χ² of the weights": metrics.kept_chi2}
+    values = torch.cat(list(lines.values()))
+    drawn = values[values.isfinite() & (values > 1e-12)]
+    y = power_axis(float(drawn.min()), float(drawn.max())) if len(drawn) else power_axis(1e-6, 1)
     return _over(lines, dict(zip(lines, (REJECTED, _PURPLE), strict=True)), thresholds, of_ratio, at, y)
 
 
@@ -56,7 +56,8 @@ def _over(
     at: float | None,
     y: Part,
 ) -> Figure:
-    x = [threshold_place(threshold, of_ratio=of_ratio) for threshold in thresholds]
+    place, axis = threshold_scale(thresholds, of_ratio=of_ratio)
+    x = [place(threshold) for threshold in thresholds]
     traces = []
     for name, values in lines.items():
         drawn = values.numpy(force=True).astype(np.float32)
@@ -65,7 +66,6 @@ def _over(
         traces.append({"type": "scatter", "name": name, "x": np.array(x, np.float32), "y": drawn, **look})
     shapes = []
     if at is not None:
-        cursor = min(max(threshold_place(at, of_ratio=of_ratio), x[0]), x[-1])
+        cursor = min(max(place(at), x[0]), x[-1])
         shapes.append(vertical_line(x=cursor, colour=REJECTED, dash="dot", width=2))
-    axis = threshold_axis(thresholds, of_ratio=of_ratio)
     return figure(traces, height=240, x=axis, y=y, shapes=shapes, legend=True)

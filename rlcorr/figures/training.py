@@ -61,7 +61,7 @@ class Course:
 
 def courses(panel: Panel, runs: Mapping[str, Rows]) -> list[Course]:
     """One per run and metric that has anything to show. A logarithmic panel leaves values ≤ 0 out."""
-    found = []
+    drawable = []
     for run, rows in runs.items():
         for metric, key in panel.metrics.items():
             points = [(row["step"], _number(row.get(key), panel.log)) for row in rows]
@@ -69,8 +69,8 @@ def courses(panel: Panel, runs: Mapping[str, Rows]) -> list[Course]:
                 points = [(step, value) for step, value in points if value is not None]
             if any(value is not None for _, value in points):
                 steps, values = zip(*points, strict=True)
-                found.append(Course(run, metric, steps, values))
-    return found
+                drawable.append(Course(run, metric, steps, values))
+    return drawable
 
 
 def _number(value: object, log: bool) -> float | None:

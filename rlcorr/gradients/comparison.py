@@ -40,7 +40,7 @@ def compare_gradients(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> GradientComparison:
-    """Bias, noise, error and direction of both, and by how much they differ. Raises as `gradients.report`."""
+    """Bias, noise, error and direction of both, and by how much they differ. Raises as `report` does."""
     replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
     parts_a, parts_b = contributions(batch, sketch, [a, b], loss)
     of_a, of_b = samples_of(parts_a, replicas), samples_of(parts_b, replicas)

@@ -24,11 +24,11 @@ ROWS_AT_ONCE = 64
 """Sequences whose scores are padded to one length together, which bounds the memory."""
 ONE_BY_ONE = 16
 """Sets of coefficients up to which reading the scores for each is quicker than padding them once for all."""
-LOOSE = 10.0
-"""The bound on weights of what other bounds are compared with: few tokens of a usable batch are above it."""
-TAME = 1000.0
-"""A coefficient so many times the largest advantage leaves its rounding when it is taken off again: in float32 6e-5 of
-one that counts once."""
+NEIGHBOUR_BOUND = 10.0
+"""The bound on the weights of a neighbour: few tokens of a usable batch are above it, or above a usual bound."""
+LARGEST_COEFFICIENT = 1000.0
+"""Of a neighbour, in units of the largest advantage. Taking a coefficient off a sum again leaves its rounding there: in
+float32, for one that is 1000 times as large, 6e-5 of an advantage."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class Contributions:
 
 
 @dataclass(frozen=True)
-class Summed:
-    """Coefficients whose sums over the scores are known, so that those of similar ones follow."""
+class Neighbour:
+    """A correction without rules and with a loose bound, and its sums over the scores. Another bound or another rule
+    changes the coefficients of few tokens, and only their scores must be read."""
 
     c: Tensor  # (B, T)
     u: Tensor  # (B, K)
@@ -56,40 +57,47 @@ def contributions(
     corrections: Sequence[CorrectionConfig],
     loss: LossConfig | None = None,
     *,
-    near: Summed | None = None,
+    neighbour: Neighbour | None = None,
 ) -> list[Contributions]:
-    """Of each correction's policy loss without its KL terms; a token-sum is taken per sequence, so that batches of
-    different sizes compare. Needs old_log_probs and advantages; π_θ is π_old, as in the first optimizer step after
-    sampling. Raises `UsageError` for losses that compare a batch (clip_cov, kl_cov), and where sketch and batch differ
-    in size. With `near`, only the scores of tokens whose coefficient differs from its are read."""
+    """What each sequence adds to the gradient of the policy loss without its KL terms, one per correction.
+
+    A token-sum counts as a mean over sequences, so that batches of different sizes compare. π_θ is π_old, as in the
+    first optimizer step after sampling. With a `neighbour` (`neighbour_of` the same batch, sketch and loss) only the
+    scores of those tokens are read that have another coefficient than in it. All is in the dtype of the scores.
+    Raises `UsageError` without old_log_probs or advantages, for losses that compare a batch (clip_cov, kl_cov), and
+    where sketch and batch differ in size.
+    """
     loss = _policy_only(loss)
     for correction in corrections:
         _check(batch, sketch, correction)
     c, unsummed = zip(*(_before_the_scores(batch, correction, loss) for correction in corrections), strict=True)
-    if near is None:
+    if neighbour is None:
         sums = per_sequence(torch.stack(c), batch.response_mask, sketch.scores)
     else:
-        sums = [near.u + _differing(each - near.c, batch.response_mask, sketch.scores) for each in c]
-    return [replace(parts, u=u) for parts, u in zip(unsummed, sums, strict=True)]
+        sums = [neighbour.u + _differing(of_one - neighbour.c, batch.response_mask, sketch.scores) for of_one in c]
+    return [
+        Contributions(u, *(x.to(sketch.scores) for x in (parts.n, parts.weight, parts.total, parts.count)))
+        for parts, u in zip(unsummed, sums, strict=True)
+    ]
 
 
-def summed(
+def neighbour_of(
     batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig | None = None
-) -> Summed | None:
-    """This correction with a loose bound and without rules: `near` to it, wherever its bounds are. None where a
-    coefficient is too large to be taken off again."""
+) -> Neighbour | None:
+    """The neighbour of this correction, which is the same wherever its bounds are. None where one of its coefficients
+    is so large that taking it off again would leave too much rounding."""
     loss = _policy_only(loss)
     _check(batch, sketch, correction)
     c, _ = _before_the_scores(batch, loosened(correction), loss)
     assert batch.advantages is not None
     size, unit = (x.masked_select(batch.response_mask).abs().amax() for x in (c, batch.advantages))
-    if not size <= TAME * unit:
+    if not size <= LARGEST_COEFFICIENT * unit:
         return None
-    return Summed(c, per_sequence(c[None], batch.response_mask, sketch.scores)[0])
+    return Neighbour(c, per_sequence(c[None], batch.response_mask, sketch.scores)[0])
 
 
 def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
-    """Its bounded weights alone, over all tokens."""
+    """Its bounded weights alone, with all response tokens in the denominator."""
     return replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
 
 
@@ -98,11 +106,13 @@ def _policy_only(loss: LossConfig | None) -> LossConfig:
 
 
 def loosened(correction: CorrectionConfig) -> CorrectionConfig:
-    """The same for all bounds and rules."""
+    """Without its rules, its weights capped at 10: corrections that differ in bounds and rules alone give the same."""
     without = without_rules(correction)
     if correction.rollout_is is None:
         return without
-    return replace(without, rollout_is_threshold=LOOSE, rollout_is_threshold_lower=None, rollout_is_mode="truncate")
+    return replace(
+        without, rollout_is_threshold=NEIGHBOUR_BOUND, rollout_is_threshold_lower=None, rollout_is_mode="truncate"
+    )
 
 
 def _before_the_scores(
@@ -127,7 +137,7 @@ def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
     """Σ_t c_t s_t of each sequence, for P sets of coefficients: (P, B, T), (B, T), (N, K) → (P, B, K)."""
     if len(c) <= ONE_BY_ONE:
         numbers = torch.arange(len(scores), device=scores.device)
-        return torch.stack([_bags(numbers, each.masked_select(mask), mask.sum(-1), scores) for each in c])
+        return torch.stack([_bags(numbers, of_one.masked_select(mask), mask.sum(-1), scores) for of_one in c])
     sums, rest = [], scores
     for rows, of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
         used = rows.any(0)
@@ -140,9 +150,9 @@ def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
 
 def _differing(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
     """Σ_t c_t s_t of each sequence, (B, T) → (B, K), where most c are 0."""
-    every = c.masked_select(mask)
-    numbers = every.nonzero()[:, 0]
-    return _bags(numbers, every[numbers], (mask & (c != 0)).sum(-1), scores)
+    of_tokens = c.masked_select(mask)
+    numbers = of_tokens.nonzero()[:, 0]
+    return _bags(numbers, of_tokens[numbers], (mask & (c != 0)).sum(-1), scores)
 
 
 def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
@@ -152,8 +162,8 @@ def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
 
 
 def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contributions:
-    """The reference as contributions of blocks, divided by what the loss divides the sampled batch by: so a token-mean
-    of responses of another length is not called a bias."""
+    """The reference as contributions of blocks. A token-mean is divided by the mean length in the batch, not in the
+    reference: otherwise responses of another length would look like a bias."""
     mode = loss.loss_agg_mode
     u = reference.by_sequence if mode == "seq-mean-token-mean" else reference.by_token
     n = reference.sequences
@@ -161,8 +171,8 @@ def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contribut
         n = n * mask.sum(-1).float().mean()
     if mode == "seq-mean-token-sum-norm":
         n = n * (mask.shape[1] if loss.loss_scale_factor is None else loss.loss_scale_factor)
-    one = torch.ones_like(reference.tokens)
-    return Contributions(u=u, n=n, weight=one, total=one, count=one)
+    one = torch.ones_like(n).to(u)
+    return Contributions(u=u, n=n.to(u), weight=one, total=one, count=one)
 
 
 def mean_gradients(parts: Contributions, drawn: Tensor) -> Tensor:

@@ -44,21 +44,21 @@ def kl_report(
 ) -> KLGradientReport:
     """Tokens drawn from π_old, which is π_θ here, or from the engine's own distribution. Raises `UsageError` where the
     recorded places lack a distribution."""
-    known = {"ref": places.ref_log_probs, "rollout": places.rollout_log_probs}
-    against, engine = known[target], places.rollout_log_probs
+    targets = {"ref": places.ref_log_probs, "rollout": places.rollout_log_probs}
+    against, engine = targets[target], places.rollout_log_probs
     if against is None or (not on_policy and engine is None):
         lacking = target if against is None else "rollout"
         raise UsageError(f"the recorded places have no distribution of π_{lacking}: the run had none at that step.")
     q = places.log_probs if on_policy or engine is None else engine
-    drawn = resampled(len(q), replicates, seed) / len(q)
     coefficient = _coefficients(places.log_probs, against, estimator)
     expected = _gradient(q.exp() * coefficient, places.scores)
     truth = _gradient(places.log_probs.exp() * _difference(places.log_probs, against), places.scores)
     reverse = _gradient(-against.exp(), places.scores)
     squares = (q.exp() * coefficient.square() * places.scores.square().sum(-1)).sum(-1)
-    g, t, r = (drawn @ each for each in (expected, truth, reverse))
+    drawn = resampled(len(q), replicates, seed).to(expected) / len(q)
+    g, t, r = (drawn @ gradient for gradient in (expected, truth, reverse))
     unit = t.norm(dim=-1).clamp(min=1e-30)
-    spread = (drawn @ squares - g.square().sum(-1)).clamp(min=0).sqrt()
+    spread = (drawn @ squares.to(drawn) - g.square().sum(-1)).clamp(min=0).sqrt()
     return KLGradientReport(
         cosine=interval_of(_cosine(g, t), signed=True),
         length=interval_of(g.norm(dim=-1) / unit, signed=False),
@@ -81,7 +81,7 @@ def _coefficients(log_probs: Tensor, against: Tensor, estimator: str) -> Tensor:
 
 def _gradient(c: Tensor, scores: Tensor) -> Tensor:
     """Σ over the tokens of each place: (P, V), (P, V, K) → (P, K)."""
-    return torch.einsum("pv,pvk->pk", c, scores)
+    return torch.einsum("pv,pvk->pk", c.to(scores), scores)
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a correction does to the gradient on recorded data: bias, variance, direction, each with its interval.
 
-All from score sketches (`score_sums.py`). Their projection adds a relative error of about √(2/K) to a squared length,
-and of (1 − cos²)/√K to a cosine.
+All from score sketches (see `contributions`). Their projection adds a relative error of about √(2/K) to a squared
+length, and of (1 − cos²)/√K to a cosine.
 """
 
 import itertools
@@ -21,8 +21,8 @@ from rlcorr.gradients.bootstrap import (
     bootstrap,
     cosine,
     interval_of,
+    length_of,
     noises,
-    root,
 )
 from rlcorr.gradients.contributions import (
     Contributions,
@@ -37,8 +37,8 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class GradientReport:
-    """One estimator's gradient beside the on-policy one. Lengths are in units of the parameters. What noise explains
-    whole has length 0, and what is divided by such a length is NaN."""
+    """One estimator's gradient beside the on-policy one; lengths are norms over the parameters. Where a squared length
+    is not above what noise adds to it, the length is 0, and what would be divided by it is NaN: it is not known."""
 
     length: Interval
     """‖E[g]‖, without what noise adds to it."""
@@ -48,13 +48,15 @@ class GradientReport:
     relative_bias: Interval
     """bias / reference_length."""
     cosine: Interval
-    """Between E[g] and the reference; NaN where noise explains one of them."""
+    """Between E[g] and the reference; NaN where noise explains one of them, with the possible ones in the interval."""
     scale: Interval
     """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
     variance: Interval
     """Σ over parameters of the variance of g over batches of this size."""
     error: Interval
-    """√(bias² + variance)/reference_length: how far a step is off the on-policy one, all told."""
+    """√(bias² + variance)/reference_length: the root mean square distance of one batch's gradient from the on-policy
+    one. It depends on the length of the step: a gradient that is always 0 has 1, and a step that is shrunk has less
+    than a noisy one of full length, although it learns less. Compare by it what has the same `scale`."""
     snr: Interval
     """‖E[g]‖²/variance."""
     ess: Interval
@@ -65,8 +67,8 @@ class GradientReport:
     @property
     def noise(self) -> Interval:
         """√variance/reference_length: the standard deviation over batches of this size."""
-        found, unit = self.variance, self.reference_length.value
-        return Interval(*(end**0.5 / unit for end in (found.value, found.low, found.high)))
+        variance, unit = self.variance, self.reference_length.value
+        return Interval(*(end**0.5 / unit for end in (variance.value, variance.low, variance.high)))
 
 
 def report(
@@ -83,14 +85,14 @@ def report(
 
 
 @dataclass(frozen=True)
-class Choice:
+class Ranking:
     """Several corrections on the same data, the bootstrap samples shared."""
 
     reports: list[GradientReport]
     best: int
     """Which has the smallest error."""
     support: list[float]
-    """Share of the bootstrap samples in which each one has the smallest error."""
+    """Per correction, the share of the bootstrap samples in which it has the smallest error."""
 
 
 def compare(
@@ -101,15 +103,15 @@ def compare(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-) -> Choice:
-    """The report of each, such as one correction at sixty thresholds, and which should have been chosen."""
+) -> Ranking:
+    """The reports of several corrections, or of one at sixty thresholds, and which of them has the smallest error."""
     replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
-    each = [samples_of(parts, replicas) for parts in contributions(batch, sketch, corrections, loss)]
-    winners = torch.stack([numbers["error"] for numbers in each]).argmin(0)
-    return Choice(
-        reports=[report_of(numbers, sketch) for numbers in each],
+    samples = [samples_of(parts, replicas) for parts in contributions(batch, sketch, corrections, loss)]
+    winners = torch.stack([numbers["error"] for numbers in samples]).argmin(0)
+    return Ranking(
+        reports=[report_of(numbers, sketch) for numbers in samples],
         best=int(winners[0]),
-        support=[float((winners[1:] == number).float().mean()) for number in range(len(each))],
+        support=[float((winners[1:] == number).float().mean()) for number in range(len(samples))],
     )
 
 
@@ -153,7 +155,7 @@ def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
 
 def decomposition(parts: Sequence[Contributions], replicas: Replicas) -> Decomposition:
     """From the contributions of the five `stages`."""
-    gradients = [mean_gradients(each, replicas.sequences) for each in parts]
+    gradients = [mean_gradients(stage, replicas.sequences) for stage in parts]
     length = replicas.reference_length[0]
     steps = [_without_noise(after - before) / length for before, after in itertools.pairwise(gradients)]
     noise = variances(parts[-1], replicas.sequences).sqrt() / length
@@ -177,7 +179,7 @@ def _exact(correction: CorrectionConfig) -> CorrectionConfig:
 def _without_noise(differences: Tensor) -> Tensor:
     """(1 + R, K) → (1 + R,): lengths, less what bootstrap noise adds to their squares."""
     noise = (differences[1:] - differences[0]).square().sum(-1).mean() if len(differences) > 1 else 0.0
-    return root(differences.square().sum(-1) - noises(differences) * noise)
+    return length_of(differences.square().sum(-1) - noises(differences) * noise)
 
 
 def samples_of(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
@@ -188,7 +190,7 @@ def samples_of(parts: Contributions, replicas: Replicas) -> dict[str, Tensor]:
     g2 = g.square().sum(-1) - times * noise
     bias2 = (g - r).square().sum(-1) - times * (noise + replicas.reference_noise)
     inner = (g * r).sum(-1)
-    length, bias, reference_length = root(g2), root(bias2), replicas.reference_length
+    length, bias, reference_length = length_of(g2), length_of(bias2), replicas.reference_length
     unit = reference_length[0]  # one unit for all samples: in some of them the reference may be noise
     weight = parts.weight
     return {

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
+from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
-from rlcorr.gradients.report import Choice, compare
+from rlcorr.gradients.report import Ranking, compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.toy import Toy, gradient_truth
 from rlcorr.ratios import log_ratio
@@ -23,7 +23,7 @@ class GradientSweep:
     thresholds: list[float]
     of_ratio: bool
     """Whether they bound a ratio, whose neutral value is 1, or a divergence, where it is 0."""
-    choice: Choice
+    ranking: Ranking
     best: Interval
     """The threshold with the smallest error, and between which ones it lies in 95 % of the bootstrap samples."""
 
@@ -44,11 +44,11 @@ def gradient_sweep(
     `at_threshold`; by default sixty, from one that touches nearly every item of the batch to one that touches none."""
     points = sorted(thresholds, reverse=side == "lower") or usual_thresholds(batch, correction, rule, side=side)
     moved = [at_threshold(correction, threshold, rule, side) for threshold in points]
-    choice = compare(batch, sketch, moved, loss, replicates=replicates, seed=seed)
-    reached = torch.tensor(choice.support).cumsum(0)
+    ranking = compare(batch, sketch, moved, loss, replicates=replicates, seed=seed)
+    reached = torch.tensor(ranking.support).cumsum(0)
     ends = sorted(points[min(int((reached < level).sum()), len(points) - 1)] for level in LEVEL)
-    of_ratio = is_ratio(correction, swept(correction, rule))
-    return GradientSweep(points, of_ratio, choice, Interval(points[choice.best], *ends))
+    of_ratio = is_ratio(correction, moved_rule(correction, rule))
+    return GradientSweep(points, of_ratio, ranking, Interval(points[ranking.best], *ends))
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def world(vocabulary: int, length: int) -> World:
         ends = torch.arange(vocabulary if last else 1)
         prefix = prefixes.repeat_interleave(len(ends))
         rows.append(_padded(_digits(prefix, depth, going), ends.repeat(len(prefixes)), length))
-    tokens, mask = (torch.cat(each) for each in zip(*rows, strict=True))
+    tokens, mask = (torch.cat(parts) for parts in zip(*rows, strict=True))
     return World(vocabulary, tokens, mask, _states(tokens, mask, going))
 
 
@@ -191,9 +191,9 @@ def kl_gradient(where: World, theta: Tensor, ref: Tensor, estimator: str, sample
     """E[∇ Σ_t kl_penalty(log π_θ, log π_ref)] over responses of `sampled_from`, or of π_θ itself, (S, V)."""
     leaf = theta.detach().requires_grad_()
     penalty = kl_penalty(log_probs(where, leaf), log_probs(where, ref), estimator)
-    each = masked_sum(penalty, where.mask, -1)
+    of_responses = masked_sum(penalty, where.mask, -1)
     sampled = probabilities(where, theta if sampled_from is None else sampled_from).detach()
-    return gradient_of((sampled * each).sum(), leaf)
+    return gradient_of((sampled * of_responses).sum(), leaf)
 
 
 def token_kl_gradient(
@@ -202,9 +202,9 @@ def token_kl_gradient(
     """Σ_states visits · ∇KL(π_θ‖π_ref), or KL(π_ref‖π_θ) if `reverse`, of the next token; the visits are held fixed."""
     leaf = theta.detach().requires_grad_()
     log_p, log_q = leaf.log_softmax(-1), ref.log_softmax(-1)
-    each = (log_q.exp() * (log_q - log_p)).sum(-1) if reverse else (log_p.exp() * (log_p - log_q)).sum(-1)
+    per_state = (log_q.exp() * (log_q - log_p)).sum(-1) if reverse else (log_p.exp() * (log_p - log_q)).sum(-1)
     visited = visits(where, theta if sampled_from is None else sampled_from).detach()
-    return gradient_of((visited * each).sum(), leaf)
+    return gradient_of((visited * per_state).sum(), leaf)
 
 
 def visits(where: World, logits: Tensor) -> Tensor:
@@ -233,11 +233,11 @@ def _batch(where: World, policies: Policies, advantages: Tensor) -> TokenBatch:
 
 def _reference(where: World, policies: Policies, advantages: Tensor, loss: LossConfig) -> Tensor:
     """∇ E_{π_θ}[advantage · aggregated score], divided by what the loss of the sampled responses is divided by."""
-    sampled, own = (probabilities(where, logits) for logits in (policies.rollout, policies.theta))
-    leaf = torch.ones(where.mask.shape, dtype=own.dtype).requires_grad_()
+    sampled, on_policy = (probabilities(where, logits) for logits in (policies.rollout, policies.theta))
+    leaf = torch.ones(where.mask.shape, dtype=on_policy.dtype).requires_grad_()
     value = aggregate(leaf, where.mask, where.mask, loss.loss_agg_mode, "fixed", 1, 1, loss.loss_scale_factor)
     shares = gradient_of(value, leaf) / _divisor(sampled, where.mask, loss)
-    return _weighted_scores(where, policies.theta, own[:, None] * advantages[:, None] * shares)
+    return _weighted_scores(where, policies.theta, on_policy[:, None] * advantages[:, None] * shares)
 
 
 def _weighted_scores(where: World, theta: Tensor, c: Tensor) -> Tensor:
@@ -250,8 +250,8 @@ def _divisor(sampled: Tensor, counted: Tensor, loss: LossConfig) -> float:
     """Expected tokens or sequences of a response, whichever the loss is divided by; 1 for a sum, and if none are."""
     if loss.loss_agg_mode == "token-sum":
         return 1.0
-    each = counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)
-    return _expected(sampled, each) or 1.0
+    counts = counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)
+    return _expected(sampled, counts) or 1.0
 
 
 def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: CorrectionConfig) -> float:

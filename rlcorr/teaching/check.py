@@ -31,7 +31,8 @@ class Exercise:
 
     `expected` is slow and plain, on purpose not how the library does it; `cases` are the arguments of the calls, the
     first with numbers one can hold in the head; `equivalents` are right answers written in another way, for the tests.
-    A result is a number, a truth, a text, a tensor, or a tuple or dict of these. `part` picks what of it is compared.
+    A result is a number, True or False, a text, a tensor, or a tuple or dict of these. `part` picks what of it is
+    compared.
     """
 
     expected: Answer
@@ -50,13 +51,13 @@ def check(answer: Answer, exercise: Exercise) -> None:
 def problem(answer: Answer, exercise: Exercise) -> str | None:
     """What is wrong with an answer, None if nothing is. Whatever the answer raises itself comes through."""
     try:
-        found = next(_differences(answer, exercise), None)
+        difference_in_words = next(_differences(answer, exercise), None)
     except NotImplementedError as not_yet:
         return f"Not yet: {not_yet}"
-    if found is None:
+    if difference_in_words is None:
         return None
-    known = next((m.says for m in exercise.mistakes if _is_mistake(answer, m.answer, exercise)), None)
-    return f"{known}\n{found}" if known else found
+    hint = next((m.says for m in exercise.mistakes if _is_mistake(answer, m.answer, exercise)), None)
+    return f"{hint}\n{difference_in_words}" if hint else difference_in_words
 
 
 def _differences(answer: Answer, exercise: Exercise) -> Iterator[str]:
@@ -70,8 +71,8 @@ def _differences(answer: Answer, exercise: Exercise) -> Iterator[str]:
             yield "Nothing came back: is there a return?"
         else:
             wanted = exercise.part(exercise.expected(*copy.deepcopy(arguments)))
-            if (found := difference(exercise.part(got), wanted, exercise.tolerance)) is not None:
-                yield f"In {where}: {found}"
+            if (words := difference(exercise.part(got), wanted, exercise.tolerance)) is not None:
+                yield f"In {where}: {words}"
 
 
 def _is_mistake(answer: Answer, mistake: Answer, exercise: Exercise) -> bool:
@@ -100,7 +101,7 @@ def difference(got: Any, wanted: Any, tolerance: float = 0.0) -> str | None:
 
 
 def _first(parts: Iterator[tuple[str, str | None]]) -> str | None:
-    return next((f"at {place}, {found}" for place, found in parts if found is not None), None)
+    return next((f"at {place}, {words}" for place, words in parts if words is not None), None)
 
 
 def _numbers(got: Any, wanted: Tensor, tolerance: float) -> str | None:

@@ -29,7 +29,7 @@ def rule_kind(config: CorrectionConfig) -> str:
 
 def preset_map() -> dict[tuple[str, str], list[str]]:
     """(level, rule) → the presets there, in the order of `PRESETS`; a place without any is left out."""
-    found: dict[tuple[str, str], list[str]] = {}
+    places: dict[tuple[str, str], list[str]] = {}
     for name, entry in PRESETS.items():
-        found.setdefault((weight_level(entry.config), rule_kind(entry.config)), []).append(name)
-    return found
+        places.setdefault((weight_level(entry.config), rule_kind(entry.config)), []).append(name)
+    return places

@@ -1,12 +1,16 @@
 import math
+from dataclasses import replace
 
 import pytest
 from ratio_batches import effective_share, of_ratios
 
+from rlcorr import correct
 from rlcorr.analysis.budget import ess_at_least, keep_at_least
+from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
+from rlcorr.records import runs
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
@@ -25,14 +29,14 @@ def ess(cap: float) -> float:
 
 @pytest.mark.parametrize("share", [0.8, 0.7, 0.6])
 def test_the_loosest_cap_of_an_effective_sample_size(share: float) -> None:
-    """ESS falls as the cap rises; found by bisection of the loop above."""
+    """ESS falls as the cap rises; bisected with the loop above."""
     low, high = 1.0, 8.0
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if ess(middle) >= share else (low, middle)
-    found = ess_at_least(batch(), CAPPED, share)
-    assert found <= low * (1 + 1e-9)
-    assert found == pytest.approx(low, rel=GRID - 1)
+    cap = ess_at_least(batch(), CAPPED, share)
+    assert cap <= low * (1 + 1e-9)
+    assert cap == pytest.approx(low, rel=GRID - 1)
 
 
 def test_a_budget_that_no_cap_breaks() -> None:
@@ -59,8 +63,8 @@ def test_a_mask_has_a_best_band() -> None:
 def test_the_tightest_band_of_a_share(share: float, expected: float) -> None:
     """Of ratios 0.99 and 1.02, then ½ and 2, then 8 lie inside [1/t, t]."""
     rule = RejectionRule.named("token_k1", lower=0.9, upper=1.1)
-    found = keep_at_least(batch(), CorrectionConfig(rollout_rs=(rule,)), share)
-    assert expected <= found <= expected * GRID
+    bound = keep_at_least(batch(), CorrectionConfig(rollout_rs=(rule,)), share)
+    assert expected <= bound <= expected * GRID
 
 
 def test_the_tightest_cap_that_leaves_a_share_alone() -> None:
@@ -77,3 +81,63 @@ def test_the_effective_sample_size_of_a_rule_is_what_it_keeps() -> None:
 def test_no_threshold_to_move() -> None:
     with pytest.raises(UsageError, match="neither weights nor rejection rules"):
         keep_at_least(batch(), preset("disabled"), 0.9)
+
+
+@pytest.mark.parametrize("share", [0.75, 0.8, 0.88])
+def test_a_cap_below_the_five_percent_closest_items(share: float) -> None:
+    """Ratios ½ and 2 in equal parts: a cap of 1 ≤ C ≤ 2 has an ESS of (½ + C)²/(2(¼ + C²)), from 0.9 down to 0.735. It
+    is s at C = (1 + √(1 − (2s − 1)²))/(2(2s − 1)). No ratio is closer to 1 than 2 is."""
+    middle = 2 * share - 1
+    cap = (1 + math.sqrt(1 - middle**2)) / (2 * middle)
+    assert 1 < cap < 2
+    assert ess_at_least(of_ratios([0.5, 2.0] * 20), CAPPED, share) == pytest.approx(cap, rel=0.02)
+
+
+# --- several bounds ---
+
+NARROW = RejectionRule.named("token_k1", lower=0.9, upper=1.1)  # keeps 0.99 and 1.02
+WIDE = RejectionRule.named("token_k3", upper=1.0)  # rejects 8, whose k3 is 4.9
+
+
+def test_what_is_kept_is_kept_by_every_bound() -> None:
+    """Below 1.02 the cap changes a weight that the rule keeps; above, none; the other three are rejected anyway."""
+    capped = replace(CAPPED, rollout_rs=(NARROW,))
+    assert 1.02 <= keep_at_least(batch(), capped, 0.4) <= 1.02 * GRID
+    with pytest.raises(UsageError, match=r"the loosest leaves 0\.4\. Wherever this bound is, token_k1 rejects 0\.6 of"):
+        keep_at_least(batch(), capped, 0.5)
+
+
+def test_a_rule_is_solved_for_beside_other_rules_and_a_mask() -> None:
+    both = CorrectionConfig(rollout_rs=(NARROW, WIDE))
+    assert 2 <= keep_at_least(batch(), both, 0.8) <= 2 * GRID
+    with pytest.raises(UsageError, match=r"token_k3 rejects 0\.2 of the tokens\."):
+        keep_at_least(batch(), both, 0.9)
+    masked = replace(preset("decoupled_token_icepop"), rollout_is_threshold_lower=0.4, rollout_rs=(NARROW,))  # up to 5
+    assert 2 <= keep_at_least(batch(), masked, 0.8, rule=0) <= 2 * GRID
+    with pytest.raises(UsageError, match=r"the mask of the weights rejects 0\.2 of the tokens\."):
+        keep_at_least(batch(), masked, 0.9, rule=0)
+
+
+def test_the_sample_size_of_what_every_bound_keeps() -> None:
+    """Weights 0.5, 0.99, 1.02 and min(2, C) of five tokens; without a cap 4.51²/(5 · 6.2705) = 0.6488, with a cap of 1
+    3.49²/(5 · 3.2301) = 0.7542."""
+    capped = replace(CAPPED, rollout_rs=(WIDE,))
+    assert ess_at_least(batch(), capped, 0.64) >= 2
+    cap = ess_at_least(batch(), capped, 0.7)
+    kept = [0.5, 0.99, 1.02, cap]
+    assert sum(kept) ** 2 / (5 * sum(w * w for w in kept)) == pytest.approx(0.7, abs=1e-3)
+    with pytest.raises(UsageError, match=r"the tightest has 0\.75\d\. Wherever this bound is, token_k3 rejects 0\.2"):
+        ess_at_least(batch(), capped, 0.79)
+
+
+def test_a_budget_on_a_recorded_run_leaves_what_it_says() -> None:
+    """With a coarse cache the geometric rule keeps 7 % of the tokens, wherever the cap of the weights is: setting that
+    for a budget of 95 % left 6.98 %. The rule itself can be loosened until 95 % are kept."""
+    run = runs.ROOT / "kv_fp8_e5m2"
+    recorded = runs.read_step(run, runs.list_steps(run)[-1]).batch
+    correction = preset("decoupled_geo_rs_token_tis")
+    with pytest.raises(UsageError, match=r"leaves 0\.0698261\. Wherever this bound is, seq_mean_k1 rejects 0\.93 of"):
+        keep_at_least(recorded, correction, 0.95)
+    moved = at_threshold(correction, keep_at_least(recorded, correction, 0.95, rule=0), rule=0)
+    kept = correct(recorded, moved).keep_mask[recorded.response_mask].double().mean()
+    assert 0.95 <= float(kept) < 0.96

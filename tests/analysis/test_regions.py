@@ -16,8 +16,8 @@ Q = [0.001, 0.02, 0.1, 0.3, 0.5, 0.8, 0.97]
 
 def edges(config: CorrectionConfig, probabilities: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bound on π_old."""
-    found = region(config, torch.tensor(probabilities, dtype=torch.float64).log())
-    return found.lower.exp().numpy(), found.upper.exp().numpy()
+    bounds = region(config, torch.tensor(probabilities, dtype=torch.float64).log())
+    return bounds.lower.exp().numpy(), bounds.upper.exp().numpy()
 
 
 def below_one(values: list[float]) -> list[float]:
@@ -52,9 +52,9 @@ def coin_kl(p: float, q: float) -> float:
 
 def test_kpops_lens_lies_where_the_larger_of_both_kls_is_2() -> None:
     lower, upper = edges(TOKEN_METHODS["KPop"], Q)
-    found = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
-    assert len(found) >= 8
-    for p, q in found:
+    points = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
+    assert len(points) >= 8
+    for p, q in points:
         assert max(coin_kl(p, q), coin_kl(q, p)) == pytest.approx(2, abs=1e-4)
 
 
@@ -65,7 +65,7 @@ def test_kpops_lens_is_the_same_for_the_other_side_of_the_coin() -> None:
 
 
 def test_k3_is_two_rays() -> None:
-    """r − 1 − log r = 0.01 at r = 0.8652 and r = 1.1482, found by Newton's method from 0.87 and 1.15."""
+    """r − 1 − log r = 0.01 at r = 0.8652 and r = 1.1482, edges by Newton's method from 0.87 and 1.15."""
     lower, upper = edges(TOKEN_METHODS["k3"], Q)
     roots = []
     for r in (0.87, 1.15):
@@ -79,9 +79,9 @@ def test_k3_is_two_rays() -> None:
 
 def test_signed_kl_is_one_kl_to_both_sides() -> None:
     lower, upper = edges(TOKEN_METHODS["signed KL"], Q)
-    found = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
-    assert len(found) >= 10
-    for p, q in found:
+    points = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
+    assert len(points) >= 10
+    for p, q in points:
         assert coin_kl(q, p) == pytest.approx(0.05, abs=1e-6)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference import VERL, batch, config
 from torch import Tensor
 
-from rlcorr.analysis.sweep import Sweep, Swept, sweep_rule, sweep_weights
+from rlcorr.analysis.sweep import BoundMetrics, Sweep, sweep_rule, sweep_weights
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import blocks, correct
 from rlcorr.diagnostics import evaluate
@@ -81,19 +81,19 @@ def concerned(applies_to: str, d: float, advantage: float) -> bool:
 
 
 def tokens(pairs: oracle.Pairs, advantages: oracle.Rows, swept: CorrectionConfig | RejectionRule) -> list[Token]:
-    found = []
+    of_tokens = []
     for b, mask in enumerate(pairs.mask):
         old, rollout, advantage = (oracle.real(x[b], mask) for x in (pairs.old, pairs.rollout, advantages))
         d = [o - r for o, r in zip(old, rollout, strict=True)]
         if isinstance(swept, RejectionRule):
-            each = [divergence(swept.divergence, o, r) for o, r in zip(old, rollout, strict=True)]
+            per_token = [divergence(swept.divergence, o, r) for o, r in zip(old, rollout, strict=True)]
             how, hit = swept.reduce, [concerned(swept.applies_to, *pair) for pair in zip(d, advantage, strict=True)]
         else:
             how = {"token": None, "sequence": "sum", "geometric": "mean"}[str(swept.rollout_is)]
-            each, hit = d, [swept.rollout_is_mode == "mask"] * len(d)
-        whole = each if how is None else [reduce(each, how)] * len(d)
-        found += [Token(b, *token) for token in zip(d, whole, hit, strict=True)]
-    return found
+            per_token, hit = d, [swept.rollout_is_mode == "mask"] * len(d)
+        whole = per_token if how is None else [reduce(per_token, how)] * len(d)
+        of_tokens += [Token(b, *token) for token in zip(d, whole, hit, strict=True)]
+    return of_tokens
 
 
 @dataclass
@@ -137,30 +137,30 @@ def question(swept: CorrectionConfig | RejectionRule, lower: float | None, upper
     return Question(swept, lower, upper, low, high)
 
 
-def expected(found: list[Token], asked: Question) -> dict[str, float]:
+def expected(of_tokens: list[Token], asked: Question) -> dict[str, float]:
     """Every field from its formula, Σ by Σ."""
-    v = [asked.trained_weight(token) for token in found]
-    kept = [token for token, x in zip(found, v, strict=True) if x != 0]
-    items = list({token.row: token for token in found}.values()) if asked.per_sequence else found
-    rows = {token.row for token in found}
-    lost = {token.row for token, x in zip(found, v, strict=True) if x == 0}
+    v = [asked.trained_weight(token) for token in of_tokens]
+    kept = [token for token, x in zip(of_tokens, v, strict=True) if x != 0]
+    items = list({token.row: token for token in of_tokens}.values()) if asked.per_sequence else of_tokens
+    rows = {token.row for token in of_tokens}
+    lost = {token.row for token, x in zip(of_tokens, v, strict=True) if x == 0}
     ratios = [x for x in v if x != 0] if asked.weights else [oracle.ratio(token.d) for token in kept]
     return {
-        "kept_fraction": len(kept) / len(found) if found else 0.0,
+        "kept_fraction": len(kept) / len(of_tokens) if of_tokens else 0.0,
         "seq_kept_fraction": 1 - len(lost) / len(rows) if rows else 0.0,
         "rollout_is_mean": oracle.mean(v),
         "rollout_is_std": oracle.std(v),
         "rollout_is_eff_sample_size": oracle.ess(v),
         "fraction_high": oracle.mean([float(item.statistic > asked.high) for item in items]),
         "fraction_low": oracle.mean([float(item.statistic < asked.floor()) for item in items]),
-        "oob_ratio": oracle.mean([float(t.statistic < asked.low or t.statistic > asked.high) for t in found]),
+        "oob_ratio": oracle.mean([float(t.statistic < asked.low or t.statistic > asked.high) for t in of_tokens]),
         "kept_kl": oracle.mean([-token.d for token in kept]),
         "kept_k3_kl": oracle.mean([divergence("k3", token.d, 0.0) for token in kept]),
         "kept_chi2": oracle.mean([r * r for r in ratios]) - 1 if ratios else 0.0,
     }
 
 
-def doubtful(found: list[Token], asked: Question) -> bool:
+def doubtful(of_tokens: list[Token], asked: Question) -> bool:
     """float32 may see a statistic on the other side of a bound. Sums, extremes and squares of the grid are exact."""
     if isinstance(asked.swept, RejectionRule):
         how, name = asked.swept.reduce, asked.swept.divergence
@@ -169,16 +169,16 @@ def doubtful(found: list[Token], asked: Question) -> bool:
     else:
         exact, margin = asked.swept.rollout_is != "geometric", 1e-4
     bounds = (asked.low, asked.high, asked.floor())
-    near = [abs(t.statistic - x) for t in found for x in bounds if not math.isinf(x)]
+    near = [abs(t.statistic - x) for t in of_tokens for x in bounds if not math.isinf(x)]
     return not exact and any(0 < gap < margin * max(1.0, abs(asked.high)) for gap in near if math.isfinite(gap))
 
 
-def assert_answer(got: Swept[float], found: list[Token], asked: Question) -> None:
+def assert_answer(got: BoundMetrics[float], of_tokens: list[Token], asked: Question) -> None:
     """To rounding of float32, of the largest weight, and, if the bounds exclude r = 1, of what lies in between."""
-    skipped = [t for t in found if asked.high < t.statistic < 0 or 0 <= t.statistic < asked.low]
+    skipped = [t for t in of_tokens if asked.high < t.statistic < 0 or 0 <= t.statistic < asked.low]
     between = max((oracle.ratio(t.d) ** 2 for t in skipped), default=0.0)
-    v = [x for x in map(asked.trained_weight, found) if not math.isnan(x)]
-    for name, value in expected(found, asked).items():
+    v = [x for x in map(asked.trained_weight, of_tokens) if not math.isnan(x)]
+    for name, value in expected(of_tokens, asked).items():
         absolute = 1e-6
         if name.startswith("rollout_is"):
             absolute *= max(1.0, *v, 0.0)
@@ -187,21 +187,21 @@ def assert_answer(got: Swept[float], found: list[Token], asked: Question) -> Non
         assert getattr(got, name) == pytest.approx(value, rel=1e-5, abs=absolute, nan_ok=True), name
 
 
-def beyond(found: list[Token], asked: Question) -> bool:
+def beyond(of_tokens: list[Token], asked: Question) -> bool:
     """The limit that `at` tells: infinite or overwhelming tokens between r = 1 and bounds that exclude it."""
-    skipped = [t for t in found if asked.high < t.statistic < 0 or 0 <= t.statistic < asked.low]
-    v = [x for x in map(asked.trained_weight, found) if x != 0]
+    skipped = [t for t in of_tokens if asked.high < t.statistic < 0 or 0 <= t.statistic < asked.low]
+    v = [x for x in map(asked.trained_weight, of_tokens) if x != 0]
     return bool(skipped) and (any(math.isinf(t.d) for t in skipped) or all(abs(x) < 1e-4 for x in v))
 
 
 def check(pairs: oracle.Pairs, advantages: oracle.Rows, swept: CorrectionConfig | RejectionRule) -> None:
     given = with_advantages(oracle.to_batch(pairs), advantages)
     index = sweep_rule(given, swept) if isinstance(swept, RejectionRule) else weights_of(given, swept)
-    found = tokens(pairs, advantages, swept)
+    of_tokens = tokens(pairs, advantages, swept)
     for lower, upper in bounds_of(swept):
         asked = question(swept, lower, upper, pairs.dtype)
-        if not doubtful(found, asked) and not beyond(found, asked):
-            assert_answer(index.at(upper, lower), found, asked)
+        if not doubtful(of_tokens, asked) and not beyond(of_tokens, asked):
+            assert_answer(index.at(upper, lower), of_tokens, asked)
 
 
 def bounds_of(swept: CorrectionConfig | RejectionRule) -> list[tuple[float | None, float]]:
@@ -252,14 +252,14 @@ def test_rule(name: str) -> None:
 def test_the_bound_that_keeps_a_share(pairs: oracle.Pairs, name: str, share: float) -> None:
     """It keeps at least the share, and the next smaller value of the statistic keeps less."""
     assume(any(any(mask) for mask in pairs.mask))
-    index, found = sweep_rule(oracle.to_batch(pairs), rule(name)), tokens(pairs, signs(pairs), rule(name))
+    index, of_tokens = sweep_rule(oracle.to_batch(pairs), rule(name)), tokens(pairs, signs(pairs), rule(name))
     bound = index.upper_for(share)
     assume(name != "mult_error" or bound >= 1)
     assert index.at(bound).kept_fraction >= share
     assume(bound > 5e-324)  # the smallest bound there is
     cut = math.log(bound) if name.endswith("k1") else bound
-    below = [t.statistic for t in found if t.statistic < cut - 2e-3 * max(1, abs(cut))]
-    assert len(below) / len(found) < share
+    below = [t.statistic for t in of_tokens if t.statistic < cut - 2e-3 * max(1, abs(cut))]
+    assert len(below) / len(of_tokens) < share
 
 
 # --- correct(), at bounds that lie exactly on its own statistics ---
@@ -308,7 +308,7 @@ def on_values(statistic: Tensor, logarithmic: bool) -> Iterator[float]:
             yield from (bound, math.nextafter(bound, -INF), math.nextafter(bound, INF))
 
 
-def assert_same(got: Swept[float], want: dict[str, float]) -> None:
+def assert_same(got: BoundMetrics[float], want: dict[str, float]) -> None:
     for name, value in want.items():
         assert getattr(got, name) == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
 

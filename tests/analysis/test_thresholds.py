@@ -54,8 +54,8 @@ def test_usual_lower_bounds() -> None:
     """Log-ratios of ±0.01 and −1: from just below 1 down to just below 1/e."""
     log_ratios = torch.full((100, 1), 0.01)
     log_ratios[:5] = -1.0
-    found = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_token_icepop"), side="lower", count=2)
-    assert found == pytest.approx([math.exp(-0.01), math.exp(-1.001)], rel=1e-6)
+    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_token_icepop"), side="lower", count=2)
+    assert thresholds == pytest.approx([math.exp(-0.01), math.exp(-1.001)], rel=1e-6)
     differences = usual_thresholds(of_log_ratios(log_ratios), preset("roll_diff_filter"), side="lower", count=2)
     assert differences[1] == pytest.approx(-1.001 * (math.exp(-1) - math.exp(-2)), rel=1e-5)
 
@@ -73,31 +73,31 @@ def test_usual_thresholds_of_ratios() -> None:
     grow by the same factor."""
     log_ratios = torch.full((100, 1), 0.01)
     log_ratios[:5] = -1.0
-    found = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_token_is"), count=3)
-    assert found == pytest.approx([math.exp(0.01), math.exp(0.1 * math.sqrt(1.001)), math.exp(1.001)], rel=1e-6)
+    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_token_is"), count=3)
+    assert thresholds == pytest.approx([math.exp(0.01), math.exp(0.1 * math.sqrt(1.001)), math.exp(1.001)], rel=1e-6)
 
 
 def test_usual_thresholds_of_a_divergence() -> None:
     """One token per sequence with |d| of 0.01 and 1: k3 = e^d − 1 − d of each is a threshold as it is."""
     log_ratios = torch.full((100, 1), 0.01)
     log_ratios[:5] = 1.0
-    found = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_k3_rs"), count=2)
-    assert found == pytest.approx([math.expm1(0.01) - 0.01, 1.001 * (math.e - 2)], rel=1e-3)
+    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_k3_rs"), count=2)
+    assert thresholds == pytest.approx([math.expm1(0.01) - 0.01, 1.001 * (math.e - 2)], rel=1e-3)
 
 
 def test_usual_thresholds_of_a_factor() -> None:
     """e^|d| is never below 1, so its distance is |d|."""
     rule = RejectionRule.named("seq_mean_mult_error", upper=2.0)
     log_ratios = torch.tensor([[-0.02], [0.5]])
-    found = usual_thresholds(of_log_ratios(log_ratios), CorrectionConfig(rollout_rs=(rule,)), count=2)
-    assert found[0] == pytest.approx(math.exp(0.02 + 0.05 * 0.48), rel=1e-5)  # 5 % of the way between the two
-    assert found[1] == pytest.approx(math.exp(0.5005), rel=1e-5)
+    thresholds = usual_thresholds(of_log_ratios(log_ratios), CorrectionConfig(rollout_rs=(rule,)), count=2)
+    assert thresholds[0] == pytest.approx(math.exp(0.02 + 0.05 * 0.48), rel=1e-5)  # 5 % of the way between the two
+    assert thresholds[1] == pytest.approx(math.exp(0.5005), rel=1e-5)
 
 
 def test_endless_products_have_thresholds() -> None:
     log_ratios = torch.full((4, 100), 15.0)
-    found = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_seq_is_rs"), rule=0)
-    assert all(math.isfinite(t) for t in found)
+    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_seq_is_rs"), rule=0)
+    assert all(math.isfinite(t) for t in thresholds)
 
 
 def test_a_rule_that_is_not_there_is_refused() -> None:

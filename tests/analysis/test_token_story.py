@@ -75,11 +75,11 @@ def test_what_a_token_adds_to_the_gradient(name: str) -> None:
     counted = GIVEN.mask if config.denominator == "fixed" else expected.keep
     tokens = sum(sum(row) for row in counted)
     for (b, t), story in stories(config, loss).items():
-        own = own_ratio(config, loss, b, t) if expected.keep[b][t] else 0.0
+        ratio_in_loss = own_ratio(config, loss, b, t) if expected.keep[b][t] else 0.0
         advantage = advantage_of(b, t)
         assert (story.advantage, story.counted) == (advantage, tokens)
         assert story.contribution == pytest.approx(
-            expected.weights[b][t] * own * advantage / tokens, rel=1e-4, abs=1e-9
+            expected.weights[b][t] * ratio_in_loss * advantage / tokens, rel=1e-4, abs=1e-9
         )
 
 
@@ -181,9 +181,9 @@ def test_shades_are_the_root_of_the_share_of_the_span() -> None:
     d = torch.full((1, 1001), 0.01)
     d[0, :3] = torch.tensor([-0.01, 0.4, -3.0])
     batch = TokenBatch.from_log_probs(d - 5, torch.full(d.shape, -5.0), torch.ones(d.shape))
-    found, span = shades(batch, correct(batch, CorrectionConfig()))
+    colours, span = shades(batch, correct(batch, CorrectionConfig()))
     assert span == pytest.approx(0.44, rel=1e-4)
-    assert found[0, :4].tolist() == pytest.approx(
+    assert colours[0, :4].tolist() == pytest.approx(
         [-math.sqrt(0.01 / 0.44), math.sqrt(0.4 / 0.44), -1, math.sqrt(0.01 / 0.44)], rel=1e-3
     )
 

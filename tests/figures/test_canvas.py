@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlcorr.figures import correction
-from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, threshold_axis
+from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, threshold_scale
 from rlcorr.figures.canvas import Figure, digest, figure
 
 UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v}
@@ -17,10 +17,11 @@ UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v
     [
         ratio_axis(0.3),
         ratio_axis(9.0),
-        threshold_axis(list(RATIO_TICKS), of_ratio=True),
-        threshold_axis([1 / t for t in RATIO_TICKS], of_ratio=True),
-        threshold_axis([1e-4, 1e-2, 1.0], of_ratio=False),
-        threshold_axis([-1e-4, -1e-2, -1.0], of_ratio=False),
+        threshold_scale(list(RATIO_TICKS), of_ratio=True)[1],
+        threshold_scale([1 / t for t in RATIO_TICKS], of_ratio=True)[1],
+        threshold_scale([0.2, 1.0, 7.0], of_ratio=True)[1],
+        threshold_scale([1e-4, 1e-2, 1.0], of_ratio=False)[1],
+        threshold_scale([-1e-4, -1e-2, -1.0], of_ratio=False)[1],
     ],
 )
 def test_reading_an_axis_gives_what_its_labels_say(axis: dict) -> None:
@@ -31,9 +32,9 @@ def test_reading_an_axis_gives_what_its_labels_say(axis: dict) -> None:
 
 def test_labels_of_thresholds_are_apart() -> None:
     """From |log t| = 1e-5 to log 10 are 5.4 decades, 9 % of them 0.48: 1.3 is 0.44 from 1.1, and 4 is 0.30 from 2."""
-    axis = threshold_axis([1 + 1e-5, 10.0], of_ratio=True)
+    axis = threshold_scale([1 + 1e-5, 10.0], of_ratio=True)[1]
     assert axis["ticktext"] == ["1.00001", "1.0001", "1.001", "1.01", "1.1", "2", "10"]
-    assert threshold_axis([1.01, 10.0], of_ratio=True)["ticktext"] == ["1.01", "1.1", "1.3", "2", "4", "10"]
+    assert threshold_scale([1.01, 10.0], of_ratio=True)[1]["ticktext"] == ["1.01", "1.1", "1.3", "2", "4", "10"]
 
 
 def test_powers_of_ten_hold_the_values_and_are_few() -> None:

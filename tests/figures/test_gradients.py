@@ -7,21 +7,21 @@ import pytest
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
-from rlcorr.gradients.report import Choice, GradientReport
+from rlcorr.gradients.report import GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
 
 def report_of(**numbers: float) -> GradientReport:
     """All intervals 1 ± 0.1, but for the named ones."""
     names = [f.name for f in fields(GradientReport) if f.name != "projection_error"]
-    each = {name: numbers.get(name, 1.0) for name in names}
-    intervals = {name: Interval(value, 0.9 * value, 1.1 * value) for name, value in each.items()}
+    values = {name: numbers.get(name, 1.0) for name in names}
+    intervals = {name: Interval(value, 0.9 * value, 1.1 * value) for name, value in values.items()}
     return GradientReport(**intervals, projection_error=0.1)
 
 
 def sweep_of(thresholds: list[float], *, of_ratio: bool) -> GradientSweep:
     reports = [report_of(relative_bias=0.5 * i, variance=4.0, reference_length=2.0) for i in range(len(thresholds))]
-    return GradientSweep(thresholds, of_ratio, Choice(reports, 1, [0.0, 1.0, 0.0]), Interval(*thresholds[1:2] * 3))
+    return GradientSweep(thresholds, of_ratio, Ranking(reports, 1, [0.0, 1.0, 0.0]), Interval(*thresholds[1:2] * 3))
 
 
 def test_curves_over_a_ratio() -> None:
@@ -73,9 +73,9 @@ def test_the_plane() -> None:
 
 
 def test_kl_directions() -> None:
-    own = KLGradientReport(*[Interval(0.5, 0.4, 0.7)] * 4)
-    other = replace(own, cosine=Interval(1.0, 1.0, 1.0), length=Interval(0.06, 0.05, 0.07))
-    figure: Any = gradients.kl_directions({"k2": other, "k3": own})
+    forward = KLGradientReport(*[Interval(0.5, 0.4, 0.7)] * 4)
+    other = replace(forward, cosine=Interval(1.0, 1.0, 1.0), length=Interval(0.06, 0.05, 0.07))
+    figure: Any = gradients.kl_directions({"k2": other, "k3": forward})
     first, second = figure.data
     assert (list(first.x), list(first.y)) == (["k2", "k3"], [1, 0.5])
     assert list(first.error_y.array) == pytest.approx([0, 0.2])
@@ -89,3 +89,21 @@ def test_exact_curves() -> None:
     assert [list(trace.y) for trace in figure.data] == [toy.bias, toy.noise, toy.error]
     best, _, cursor = figure.layout.shapes
     assert (best.x0, cursor.x0) == (pytest.approx(math.log(2)), pytest.approx(math.log(3)))
+
+
+def test_bounds_on_both_sides_of_one_do_not_fold() -> None:
+    """½ is as far from 1 as 2; drawn by that distance alone, the two stood at the same place."""
+    toy = ToySweep([0.5, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1], [0.1] * 4, [0.41, 0.32, 0.22, 0.14])
+    figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.7)
+    assert list(figure.data[0].x) == pytest.approx([-math.log(2), 0, math.log(2), math.log(4)])
+    cursor = figure.layout.shapes[-1]
+    assert cursor.x0 == pytest.approx(math.log(0.7))
+    labels = dict(zip(figure.layout.xaxis.ticktext, figure.layout.xaxis.tickvals, strict=True))
+    assert labels["0.5"] == pytest.approx(-math.log(2))
+    assert labels["2"] == pytest.approx(math.log(2))
+
+
+def test_a_cursor_on_the_other_side_of_one_stands_at_the_tight_end() -> None:
+    toy = ToySweep([1.5, 4.0], [0.4, 0.1], [0.1, 0.1], [0.41, 0.14])
+    figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.5)
+    assert figure.layout.shapes[-1].x0 == pytest.approx(math.log(1.5))

@@ -59,8 +59,8 @@ def test_a_cap_with_a_rule_is_solid() -> None:
 
 def test_magnified_the_rays_are_level() -> None:
     figure: Any = plots.acceptance(SMALL, {"IcePop": TOKEN_METHODS["IcePop"]}, magnified=True)
-    found = finite(trace(figure, "IcePop").y)
-    assert sorted({round(v, 5) for v in found}) == [round(math.log(0.5), 5), round(math.log(5), 5)]
+    drawn = finite(trace(figure, "IcePop").y)
+    assert sorted({round(v, 5) for v in drawn}) == [round(math.log(0.5), 5), round(math.log(5), 5)]
 
 
 def test_methods_beyond_the_magnified_axis_are_named() -> None:
@@ -194,11 +194,11 @@ def test_characters_are_known_where_every_response_agrees() -> None:
     mask = torch.tensor([[t < len(row) for t in range(4)] for row in ids])
     padded = torch.tensor([row + [0] * (4 - len(row)) for row in ids])
     batch = TokenBatch.from_log_probs(torch.zeros(3, 4) - 1, torch.zeros(3, 4) - 1, mask).replace(response_ids=padded)
-    known = replace(record, batch=batch, responses=["aba", "bb", "a\n"])
-    assert plots.token_labels(known) == {4: "'a'", 5: "'b'", 9: "'\\n'", 2: "⏎"}
-    assert plots.token_labels(replace(known, responses=["aba", "bb", "bx"])) == {}  # id 4 would be two characters
-    assert plots.token_labels(replace(known, responses=["aba", "b", "a\n"])) == {}  # two tokens without text
-    assert plots.token_labels(replace(known, batch=batch.replace(response_ids=None))) == {}
+    labelled = replace(record, batch=batch, responses=["aba", "bb", "a\n"])
+    assert plots.token_labels(labelled) == {4: "'a'", 5: "'b'", 9: "'\\n'", 2: "⏎"}
+    assert plots.token_labels(replace(labelled, responses=["aba", "bb", "bx"])) == {}  # id 4 would be two characters
+    assert plots.token_labels(replace(labelled, responses=["aba", "b", "a\n"])) == {}  # two tokens without text
+    assert plots.token_labels(replace(labelled, batch=batch.replace(response_ids=None))) == {}
 
 
 # --- by sequence ---

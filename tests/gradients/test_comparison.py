@@ -37,9 +37,12 @@ def sums_of(config: CorrectionConfig) -> np.ndarray:
     return sums
 
 
-def cosine_of(inner: float, lengths: float) -> float:
-    """Unknown where one of the lengths is that of noise."""
-    return min(max(inner / lengths, -1.0), 1.0) if lengths > 0 else math.nan
+def cosine_of(inner: float, lengths: float, number: int) -> float:
+    """Where one of the lengths is that of noise: unknown in the sample, number 0, and in the others the limit of the
+    clamped quotient."""
+    if lengths > 0:
+        return min(max(inner / lengths, -1.0), 1.0)
+    return math.copysign(1, inner) if number else math.nan
 
 
 def numbers_by_loops(a: CorrectionConfig, b: CorrectionConfig, replicates: int) -> dict[str, list[float]]:
@@ -71,11 +74,11 @@ def numbers_by_loops(a: CorrectionConfig, b: CorrectionConfig, replicates: int) 
             sample |= {
                 f"bias {name}": math.sqrt(bias2) / unit, f"noise {name}": math.sqrt(variance) / unit,
                 f"error {name}": math.sqrt(bias2 + variance) / unit, f"length {name}": length,
-                f"cosine {name}": cosine_of(g[name] @ r, length * length_r),
+                f"cosine {name}": cosine_of(g[name] @ r, length * length_r, number),
             }  # fmt: skip
         inner = g["a"] @ g["b"]
         sample["between"] = inner / math.sqrt((g["a"] ** 2).sum() * (g["b"] ** 2).sum())
-        sample["expected"] = cosine_of(inner - times * common, sample["length a"] * sample["length b"])
+        sample["expected"] = cosine_of(inner - times * common, sample["length a"] * sample["length b"], number)
         for name in ("bias", "noise", "error", "cosine"):
             sample[name] = sample[f"{name} b"] - sample[f"{name} a"]
         for name, value in sample.items():
@@ -136,3 +139,10 @@ def test_where_noise_explains_a_gradient_its_direction_is_unknown() -> None:
     assert math.isnan(compared.expected.value)
     assert math.isnan(compared.a.cosine.value)
     assert math.isfinite(compared.between.value)
+
+
+def test_a_batch_in_float64_compares_as_one_in_float32() -> None:
+    wide = POSITIVE.replace(**{name: x.double() for name, x in POSITIVE.tensors().items() if x.is_floating_point()})
+    narrow, wider = (compare_gradients(batch, SKETCH, TIS, RULE, replicates=20) for batch in (POSITIVE, wide))
+    for name in ("bias", "noise", "error", "cosine", "between", "expected"):
+        assert getattr(wider, name).value == pytest.approx(getattr(narrow, name).value, rel=1e-3, abs=1e-4), name

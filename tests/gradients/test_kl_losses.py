@@ -1,5 +1,7 @@
 """Places are the states of a toy policy, whose scores e_token − π are known: autograd gives every gradient."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from torch import Tensor
@@ -21,10 +23,10 @@ def table(logits: Tensor) -> Tensor:
 def scores() -> Tensor:
     """(S, V, S · V): row s of the gradient of log π(a | s) is e_a − π(· | s), the others are 0."""
     count, vocabulary = THETA.shape
-    found = torch.zeros(count, vocabulary, count, vocabulary, dtype=torch.float64)
+    per_row = torch.zeros(count, vocabulary, count, vocabulary, dtype=torch.float64)
     for s in range(count):
-        found[s, :, s] = torch.eye(vocabulary).double() - THETA[s].softmax(-1)
-    return found.flatten(2).float()
+        per_row[s, :, s] = torch.eye(vocabulary).double() - THETA[s].softmax(-1)
+    return per_row.flatten(2).float()
 
 
 PLACES = NextTokens(table(THETA).float(), scores(), table(REF).float(), table(ROLLOUT).float())
@@ -38,13 +40,15 @@ def gradients(estimator: str, target: Tensor, sampled: Tensor) -> tuple[Tensor, 
     estimate = (q * kl_penalty(log_p, log_t, estimator)).sum() / size
     forward = (log_p.exp() * (log_p - log_t)).sum() / size
     reverse = (log_t.exp() * (log_t - log_p)).sum() / size
-    found = [torch.autograd.grad(value, leaf, retain_graph=True)[0].flatten() for value in (estimate, forward, reverse)]
+    g_estimate, g_forward, g_reverse = (
+        torch.autograd.grad(value, leaf, retain_graph=True)[0].flatten() for value in (estimate, forward, reverse)
+    )
     squares = 0.0
     for s in range(size):
         for a in range(THETA.shape[1]):
             (g,) = torch.autograd.grad(kl_penalty(log_p, log_t, estimator)[s, a], leaf, retain_graph=True)
             squares += float(q[s, a] * g.square().sum()) / size
-    return found[0], found[1], found[2], (squares - float(found[0].square().sum())) ** 0.5
+    return g_estimate, g_forward, g_reverse, (squares - float(g_estimate.square().sum())) ** 0.5
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
@@ -91,3 +95,10 @@ def test_what_is_not_recorded_is_refused() -> None:
         kl_report(bare, "k2")
     with pytest.raises(UsageError, match="no distribution of π_rollout"):
         kl_report(NextTokens(PLACES.log_probs, PLACES.scores, PLACES.ref_log_probs), "k2", on_policy=False)
+
+
+def test_places_in_float64_have_the_same_report() -> None:
+    tensors = {f.name: getattr(PLACES, f.name).double() for f in fields(PLACES)}
+    narrow, wide = kl_report(PLACES, "k3"), kl_report(NextTokens(**tensors), "k3")
+    assert wide.cosine.value == pytest.approx(narrow.cosine.value, abs=1e-5)
+    assert wide.noise.high == pytest.approx(narrow.noise.high, rel=1e-4)

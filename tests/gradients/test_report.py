@@ -14,7 +14,6 @@ from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, toy
 from rlcorr.gradients import report as gradients
-from rlcorr.gradients.bootstrap import interval_of
 from rlcorr.gradients.sketch import Reference, Sketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
@@ -59,13 +58,15 @@ def reference_of(count: int, blocks: int = 64, seed: int = 9) -> Reference:
     rows = drawn(OLD, count, seed)
     mask, scores = WORLD.mask[rows], scores_of(rows)
     ends = mask.sum(-1).cumsum(0).tolist()
-    each = torch.stack([part.sum(0) for part in scores.tensor_split(ends[:-1])]) * REWARDS[rows, None].float()
+    of_responses = torch.stack([part.sum(0) for part in scores.tensor_split(ends[:-1])]) * REWARDS[rows, None].float()
     lengths = mask.sum(-1).float()
 
     def summed(x: Tensor) -> Tensor:
         return torch.stack([part.sum(0) for part in x.tensor_split(blocks)])
 
-    return Reference(summed(each), summed(each / lengths[:, None]), summed(lengths), summed(torch.ones(count)))
+    return Reference(
+        summed(of_responses), summed(of_responses / lengths[:, None]), summed(lengths), summed(torch.ones(count))
+    )
 
 
 NOTHING = Reference(torch.zeros(1, OLD.numel()), torch.zeros(1, OLD.numel()), torch.ones(1), torch.ones(1))
@@ -85,11 +86,11 @@ def test_the_gradient_of_every_preset_is_the_trainers(name: str) -> None:
     batch, correction = batch_of(rows), PRESETS[name].config
     loss = replace(PRESETS[name].loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
     sketch = Sketch(scores_of(rows), NOTHING)
-    near = contributions.summed(batch, sketch, correction, PRESETS[name].loss)
-    assert near is not None
+    neighbour = contributions.neighbour_of(batch, sketch, correction, PRESETS[name].loss)
+    assert neighbour is not None
     expected = by_autograd(batch, rows, correction, loss)
-    for known in (None, near):
-        parts = contributions.contributions(batch, sketch, [correction], PRESETS[name].loss, near=known)[0]
+    for shortcut in (None, neighbour):
+        parts = contributions.contributions(batch, sketch, [correction], PRESETS[name].loss, neighbour=shortcut)[0]
         got = contributions.mean_gradients(parts, torch.ones(1, 200))[0]
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
@@ -265,11 +266,11 @@ def test_a_moved_bound_reads_what_it_changes() -> None:
     batch = TokenBatch.from_log_probs(d - 5, torch.full((3, 1), -5.0), mask).replace(advantages=torch.ones(3, 1))
     bound = CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0, loss_type="gpg")
     scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    near = contributions.summed(batch, Sketch(scores, NOTHING), bound)
-    assert near is not None
-    torch.testing.assert_close(near.u, torch.tensor([[1.0, 0], [0, 4], [10, 10]]))
+    neighbour = contributions.neighbour_of(batch, Sketch(scores, NOTHING), bound)
+    assert neighbour is not None
+    torch.testing.assert_close(neighbour.u, torch.tensor([[1.0, 0], [0, 4], [10, 10]]))
     scores[0] = math.nan
-    (parts,) = contributions.contributions(batch, Sketch(scores, NOTHING), [bound], near=near)
+    (parts,) = contributions.contributions(batch, Sketch(scores, NOTHING), [bound], neighbour=neighbour)
     torch.testing.assert_close(parts.u, torch.tensor([[1.0, 0], [0, 3], [3, 3]]))
 
 
@@ -279,8 +280,8 @@ def test_a_coefficient_that_leaves_its_rounding_is_not_near() -> None:
     batch = TokenBatch.from_log_probs(far - 9, torch.full((2, 1), -9.0), torch.ones(2, 1, dtype=torch.bool))
     batch = batch.replace(advantages=torch.tensor([[1.0], [-1.0]]))
     clipped = CorrectionConfig(bypass_mode=True, loss_type="ppo_clip")
-    assert contributions.summed(batch, Sketch(torch.ones(2, 1), NOTHING), clipped) is None
-    assert contributions.summed(batch, Sketch(torch.ones(2, 1), NOTHING), CorrectionConfig()) is not None
+    assert contributions.neighbour_of(batch, Sketch(torch.ones(2, 1), NOTHING), clipped) is None
+    assert contributions.neighbour_of(batch, Sketch(torch.ones(2, 1), NOTHING), CorrectionConfig()) is not None
 
 
 def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
@@ -293,8 +294,17 @@ def test_what_cannot_be_reported(sampled: tuple[TokenBatch, Sketch]) -> None:
         gradients.report(batch.rows(slice(0, 10)), sketch, CorrectionConfig())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_interval_of_any_precision(dtype: torch.dtype) -> None:
-    """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
-    found = interval_of(torch.arange(101, dtype=dtype), signed=True)
-    assert (found.value, found.low, found.high) == pytest.approx((0, 3.475, 97.525))
+@pytest.mark.parametrize("score_type", [torch.float32, torch.float64])
+def test_a_batch_in_float64_has_the_same_report(score_type: torch.dtype, sampled: tuple[TokenBatch, Sketch]) -> None:
+    """A trainer that keeps log-probs in float64 may hand them over as they are; the scores may be of either type."""
+    batch, sketch = sampled
+    wide = batch.replace(**{name: x.double() for name, x in batch.tensors().items() if x.is_floating_point()})
+    scores = replace(sketch, scores=sketch.scores.to(score_type))
+    for correction in (CASES["sequence weights"], STAGES["denominator"]):
+        narrow = gradients.report(batch, sketch, correction, replicates=20)
+        wider = gradients.report(wide, scores, correction, replicates=20)
+        for name in ("length", "bias", "cosine", "scale", "variance", "error", "ess"):
+            assert getattr(wider, name).value == pytest.approx(getattr(narrow, name).value, rel=1e-3, abs=1e-4), name
+            assert getattr(wider, name).high == pytest.approx(getattr(narrow, name).high, rel=1e-3, abs=1e-4), name
+        parts = gradients.decompose(wide, scores, correction, replicates=20)
+        assert math.isfinite(parts.noise.value)

@@ -34,21 +34,21 @@ def test_the_best_threshold_rejects_what_is_noise() -> None:
     batch, sketch = broken_share()
     rule = RejectionRule.named("token_k1", lower=0.5, upper=2.0)
     thresholds = (1.5, 3.0, 6.0, 8.0, 20.0)
-    found = gradient_sweep(batch, sketch, CorrectionConfig(rollout_rs=(rule,)), thresholds=thresholds)
-    errors = [each.error.value for each in found.choice.reports]
+    sweep = gradient_sweep(batch, sketch, CorrectionConfig(rollout_rs=(rule,)), thresholds=thresholds)
+    errors = [report_at.error.value for report_at in sweep.ranking.reports]
     assert errors[:3] == pytest.approx([math.sqrt(0.25 / 999) / 0.5] * 3, rel=1e-4)
     assert errors[3:] == pytest.approx([math.sqrt((0.25 + 12.5) / 999) / 0.5] * 2, rel=1e-4)
-    assert (found.best.value, found.best.low, found.best.high) == (1.5, 1.5, 1.5)
-    assert sum(found.choice.support) == pytest.approx(1)
-    assert found.of_ratio
+    assert (sweep.best.value, sweep.best.low, sweep.best.high) == (1.5, 1.5, 1.5)
+    assert sum(sweep.ranking.support) == pytest.approx(1)
+    assert sweep.of_ratio
 
 
 def test_a_point_is_the_report_at_that_threshold() -> None:
     """Thresholds are sorted, and sweeping changes nothing about any of them."""
     batch, sketch = broken_share()
-    found = gradient_sweep(batch, sketch, preset("decoupled_token_icepop"), thresholds=(9.0, 2.0), replicates=20)
-    assert found.thresholds == [2.0, 9.0]
-    for threshold, got in zip(found.thresholds, found.choice.reports, strict=True):
+    sweep = gradient_sweep(batch, sketch, preset("decoupled_token_icepop"), thresholds=(9.0, 2.0), replicates=20)
+    assert sweep.thresholds == [2.0, 9.0]
+    for threshold, got in zip(sweep.thresholds, sweep.ranking.reports, strict=True):
         alone = report(batch, sketch, at_threshold(preset("decoupled_token_icepop"), threshold), replicates=20)
         assert got.error.value == pytest.approx(alone.error.value, rel=1e-5)
         assert got.ess == alone.ess
@@ -63,28 +63,28 @@ def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
         with pytest.raises(UsageError, match="no threshold to move"):
             gradient_sweep(batch, sketch, correction)
         return
-    found = gradient_sweep(batch, sketch, correction, loss=PRESETS[name].loss, replicates=20)
-    assert len(found.choice.reports) == 60
-    assert found.thresholds[0] <= found.best.low <= found.best.high <= found.thresholds[-1]
-    assert all(math.isfinite(each.error.value) for each in found.choice.reports)
+    sweep = gradient_sweep(batch, sketch, correction, loss=PRESETS[name].loss, replicates=20)
+    assert len(sweep.ranking.reports) == 60
+    assert sweep.thresholds[0] <= sweep.best.low <= sweep.best.high <= sweep.thresholds[-1]
+    assert all(math.isfinite(report_at.error.value) for report_at in sweep.ranking.reports)
 
 
 # --- the toy ---
 
 
 def test_no_gap_is_no_bias() -> None:
-    found = toy_sweep(small_world(0.0), preset("decoupled_token_is"), [2.0], 256)
-    assert found.bias == pytest.approx([0], abs=1e-12)
-    assert found.error == found.noise
+    sweep = toy_sweep(small_world(0.0), preset("decoupled_token_is"), [2.0], 256)
+    assert sweep.bias == pytest.approx([0], abs=1e-12)
+    assert sweep.error == sweep.noise
 
 
 def test_sequence_weights_lose_their_bias_as_the_cap_rises() -> None:
     """Product weights without a cap are unbiased; each cap below the largest ratio adds bias and takes noise."""
-    found = toy_sweep(small_world(0.5), preset("decoupled_seq_is"), [1.1, 2.0, 5.0, 1e6], 256)
-    assert found.bias == sorted(found.bias, reverse=True)
-    assert found.bias[-1] == pytest.approx(0, abs=1e-12)
-    assert found.noise == sorted(found.noise)
-    assert found.error == pytest.approx([math.hypot(b, n) for b, n in zip(found.bias, found.noise, strict=True)])
+    sweep = toy_sweep(small_world(0.5), preset("decoupled_seq_is"), [1.1, 2.0, 5.0, 1e6], 256)
+    assert sweep.bias == sorted(sweep.bias, reverse=True)
+    assert sweep.bias[-1] == pytest.approx(0, abs=1e-12)
+    assert sweep.noise == sorted(sweep.noise)
+    assert sweep.error == pytest.approx([math.hypot(b, n) for b, n in zip(sweep.bias, sweep.noise, strict=True)])
 
 
 def test_noise_falls_with_the_batch() -> None:
@@ -104,12 +104,12 @@ def test_one_side_of_a_band() -> None:
 
 def test_rejecting_everything_is_no_step() -> None:
     """The bias is then the whole gradient, and nothing is noisy."""
-    found = toy_sweep(small_world(0.5), preset("decoupled_geo_rs"), [1 + 1e-15], 64)
-    assert (found.bias, found.noise) == ([pytest.approx(1)], [pytest.approx(0, abs=1e-12)])
+    sweep = toy_sweep(small_world(0.5), preset("decoupled_geo_rs"), [1 + 1e-15], 64)
+    assert (sweep.bias, sweep.noise) == ([pytest.approx(1)], [pytest.approx(0, abs=1e-12)])
 
 
 def test_a_correction_without_a_bound_has_one_truth() -> None:
     """Weights without a cap do not care where it stands beyond the largest ratio."""
     raw = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
-    found = toy_sweep(small_world(0.2), raw, [1e4, 1e8], 64)
-    assert torch.tensor(found.error).unique().numel() == 1
+    sweep = toy_sweep(small_world(0.2), raw, [1e4, 1e8], 64)
+    assert torch.tensor(sweep.error).unique().numel() == 1
