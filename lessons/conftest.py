@@ -17,14 +17,14 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, IPyNbFile):
-        collector.skip_compare += (PLOTLY,)
+        collector.skip_compare += (PLOTLY,)  # pyright: ignore
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield  # nbval executes the cell
     if isinstance(item, IPyNbCell) and item.options["check"]:
-        stored, fresh = figures(item.cell.outputs), figures(item.test_outputs)
+        stored, fresh = figures(item.cell.outputs), figures(item.test_outputs or [])
         if len(stored) != len(fresh):
             item.raise_cell_error(f"{len(stored)} figures became {len(fresh)}")
         for old, new in zip(stored, fresh, strict=True):

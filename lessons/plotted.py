@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 from collections import defaultdict
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -122,5 +122,5 @@ def _unpacked(part: dict[str, Any]) -> dict[str, Any]:
     return {"values": values, "shape": part.get("shape")}
 
 
-def _is_number(part: Any) -> bool:
+def _is_number(part: Any) -> TypeGuard[float]:
     return isinstance(part, int | float) and not isinstance(part, bool)
