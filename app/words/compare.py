@@ -7,8 +7,8 @@ from rlcorr.analysis.comparison import Agreement, MetricPair
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.gradients.report import Interval
 from rlcorr.report import describe
-from words import words
 from words.gradient import NUMBERS
+from words.text import number, percent, plain, table
 
 EXPLAIN = (
     "Two configurations on one batch, A and B: which tokens each trains on, what each token weighs, what every metric "
@@ -78,14 +78,14 @@ Hinted = tuple[str, str, list[str]]  # name, what it means, cells
 
 
 def batch_name(slug: str, step: int) -> str:
-    return words.plain(f"{slug}, step {step}")
+    return plain(f"{slug}, step {step}")
 
 
 def agreement(found: Agreement) -> dict[str, str]:
     """Label → text, in the order of AGREEMENT."""
     shown = (
-        words.percent(found.differing),
-        words.number(found.jaccard),
+        percent(found.differing),
+        number(found.jaccard),
         f"{found.only_a:,}",
         f"{found.only_b:,}",
         f"{found.neither:,}",
@@ -94,10 +94,7 @@ def agreement(found: Agreement) -> dict[str, str]:
 
 
 def metric_rows(pairs: Iterable[MetricPair]) -> list[Hinted]:
-    return [
-        (pair.key, describe(pair.key), [words.number(pair.a), words.number(pair.b), signed(pair.difference)])
-        for pair in pairs
-    ]
+    return [(pair.key, describe(pair.key), [number(pair.a), number(pair.b), signed(pair.difference)]) for pair in pairs]
 
 
 def signed(value: float) -> str:
@@ -132,11 +129,11 @@ def _signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:+.2f}"
 
 
-def table(header: list[str], rows: list[Hinted]) -> str:
+def pairs_table(header: list[str], rows: list[Hinted]) -> str:
     """Literal text, in which a name explains itself."""
     meanings = {name: hint for name, hint, _ in rows}
     cells = [[name, *numbers] for name, _, numbers in rows]
-    return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{words.table(header, cells, meanings)}</div>"
+    return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{table(header, cells, meanings)}</div>"
 
 
 WHOLE_NUMBERS = """<style>

@@ -89,19 +89,19 @@ def test_another_preset_forgets_what_was_changed(root: Path) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_without_choices_is_itself(root: Path, name: str) -> None:
-    from controls import choices as editing
-    from remembered import session as state
+    import streamlit as st
+    from controls.choices import choices_of, edited
 
-    choices = editing.choices_of(preset(name))
+    choices = choices_of(preset(name))
     assert all(set(c.value.split(",")) <= {*c.options, ""} for c in choices)
-    state.st.session_state.clear()
-    assert editing.edited(preset(name), choices) == preset(name)
+    st.session_state.clear()
+    assert edited(preset(name), choices) == preset(name)
 
 
 def test_every_rule_can_be_added(root: Path) -> None:
-    from controls import choices as editing
+    from controls.choices import usual_rule
 
-    assert [editing.usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
+    assert [usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
 
 
 def test_choices_come_from_the_url(root: Path) -> None:
@@ -128,13 +128,13 @@ def test_choices_that_contradict_each_other_are_named(root: Path) -> None:
 def test_a_choice_on_the_page(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is", is_upper="3")
-    token = at.session_state["choices_token"]
-    at.selectbox(key=f"level_{token}").set_value("sequence").run()
+    generation = at.session_state["choices_generation"]
+    at.selectbox(key=f"level_{generation}").set_value("sequence").run()
     assert "product of its sequence's ratios" in said(at)
     assert "a weight above 3 becomes 3" in said(at)
-    at.selectbox(key=f"level_{token}").set_value("none").run()
+    at.selectbox(key=f"level_{generation}").set_value("none").run()
     assert not at.exception
-    at.multiselect(key=f"rules_{token}").set_value(["seq_max_k2"]).run()
+    at.multiselect(key=f"rules_{generation}").set_value(["seq_max_k2"]).run()
     assert "seq_max_k2: upper bound" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
 
 
@@ -301,11 +301,11 @@ def test_text_of_a_run_is_never_markup(root: Path) -> None:
 
 def test_a_slider_position_stays_within_what_a_configuration_accepts(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    from controls import pickers as controls
+    from controls.bounds import bounds_of, with_bounds
 
     for p in PRESETS.values():
-        for bound in controls.bounds_of(p.config):
+        for bound in bounds_of(p.config):
             assert bound.low <= bound.value <= bound.high
             for value in (bound.low, bound.high):
-                controls.with_bounds(p.config, {bound.key: value})
+                with_bounds(p.config, {(bound.rule, bound.side): value})
             assert math.isfinite(bound.low - bound.offset)

@@ -22,7 +22,8 @@ __all__ = ["committed", "one_scan"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("committed")]
 
 RUNS = sorted({path.parent.parent.name for path in runs.ROOT.glob("*/steps/*.parquet")})
-VIEWS = re.findall(r'st\.Page\("(views/\w+\.py)"', (PROJECT / "app" / "main.py").read_text(encoding="utf-8"))
+PAGES = (PROJECT / "app" / "words" / "pages.py").read_text(encoding="utf-8")
+VIEWS = [f"views/{name}.py" for name in re.findall(r'"(\w+)": PageWords', PAGES)]
 BENCH, TOKENS, COMPARE, GRADIENT = (f"views/{name}.py" for name in ("bench", "tokens", "compare", "gradient"))
 LIGHT = (BENCH, TOKENS, COMPARE)
 PATIENCE = 300.0

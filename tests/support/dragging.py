@@ -80,7 +80,7 @@ async def let_go(of: Opened, value: float) -> float:
     rerun = message.rerun_script
     rerun.page_script_hash, rerun.fragment_id = of.page, of.fragment
     rerun.widget_states.widgets.add(
-        id=of.slider, json_value=json.dumps({"at": {"value": value, "token": 0, "done": True}})
+        id=of.slider, json_value=json.dumps({"at": {"value": value, "generation": 0, "done": True}})
     )
     start = time.perf_counter()
     await of.socket.send(message.SerializeToString())
