@@ -10,7 +10,7 @@ const put = (element, text) => {
 
 export const write = ({ numbers, texts }) => {
   for (const metric of document.querySelectorAll('.st-key-numbers [data-testid="stMetric"]')) {
-    const number = numbers[metric.querySelector('[data-testid="stMetricLabel"]').textContent.trim()]
+    const number = numbers[metric.querySelector('[data-testid="stMetricLabel"] p').textContent]
     if (!number) continue
     put(metric.querySelector('[data-testid="stMetricValue"]'), number.text)
     if (number.beside !== null) put(metric.querySelector('[data-testid="stMetricDelta"]'), number.beside)

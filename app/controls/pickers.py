@@ -21,9 +21,10 @@ def pick(all_runs: dict[str, Path]) -> session.Selection:
     """The run and step pickers, and the state of the run beside them."""
     left, right, beside = st.columns([2, 1, 2], vertical_alignment="bottom")
     options = [session.NEWEST, *all_runs]
-    notices.check_url("run", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing the newest.")
+    by_itself = recorded.shown_first(all_runs)
+    notices.check_url("run", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {by_itself}.")
     wanted = left.selectbox("Run", options, key="run", bind="query-params", on_change=notices.clear, args=("run",))
-    slug = recorded.newest(all_runs) if wanted == session.NEWEST else wanted
+    slug = by_itself if wanted == session.NEWEST else wanted
     steps = runs.list_steps(all_runs[slug])
     step = _pick_step(right, all_runs[slug], steps)
     chosen = session.Selection(slug, all_runs[slug], tuple(steps), step)

@@ -1,6 +1,7 @@
 """Corrections of recorded steps, cached by what the file system says. Callers must not change what they get."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import streamlit as st
 from torch import Tensor
 from words import words
+from words.text import percent
+from words.words import Budget
 
 from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
@@ -15,12 +18,16 @@ from rlcorr.analysis import budget
 from rlcorr.analysis.sweep import Sweep, Swept
 from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, swept, usual_thresholds
 from rlcorr.diagnostics import Named, measure_pairs
+from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.report import PREFIX
 
 CURVE_POINTS = 200
 
 NO_CORRECTION = CorrectionConfig()
+
+ROUNDING = 1e-6
+"""Of a share that is summed in float32."""
 
 
 def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
@@ -57,11 +64,37 @@ def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int 
     return _curves(of, all_but(config, rule, side), side, batch, config, rule)
 
 
+@dataclass(frozen=True)
+class Affordable:
+    """Bounds within a budget: of the weights, or of the rule with this index; and what the whole correction then
+    keeps of the tokens and of their effective sample size."""
+
+    rule: int | None
+    threshold: float
+    kept: float
+    ess: float
+
+
 def affordable(
-    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, kind: words.Budget, share: float
-) -> float:
-    """The threshold that a budget allows, wherever the bounds are now. Raises `UsageError` where none does."""
-    return _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
+    of: Identity, batch: TokenBatch, config: CorrectionConfig, parts: Iterable[int | None], kind: Budget, share: float
+) -> Affordable:
+    """The first of these parts, None for the weights, whose bounds alone bring the whole correction within the budget,
+    wherever they are now. Raises `UsageError` with what each of them reaches where none does."""
+    reasons = [words.BUDGET_NONE.format(share=percent(share))]
+    for rule in parts:
+        try:
+            threshold = _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
+        except UsageError as error:
+            reasons.append(f"{words.budget_part(config, rule)}: {error}")
+            continue
+        metrics_then = corrected(batch, at_threshold(config, threshold, rule))[1]
+        kept, ess = metrics_then["kept_fraction"], metrics_then["trained_eff_sample_size"]
+        reached = kept if kind == "keep" else ess
+        if reached >= share - ROUNDING:
+            return Affordable(rule, threshold, kept, ess)
+        part = words.budget_part(config, rule)
+        reasons.append(words.BUDGET_MISSED.format(part=part, threshold=threshold, reached=percent(reached)))
+    raise UsageError(" ".join(reasons))
 
 
 def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
@@ -87,7 +120,7 @@ def _curves(
 def _affordable(
     of: Identity,
     what: str,
-    kind: words.Budget,
+    kind: Budget,
     share: float,
     _batch: TokenBatch,
     _config: CorrectionConfig,

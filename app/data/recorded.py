@@ -16,6 +16,9 @@ from rlcorr.records import runs
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""
 
+EXAMPLE = "kv_fp8_e5m2"
+"""The committed run with the most to see: answers of sixty tokens, and a mismatch that all presets act on."""
+
 Stamp = tuple[int, int]
 """(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
 
@@ -60,10 +63,12 @@ def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
 
-def newest(known: dict[str, Path]) -> str:
-    """The newest local run that has a step; else the first recorded run."""
-    local = [slug for slug, path in known.items() if path.parent == runs.LOCAL and has_steps(path)]
-    return local[0] if local else next(iter(known))
+def shown_first(paths: dict[str, Path]) -> str:
+    """The newest local run that has a step. Where nothing was trained yet, the example; else the first recorded run."""
+    local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
+    if local:
+        return local[0]
+    return EXAMPLE if EXAMPLE in paths else next(iter(paths))
 
 
 def life(run: Path) -> Life:

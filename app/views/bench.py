@@ -63,7 +63,7 @@ def _numbers(report: dict[str, float]) -> dict[str, Number]:
     shown = (
         ("Kept tokens", "kept_fraction", percent, 105),
         ("Sequences touched", "rollout_rs_seq_masked_fraction", percent, 152),
-        ("ESS", "trained_eff_sample_size", percent, 95),
+        ("ESS of the kept", "trained_eff_sample_size", percent, 130),
         ("Mean weight", "trained_is_mean", number, 112),
         ("Clipped mass", "rollout_is_oob_ratio", percent, 115),
         ("k3", "k3_kl", number, 100),
@@ -104,22 +104,22 @@ def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: Correct
 
 
 def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
-    """The bound that can be dragged, from what one can afford."""
-    bounds = bounds_of(config)
-    if not bounds:
+    """The bounds that a target allows: of the part that can be dragged, or else of the first other that reaches it."""
+    parts = list(dict.fromkeys(bound.rule for bound in bounds_of(config)))
+    if not parts:
         return
-    rule = bounds[0].rule
     st.markdown("**Budget**")
     st.caption(words.BUDGET)
     kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
     share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
     try:
-        threshold = corrections.affordable(of, batch, config, rule, words.BUDGETS[kind], share)
+        reached = corrections.affordable(of, batch, config, parts, words.BUDGETS[kind], share)
     except UsageError as error:
         st.info(plain(str(error)))
         return
-    st.markdown(f"Threshold **{threshold:.6g}**")
-    st.button("Set it", key="budget_set", on_click=set_threshold, args=(config, threshold, rule))
+    st.markdown(f"{plain(words.budget_part(config, reached.rule))}: threshold **{reached.threshold:.6g}**")
+    st.caption(plain(words.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
+    st.button("Set it", key="budget_set", on_click=set_threshold, args=(config, reached.threshold, reached.rule))
 
 
 def _use_it(config: CorrectionConfig) -> None:

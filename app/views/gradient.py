@@ -71,7 +71,7 @@ def _moving(
 def _numbers(found: GradientReport) -> dict[str, Number]:
     shown = {
         "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
-        "Step length": found.scale, "ESS": found.ess,
+        "Step length": found.scale, "ESS of sequences": found.ess,
     }  # fmt: skip
     return {
         label: Number(_short(each.value), say.NUMBERS[label], 118, f"{_short(each.low)} to {_short(each.high)}")

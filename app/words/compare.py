@@ -56,7 +56,7 @@ BETWEEN = {
     "Cosine, A with B": "Between the gradients that A and B have on this batch: 1 if their steps go the same way.",
     "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
     "cannot be told from noise.",
-    "B is better in": "Share of the bootstrap samples in which B has the smaller error.",
+    "B has less error in": "Share of the bootstrap samples in which the error of B is the smaller one.",
 }
 RUNS_INTRO = (
     "The same configuration on two batches. Their tokens are not the same, so nothing is compared token by token: only "

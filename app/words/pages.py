@@ -25,7 +25,7 @@ PAGES = {
     ),
     "bench": PageWords(
         "Correction bench",
-        "Look for the bounds that touch few tokens and keep the effective sample size (ESS) high.",
+        "Look for the bounds that touch few tokens and keep the effective sample size (ESS) of the kept tokens high.",
     ),
     "gradient": PageWords(
         "Gradient",

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from rlcorr import CorrectionConfig
 from rlcorr.teaching.glossary import define
 
 EXPLAIN = (
@@ -32,12 +33,15 @@ NORMALISE = "Divide the weights by their mean over what is kept, or leave them a
 
 CURVES_OVER = (
     "The whole range of the bound that is dragged, the others of its kind as they are. Dotted: where it stands. "
-    "Weights and each rule are taken alone."
+    "Weights and each rule are taken alone: the effective sample size is that of all weights, also of rejected tokens."
 )
 LEFT_OVER = "How far apart the two policies are on what is kept, and how uneven the weights are that remain."
 Budget = Literal["keep", "ess"]
-BUDGETS: dict[str, Budget] = {"of the tokens inside": "keep", "effective sample size": "ess"}
-BUDGET = "Say what you can afford, and the bound follows."
+BUDGETS: dict[str, Budget] = {"of the tokens inside": "keep", "effective sample size of the kept": "ess"}
+BUDGET = "Find the bounds for a target."
+BUDGET_AFTER = "The whole correction then keeps {kept} of the tokens; their effective sample size is {ess}."
+BUDGET_MISSED = "{part}: with the threshold {threshold:.4g} the whole correction reaches {reached}."
+BUDGET_NONE = "{share} is not reached."
 USE_IT = "The configuration as it stands, ready to copy."
 TOLERANCE = (
     "A bound on a product of {length:.0f} ratios, the mean length here, allows each token a mean factor between "
@@ -60,3 +64,8 @@ STATUS = {
     "stopped": "stopped without finishing: its manifest says running, but no file has changed for over a minute",
     "unknown": "status unknown: its manifest cannot be read",
 }
+
+
+def budget_part(config: CorrectionConfig, rule: int | None) -> str:
+    """Whose bounds a budget moves."""
+    return "Weights" if rule is None else f"Rule {config.rollout_rs[rule].name}"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_pages import kinds, one_scan, open_app, root, said, shown
+from app_pages import committed, kinds, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, correct, measure, metrics, preset
 from rlcorr.config import RULE_NAMES
 from rlcorr.records import runs
 
-__all__ = ["one_scan", "root"]  # fixtures
+__all__ = ["committed", "one_scan", "root"]  # fixtures
 
 BENCH = "views/bench.py"
 
@@ -59,7 +59,7 @@ def test_numbers_counted_with_numpy(root: Path) -> None:
     d = (batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]
     w = np.minimum(np.exp(d), 1.1)
     numbers = shown(open_app(BENCH, preset="decoupled_token_is", is_upper="1.1"))
-    assert numbers["ESS"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
+    assert numbers["ESS of the kept"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
     assert numbers["Mean weight"] == f"{w.mean():.4g}"
     assert numbers["Clipped mass"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
     assert numbers["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
@@ -166,9 +166,31 @@ def test_a_budget_moves_both_sides_of_a_band(root: Path) -> None:
 def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is")
-    at.radio(key="budget_of").set_value("effective sample size")
+    at.radio(key="budget_of").set_value("effective sample size of the kept")
     at.number_input(key="budget_share").set_value(100.0).run()
     assert "no threshold has an effective sample size of 1" in said(at)
+
+
+@pytest.mark.parametrize("name", ["decoupled_geo_rs_token_tis", "decoupled_k3_rs_token_tis", "decoupled_token_icepop"])
+@pytest.mark.usefixtures("committed")
+def test_a_budget_is_kept_by_the_whole_correction(name: str) -> None:
+    """On this run the rule of the first preset rejects 93 % of the tokens, whatever the cap of the weights is."""
+    at = open_app(BENCH, run="kv_fp8_e5m2", preset=name)
+    at.button(key="budget_set").click().run()
+    assert not at.exception
+    kept = shown(at)["Kept tokens"]
+    assert float(kept.removesuffix(" %")) >= 95
+    assert f"The whole correction then keeps {kept} of the tokens" in said(at)
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_budget_that_is_not_reached_says_what_each_part_reaches() -> None:
+    """Two rules reject: whichever is opened, the other keeps what it kept."""
+    rules = {"rules": "seq_mean_k1,token_k1", "token_k1_upper": "1.001"}
+    at = open_app(BENCH, run="kv_fp8_e5m2", preset="decoupled_geo_rs", **rules)
+    assert "95.00 % is not reached. Rule seq_mean_k1: with the threshold" in said(at)
+    assert "Rule token_k1: with the threshold" in said(at)
+    assert not [button for button in at.button if button.key == "budget_set"]
 
 
 def test_the_configuration_can_be_copied(root: Path) -> None:
@@ -192,7 +214,7 @@ def test_reset_returns_to_the_presets_numbers(root: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing the newest."),
+        ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing alpha."),
         ({"step": "99"}, "This run has no step '99' (2 recorded, 0 to 1). Showing the latest."),
         ({"preset": "icepop"}, "unknown preset 'icepop'."),
         ({"level": "word"}, "level='word' is not known; using 'token'. Known: none, token, sequence, geometric."),
@@ -206,6 +228,12 @@ def test_wrong_values_in_the_url_are_named(root: Path, query: dict[str, str], ex
     make_run(root, "alpha", steps=2)
     make_run(root, "beta", steps=1)
     assert expected in said(open_app(BENCH, **query))
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_fresh_clone_opens_on_its_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    assert "kv_fp8_e5m2 · step" in said(open_app(BENCH))
 
 
 def test_the_newest_local_run_is_shown_by_itself(root: Path) -> None:

@@ -87,7 +87,7 @@ def test_gradients_are_the_librarys(committed: None) -> None:
     at = open_app(VIEW, run=run.name, preset_b="decoupled_k3_rs")
     numbers = shown(at)
     assert numbers["Cosine, A with B"] == f"{found.between.value:.2f}"
-    assert numbers["B is better in"] == f"{100 * found.b_is_better:.2f} %"
+    assert numbers["B has less error in"] == f"{100 * found.b_is_better:.2f} %"
     noise = found.noise
     assert row(at, "Noise")[2] == f"{noise.value:+.2f} [{noise.low:+.2f},\u00a0{noise.high:+.2f}]"
     error = found.b.error

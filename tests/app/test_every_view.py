@@ -82,7 +82,7 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         numbers = shown(at)
         for label, key in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl"), ("Mean |Δ|", "abs_log_ratio")):
             assert numbers[label] == f"{expected[key]:.4g}", (name, label)
-        for label, key in (("Kept tokens", "kept_fraction"), ("ESS", "trained_eff_sample_size")):
+        for label, key in (("Kept tokens", "kept_fraction"), ("ESS of the kept", "trained_eff_sample_size")):
             assert read_percent(numbers[label]) == pytest.approx(expected[key], abs=1e-4), (name, label)
         touched = read_percent(numbers["Sequences touched"])
         assert touched == pytest.approx(expected["rollout_rs_seq_masked_fraction"], abs=1e-4), name
@@ -118,7 +118,7 @@ def headlines(found: GradientReport) -> dict[str, tuple[str, str]]:
     """Number and interval of each, as the page writes them."""
     intervals = {
         "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
-        "Step length": found.scale, "ESS": found.ess,
+        "Step length": found.scale, "ESS of sequences": found.ess,
     }  # fmt: skip
     texts = {label: [f"{end:.2f}" for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
     return {label: (value.replace("nan", "–"), f"{low} to {high}") for label, (value, low, high) in texts.items()}

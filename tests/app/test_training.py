@@ -80,7 +80,14 @@ def html(at: AppTest) -> str:
 def test_a_lone_run_has_a_picture_of_every_metric(root: Path) -> None:
     run = make_run(root, "alpha", steps=3)
     drawn = pictures(open_app(VIEW))
-    assert list(drawn) == ["Reward", "Mismatch", "Effective sample size", "Kept tokens", "Entropy", "Gradient norm"]
+    assert list(drawn) == [
+        "Reward",
+        "Mismatch",
+        "Effective sample size of the weights",
+        "Kept tokens",
+        "Entropy",
+        "Gradient norm",
+    ]
     rewards = [row["reward"] for row in runs.read_metrics(run)]
     reward = drawn["Reward"]["data"]
     assert [trace["name"] for trace in reward] == ["reward", "recorded"]

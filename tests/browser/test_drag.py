@@ -133,6 +133,46 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
     assert values.all_inner_texts() == held
 
 
+# A headline that no answer knows of, before all others: as where another page's are still being replaced.
+STRANGER = """() => {
+  const numbers = document.querySelector(".st-key-numbers"), stranger = numbers.firstElementChild.cloneNode(true)
+  stranger.querySelector('[data-testid="stMetricLabel"] p').textContent = "Stranger"
+  stranger.id = "stranger"
+  numbers.prepend(stranger)
+}"""
+
+
+def by_label(page: Page) -> dict[str, list[str]]:
+    """Headlines: what each shows, and its interval."""
+    return {
+        metric.get_by_test_id("stMetricLabel").inner_text(): [
+            metric.get_by_test_id("stMetricValue").inner_text(),
+            metric.get_by_test_id("stMetricDelta").inner_text(),
+        ]
+        for metric in page.locator(".st-key-numbers").get_by_test_id("stMetric").all()
+    }
+
+
+def test_a_number_is_written_under_its_label(page: Page, url: str) -> None:
+    """An answer once wrote a number under its neighbour's name, where the page had other numbers than it expected."""
+    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    before = by_label(page)
+    page.evaluate(STRANGER)
+    hold(page, 0.3)
+    quiet(page)
+    held = by_label(page)
+    assert held.pop("Stranger") == before["Bias"]
+    assert held["Noise"] != before["Noise"]
+    page.evaluate("document.getElementById('stranger').remove()")
+    page.mouse.up()
+    page.wait_for_url("**is_upper=**")
+    settled(page)
+    page.reload()
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+    assert by_label(page) == held
+
+
 def test_without_an_answer_the_page_runs_while_the_thumb_moves(page: Page, url: str) -> None:
     """As after a restart of the server, which knows nothing of the page's address. A thumb that is held still asks for
     nothing more."""
