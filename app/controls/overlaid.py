@@ -13,9 +13,9 @@ from rlcorr.figures.training import MOST_RUNS
 WIDGET = "with_runs"
 
 
-def pick(known: Iterable[str], shown: str) -> list[str]:
+def pick(slugs: Iterable[str], shown: str) -> list[str]:
     """The picker; what is wrong in the URL is left out and named."""
-    others = [slug for slug in known if slug != shown]
+    others = [slug for slug in slugs if slug != shown]
     _sync(others, shown)
     st.session_state[WIDGET] = [slug for slug in _chosen() if slug in others]
     st.multiselect(

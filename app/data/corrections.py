@@ -56,7 +56,7 @@ class Curves:
 
     sweep: Sweep
     thresholds: list[float]
-    found: Swept[Tensor]
+    metrics: Swept[Tensor]
 
 
 def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side) -> Curves:
@@ -98,7 +98,7 @@ def affordable(
 
 
 def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
-    """A configuration but for one bound: the same text wherever the bound is."""
+    """A configuration as text, with this bound put at a fixed place: a key for caches of what does not depend on it."""
     sign = -1.0 if side == "lower" else 1.0
     anywhere = math.exp(sign) if is_ratio(config, swept(config, rule)) else sign
     return repr(at_threshold(config, anywhere, rule, side))

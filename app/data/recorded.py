@@ -48,10 +48,10 @@ def all_runs() -> dict[str, Path]:
 
 def stamp(path: Path) -> Stamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:  # not written yet, or being replaced at this moment
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def pulse(run: Path) -> tuple[Stamp, ...]:
@@ -110,11 +110,11 @@ def source(run: Path, number: int | None) -> str:
     if number is None and not path.is_file():
         return run.name
     try:
-        known = manifest(run)
+        about = manifest(run)
     except runs.DamagedFile:
         seed, hashed = "unknown", None
     else:
-        seed, hashed = known.seed, known.files.get(path.relative_to(run).as_posix())
+        seed, hashed = about.seed, about.files.get(path.relative_to(run).as_posix())
     steps = "" if number is None else f" · step {number}"
     return f"{run.name}{steps} · seed {seed} · {digest(path, hashed)}"
 

@@ -96,8 +96,8 @@ def _sketch_and_batch(run: Path, step: int, of: Identity) -> tuple[Sketch, Token
 def _contributed(
     of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig, _near: Summed | None
 ) -> Contributions:
-    (found,) = contributions(_batch, _sketch, [_config], near=_near)
-    return found
+    (contribution,) = contributions(_batch, _sketch, [_config], near=_near)
+    return contribution
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

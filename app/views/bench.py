@@ -75,15 +75,15 @@ def _numbers(report: dict[str, float]) -> dict[str, Number]:
 
 
 def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
-    found = {}
+    pictures = {}
     if config.rollout_is is not None or not config.rollout_rs:
         figure = correction.weight_histogram(batch, result, config)
-        found["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
+        pictures["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
     for rule in config.rollout_rs[:1]:
         figure = correction.statistic_histogram(batch, result, rule)
-        found["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
+        pictures["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
     figure = correction.fate_mask(correction.token_fates(batch, result, config))
-    return found | {"mask": Picture(figure, "Tokens", words.MASK)}
+    return pictures | {"mask": Picture(figure, "Tokens", words.MASK)}
 
 
 def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
@@ -95,8 +95,8 @@ def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: Correct
     rule, side = bounds[0].rule, bounds[0].side
     curves = corrections.curves(of, batch, config, rule, side)
     of_ratio = is_ratio(config, rule)
-    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
-    left = thresholds.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
+    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
+    left = thresholds.mismatch_over(curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
     return {
         "shares_over": Picture(shares, "What the bound costs", words.CURVES_OVER),
         "mismatch_over": Picture(left, "What the bound leaves", words.LEFT_OVER),
@@ -123,7 +123,7 @@ def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfi
 
 
 def _use_it(config: CorrectionConfig) -> None:
-    """Drawn only where it is open, because code is dear to draw and a bound that is dragged changes it."""
+    """Drawn only where it is open: blocks of code are slow to draw, and every new bound changes them."""
     expander = st.expander("Use it", key="use_it", on_change="rerun")
     if not expander.open:
         return

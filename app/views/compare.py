@@ -118,34 +118,34 @@ def _metrics(pairs: list[MetricPair]) -> None:
     st.caption(say.METRICS)
     others = [pair for pair in pairs if pair.key not in say.HEADLINES]
     for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
-        found = [pair for pair in others if (pair.a == pair.b) == wanted]
-        if found:
-            with st.expander(f"{title} ({len(found)})"):
-                st.html(say.pairs_table(header, say.metric_rows(found)))
+        listed = [pair for pair in others if (pair.a == pair.b) == wanted]
+        if listed:
+            with st.expander(f"{title} ({len(listed)})"):
+                st.html(say.pairs_table(header, say.metric_rows(listed)))
 
 
 def _gradients(chosen: session.Selection, step: int, a: CorrectionConfig, b: CorrectionConfig) -> None:
     st.markdown("**Gradients**")
     try:
         sketch, batch = sketches.sketch_and_batch(chosen.run, step)
-        found = compare_gradients(batch, sketch, a, b)
+        gradients = compare_gradients(batch, sketch, a, b)
     except UsageError as error:
         st.info(plain(str(error)))
         return
-    if found.a.reference_length.value == 0:
+    if gradients.a.reference_length.value == 0:
         st.warning(plain(NOISE_REFERENCE))
         return
-    shown = (say.short(found.between.value), say.short(found.expected.value), percent(found.b_is_better))
+    shown = (say.short(gradients.between.value), say.short(gradients.expected.value), percent(gradients.b_is_better))
     with st.container(horizontal=True, key="gradient_numbers"):
         for (label, help), text in zip(say.BETWEEN.items(), shown, strict=True):
             st.metric(label, text, help=plain(help), width=130)
-    st.html(say.pairs_table(["", "A", "B", "B − A"], say.gradient_rows(found)))
+    st.html(say.pairs_table(["", "A", "B", "B − A"], say.gradient_rows(gradients)))
     st.caption(say.GRADIENT)
     left, right = st.columns(2)
     with left:
-        picture("Bias, noise, error", comparison.gradient_bars(found), key="bars", caption=say.GRADIENT_BARS)
+        picture("Bias, noise, error", comparison.gradient_bars(gradients), key="bars", caption=say.GRADIENT_BARS)
     with right:
-        figure = comparison.differences(found)
+        figure = comparison.differences(gradients)
         picture("B − A", figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
 
 

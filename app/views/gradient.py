@@ -52,12 +52,12 @@ def live(of: sketches.Identity, sketch: Sketch, batch: TokenBatch, name: str, co
 def _moving(
     of: sketches.Identity, batch: TokenBatch, sketch: Sketch, name: str, config: CorrectionConfig, source: str
 ) -> Moving:
-    found = sketches.reported(of, batch, sketch, config)
-    if found.reference_length.value == 0:
+    report = sketches.reported(of, batch, sketch, config)
+    if report.reference_length.value == 0:
         raise UsageError(say.NOISE_REFERENCE)
     below = {
         "plane": Picture(
-            _plane(of, batch, sketch, name, config, found), "All presets between bias and noise", say.PLANE
+            _plane(of, batch, sketch, name, config, report), "All presets between bias and noise", say.PLANE
         ),
         "parts": Picture(_decomposition(of, batch, sketch, config), "Where the error comes from", say.DECOMPOSED),
     }
@@ -65,17 +65,19 @@ def _moving(
         curves, refused = _curves(of, batch, sketch, config, source), ""
     except UsageError as error:
         curves, refused = {}, str(error)
-    return Moving(_numbers(found), [row for row in (curves, below) if row], refused)
+    return Moving(_numbers(report), [row for row in (curves, below) if row], refused)
 
 
-def _numbers(found: GradientReport) -> dict[str, Number]:
+def _numbers(report: GradientReport) -> dict[str, Number]:
     shown = {
-        "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
-        "Step length": found.scale, "ESS of sequences": found.ess,
+        "Bias": report.relative_bias, "Noise": report.noise, "Error": report.error, "Cosine": report.cosine,
+        "Step length": report.scale, "ESS of sequences": report.ess,
     }  # fmt: skip
     return {
-        label: Number(_short(each.value), say.NUMBERS[label], 118, f"{_short(each.low)} to {_short(each.high)}")
-        for label, each in shown.items()
+        label: Number(
+            _short(interval.value), say.NUMBERS[label], 118, f"{_short(interval.low)} to {_short(interval.high)}"
+        )
+        for label, interval in shown.items()
     }
 
 
@@ -111,20 +113,18 @@ def _plane(
     sketch: Sketch,
     name: str,
     config: CorrectionConfig,
-    found: GradientReport,
+    report: GradientReport,
 ) -> Figure:
     choice = sketches.all_presets(of, batch, sketch)
     reports = dict(zip(PRESETS, choice.reports, strict=True))
     marked = name if config == PRESETS[name].config else f"{name}, changed"
-    return gradients.bias_noise_plane({**reports, marked: found}, marked=marked)
+    return gradients.bias_noise_plane({**reports, marked: report}, marked=marked)
 
 
 def _decomposition(of: sketches.Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Figure:
-    found = sketches.decomposed(of, batch, sketch, config)
-    parts = dict(
-        zip(say.PARTS, (found.level, found.truncation, found.rejection, found.denominator, found.noise), strict=True)
-    )
-    return gradients.parts_of_error(parts)
+    error = sketches.decomposed(of, batch, sketch, config)
+    parts = (error.level, error.truncation, error.rejection, error.denominator, error.noise)
+    return gradients.parts_of_error(dict(zip(say.PARTS, parts, strict=True)))
 
 
 def _kl(of: sketches.Identity, sketch: Sketch) -> None:
@@ -134,8 +134,8 @@ def _kl(of: sketches.Identity, sketch: Sketch) -> None:
     )
     target = say.TARGETS[picked]
     places = sketch.next_tokens
-    known = None if places is None else {"ref": places.ref_log_probs, "rollout": places.rollout_log_probs}[target]
-    if places is None or known is None:
+    recorded = {} if places is None else {"ref": places.ref_log_probs, "rollout": places.rollout_log_probs}
+    if places is None or recorded[target] is None:
         st.info(plain(say.NO_PLACES.format(target=picked)))
         return
     reports = sketches.kl_losses(of, places, target)
@@ -144,7 +144,7 @@ def _kl(of: sketches.Identity, sketch: Sketch) -> None:
         caption = say.KL.format(places=len(places.log_probs))
         picture("Direction", gradients.kl_directions(reports), key="kl", caption=caption)
     with right:
-        rows = [[name, _range(each.cosine), _range(each.length), _range(each.noise)] for name, each in reports.items()]
+        rows = [[name, _range(loss.cosine), _range(loss.length), _range(loss.noise)] for name, loss in reports.items()]
         st.html(table(["loss", *say.KL_NUMBERS], rows, say.KL_NUMBERS))
 
 

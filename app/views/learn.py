@@ -46,11 +46,11 @@ def _lessons() -> None:
 
 def _glossary() -> None:
     text = st.text_input(say.SEARCH, key="search")
-    found, metrics = find(text), find_metrics(text)
-    if not found and not metrics:
+    terms, metrics = find(text), find_metrics(text)
+    if not terms and not metrics:
         st.info(plain(say.NOT_FOUND.format(text=text)))
-    if found:
-        rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in found]
+    if terms:
+        rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in terms]
         st.html(table(say.WORDS, rows))
     if metrics:
         with st.expander(say.METRICS, expanded=bool(text)):

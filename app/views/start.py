@@ -23,31 +23,31 @@ from rlcorr.types import TokenBatch
 HEIGHT = 215  # pixels of a picture: three stories fit one screen
 
 
-def show(known: dict[str, Path]) -> None:
+def show(paths: dict[str, Path]) -> None:
     for sentence in notices.sentences():
         st.warning(plain(sentence))
-    if not known:
+    if not paths:
         return
     trained = study_path(say.STUDY).is_file()
     stories = (say.HEALTHY, say.STALE, say.COLLAPSING if trained else say.LONG)
     pictures = (_density, _density, _reward if trained else _lengths)
     for place, story, draw in zip(st.columns(3, gap="medium", border=True), stories, pictures, strict=True):
         with place:
-            _story(story, draw, known)
-    _yours(known)
-    _any(known)
+            _story(story, draw, paths)
+    _yours(paths)
+    _any(paths)
 
 
-def _story(story: Story, draw: Callable[[Story, Path], float | None], known: dict[str, Path]) -> None:
+def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:
     st.markdown(f"##### {story.title}\n{story.sentence}")
-    if story.run not in known:
+    if story.run not in paths:
         st.info(plain(say.MISSING.format(run=story.run)))
         return
     pressed = st.button(
         story.button, key=f"story_{story.title}", type="primary", width="stretch", on_click=_choose, args=(story,)
     )
     try:
-        k3 = draw(story, known[story.run])
+        k3 = draw(story, paths[story.run])
     except UsageError as error:
         st.error(plain(str(error)))
         k3 = None
@@ -98,20 +98,20 @@ def _picture(title: str, figure: correction.Figure, caption: str, story: Story, 
     picture(title, figure, key=f"picture_{story.title}", caption=caption, source=source)
 
 
-def _yours(known: dict[str, Path]) -> None:
+def _yours(paths: dict[str, Path]) -> None:
     """A button for each of the newest local runs."""
-    own = [slug for slug, path in known.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
-    if not own:
+    local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
+    if not local:
         return
     st.markdown(f"##### {say.YOURS}")
     st.caption(say.YOURS_ARE)
     with st.container(horizontal=True):
-        for slug in own:
+        for slug in local:
             if st.button(plain(slug), key=f"own_{slug}", on_click=session.choose, args=(slug,)):
                 navigation.go("training")
 
 
-def _any(known: dict[str, Path]) -> None:
+def _any(paths: dict[str, Path]) -> None:
     """Links to the other views, which show the run that is chosen below."""
     st.markdown(f"##### {say.ANY}")
     st.markdown(say.ANY_IS.format(run=f"**{plain(session.selection().slug)}**"))

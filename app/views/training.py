@@ -66,9 +66,9 @@ def _story(chosen: session.Selection) -> None:
 
 def _curves(chosen: session.Selection) -> None:
     """Every metric over the steps, of the shown run and of those beside it; a click opens a step."""
-    known = recorded.all_runs()
-    others = overlaid.pick(known, chosen.slug)
-    rows = {slug: recorded.metric_rows(known[slug]) for slug in (chosen.slug, *others)}
+    paths = recorded.all_runs()
+    others = overlaid.pick(paths, chosen.slug)
+    rows = {slug: recorded.metric_rows(paths[slug]) for slug in (chosen.slug, *others)}
     if not any(rows.values()):
         return
     if others:

@@ -109,12 +109,12 @@ def _stop() -> None:
 @st.fragment
 def _form() -> None:
     """Typed fields, the command that they make, and the button."""
-    known = choices()
+    options = choices()
     values = {}
     for first in range(0, len(NAMES), PER_ROW):
         for place, name in zip(st.columns(PER_ROW), NAMES[first : first + PER_ROW], strict=False):
             with place:
-                values[name] = _field(name, known.get(name))
+                values[name] = _field(name, options.get(name))
     try:
         request = TrainRequest(**values)
     except UsageError as error:

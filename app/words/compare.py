@@ -81,14 +81,14 @@ def batch_name(slug: str, step: int) -> str:
     return plain(f"{slug}, step {step}")
 
 
-def agreement(found: Agreement) -> dict[str, str]:
+def agreement(masks: Agreement) -> dict[str, str]:
     """Label → text, in the order of AGREEMENT."""
     shown = (
-        percent(found.differing),
-        number(found.jaccard),
-        f"{found.only_a:,}",
-        f"{found.only_b:,}",
-        f"{found.neither:,}",
+        percent(masks.differing),
+        number(masks.jaccard),
+        f"{masks.only_a:,}",
+        f"{masks.only_b:,}",
+        f"{masks.neither:,}",
     )
     return dict(zip(AGREEMENT, shown, strict=True))
 
@@ -102,18 +102,18 @@ def signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:+.4g}" if value else "0"
 
 
-def interval(found: Interval, *, sign: bool = False) -> str:
+def interval(ends: Interval, *, sign: bool = False) -> str:
     text = _signed if sign else short
-    return f"{text(found.value)} [{text(found.low)},\u00a0{text(found.high)}]"
+    return f"{text(ends.value)} [{text(ends.low)},\u00a0{text(ends.high)}]"
 
 
-def gradient_rows(found: GradientComparison) -> list[Hinted]:
+def gradient_rows(gradients: GradientComparison) -> list[Hinted]:
     """Each number of both, and by how much it differs on the same samples."""
     rows = (
-        ("Bias", found.a.relative_bias, found.b.relative_bias, found.bias),
-        ("Noise", found.a.noise, found.b.noise, found.noise),
-        ("Error", found.a.error, found.b.error, found.error),
-        ("Cosine", found.a.cosine, found.b.cosine, found.cosine),
+        ("Bias", gradients.a.relative_bias, gradients.b.relative_bias, gradients.bias),
+        ("Noise", gradients.a.noise, gradients.b.noise, gradients.noise),
+        ("Error", gradients.a.error, gradients.b.error, gradients.error),
+        ("Cosine", gradients.a.cosine, gradients.b.cosine, gradients.cosine),
     )
     return [
         (name, NUMBERS[name], [interval(a), interval(b), interval(difference, sign=True)])

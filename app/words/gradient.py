@@ -17,7 +17,7 @@ NUMBERS = {
 }
 RECORDED = (
     "On this step, over the bound that is dragged (dotted): bias, noise and both together. Green: the smallest error; "
-    "grey: where it lies in 95 % of the bootstrap samples, so what should have been chosen."
+    "grey: the 95 % interval of the best bound, over bootstrap samples."
 )
 TOY = (
     "The same correction, exactly: all 364 responses over four tokens, log-ratios as wide as here ({gap:.2g}), batches "

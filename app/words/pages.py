@@ -29,7 +29,7 @@ PAGES = {
     ),
     "gradient": PageWords(
         "Gradient",
-        "Look for a bias that its interval tells from 0, and for what the noise costs beside it.",
+        "Look for a bias whose interval excludes 0, and for what the noise costs beside it.",
     ),
     "tokens": PageWords(
         "Tokens",
@@ -37,7 +37,7 @@ PAGES = {
     ),
     "compare": PageWords(
         "Compare",
-        "Look for tokens that only one of the two trains on, and for differences that intervals tell from 0.",
+        "Look for tokens that only one of the two trains on, and for differences whose intervals exclude 0.",
     ),
     "training": PageWords(
         "Training",

@@ -36,9 +36,11 @@ def ago(seconds: float) -> str:
 def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] | None = None) -> str:
     """An HTML table in which every cell is literal text. `meanings` explains words of the header and of the first
     column, to the mouse and to the keyboard."""
-    known = meanings or {}
-    head = "".join(f"<th>{_explained(cell, known)}</th>" for cell in header)
-    cells = [[_explained(cell, known) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows]
+    explained = meanings or {}
+    head = "".join(f"<th>{_explained(cell, explained)}</th>" for cell in header)
+    cells = [
+        [_explained(cell, explained) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows
+    ]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     return (
         f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

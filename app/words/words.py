@@ -32,7 +32,7 @@ DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
 
 CURVES_OVER = (
-    "The whole range of the bound that is dragged, the others of its kind as they are. Dotted: where it stands. "
+    "The whole range of the bound that is dragged, other bounds unchanged. Dotted: where it stands. "
     "Weights and each rule are taken alone: the effective sample size is that of all weights, also of rejected tokens."
 )
 LEFT_OVER = "How far apart the two policies are on what is kept, and how uneven the weights are that remain."

@@ -26,11 +26,11 @@ KINDS = (
 
 def sent(at: AppTest) -> list[dict[str, Any]]:
     """What each component of the page gets."""
-    return [json.loads(each.proto.json) for each in at.get("bidi_component") if each.proto.json]
+    return [json.loads(component.proto.json) for component in at.get("bidi_component") if component.proto.json]
 
 
 def slider(at: AppTest) -> dict[str, Any]:
-    return next(each for each in sent(at) if "address" in each)
+    return next(component for component in sent(at) if "address" in component)
 
 
 def ask(address: str, query: str) -> Response:
@@ -64,7 +64,7 @@ def test_an_answer_is_what_the_page_shows(opened: Callable[..., AppTest], view: 
     assert {label: number["text"] for label, number in answer["numbers"].items()} == shown(let_go) != shown(at)
     beside = {label: number["beside"] for label, number in answer["numbers"].items()}
     assert beside == {metric.label: metric.delta or None for metric in let_go.metric}
-    pictures = {each["figure"] for each in sent(let_go) if "figure" in each}
+    pictures = {component["figure"] for component in sent(let_go) if "figure" in component}
     assert set(answer["figures"].values()) <= pictures
     assert len(answer["figures"]) >= 3
 

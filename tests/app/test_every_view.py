@@ -77,8 +77,8 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         choose(at, "preset", name)
         at.run(timeout=PATIENCE)
         assert quiet(at), name
-        found = metrics(measure(batch, correct(batch, preset(name)), preset(name)))
-        expected = {key.removeprefix("rollout_corr/"): value for key, value in found.items()}
+        reported = metrics(measure(batch, correct(batch, preset(name)), preset(name)))
+        expected = {key.removeprefix("rollout_corr/"): value for key, value in reported.items()}
         numbers = shown(at)
         for label, key in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl"), ("Mean |Δ|", "abs_log_ratio")):
             assert numbers[label] == f"{expected[key]:.4g}", (name, label)
@@ -107,18 +107,18 @@ def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
         choose(at, "preset", name)
         at.run(timeout=PATIENCE)
         assert quiet(at), name
-        found = report(batch, sketch, preset(name))
-        if found.reference_length.value == 0:
+        reported = report(batch, sketch, preset(name))
+        if reported.reference_length.value == 0:
             assert "The on-policy gradient of this step cannot be told from noise" in said(at)
         else:
-            assert {m.label: (m.value, m.delta) for m in at.metric} == headlines(found), name
+            assert {m.label: (m.value, m.delta) for m in at.metric} == headlines(reported), name
 
 
-def headlines(found: GradientReport) -> dict[str, tuple[str, str]]:
+def headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
     """Number and interval of each, as the page writes them."""
     intervals = {
-        "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
-        "Step length": found.scale, "ESS of sequences": found.ess,
+        "Bias": reported.relative_bias, "Noise": reported.noise, "Error": reported.error, "Cosine": reported.cosine,
+        "Step length": reported.scale, "ESS of sequences": reported.ess,
     }  # fmt: skip
     texts = {label: [f"{end:.2f}" for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
     return {label: (value.replace("nan", "–"), f"{low} to {high}") for label, (value, low, high) in texts.items()}
