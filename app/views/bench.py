@@ -104,8 +104,9 @@ def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: Correct
 
 
 def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
-    """The bounds that a target allows: of the part that can be dragged, or else of the first other that reaches it."""
-    parts = list(dict.fromkeys(bound.rule for bound in bounds_of(config)))
+    """The bounds that a target allows: of the first rule that reaches it, or else of the weights. Rules come first
+    because they leave tokens out; a cap on the weights keeps every token."""
+    parts = sorted({bound.rule for bound in bounds_of(config)}, key=lambda rule: (rule is None, rule))
     if not parts:
         return
     st.markdown("**Budget**")

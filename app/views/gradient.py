@@ -71,7 +71,7 @@ def _moving(
 def _numbers(report: GradientReport) -> dict[str, Number]:
     shown = {
         "Bias": report.relative_bias, "Noise": report.noise, "Error": report.error, "Cosine": report.cosine,
-        "Step length": report.scale, "ESS of sequences": report.ess,
+        "Step length": report.scale, "Sequence ESS": report.ess,
     }  # fmt: skip
     return {
         label: Number(

@@ -13,7 +13,7 @@ NUMBERS = {
     "batches, in lengths of the on-policy one. Over many steps noise averages out, bias does not.",
     "Cosine": "Between the expected gradient and the on-policy one.",
     "Step length": "What the step along the on-policy gradient is multiplied by.",
-    "ESS of sequences": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of them.",
+    "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of them.",
 }
 RECORDED = (
     "On this step, over the bound that is dragged (dotted): bias, noise and both together. Green: the smallest error; "

@@ -181,6 +181,8 @@ def test_a_budget_is_kept_by_the_whole_correction(name: str) -> None:
     kept = shown(at)["Kept tokens"]
     assert float(kept.removesuffix(" %")) >= 95
     assert f"The whole correction then keeps {kept} of the tokens" in said(at)
+    at.button(key="budget_set").click().run()  # what is reached is offered again
+    assert shown(at)["Kept tokens"] == kept
 
 
 @pytest.mark.usefixtures("committed")

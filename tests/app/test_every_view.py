@@ -118,7 +118,7 @@ def headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
     """Number and interval of each, as the page writes them."""
     intervals = {
         "Bias": reported.relative_bias, "Noise": reported.noise, "Error": reported.error, "Cosine": reported.cosine,
-        "Step length": reported.scale, "ESS of sequences": reported.ess,
+        "Step length": reported.scale, "Sequence ESS": reported.ess,
     }  # fmt: skip
     texts = {label: [f"{end:.2f}" for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
     return {label: (value.replace("nan", "–"), f"{low} to {high}") for label, (value, low, high) in texts.items()}
