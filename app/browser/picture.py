@@ -10,92 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
-from remembered import session as state
+from remembered import session
 from streamlit.components.v2 import component
 
-from browser import saving, sketching
+from browser.sources import script, style
 from rlcorr.figures.correction import Figure
 
-JS = """
-// Where a click lies on the horizontal axis. Plotly's own event needs a point under the mouse, and forgets it when the
-// picture is redrawn.
-const clicked = (box, event) => {
-  const area = event.target.closest(".nsewdrag")
-  if (box.send && area) box.send(box._fullLayout.xaxis.p2d(event.clientX - area.getBoundingClientRect().left))
-}
-
-// The figure as Plotly draws it on this page: in the size of its type, and with its source in it.
-const prepared = (box, text) => {
-  const figure = JSON.parse(text)
-  const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
-  if (scale !== 1) {
-    enlarge(figure.layout, scale)
-    figure.layout.height *= scale
-    for (const side of Object.keys(figure.layout.margin)) figure.layout.margin[side] *= scale
-  }
-  addStamp(figure.layout, box.stamp, scale)
-  const style = getComputedStyle(box)
-  figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
-  return figure
-}
-
-// A moving picture is sketched where that is possible, a resting one is Plotly's own.
-const draw = (box, { data, layout }, resting) => {
-  const { shapes, ...rest } = layout
-  const now = { rest: JSON.stringify(rest), lines: JSON.stringify(shapes), traces: data.map(textsOf) }
-  const before = box.shown
-  const isAlike = before?.rest === now.rest && before.traces.length === data.length
-  const moved = isAlike ? [...data.keys()].filter((i) => now.traces[i].whole !== before.traces[i].whole) : []
-  const isFixed = (i) => now.traces[i].fixed === before.traces[i].fixed
-  const isDone = isAlike && !(resting && (moved.length || box.sketched)) && sketch(box, data, moved, isFixed)
-  if (!isDone) window.Plotly.react(box, data, layout, { displayModeBar: false, responsive: true })
-  else if (now.lines !== before.lines) window.Plotly.relayout(box, { shapes })  // and what is written on them
-  box.sketched = isDone && (box.sketched || moved.length > 0)
-  box.shown = now
-}
-
-export default function ({ data, parentElement, setTriggerValue }) {
-  let box = parentElement.querySelector(".rl-picture")
-  if (!box) {
-    const frame = document.createElement("div")
-    frame.className = "rl-frame"
-    box = document.createElement("div")
-    box.className = "rl-picture"
-    box.setAttribute("role", "img")
-    box.addEventListener("click", (event) => clicked(box, event))
-    frame.append(box)
-    addButtons(frame, box)
-    parentElement.appendChild(frame)
-  }
-  box.setAttribute("aria-label", data.alt)
-  box.send = data.clicks && ((x) => setTriggerValue("click", { x }))
-  box.stamp = data.stamp
-  box.redraw = (figure) => {  // while a threshold is dragged
-    keepForSaving(box.parentElement, { ...data, figure })
-    box.redrawn = true
-    if (box.shown) draw(box, prepared(box, figure), false)
-  }
-  keepForSaving(box.parentElement, data)
-  clearTimeout(box.waiting)
-  const start = () => {
-    if (!window.Plotly) { box.waiting = setTimeout(start, 30); return }
-    const figure = prepared(box, data.figure)
-    box.style.height = figure.layout.height + "px"
-    draw(box, figure, true)
-    box.redrawn = false
-  }
-  box.restate = () => {
-    if (!box.redrawn) return
-    keepForSaving(box.parentElement, data)
-    start()
-  }
-  start()
-  return () => setTimeout(() => { if (!box.isConnected && window.Plotly) window.Plotly.purge(box) })
-}
-"""
-
 # Not isolated: Plotly puts its style sheet into the document, which a shadow root would not see.
-_mount = component("rlcorr_picture", css=saving.CSS, js=saving.JS + sketching.JS + JS, isolate_styles=False)
+_mount = component("rlcorr_picture", css=style("picture.css"), js=script("picture.js"), isolate_styles=False)
 
 
 def picture(
@@ -110,16 +32,15 @@ def picture(
     """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
 
     The figure carries `source`, by default that of the chosen step, in itself and where it is saved, a line for each of
-    its lines. After a click
-    inside the axes `on_click` is called, and st.session_state[key]["click"]["x"] says where.
+    its lines. After a click inside the axes `on_click` is called, and st.session_state[key]["click"]["x"] says where.
     """
     st.markdown(f"**{title}**")
-    plain = re.sub(r"[\\`]", "", title)
+    plain_title = re.sub(r"[\\`]", "", title)
     data = {
         "figure": figure.to_json(),
-        "alt": f"{plain}. {caption}",
-        "title": plain,
-        "stamp": state.source() if source is None else source,
+        "alt": f"{plain_title}. {caption}",
+        "title": plain_title,
+        "stamp": session.source() if source is None else source,
         "clicks": on_click is not None,
     }
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}

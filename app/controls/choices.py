@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import streamlit as st
-from remembered import session as state
-from remembered.session import Choice
+from remembered import fields
+from remembered.fields import Choice
 from words import words
 
 from rlcorr import CorrectionConfig, RejectionRule
@@ -27,25 +27,25 @@ def choices_of(config: CorrectionConfig) -> list[Choice]:
     ]
 
 
-def controls(choices: list[Choice]) -> None:
+def choice_boxes(choices: list[Choice]) -> None:
     """A box for each choice."""
     for c in choices:
-        key, now = f"{c.key}_{state.token(state.side_of(c.key) + state.CHOICES)}", state.choice(c)
+        key, now = f"{c.key}_{fields.generation(fields.side_of(c.key) + fields.CHOICES)}", fields.choice(c)
         if c.several:
             value = ",".join(st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help))
         else:
             value = st.selectbox(c.label, c.options, index=c.options.index(now), key=key, help=c.help)
-        state.picked(c, value)
+        fields.picked(c, value)
 
 
 def edited(config: CorrectionConfig, choices: list[Choice]) -> CorrectionConfig:
     """The configuration with these choices. Raises `UsageError` where they contradict each other."""
-    level, mode, rules, denominator, mean = map(state.choice, choices)
-    own = {rule.name: rule for rule in config.rollout_rs}
+    level, mode, rules, denominator, mean = map(fields.choice, choices)
+    present = {rule.name: rule for rule in config.rollout_rs}
     changes: dict[str, Any] = {
         "rollout_is": None if level == NONE else level,
         "rollout_is_mode": mode,
-        "rollout_rs": tuple(own.get(name) or usual_rule(name) for name in rules.split(",") if name),
+        "rollout_rs": tuple(present.get(name) or usual_rule(name) for name in rules.split(",") if name),
         "denominator": denominator,
         "rollout_is_batch_normalize": mean == "one",
     }

@@ -11,11 +11,12 @@ import json
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import streamlit as st
+from browser.restating import Written
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -26,9 +27,9 @@ from rlcorr.figures.correction import Figure
 
 @dataclass(frozen=True)
 class Moved:
-    """What moves with a threshold: the texts of the elements that a CSS selector finds, and pictures by their key."""
+    """What moves with a threshold: numbers and texts, and pictures by their key."""
 
-    texts: Mapping[str, Sequence[str]]
+    written: Written
     figures: Mapping[str, Figure]
 
 
@@ -53,22 +54,22 @@ def offer(key: str, answer: Callable[[float], Moved]) -> str:
 
 async def moved(request: Request) -> Response:
     """GET moved/TICKET?at=VALUE: `Moved` as JSON; 404 where the offer has ended, 400 for a value without an answer."""
-    found = _OFFERS.get(request.path_params["ticket"])
-    if found is None:
+    offered = _OFFERS.get(request.path_params["ticket"])
+    if offered is None:
         return PlainTextResponse("This page is no longer open.", 404)
     try:
         value = float(request.query_params.get("at", ""))
-        body = await asyncio.get_running_loop().run_in_executor(_WORKERS, _answered, found, value)
+        body = await asyncio.get_running_loop().run_in_executor(_WORKERS, _answered, offered, value)
     except (UsageError, ValueError) as error:
         return PlainTextResponse(str(error), 400)
     return Response(body, media_type="application/json", headers={"Content-Encoding": "gzip"})
 
 
-def _answered(found: Offer, value: float) -> bytes:
+def _answered(offered: Offer, value: float) -> bytes:
     """Packed lightly here: Streamlit would do it as thoroughly as it can, which takes longer than the correction."""
-    answer = found.answer(value)
+    answer = offered.answer(value)
     figures = {key: figure.to_json() for key, figure in answer.figures.items()}
-    return gzip.compress(json.dumps({"texts": dict(answer.texts), "figures": figures}).encode(), compresslevel=1)
+    return gzip.compress(json.dumps(answer.written.sent() | {"figures": figures}).encode(), compresslevel=1)
 
 
 ROUTE = Route("/moved/{ticket}", moved)

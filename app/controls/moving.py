@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import streamlit as st
 from browser.picture import picture
-from browser.restating import restate
-from words import words
+from browser.restating import Written, WrittenNumber, restate
+from words.text import plain
 
 from controls.drag import Moved
 from rlcorr.figures.correction import Figure
@@ -39,8 +39,8 @@ class Moving:
     numbers: dict[str, Number]
     rows: Sequence[dict[str, Picture]]
     refused: str = ""
-    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of what else moves: CSS selector → texts of the elements that it finds."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Of what else moves: CSS selector → text of the element that it selects."""
 
 
 def show(moving: Moving) -> None:
@@ -54,29 +54,24 @@ def show(moving: Moving) -> None:
                 delta=number.beside,
                 delta_color="off",
                 delta_arrow="off",
-                help=words.plain(number.help),
+                help=plain(number.help),
                 width=number.width,
             )
     for row in moving.rows:
-        for place, (key, each) in zip(st.columns(len(row), gap="medium"), row.items(), strict=True):
+        for place, (key, shown) in zip(st.columns(len(row), gap="medium"), row.items(), strict=True):
             with place:
-                picture(each.title, each.figure, key=key, caption=each.caption, source=each.source)
+                picture(shown.title, shown.figure, key=key, caption=shown.caption, source=shown.source)
     if moving.refused:
-        st.info(words.plain(moving.refused))
+        st.info(plain(moving.refused))
     with numbers:
-        restate(_texts(moving), [key for row in moving.rows for key in row])
+        restate(_written(moving), [key for row in moving.rows for key in row])
 
 
 def moved(moving: Moving) -> Moved:
     """The same for a page that shows it already."""
-    return Moved(_texts(moving), {key: each.figure for row in moving.rows for key, each in row.items()})
+    return Moved(_written(moving), {key: shown.figure for row in moving.rows for key, shown in row.items()})
 
 
-def _texts(moving: Moving) -> dict[str, Sequence[str]]:
-    values = [number.text for number in moving.numbers.values()]
-    beside = [number.beside for number in moving.numbers.values() if number.beside is not None]
-    return {
-        '.st-key-numbers [data-testid="stMetricValue"]': values,
-        '.st-key-numbers [data-testid="stMetricDelta"]': beside,
-        **moving.texts,
-    }
+def _written(moving: Moving) -> Written:
+    numbers = {label: WrittenNumber(number.text, number.beside) for label, number in moving.numbers.items()}
+    return Written(numbers, moving.texts)

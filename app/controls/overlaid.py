@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 import streamlit as st
-from remembered import session as state
+from remembered import notices
 from words import training as say
-from words import words
+from words.text import plain
 
 from rlcorr.errors import unknown
 from rlcorr.figures.training import MOST_RUNS
@@ -13,16 +13,16 @@ from rlcorr.figures.training import MOST_RUNS
 WIDGET = "with_runs"
 
 
-def pick(known: Iterable[str], shown: str) -> list[str]:
+def pick(slugs: Iterable[str], shown: str) -> list[str]:
     """The picker; what is wrong in the URL is left out and named."""
-    others = [slug for slug in known if slug != shown]
+    others = [slug for slug in slugs if slug != shown]
     _sync(others, shown)
     st.session_state[WIDGET] = [slug for slug in _chosen() if slug in others]
     st.multiselect(
         say.COMPARE, others, key=WIDGET, on_change=_changed, help=say.COMPARE_HELP, max_selections=MOST_RUNS - 1
     )
     if "with_notice" in st.session_state:
-        st.warning(words.plain(st.session_state["with_notice"]))
+        st.warning(plain(st.session_state["with_notice"]))
     return st.session_state[WIDGET]
 
 
@@ -32,7 +32,7 @@ def _chosen() -> list[str]:
 
 def _changed() -> None:
     st.session_state["with"] = list(st.session_state[WIDGET])
-    state.changed("with")
+    notices.clear("with")
     _write()
 
 
@@ -54,7 +54,7 @@ def _sync(others: list[str], shown: str) -> None:
     if raw is None and came_back:
         _write()
         return
-    state.changed("with")
+    notices.clear("with")
     st.session_state["with_in_url"] = raw
     named = list(dict.fromkeys((raw or "").split(",") if raw else []))
     right = [slug for slug in named if slug in others]
@@ -64,4 +64,4 @@ def _sync(others: list[str], shown: str) -> None:
     if len(right) > MOST_RUNS - 1:
         sentences.append(say.TOO_MANY.format(most=MOST_RUNS))
     if sentences:
-        state.notice("with", " ".join(sentences))
+        notices.put("with", " ".join(sentences))

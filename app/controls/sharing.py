@@ -2,10 +2,11 @@
 
 import streamlit as st
 from browser.copy_link import copy_link
-from remembered import session as state
+from remembered import session
 from streamlit.delta_generator import DeltaGenerator
 from words import links as say
-from words import words
+from words.pages import PAGES
+from words.text import plain
 
 from rlcorr.errors import unknown
 
@@ -48,7 +49,7 @@ def hidden() -> frozenset[str]:
 def apply(names: frozenset[str], *, without_pickers: bool, another_view: bool) -> None:
     """Hide what is to be hidden, make the type large if that is wanted, and name what is wrong in the URL."""
     for name in sorted(names - set(say.HIDEABLE)):
-        st.warning(words.plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
+        st.warning(plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
     gone = names | ({"run_picker", "upload"} if without_pickers else set())
     places = [place for name, place in PLACES.items() if name in gone]
     if names >= LEFT_COLUMN:
@@ -64,7 +65,7 @@ def _projector(another_view: bool) -> bool:
     if got is None and another_view and st.session_state.get("projector"):
         got = st.query_params["projector"] = "1"
     if got not in (None, "0", "1"):
-        st.warning(words.plain(say.WRONG_PROJECTOR.format(got=got)))
+        st.warning(plain(say.WRONG_PROJECTOR.format(got=got)))
     st.session_state["projector"] = got == "1"
     return st.session_state["projector"]
 
@@ -76,17 +77,17 @@ def _toggled() -> None:
         st.query_params.pop("projector", None)
 
 
-def heading(title: str) -> DeltaGenerator:
+def heading(name: str) -> DeltaGenerator:
     """The page's name and what to look for; the place for the link beside the name."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"#### {title}", width="stretch")
+        st.markdown(f"#### {PAGES[name].title}", width="stretch")
         place = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
-    st.markdown(words.LOOK[title])
+    st.markdown(PAGES[name].look)
     return place
 
 
 def links(place: DeltaGenerator) -> None:
     """The link to this page, with the run and the step that the URL leaves to the newest, and the projector switch."""
     with place:
-        copy_link(say.COPY, state.placed(), words=say.LINK, key="copy_link")
+        copy_link(say.COPY, session.placed(), words=say.LINK, key="copy_link")
         st.toggle(say.PROJECTOR, key="projector", help=say.PROJECTOR_HELP, on_change=_toggled)

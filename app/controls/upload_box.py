@@ -5,8 +5,9 @@ from pathlib import Path
 
 import streamlit as st
 from data import uploads
-from remembered import session as state
+from remembered import session
 from words import words
+from words.text import plain
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.pairs import missing, read_pairs, recordable, write_run
@@ -21,7 +22,7 @@ def take() -> None:
         st.caption(words.UPLOAD)
         dropped = st.file_uploader("A file of log-prob pairs", TYPES, key="dropped", on_change=_dropped)
         for sentence in st.session_state.get("upload_said", []) if dropped is not None else []:
-            (st.error if sentence.startswith("!") else st.info)(words.plain(sentence.removeprefix("!")))
+            (st.error if sentence.startswith("!") else st.info)(plain(sentence.removeprefix("!")))
 
 
 def _dropped() -> None:
@@ -40,7 +41,7 @@ def _dropped() -> None:
     if not (run / "manifest.json").is_file():
         write_run(run, recordable(record), words.UPLOADED.format(name=file.name))
     st.session_state["uploads"] = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])]
-    st.session_state["run"], st.session_state["step"] = slug, state.LATEST
+    st.session_state["run"], st.session_state["step"] = slug, session.LATEST
     st.session_state["upload_said"] = [_welcome(record), *_lacks(record)]
 
 

@@ -1,12 +1,15 @@
 """The correction bench: one step, one preset, and its thresholds, live."""
 
 import streamlit as st
-from controls import pickers as controls
+from controls.bounds import bounds_of
+from controls.configuration import live_bound, preset_name, set_threshold, settings
 from controls.moving import Moving, Number, Picture, moved
 from controls.moving import show as show_moving
-from data import runs as data
-from remembered import session as state
+from controls.pickers import explained_record
+from data import corrections
+from remembered import notices, session
 from words import words
+from words.text import number, percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.analysis.thresholds import is_ratio
@@ -18,37 +21,37 @@ from rlcorr.systems.export import exports
 
 
 @st.fragment
-def bench(chosen: state.Selection, record: StepRecord) -> None:
+def bench(chosen: session.Selection, record: StepRecord) -> None:
     """What is picked, and beside it what moves with the first bound."""
-    of = data.identity(chosen.run, record.step)
+    of = corrections.identity(chosen.run, record.step)
     left, right = st.columns([1, 3], gap="medium")
     with left:
-        name = controls.preset_name()
-        config = controls.settings(PRESETS[name].config)
+        name = preset_name()
+        config = settings(PRESETS[name].config)
         with st.container(key="budget"):
             _budget(of, record.batch, config)
-    for sentence in state.notices():
-        st.warning(words.plain(sentence))
+    for sentence in notices.sentences():
+        st.warning(plain(sentence))
     with right:
         live(of, record.batch, name, config)
 
 
 @st.fragment
-def live(of: data.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
+def live(of: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
     """What moves with a threshold."""
-    config = controls.live_bound(config, answer=lambda at: moved(_moving(of, batch, at)))
+    config = live_bound(config, answer=lambda at: moved(_moving(of, batch, at)))
     try:
         show_moving(_moving(of, batch, config))
     except UsageError as error:
-        st.error(words.plain(str(error)))
+        st.error(plain(str(error)))
         return
     _explain(name, config)
     _use_it(config)
 
 
-def _moving(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> Moving:
-    result, report = data.corrected(batch, config)
-    pictures, texts = _pictures(batch, result, config), {".st-key-explained p": [f" {config.explain()}"]}
+def _moving(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> Moving:
+    result, report = corrections.corrected(batch, config)
+    pictures, texts = _pictures(batch, result, config), {".st-key-explained p": f" {config.explain()}"}
     try:
         curves, refused = _over_the_bound(of, batch, config), ""
     except UsageError as error:
@@ -58,13 +61,13 @@ def _moving(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> M
 
 def _numbers(report: dict[str, float]) -> dict[str, Number]:
     shown = (
-        ("Kept tokens", "kept_fraction", words.percent, 105),
-        ("Sequences touched", "rollout_rs_seq_masked_fraction", words.percent, 152),
-        ("ESS", "trained_eff_sample_size", words.percent, 95),
-        ("Mean weight", "trained_is_mean", words.number, 112),
-        ("Clipped mass", "rollout_is_oob_ratio", words.percent, 115),
-        ("k3", "k3_kl", words.number, 100),
-        ("Mean |Δ|", "abs_log_ratio", words.number, 100),
+        ("Kept tokens", "kept_fraction", percent, 105),
+        ("Sequences touched", "rollout_rs_seq_masked_fraction", percent, 152),
+        ("ESS of the kept", "trained_eff_sample_size", percent, 130),
+        ("Mean weight", "trained_is_mean", number, 112),
+        ("Clipped mass", "rollout_is_oob_ratio", percent, 115),
+        ("k3", "k3_kl", number, 100),
+        ("Mean |Δ|", "abs_log_ratio", number, 100),
     )
     return {
         label: Number(written(report.get(metric)), describe(metric), width) for label, metric, written, width in shown
@@ -72,55 +75,56 @@ def _numbers(report: dict[str, float]) -> dict[str, Number]:
 
 
 def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
-    found = {}
+    pictures = {}
     if config.rollout_is is not None or not config.rollout_rs:
         figure = correction.weight_histogram(batch, result, config)
-        found["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
+        pictures["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
     for rule in config.rollout_rs[:1]:
         figure = correction.statistic_histogram(batch, result, rule)
-        found["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
+        pictures["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
     figure = correction.fate_mask(correction.token_fates(batch, result, config))
-    return found | {"mask": Picture(figure, "Tokens", words.MASK)}
+    return pictures | {"mask": Picture(figure, "Tokens", words.MASK)}
 
 
-def _over_the_bound(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
+def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
     """Every metric over the bound that is dragged. Raises `UsageError` where no item is off."""
-    bounds = controls.bounds_of(config)
+    bounds = bounds_of(config)
     if not bounds:
         return {}
     at = bounds[0].value
-    rule, side = controls.part_of(config, bounds[0])
-    curves = data.curves(of, batch, config, rule, side)
+    rule, side = bounds[0].rule, bounds[0].side
+    curves = corrections.curves(of, batch, config, rule, side)
     of_ratio = is_ratio(config, rule)
-    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
-    left = thresholds.mismatch_over(curves.thresholds, curves.found, of_ratio=of_ratio, at=at)
+    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
+    left = thresholds.mismatch_over(curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
     return {
         "shares_over": Picture(shares, "What the bound costs", words.CURVES_OVER),
         "mismatch_over": Picture(left, "What the bound leaves", words.LEFT_OVER),
     }
 
 
-def _budget(of: data.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
-    """The bound that can be dragged, from what one can afford."""
-    bounds = controls.bounds_of(config)
-    if not bounds:
+def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
+    """The bounds that a target allows: of the first rule that reaches it, or else of the weights. Rules come first
+    because they leave tokens out; a cap on the weights keeps every token."""
+    parts = sorted({bound.rule for bound in bounds_of(config)}, key=lambda rule: (rule is None, rule))
+    if not parts:
         return
-    rule, _ = controls.part_of(config, bounds[0])
     st.markdown("**Budget**")
     st.caption(words.BUDGET)
     kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
     share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
     try:
-        threshold = data.affordable(of, batch, config, rule, words.BUDGETS[kind], share)
+        reached = corrections.affordable(of, batch, config, parts, words.BUDGETS[kind], share)
     except UsageError as error:
-        st.info(words.plain(str(error)))
+        st.info(plain(str(error)))
         return
-    st.markdown(f"Threshold **{threshold:.6g}**")
-    st.button("Set it", key="budget_set", on_click=controls.set_threshold, args=(config, threshold, rule))
+    st.markdown(f"{plain(words.budget_part(config, reached.rule))}: threshold **{reached.threshold:.6g}**")
+    st.caption(plain(words.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
+    st.button("Set it", key="budget_set", on_click=set_threshold, args=(config, reached.threshold, reached.rule))
 
 
 def _use_it(config: CorrectionConfig) -> None:
-    """Drawn only where it is open, because code is dear to draw and a bound that is dragged changes it."""
+    """Drawn only where it is open: blocks of code are slow to draw, and every new bound changes them."""
     expander = st.expander("Use it", key="use_it", on_change="rerun")
     if not expander.open:
         return
@@ -134,15 +138,15 @@ def _use_it(config: CorrectionConfig) -> None:
 def _explain(name: str, config: CorrectionConfig) -> None:
     left, right = st.columns(2, gap="medium")
     with left.container(key="explained"):
-        st.markdown(f"**What it does:** {words.plain(config.explain())}")
-    right.markdown(f"**When it hurts:** {words.plain(PRESETS[name].hurts)}.")
-    right.caption(f"Source: {words.plain(PRESETS[name].source)}.")
+        st.markdown(f"**What it does:** {plain(config.explain())}")
+    right.markdown(f"**When it hurts:** {plain(PRESETS[name].hurts)}.")
+    right.caption(f"Source: {plain(PRESETS[name].source)}.")
 
 
-def show(chosen: state.Selection) -> None:
-    record = controls.explained_record(chosen, words.EXPLAIN)
+def show(chosen: session.Selection) -> None:
+    record = explained_record(chosen, words.EXPLAIN)
     if record is not None:
         bench(chosen, record)
 
 
-show(state.selection())
+show(session.selection())

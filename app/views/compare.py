@@ -2,13 +2,14 @@
 
 import streamlit as st
 from browser.picture import picture
-from controls import pickers as controls
-from data import gradients as gradient_data
-from data import runs as data
-from remembered import session as state
+from controls.configuration import live_bound, preset_name, settings
+from controls.pickers import chosen_record, pick_second
+from data import corrections, recorded, sketches
+from remembered import fields, notices, session
 from words import compare as say
-from words import gradient as words_gradient
 from words import words
+from words.gradient import NOISE_REFERENCE
+from words.text import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.analysis.comparison import MetricPair, agreement, metric_pairs
@@ -19,10 +20,9 @@ from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records.step_files import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
-Corrected = tuple[CorrectionResult, dict[str, float]]
 
 
-def show(chosen: state.Selection) -> None:
+def show(chosen: session.Selection) -> None:
     with st.expander("What is this?", key="what_is_this"):
         st.write(say.EXPLAIN)
     modes = [say.CONFIGURATIONS, say.RUNS]
@@ -30,11 +30,11 @@ def show(chosen: state.Selection) -> None:
         say.MODE, modes, default=modes[0], key="compare", bind="query-params", required=True,
         label_visibility="collapsed",
     )  # fmt: skip
-    state.show_second(mode == say.CONFIGURATIONS)
+    fields.show_second(mode == say.CONFIGURATIONS)
     if chosen.step is None:
         st.info(words.NO_STEPS)
         return
-    record = controls.chosen_record(chosen, chosen.step)
+    record = chosen_record(chosen, chosen.step)
     if record is None:
         return
     (_configurations if mode == say.CONFIGURATIONS else _runs)(chosen, record)
@@ -44,41 +44,41 @@ def show(chosen: state.Selection) -> None:
 
 
 @st.fragment
-def _configurations(chosen: state.Selection, record: StepRecord) -> None:
+def _configurations(chosen: session.Selection, record: StepRecord) -> None:
     """What is picked, and beside it what moves with the first bound of each."""
     above = st.container()
     left, right = st.columns([1, 3], gap="medium")
     with left:
-        a = _picked("A", "preset", state.DEFAULT_PRESET, state.FIRST)
+        a = _picked("A", "preset", session.DEFAULT_PRESET, fields.FIRST)
         with st.container(key="second"):
             st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
-            b = _picked("B", "preset_b", SECOND_PRESET, state.SECOND)
-    for sentence in state.notices("preset_b", f"{state.SECOND}fields"):
-        above.warning(words.plain(sentence))
+            b = _picked("B", "preset_b", SECOND_PRESET, fields.SECOND)
+    for sentence in notices.sentences("preset_b", f"{fields.SECOND}fields"):
+        above.warning(plain(sentence))
     with right:
         _live(chosen, record, a, b)
 
 
 def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
     st.markdown(say.HEADING[name])
-    return controls.settings(PRESETS[controls.preset_name(f"Preset of {name}", key, default, side)].config, side)
+    return settings(PRESETS[preset_name(f"Preset of {name}", key, default, side)].config, side)
 
 
 @st.fragment
-def _live(chosen: state.Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig) -> None:
+def _live(chosen: session.Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig) -> None:
     """A threshold that is dragged reruns this function and nothing else."""
     left, right = st.columns(2, gap="medium")
     with left:
-        a = controls.live_bound(a)
-        st.caption(words.plain(f"A. {a.explain()}"))
+        a = live_bound(a)
+        st.caption(plain(f"A. {a.explain()}"))
     with right:
-        b = controls.live_bound(b, state.SECOND)
-        st.caption(words.plain(f"B. {b.explain()}"))
+        b = live_bound(b, fields.SECOND)
+        st.caption(plain(f"B. {b.explain()}"))
     batch = record.batch
     try:
-        of_a, of_b = data.corrected(batch, a), data.corrected(batch, b)
+        of_a, of_b = corrections.corrected(batch, a), corrections.corrected(batch, b)
     except UsageError as error:
-        st.error(words.plain(str(error)))
+        st.error(plain(str(error)))
         return
     _agreement(batch, of_a[0], of_b[0])
     for place, (name, config, of) in zip(st.columns(2), (("A", a, of_a), ("B", b, of_b)), strict=True):
@@ -95,13 +95,13 @@ def _live(chosen: state.Selection, record: StepRecord, a: CorrectionConfig, b: C
 def _swap_configurations() -> None:
     presets = st.session_state["preset"], st.session_state["preset_b"]
     st.session_state["preset_b"], st.session_state["preset"] = presets
-    state.swap_fields()
+    fields.swap()
 
 
 def _agreement(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> None:
     with st.container(horizontal=True, key="numbers"):
         for label, text in say.agreement(agreement(batch, a, b)).items():
-            st.metric(label, text, help=words.plain(say.AGREEMENT[label]), width=112)
+            st.metric(label, text, help=plain(say.AGREEMENT[label]), width=112)
     left, right = st.columns(2)
     with left:
         picture("Tokens trained on", comparison.mask_map(batch, a, b), key="shared", caption=say.MASKS)
@@ -114,73 +114,73 @@ def _metrics(pairs: list[MetricPair]) -> None:
     """The headlines, then the others: those that differ, and those that do not."""
     header = ["metric", "A", "B", "B − A"]
     st.markdown("**Metrics**")
-    st.html(say.table(header, say.metric_rows(pair for pair in pairs if pair.key in say.HEADLINES)))
+    st.html(say.pairs_table(header, say.metric_rows(pair for pair in pairs if pair.key in say.HEADLINES)))
     st.caption(say.METRICS)
     others = [pair for pair in pairs if pair.key not in say.HEADLINES]
     for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
-        found = [pair for pair in others if (pair.a == pair.b) == wanted]
-        if found:
-            with st.expander(f"{title} ({len(found)})"):
-                st.html(say.table(header, say.metric_rows(found)))
+        listed = [pair for pair in others if (pair.a == pair.b) == wanted]
+        if listed:
+            with st.expander(f"{title} ({len(listed)})"):
+                st.html(say.pairs_table(header, say.metric_rows(listed)))
 
 
-def _gradients(chosen: state.Selection, step: int, a: CorrectionConfig, b: CorrectionConfig) -> None:
+def _gradients(chosen: session.Selection, step: int, a: CorrectionConfig, b: CorrectionConfig) -> None:
     st.markdown("**Gradients**")
     try:
-        sketch, batch = gradient_data.sketch_and_batch(chosen.run, step)
-        found = compare_gradients(batch, sketch, a, b)
+        sketch, batch = sketches.sketch_and_batch(chosen.run, step)
+        gradients = compare_gradients(batch, sketch, a, b)
     except UsageError as error:
-        st.info(words.plain(str(error)))
+        st.info(plain(str(error)))
         return
-    if found.a.reference_length.value == 0:
-        st.warning(words.plain(words_gradient.NOISE_REFERENCE))
+    if gradients.a.reference_length.value == 0:
+        st.warning(plain(NOISE_REFERENCE))
         return
-    shown = (say.short(found.between.value), say.short(found.expected.value), words.percent(found.b_is_better))
+    shown = (say.short(gradients.between.value), say.short(gradients.expected.value), percent(gradients.b_is_better))
     with st.container(horizontal=True, key="gradient_numbers"):
         for (label, help), text in zip(say.BETWEEN.items(), shown, strict=True):
-            st.metric(label, text, help=words.plain(help), width=130)
-    st.html(say.table(["", "A", "B", "B − A"], say.gradient_rows(found)))
+            st.metric(label, text, help=plain(help), width=130)
+    st.html(say.pairs_table(["", "A", "B", "B − A"], say.gradient_rows(gradients)))
     st.caption(say.GRADIENT)
     left, right = st.columns(2)
     with left:
-        picture("Bias, noise, error", comparison.gradient_bars(found), key="bars", caption=say.GRADIENT_BARS)
+        picture("Bias, noise, error", comparison.gradient_bars(gradients), key="bars", caption=say.GRADIENT_BARS)
     with right:
-        figure = comparison.differences(found)
+        figure = comparison.differences(gradients)
         picture("B − A", figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
 
 
 # --- one configuration on two batches ---
 
 
-def _runs(chosen: state.Selection, record: StepRecord) -> None:
+def _runs(chosen: session.Selection, record: StepRecord) -> None:
     place = st.container(key="second")
     with place:
-        second = controls.pick_second(data.known(), chosen)
-    for sentence in state.notices("run_b", "step_b"):
-        st.warning(words.plain(sentence))
+        second = pick_second(recorded.all_runs(), chosen)
+    for sentence in notices.sentences("run_b", "step_b"):
+        st.warning(plain(sentence))
     if second.step is None:
         st.info(say.NO_STEP_B)
         return
-    other = controls.chosen_record(second, second.step)
+    other = chosen_record(second, second.step)
     if other is None:
         return
     names = {"A": say.batch_name(chosen.slug, record.step), "B": say.batch_name(second.slug, other.step)}
     place.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(chosen, second))
     st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
-    sources = data.source(chosen.run, record.step), data.source(second.run, other.step)
+    sources = recorded.source(chosen.run, record.step), recorded.source(second.run, other.step)
     try:
         _densities(names, record.batch, other.batch, sources)
         _same_configuration(record.batch, other.batch, "\n".join(sources))
     except UsageError as error:
-        st.error(words.plain(str(error)))
+        st.error(plain(str(error)))
 
 
-def _swap_runs(a: state.Selection, b: state.Selection) -> None:
+def _swap_runs(a: session.Selection, b: session.Selection) -> None:
     for (run, step), of in ((("run", "step"), b), (("run_b", "step_b"), a)):
         st.session_state[run] = of.slug
-        st.session_state[step] = state.LATEST if of.step is None else str(of.step)
-        state.changed(run)
-        state.changed(step)
+        st.session_state[step] = session.LATEST if of.step is None else str(of.step)
+        notices.clear(run)
+        notices.clear(step)
 
 
 def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tuple[str, str]) -> None:
@@ -189,7 +189,7 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
         st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
     ):
         with place:
-            st.markdown(f"##### {name}: {title}\n\n{words.plain(triage(batch)[0].sentence)}")
+            st.markdown(f"##### {name}: {title}\n\n{plain(triage(batch)[0].sentence)}")
             both = cells.probability_density(batch)
             picture("Both probabilities", both, key=f"density_{name}", caption=say.DENSITY, source=source)
             picture("The difference", figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
@@ -199,9 +199,9 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
 def _same_configuration(a: TokenBatch, b: TokenBatch, source: str) -> None:
     left, right = st.columns([1, 3], gap="medium")
     with left:
-        config = controls.settings(PRESETS[controls.preset_name()].config)
-        for sentence in state.notices():
-            st.warning(words.plain(sentence))
+        config = settings(PRESETS[preset_name()].config)
+        for sentence in notices.sentences():
+            st.warning(plain(sentence))
     with right:
         _live_same(a, b, config, source)
 
@@ -209,16 +209,16 @@ def _same_configuration(a: TokenBatch, b: TokenBatch, source: str) -> None:
 @st.fragment
 def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig, source: str) -> None:
     """A threshold that is dragged reruns this function and nothing else."""
-    config = controls.live_bound(config)
-    st.caption(words.plain(config.explain()))
+    config = live_bound(config)
+    st.caption(plain(config.explain()))
     left, right = st.columns(2, gap="medium")
     with left:
         picture("The tail", comparison.tails(a, b), key="tails", caption=say.TAIL, source=source)
     with right:
         try:
-            _metrics(metric_pairs(data.corrected(a, config)[1], data.corrected(b, config)[1]))
+            _metrics(metric_pairs(corrections.corrected(a, config)[1], corrections.corrected(b, config)[1]))
         except UsageError as error:
-            st.error(words.plain(str(error)))
+            st.error(plain(str(error)))
 
 
-show(state.selection())
+show(session.selection())

@@ -3,10 +3,11 @@
 import streamlit as st
 from browser.copy_link import copy_link
 from data.lessons import lessons, notebook, notes_for_teachers, number
-from remembered import session as state
+from remembered import navigation, notices, session
 from words import learn as say
-from words import links as words_shared
-from words import words
+from words import links
+from words.pages import PAGES
+from words.text import plain, table
 
 from rlcorr import PRESETS
 from rlcorr.errors import unknown
@@ -15,10 +16,10 @@ from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
 
 def show() -> None:
-    for sentence in state.notices():
-        st.warning(words.plain(sentence))
+    for sentence in notices.sentences():
+        st.warning(plain(sentence))
     if (got := st.query_params.get("learn")) is not None and got not in say.PARTS:
-        st.warning(words.plain(f"{unknown('part', got, say.PARTS)} Showing {say.LESSONS}."))
+        st.warning(plain(f"{unknown('part', got, say.PARTS)} Showing {say.LESSONS}."))
     part = st.segmented_control(
         "Part", say.PARTS, default=say.LESSONS, key="learn", bind="query-params", required=True,
         label_visibility="collapsed",
@@ -37,23 +38,23 @@ def _lessons() -> None:
             hardware=lesson.hardware,
         )
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
-            st.markdown(f"##### {number(lesson.slug)} · {words.plain(lesson.title)}\n{words.plain(lesson.claim)}")
-            st.caption(words.plain(facts))
+            st.markdown(f"##### {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")
+            st.caption(plain(facts))
             st.code(say.JUPYTER.format(notebook=notebook(lesson.slug)), language="bash", wrap_lines=True)
     st.markdown(say.CHECK)
 
 
 def _glossary() -> None:
     text = st.text_input(say.SEARCH, key="search")
-    found, metrics = find(text), find_metrics(text)
-    if not found and not metrics:
-        st.info(words.plain(say.NOT_FOUND.format(text=text)))
-    if found:
-        rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in found]
-        st.html(words.table(say.WORDS, rows))
+    terms, metrics = find(text), find_metrics(text)
+    if not terms and not metrics:
+        st.info(plain(say.NOT_FOUND.format(text=text)))
+    if terms:
+        rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in terms]
+        st.html(table(say.WORDS, rows))
     if metrics:
         with st.expander(say.METRICS, expanded=bool(text)):
-            st.html(words.table(say.METRIC_HEADER, [list(row) for row in metrics.items()]))
+            st.html(table(say.METRIC_HEADER, [list(row) for row in metrics.items()]))
 
 
 def _sheet() -> None:
@@ -66,35 +67,35 @@ def _sheet() -> None:
     used = [rule for rule in RULES if any((level, rule) in places for level in LEVELS)]
     rows = [[level, *("\n".join(places.get((level, rule), [])) for rule in used)] for level in LEVELS]
     with st.container(key="preset_map"):
-        st.html(words.table([say.MAP_CORNER, *used], rows))
+        st.html(table([say.MAP_CORNER, *used], rows))
     _preset()
     with st.expander(say.ALL):
         every = [[name, p.system, p.config.explain(), p.hurts, p.source] for name, p in PRESETS.items()]
-        st.html(words.table(say.ALL_HEADER, every))
+        st.html(table(say.ALL_HEADER, every))
 
 
 def _preset() -> None:
     name = st.selectbox(say.PICK, list(PRESETS), key="looked_up")
     entry = PRESETS[name]
-    st.markdown(f"{words.plain(entry.config.explain())}\n\n**When it hurts:** {words.plain(entry.hurts)}.")
-    st.caption(f"Source: {words.plain(entry.source)}.")
-    if st.button(say.OPEN_PRESET, key="open_preset", on_click=state.choose_preset, args=(name,)):
-        state.go("Correction bench")
+    st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.hurts)}.")
+    st.caption(f"Source: {plain(entry.source)}.")
+    if st.button(say.OPEN_PRESET, key="open_preset", on_click=session.choose_preset, args=(name,)):
+        navigation.go("bench")
 
 
 def _teaching() -> None:
     st.markdown(say.BUILD)
     st.caption(say.BUILD_IS)
-    st.session_state.setdefault("link_view", "Correction bench")
+    st.session_state.setdefault("link_view", "bench")
     left, middle, right = st.columns([1, 2, 1], vertical_alignment="bottom")
-    view = left.selectbox(say.VIEW, list(state.pages()), key="link_view")
-    names = middle.multiselect(say.HIDE, list(words_shared.HIDEABLE), key="link_hide")
+    view = left.selectbox(say.VIEW, list(PAGES), format_func=lambda name: PAGES[name].title, key="link_view")
+    names = middle.multiselect(say.HIDE, list(links.HIDEABLE), key="link_hide")
     large = right.toggle(say.LARGE, key="link_projector")
-    query = state.placed() | state.configured()
+    query = session.placed() | navigation.configured()
     query |= {"hide": ",".join(names)} if names else {}
     query |= {"projector": "1"} if large else {}
-    copy_link(say.MAKE, query, words=words_shared.LINK, key="copy_built", path=state.pages()[view].url_path)
-    st.html(words.table(say.HIDE_HEADER, [list(row) for row in words_shared.HIDEABLE.items()]))
+    copy_link(say.MAKE, query, words=links.LINK, key="copy_built", path=navigation.pages()[view].url_path)
+    st.html(table(say.HIDE_HEADER, [list(row) for row in links.HIDEABLE.items()]))
     st.markdown(notes_for_teachers())
 
 

@@ -2,10 +2,11 @@
 
 import streamlit as st
 from browser.picture import picture
-from controls import pickers as controls
-from remembered import session as state
+from controls.pickers import chosen_record
+from remembered import notices, session
 from words import mismatch as say
 from words import words
+from words.text import number, plain, table
 
 from rlcorr import PRESETS, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
@@ -20,19 +21,19 @@ METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items()
 DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
 
 
-def show(chosen: state.Selection) -> None:
-    for sentence in state.notices():
-        st.warning(words.plain(sentence))
+def show(chosen: session.Selection) -> None:
+    for sentence in notices.sentences():
+        st.warning(plain(sentence))
     if chosen.step is None:
         st.info(words.NO_STEPS)
         return
-    record = controls.chosen_record(chosen, chosen.step)
+    record = chosen_record(chosen, chosen.step)
     if record is None:
         return
     try:
         _looks_like(record, triage(record.batch))
     except UsageError as error:
-        st.error(words.plain(str(error)))
+        st.error(plain(str(error)))
         return
     _regions(record.batch)
     _where(record)
@@ -40,14 +41,14 @@ def show(chosen: state.Selection) -> None:
 
 def _looks_like(record: StepRecord, findings: list[Symptom]) -> None:
     """The best finding as the headline, the others below it, the size of the mismatch, the age of the weights."""
-    st.markdown(f"##### {words.plain(findings[0].sentence)}")
+    st.markdown(f"##### {plain(findings[0].sentence)}")
     for finding in findings[1:]:
-        st.markdown(say.ALSO.format(sentence=words.plain(finding.sentence)))
+        st.markdown(say.ALSO.format(sentence=plain(finding.sentence)))
     numbers = findings[0].numbers
     with st.container(horizontal=True, key="sizes"):
         for label, (name, help) in say.SIZES.items():
             if name in numbers:
-                st.metric(label, words.number(numbers[name]), help=help, width=112)
+                st.metric(label, number(numbers[name]), help=help, width=112)
     lags = _lags(record)
     if len(lags) == 1 and lags[0] > 0:
         st.caption(say.one_lag(lags[0]))
@@ -58,7 +59,7 @@ def _regions(batch: TokenBatch) -> None:
     """The choice of methods and the pictures that show them: a choice reruns this function and nothing else."""
     for got in st.query_params.get_all("methods"):
         if got and got not in METHODS:  # nothing chosen is written as an empty text
-            st.warning(words.plain(f"{unknown('method', got, METHODS)} Drawn without it."))
+            st.warning(plain(f"{unknown('method', got, METHODS)} Drawn without it."))
     names = st.multiselect(say.METHODS, list(METHODS), default=DRAWN, key="methods", bind="query-params")
     methods = {name: METHODS[name] for name in names}
     left, right = st.columns(2)
@@ -70,7 +71,7 @@ def _regions(batch: TokenBatch) -> None:
         picture(say.MAGNIFIED_TITLE, figure, key="magnified", caption=say.MAGNIFIED)
     if methods:
         with st.expander(say.EXPLAINED):
-            st.html(words.table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
+            st.html(table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
 
 
 def _where(record: StepRecord) -> None:
@@ -107,4 +108,4 @@ def _row(**figures: Figure) -> None:
             picture(title, figure, key=f"mismatch_{key}", caption=caption)
 
 
-show(state.selection())
+show(session.selection())

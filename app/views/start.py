@@ -5,12 +5,12 @@ from pathlib import Path
 
 import streamlit as st
 from browser.picture import picture
-from data import runs as data
-from data import study as training_data
-from remembered import session as state
+from data import corrections, recorded, studies
+from remembered import navigation, notices, session
 from words import start as say
 from words import words
 from words.start import Story
+from words.text import number, plain
 
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.errors import UsageError
@@ -23,74 +23,74 @@ from rlcorr.types import TokenBatch
 HEIGHT = 215  # pixels of a picture: three stories fit one screen
 
 
-def show(known: dict[str, Path]) -> None:
-    for sentence in state.notices():
-        st.warning(words.plain(sentence))
-    if not known:
+def show(paths: dict[str, Path]) -> None:
+    for sentence in notices.sentences():
+        st.warning(plain(sentence))
+    if not paths:
         return
     trained = study_path(say.STUDY).is_file()
     stories = (say.HEALTHY, say.STALE, say.COLLAPSING if trained else say.LONG)
     pictures = (_density, _density, _reward if trained else _lengths)
     for place, story, draw in zip(st.columns(3, gap="medium", border=True), stories, pictures, strict=True):
         with place:
-            _story(story, draw, known)
-    _yours(known)
-    _any(known)
+            _story(story, draw, paths)
+    _yours(paths)
+    _any(paths)
 
 
-def _story(story: Story, draw: Callable[[Story, Path], float | None], known: dict[str, Path]) -> None:
+def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:
     st.markdown(f"##### {story.title}\n{story.sentence}")
-    if story.run not in known:
-        st.info(words.plain(say.MISSING.format(run=story.run)))
+    if story.run not in paths:
+        st.info(plain(say.MISSING.format(run=story.run)))
         return
     pressed = st.button(
         story.button, key=f"story_{story.title}", type="primary", width="stretch", on_click=_choose, args=(story,)
     )
     try:
-        k3 = draw(story, known[story.run])
+        k3 = draw(story, paths[story.run])
     except UsageError as error:
-        st.error(words.plain(str(error)))
+        st.error(plain(str(error)))
         k3 = None
     if k3 is not None:
-        st.markdown(say.K3.format(k3=words.number(k3)), help=words.plain(describe("k3_kl")))
+        st.markdown(say.K3.format(k3=number(k3)), help=plain(describe("k3_kl")))
     st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
     if pressed:
-        state.go(story.view, dict(story.query))
+        navigation.go(story.view, dict(story.query))
 
 
 def _choose(story: Story) -> None:
     """As if run, step and preset had been picked."""
-    state.choose(story.run, preset=story.preset)
+    session.choose(story.run, preset=story.preset)
 
 
 def _newest(run: Path) -> tuple[int, TokenBatch]:
-    step, problems = data.latest(run, runs.list_steps(run))
+    step, problems = recorded.latest(run, runs.list_steps(run))
     if step is None:
         raise runs.DamagedFile(" ".join([*problems, words.NO_STEPS]))
-    return step, data.step(run, step).batch
+    return step, recorded.step(run, step).batch
 
 
 def _density(story: Story, run: Path) -> float:
     step, batch = _newest(run)
-    _picture(say.DENSITY_TITLE, cells.probability_density(batch), say.DENSITY, story, data.source(run, step))
+    _picture(say.DENSITY_TITLE, cells.probability_density(batch), say.DENSITY, story, recorded.source(run, step))
     return _k3(batch)
 
 
 def _lengths(story: Story, run: Path) -> float:
     step, batch = _newest(run)
     figure = mismatch.by_length(batch, SEQUENCE_METHODS)
-    _picture(say.LENGTH_TITLE, figure, say.LENGTH, story, data.source(run, step))
+    _picture(say.LENGTH_TITLE, figure, say.LENGTH, story, recorded.source(run, step))
     return _k3(batch)
 
 
 def _reward(story: Story, run: Path) -> None:
-    table = training_data.table(say.STUDY)
+    table = studies.table(say.STUDY)
     figure = study.study_curves(table.rows, say.REWARD_PRESETS, "reward")
     _picture(say.REWARD_TITLE, figure, say.REWARD, story, table.source)
 
 
 def _k3(batch: TokenBatch) -> float:
-    return data.corrected(batch, data.NO_CORRECTION)[1]["k3_kl"]
+    return corrections.corrected(batch, corrections.NO_CORRECTION)[1]["k3_kl"]
 
 
 def _picture(title: str, figure: correction.Figure, caption: str, story: Story, source: str) -> None:
@@ -98,27 +98,27 @@ def _picture(title: str, figure: correction.Figure, caption: str, story: Story, 
     picture(title, figure, key=f"picture_{story.title}", caption=caption, source=source)
 
 
-def _yours(known: dict[str, Path]) -> None:
+def _yours(paths: dict[str, Path]) -> None:
     """A button for each of the newest local runs."""
-    own = [slug for slug, path in known.items() if path.parent == runs.LOCAL and data.has_steps(path)][:4]
-    if not own:
+    local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
+    if not local:
         return
     st.markdown(f"##### {say.YOURS}")
     st.caption(say.YOURS_ARE)
     with st.container(horizontal=True):
-        for slug in own:
-            if st.button(words.plain(slug), key=f"own_{slug}", on_click=state.choose, args=(slug,)):
-                state.go(say.OVER_STEPS)
+        for slug in local:
+            if st.button(plain(slug), key=f"own_{slug}", on_click=session.choose, args=(slug,)):
+                navigation.go("training")
 
 
-def _any(known: dict[str, Path]) -> None:
+def _any(paths: dict[str, Path]) -> None:
     """Links to the other views, which show the run that is chosen below."""
     st.markdown(f"##### {say.ANY}")
-    st.markdown(say.ANY_IS.format(run=f"**{words.plain(state.selection().slug)}**"))
+    st.markdown(say.ANY_IS.format(run=f"**{plain(session.selection().slug)}**"))
     with st.container(horizontal=True):
-        for title, page in state.pages().items():
-            if title != "Start":
-                st.page_link(page, label=title)
+        for name, page in navigation.pages().items():
+            if name != "start":
+                st.page_link(page)
 
 
-show(data.known())
+show(recorded.all_runs())

@@ -2,11 +2,12 @@
 
 import streamlit as st
 from browser.token_text import SHADES, ShownResponse, pages_of, token_text
-from controls import pickers as controls
-from remembered import session as state
+from controls.configuration import live_bound, preset_name, settings
+from controls.pickers import explained_record
+from remembered import notices, opened_token, session
 from torch import Tensor
-from words import tokens as words_tokens
-from words import words
+from words import tokens as say
+from words.text import number, plain, table
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, correct
 from rlcorr.analysis.token_formulas import formulas
@@ -30,36 +31,38 @@ def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
     above = st.container()
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
-        chosen = PRESETS[controls.preset_name()]
-        config = controls.live_bound(controls.settings(chosen.config))
-        st.caption(words.plain(config.explain()))
-    state.sync_token([len(row) for row in texts])
-    for sentence in [*state.notices(), *filter(None, [state.token_notice()])]:
-        above.warning(words.plain(sentence))
+        chosen = PRESETS[preset_name()]
+        config = live_bound(settings(chosen.config))
+        st.caption(plain(config.explain()))
+    opened_token.sync([len(row) for row in texts])
+    for sentence in [*notices.sentences(), *filter(None, [opened_token.notice()])]:
+        above.warning(plain(sentence))
     try:
         result = correct(record.batch, config)
         with middle:
             opened = _text(record, texts, result, config)
-            st.caption(words.plain(note))
+            st.caption(plain(note))
         with right:
             _panel(record, texts, result, config, chosen, opened)
     except UsageError as error:
-        above.error(words.plain(str(error)))
+        above.error(plain(str(error)))
 
 
-def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig) -> state.Place:
+def _text(
+    record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig
+) -> opened_token.Place:
     """One page of responses; the token to show beside it: the opened one, or the furthest of the page."""
     rows = _page(record, texts, result)
-    opened = state.opened() or furthest_token(record.batch, result, rows)
+    opened = opened_token.opened() or furthest_token(record.batch, result, rows)
     if opened is None:
-        raise UsageError(words_tokens.NO_TOKENS)
+        raise UsageError(say.NO_TOKENS)
     strengths, span = shades(record.batch, result)
     token_text(
         _shown(record, texts, result, config, strengths, rows),
         opened,
         span=span,
-        words=words_tokens.LEGEND,
-        fates=words_tokens.FATES,
+        words=say.LEGEND,
+        fates=say.FATES,
         key=TEXT,
         on_open=_clicked,
     )
@@ -70,11 +73,11 @@ def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> li
     """The pickers of order and page, and the responses that they choose."""
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     order = left.selectbox(
-        "Order", list(words_tokens.ORDERS), format_func=words_tokens.ORDERS.__getitem__, key=ORDER,
+        "Order", list(say.ORDERS), format_func=say.ORDERS.__getitem__, key=ORDER,
         persist_state="session", on_change=_turn, args=(1,),
     )  # fmt: skip
     pages = pages_of(ordered_rows(record.batch, result, order), [len(row) for row in texts])
-    opened = state.opened()
+    opened = opened_token.opened()
     if PAGE not in st.session_state or (opened is not None and st.session_state.get("tokens_turned_for") != opened):
         _turn(next((n for n, rows in enumerate(pages, 1) if opened is not None and opened[0] in rows), 1))
     st.session_state["tokens_turned_for"] = opened
@@ -89,7 +92,7 @@ def _turn(page: int) -> None:
 
 def _clicked() -> None:
     place = st.session_state[TEXT]["open"]
-    state.open_token((place["row"], place["column"]))
+    opened_token.open_token((place["row"], place["column"]))
 
 
 def _shown(
@@ -110,10 +113,10 @@ def _shown(
         shown.append(
             ShownResponse(
                 row=row,
-                heading=words_tokens.heading(row, reward, means[row], rejected, count),
-                prompt=words_tokens.prompt(record.prompts[row]),
-                texts=[words_tokens.token(text) for text in texts[row]],
-                ratios=[words.number(r) for r in ratio(result.log_ratio[row, :count]).tolist()],
+                heading=say.heading(row, reward, means[row], rejected, count),
+                prompt=say.prompt(record.prompts[row]),
+                texts=[say.token(text) for text in texts[row]],
+                ratios=[number(r) for r in ratio(result.log_ratio[row, :count]).tolist()],
                 shades=(SHADES + strengths[row, :count] * SHADES).round().int().tolist(),
                 fates=fates[row, :count].tolist(),
             )
@@ -127,30 +130,30 @@ def _panel(
     result: CorrectionResult,
     config: CorrectionConfig,
     chosen: Preset,
-    opened: state.Place,
+    opened: opened_token.Place,
 ) -> None:
     """The opened token's numbers, the formulas with these numbers, and the way to its neighbours."""
     row, column = opened
     story = token_story(record.batch, result, config, row, column, chosen.loss)
-    st.markdown(words_tokens.title(story, texts[row][column]))
+    st.markdown(say.title(story, texts[row][column]))
     with st.container(horizontal=True):
         _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
         _step("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens)
-    rows = words_tokens.numbers(story, config.rollout_is is not None)
-    st.html(words.table(words_tokens.NUMBERS, rows, words_tokens.MEANINGS) + SMALL_CODE)
+    rows = say.numbers(story, config.rollout_is is not None)
+    st.html(table(say.NUMBERS, rows, say.MEANINGS) + SMALL_CODE)
     with st.container(key="tokens_formulas"):
         st.code("\n".join(formulas(story, config)), language=None, wrap_lines=True)
-    st.caption(words_tokens.DIGITS + (f" {words_tokens.BYPASS}" if config.bypass_mode else ""))
+    st.caption(say.DIGITS + (f" {say.BYPASS}" if config.bypass_mode else ""))
 
 
-def _step(label: str, key: str, place: state.Place, possible: bool) -> None:
-    st.button(label, key=key, disabled=not possible, on_click=state.open_token, args=(place,))
+def _step(label: str, key: str, place: opened_token.Place, possible: bool) -> None:
+    st.button(label, key=key, disabled=not possible, on_click=opened_token.open_token, args=(place,))
 
 
-def show(chosen: state.Selection) -> None:
-    record = controls.explained_record(chosen, words_tokens.EXPLAIN)
+def show(chosen: session.Selection) -> None:
+    record = explained_record(chosen, say.EXPLAIN)
     if record is not None:
-        microscope(record, pieces(record), f"{words_tokens.KEYS} {words_tokens.TEXTS[text_kind(record)]}")
+        microscope(record, pieces(record), f"{say.KEYS} {say.TEXTS[text_kind(record)]}")
 
 
-show(state.selection())
+show(session.selection())

@@ -5,13 +5,14 @@ from functools import partial
 import streamlit as st
 from browser.picture import picture
 from controls import overlaid
-from controls import pickers as controls
-from data import runs as data
-from remembered import session as state
+from controls.pickers import chosen_record, show_step
+from data import corrections, recorded
+from remembered import navigation, notices, session
 from views.training_live import follow, train
 from views.training_study import study
 from words import training as say
 from words import words
+from words.text import number, plain, swatches, table
 
 from rlcorr import CorrectionConfig
 from rlcorr.errors import unknown
@@ -19,23 +20,18 @@ from rlcorr.figures import training
 from rlcorr.metric_tables import PREFIX
 from rlcorr.records.runs import DamagedFile
 
-VIEWS = {
-    "Mismatch": "views/mismatch.py",
-    "Correction bench": "views/bench.py",
-    "Gradient": "views/gradient.py",
-    "Tokens": "views/tokens.py",
-}
+VIEWS = ("mismatch", "bench", "gradient", "tokens")
 SIZES = {"Reward": "reward", "Mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl", "Tokens": f"{PREFIX}tokens"}
 ACROSS = 3
 
 
-def show(chosen: state.Selection) -> None:
-    for sentence in state.notices():
-        st.warning(words.plain(sentence))
+def show(chosen: session.Selection) -> None:
+    for sentence in notices.sentences():
+        st.warning(plain(sentence))
     follow(chosen)
     runs, study_part, _ = say.PARTS
     if (got := st.query_params.get("part")) is not None and got not in say.PARTS:
-        st.warning(words.plain(f"{unknown('part', got, say.PARTS)} Showing {runs}."))
+        st.warning(plain(f"{unknown('part', got, say.PARTS)} Showing {runs}."))
     part = st.segmented_control("Show", say.PARTS, default=runs, key="part", bind="query-params", required=True)
     if part == runs:
         _runs(chosen)
@@ -45,7 +41,7 @@ def show(chosen: state.Selection) -> None:
         train()
 
 
-def _runs(chosen: state.Selection) -> None:
+def _runs(chosen: session.Selection) -> None:
     _story(chosen)
     _curves(chosen)
     if not chosen.steps:
@@ -55,30 +51,30 @@ def _runs(chosen: state.Selection) -> None:
     _provenance(chosen)
 
 
-def _story(chosen: state.Selection) -> None:
+def _story(chosen: session.Selection) -> None:
     with st.expander("What is this?", key="what_is_this"):
         st.markdown(words.EXPLAIN)
     try:
-        story = data.manifest(chosen.run).story
+        story = recorded.manifest(chosen.run).story
     except DamagedFile as error:
-        count = len(data.metric_rows(chosen.run))
-        st.error(words.plain(f"{error} Still readable: {count} rows of metrics, {len(chosen.steps)} step files."))
+        count = len(recorded.metric_rows(chosen.run))
+        st.error(plain(f"{error} Still readable: {count} rows of metrics, {len(chosen.steps)} step files."))
     else:
         if story:
-            st.markdown(f"**This run.** {words.plain(story)}")
+            st.markdown(f"**This run.** {plain(story)}")
 
 
-def _curves(chosen: state.Selection) -> None:
+def _curves(chosen: session.Selection) -> None:
     """Every metric over the steps, of the shown run and of those beside it; a click opens a step."""
-    known = data.known()
-    others = overlaid.pick(known, chosen.slug)
-    rows = {slug: data.metric_rows(known[slug]) for slug in (chosen.slug, *others)}
+    paths = recorded.all_runs()
+    others = overlaid.pick(paths, chosen.slug)
+    rows = {slug: recorded.metric_rows(paths[slug]) for slug in (chosen.slug, *others)}
     if not any(rows.values()):
         return
     if others:
-        st.html(words.swatches(training.run_colours(list(rows))))
+        st.html(swatches(training.run_colours(list(rows))))
         st.caption(say.DOTTED)
-    source = data.source(chosen.run, None) if len(rows) == 1 else say.several(list(rows))
+    source = recorded.source(chosen.run, None) if len(rows) == 1 else say.several(list(rows))
     panels = list(training.PANELS.items())
     for first in range(0, len(panels), ACROSS):
         for place, (name, panel) in zip(st.columns(ACROSS), panels[first : first + ACROSS], strict=False):
@@ -94,41 +90,41 @@ def _curves(chosen: state.Selection) -> None:
 def _clicked(key: str, steps: tuple[int, ...]) -> None:
     place = st.session_state[key]["click"]["x"]
     if steps:
-        controls.show_step(training.nearest(steps, place))
+        show_step(training.nearest(steps, place))
 
 
-def _step(chosen: state.Selection, step: int) -> None:
+def _step(chosen: session.Selection, step: int) -> None:
     """The step in short, and the ways to the views that show it whole."""
-    record = controls.chosen_record(chosen, step)
+    record = chosen_record(chosen, step)
     if record is None:
         return
     st.markdown(f"##### {say.OPENED.format(step=step)}")
     with st.container(horizontal=True, vertical_alignment="center", key="open_in"):
         st.caption(say.OPEN_IN, width="content")
-        for title, page in VIEWS.items():
-            st.page_link(page, label=title)
-    row = next((row for row in data.metric_rows(chosen.run) if row["step"] == step), {})
+        for name in VIEWS:
+            st.page_link(navigation.pages()[name])
+    row = next((row for row in recorded.metric_rows(chosen.run) if row["step"] == step), {})
     with st.container(horizontal=True, key="sizes"):
         for label, key in SIZES.items():
-            value = data.series([row], key)[0]
+            value = recorded.series([row], key)[0]
             if value is not None:
-                st.metric(label, words.number(value), help=say.SIZES[label], width=112)
+                st.metric(label, number(value), help=say.SIZES[label], width=112)
     st.caption(say.RESPONSES)
-    result, _ = data.corrected(record.batch, CorrectionConfig())
+    result, _ = corrections.corrected(record.batch, CorrectionConfig())
     rows = [
-        [_clipped(r.prompt), _clipped(r.text), words.number(r.reward), f"{r.mean_ratio:.4f}"]
-        for r in data.furthest(record, result, 6)
+        [_clipped(r.prompt), _clipped(r.text), number(r.reward), f"{r.mean_ratio:.4f}"]
+        for r in recorded.furthest(record, result, 6)
     ]
-    st.html(words.table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
+    st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
 
 
 def _clipped(text: str, limit: int = 400) -> str:
     return text if len(text) <= limit else text[:limit] + " …"
 
 
-def _provenance(chosen: state.Selection) -> None:
+def _provenance(chosen: session.Selection) -> None:
     try:
-        manifest = data.manifest(chosen.run)
+        manifest = recorded.manifest(chosen.run)
     except DamagedFile:
         return  # said above, with what can still be read
     with st.expander("Where this run comes from"):
@@ -137,22 +133,22 @@ def _provenance(chosen: state.Selection) -> None:
             [name.replace("_", " "), str(getattr(manifest, name))] for name in facts if getattr(manifest, name) != ""
         ]
         rows += [[name, str(version)] for name, version in {**manifest.engine_settings, **manifest.versions}.items()]
-        st.html(words.table(["", ""], rows))
+        st.html(table(["", ""], rows))
     if manifest.status != "running":
         _check(chosen)
 
 
-def _check(chosen: state.Selection) -> None:
+def _check(chosen: session.Selection) -> None:
     """Compare every file with its hash; cached until a file changes."""
-    report = data.verified(chosen.run)
+    report = recorded.verified(chosen.run)
     readable = (
         f"Readable: {report.readable_steps} of {report.recorded_steps} steps, {report.metric_rows} rows of metrics."
     )
     if not report.problems:
         st.caption(f"Every file agrees with its hash. {readable}")
         return
-    lines = "\n".join(f"- {words.plain(problem)}" for problem in report.problems)
+    lines = "\n".join(f"- {plain(problem)}" for problem in report.problems)
     st.error(f"Damaged files:\n\n{lines}\n\n{readable}")
 
 
-show(state.selection())
+show(session.selection())

@@ -1,11 +1,11 @@
 """A training beside the app: how far it is, its last batch, and starting and stopping one."""
 
 import streamlit as st
-from controls import pickers as controls
-from data import runs as data
-from remembered import session as state
+from controls.pickers import show_run
+from data import recorded
+from remembered import session
 from words import training as say
-from words import words
+from words.text import plain
 
 from rlcorr.command import launch
 from rlcorr.command.launch import Training
@@ -17,7 +17,7 @@ ERROR = "live_error"
 NAMES, PER_ROW = list(say.FIELDS), 4
 
 
-def follow(chosen: state.Selection) -> None:
+def follow(chosen: session.Selection) -> None:
     """What is in progress, or ended last, wherever it was started."""
     _follow(chosen, launch.in_progress())
 
@@ -30,7 +30,7 @@ def train() -> None:
 
 def _train() -> None:
     if launch.is_forbidden():
-        st.info(words.plain(say.FORBIDDEN.format(name=launch.FORBID)))
+        st.info(plain(say.FORBIDDEN.format(name=launch.FORBID)))
     elif launch.in_progress():
         st.info(say.ONE_AT_A_TIME)
     else:
@@ -39,22 +39,22 @@ def _train() -> None:
 
 
 @st.fragment(run_every=2.0)
-def _follow(chosen: state.Selection, busy: bool) -> None:
+def _follow(chosen: session.Selection, busy: bool) -> None:
     """The training's own line on the page, renewed by itself; the page follows when it starts or ends."""
     if launch.in_progress() != busy or st.session_state.pop("live_shown", False):
         st.rerun()
     if ERROR in st.session_state:
-        st.error(words.plain(st.session_state.pop(ERROR)))
+        st.error(plain(st.session_state.pop(ERROR)))
     training = launch.last()
     if training is not None:
         _line(training, launch.outcome(training), chosen)
 
 
-def _line(training: Training, outcome: launch.Outcome, chosen: state.Selection) -> None:
+def _line(training: Training, outcome: launch.Outcome, chosen: session.Selection) -> None:
     if outcome not in ("running", "stopping"):
         if st.session_state.get("live_dismissed") == training.pid:
             return
-        (st.error if outcome == "failed" else st.info)(words.plain(say.STATES[outcome].format(run=training.run)))
+        (st.error if outcome == "failed" else st.info)(plain(say.STATES[outcome].format(run=training.run)))
         if outcome == "failed":
             st.code(launch.last_lines(training.run), language=None, wrap_lines=True)
     else:
@@ -67,18 +67,18 @@ def _bar(training: Training, outcome: launch.Outcome) -> None:
     said = say.STATES[outcome].format(run=training.run)
     run = runs.LOCAL / training.run
     try:
-        progress = launch.progress(data.manifest(run).config, data.metric_rows(run))
+        progress = launch.progress(recorded.manifest(run).config, recorded.metric_rows(run))
     except runs.DamagedFile:
         progress = None  # it has not written one yet
     if progress is None or progress.step == 0:
-        st.progress(0.0, words.plain(f"{said} {say.WARMING}"))
+        st.progress(0.0, plain(f"{said} {say.WARMING}"))
         return
     left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=say.duration(progress.seconds_left))}"
     share = min(progress.step / progress.steps, 1.0)
-    st.progress(share, words.plain(f"{said} Step {progress.step} of {progress.steps}{left}"))
+    st.progress(share, plain(f"{said} Step {progress.step} of {progress.steps}{left}"))
 
 
-def _buttons(training: Training, outcome: launch.Outcome, chosen: state.Selection) -> None:
+def _buttons(training: Training, outcome: launch.Outcome, chosen: session.Selection) -> None:
     steps = runs.list_steps(runs.LOCAL / training.run)
     if steps and (chosen.slug, chosen.step) != (training.run, steps[-1]):
         st.button(say.LAST_BATCH, key="live_show", on_click=_show, args=(training.run,))
@@ -91,7 +91,7 @@ def _buttons(training: Training, outcome: launch.Outcome, chosen: state.Selectio
 
 
 def _show(run: str) -> None:
-    controls.show_run(run)
+    show_run(run)
     st.session_state["live_shown"] = True  # the pickers are outside the fragment
 
 
@@ -109,16 +109,16 @@ def _stop() -> None:
 @st.fragment
 def _form() -> None:
     """Typed fields, the command that they make, and the button."""
-    known = choices()
+    options = choices()
     values = {}
     for first in range(0, len(NAMES), PER_ROW):
         for place, name in zip(st.columns(PER_ROW), NAMES[first : first + PER_ROW], strict=False):
             with place:
-                values[name] = _field(name, known.get(name))
+                values[name] = _field(name, options.get(name))
     try:
         request = TrainRequest(**values)
     except UsageError as error:
-        st.error(words.plain(str(error)))
+        st.error(plain(str(error)))
         return
     st.caption(say.COMMAND)
     st.code(_command(request), language="bash", wrap_lines=True)

@@ -2,74 +2,73 @@
 
 import streamlit as st
 from browser.picture import picture
-from data import study as training_data
-from data.study import StudyTable
+from data import studies
+from data.studies import StudyTable
 from words import training as say
-from words import words
+from words.text import plain, swatches, table
 
 from rlcorr.errors import UsageError, unknown
-from rlcorr.figures import study as study_plots
 from rlcorr.figures.canvas import Figure
-from rlcorr.records import study as studies
-from rlcorr.records.study import SeedRange
+from rlcorr.figures.study import preset_colours, study_bias, study_curves
+from rlcorr.records.study import FOLDER, SeedRange
 
 
 def study() -> None:
-    known = training_data.studies()
-    if not known:
-        st.info(words.plain(say.NO_STUDIES.format(folder=studies.FOLDER)))
+    index = studies.all_studies()
+    if not index:
+        st.info(plain(say.NO_STUDIES.format(folder=FOLDER)))
         return
-    if (got := st.query_params.get("study")) is not None and got not in known:
-        st.warning(words.plain(f"{unknown('study', got, known)} Showing {next(iter(known))}."))
+    if (got := st.query_params.get("study")) is not None and got not in index:
+        st.warning(plain(f"{unknown('study', got, index)} Showing {next(iter(index))}."))
     name = st.segmented_control(
-        say.STUDY, list(known), default=next(iter(known)), key="study", bind="query-params", required=True
+        say.STUDY, list(index), default=next(iter(index)), key="study", bind="query-params", required=True
     )
-    st.markdown(words.plain(f"{known[name].story} {known[name].look}"))
+    st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
-        table = training_data.table(name)
+        result = studies.table(name)
     except UsageError as error:
-        st.info(f"{words.plain(str(error))} {say.MAKE_STUDY.format(name=name)}")
+        st.info(f"{plain(str(error))} {say.MAKE_STUDY.format(name=name)}")
         return
-    _curves(table)
-    _outcomes(table)
+    _curves(result)
+    _outcomes(result)
 
 
 @st.fragment
-def _curves(table: StudyTable) -> None:
+def _curves(result: StudyTable) -> None:
     """The choice of presets and what it changes."""
-    colours = study_plots.preset_colours(table.rows)
+    colours = preset_colours(result.rows)
     for got in st.query_params.get_all("presets"):
         if got and got not in colours:
-            st.warning(words.plain(f"{unknown('preset', got, colours)} Drawn without it."))
+            st.warning(plain(f"{unknown('preset', got, colours)} Drawn without it."))
     picked = st.pills(
         say.PRESETS_DRAWN, list(colours), default=list(colours), selection_mode="multi", key="presets",
         bind="query-params",
     )  # fmt: skip
-    st.html(words.swatches({preset: colours[preset] for preset in picked}))
+    st.html(swatches({preset: colours[preset] for preset in picked}))
     left, right = st.columns(2)
     figures: dict[str, Figure | None] = {
-        column: study_plots.study_curves(table.rows, picked, column, log=column == "k3")
+        column: study_curves(result.rows, picked, column, log=column == "k3")
         for column in ("reward", "k3", "kept_fraction")
     }
-    figures["relative_bias"] = study_plots.study_bias(table.rows, picked)
+    figures["relative_bias"] = study_bias(result.rows, picked)
     for place, (column, figure) in zip((left, right, left, right), figures.items(), strict=True):
         title, caption = say.STUDY_CURVES[column]
         with place:
             if figure is None:
                 st.info(say.NO_BIAS)
             else:
-                picture(title, figure, key=f"study_{column}", caption=caption, source=table.source)
+                picture(title, figure, key=f"study_{column}", caption=caption, source=result.source)
 
 
-def _outcomes(table: StudyTable) -> None:
-    seeds, steps = len({row["seed"] for row in table.rows}), max(row["step"] for row in table.rows)
+def _outcomes(result: StudyTable) -> None:
+    seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
     rows = [
         [o.preset, _share(o.reward), _share(o.best_reward), _tiny(o.k3), _share(o.kept_fraction)]
-        for o in table.outcomes
+        for o in result.outcomes
     ]
-    st.html(f"{say.WHOLE_NUMBERS}<div class='rl-outcomes'>{words.table(say.OUTCOME_COLUMNS, rows)}</div>")
-    facts = f"{seeds} seeds, {steps} steps; {table.known.get('engine', '')}, {table.known.get('hardware', '')}."
-    st.caption(f"{say.OUTCOMES} {words.plain(facts)}")
+    st.html(f"{say.WHOLE_NUMBERS}<div class='rl-outcomes'>{table(say.OUTCOME_COLUMNS, rows)}</div>")
+    facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
+    st.caption(f"{say.OUTCOMES} {plain(facts)}")
 
 
 def _share(seeds: SeedRange) -> str:

@@ -7,8 +7,8 @@ from rlcorr.analysis.comparison import Agreement, MetricPair
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.report import describe
-from words import words
-from words.gradient import NUMBERS
+from words.text import number, percent, plain, table
+from words.tokens import NUMBERS
 
 EXPLAIN = (
     "Two configurations on one batch, A and B: which tokens each trains on, what each token weighs, what every metric "
@@ -56,7 +56,7 @@ BETWEEN = {
     "Cosine, A with B": "Between the gradients that A and B have on this batch: 1 if their steps go the same way.",
     "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
     "cannot be told from noise.",
-    "B is better in": "Share of the bootstrap samples in which B has the smaller error.",
+    "B has less error in": "Share of the bootstrap samples in which the error of B is the smaller one.",
 }
 RUNS_INTRO = (
     "The same configuration on two batches. Their tokens are not the same, so nothing is compared token by token: only "
@@ -78,26 +78,23 @@ Hinted = tuple[str, str, list[str]]  # name, what it means, cells
 
 
 def batch_name(slug: str, step: int) -> str:
-    return words.plain(f"{slug}, step {step}")
+    return plain(f"{slug}, step {step}")
 
 
-def agreement(found: Agreement) -> dict[str, str]:
+def agreement(masks: Agreement) -> dict[str, str]:
     """Label → text, in the order of AGREEMENT."""
     shown = (
-        words.percent(found.differing),
-        words.number(found.jaccard),
-        f"{found.only_a:,}",
-        f"{found.only_b:,}",
-        f"{found.neither:,}",
+        percent(masks.differing),
+        number(masks.jaccard),
+        f"{masks.only_a:,}",
+        f"{masks.only_b:,}",
+        f"{masks.neither:,}",
     )
     return dict(zip(AGREEMENT, shown, strict=True))
 
 
 def metric_rows(pairs: Iterable[MetricPair]) -> list[Hinted]:
-    return [
-        (pair.key, describe(pair.key), [words.number(pair.a), words.number(pair.b), signed(pair.difference)])
-        for pair in pairs
-    ]
+    return [(pair.key, describe(pair.key), [number(pair.a), number(pair.b), signed(pair.difference)]) for pair in pairs]
 
 
 def signed(value: float) -> str:
@@ -105,18 +102,18 @@ def signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:+.4g}" if value else "0"
 
 
-def interval(found: Interval, *, sign: bool = False) -> str:
+def interval(ends: Interval, *, sign: bool = False) -> str:
     text = _signed if sign else short
-    return f"{text(found.value)} [{text(found.low)},\u00a0{text(found.high)}]"
+    return f"{text(ends.value)} [{text(ends.low)},\u00a0{text(ends.high)}]"
 
 
-def gradient_rows(found: GradientComparison) -> list[Hinted]:
+def gradient_rows(gradients: GradientComparison) -> list[Hinted]:
     """Each number of both, and by how much it differs on the same samples."""
     rows = (
-        ("Bias", found.a.relative_bias, found.b.relative_bias, found.bias),
-        ("Noise", found.a.noise, found.b.noise, found.noise),
-        ("Error", found.a.error, found.b.error, found.error),
-        ("Cosine", found.a.cosine, found.b.cosine, found.cosine),
+        ("Bias", gradients.a.relative_bias, gradients.b.relative_bias, gradients.bias),
+        ("Noise", gradients.a.noise, gradients.b.noise, gradients.noise),
+        ("Error", gradients.a.error, gradients.b.error, gradients.error),
+        ("Cosine", gradients.a.cosine, gradients.b.cosine, gradients.cosine),
     )
     return [
         (name, NUMBERS[name], [interval(a), interval(b), interval(difference, sign=True)])
@@ -132,11 +129,11 @@ def _signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:+.2f}"
 
 
-def table(header: list[str], rows: list[Hinted]) -> str:
+def pairs_table(header: list[str], rows: list[Hinted]) -> str:
     """Literal text, in which a name explains itself."""
     meanings = {name: hint for name, hint, _ in rows}
     cells = [[name, *numbers] for name, _, numbers in rows]
-    return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{words.table(header, cells, meanings)}</div>"
+    return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{table(header, cells, meanings)}</div>"
 
 
 WHOLE_NUMBERS = """<style>

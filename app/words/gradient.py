@@ -9,15 +9,15 @@ INTRO = (
 NUMBERS = {
     "Bias": "‖E[g] − on-policy gradient‖ over its length. 0 inside the interval: not to be told from noise.",
     "Noise": "Standard deviation of the gradient over batches of this size, over the length of the on-policy gradient.",
-    "Error": "√(bias² + noise²). A gradient that is always 0 has error 1. Over many steps noise averages out, bias "
-    "does not.",
+    "Error": "√(bias² + noise²): how far one step's gradient is from the on-policy one, as a root mean square over "
+    "batches, in lengths of the on-policy one. Over many steps noise averages out, bias does not.",
     "Cosine": "Between the expected gradient and the on-policy one.",
     "Step length": "What the step along the on-policy gradient is multiplied by.",
-    "ESS": "(Σ w)²/Σ w² over sequences, as a share of them.",
+    "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of them.",
 }
 RECORDED = (
     "On this step, over the bound that is dragged (dotted): bias, noise and both together. Green: the smallest error; "
-    "grey: where it lies in 95 % of the bootstrap samples, so what should have been chosen."
+    "grey: the 95 % interval of the best bound, over bootstrap samples."
 )
 TOY = (
     "The same correction, exactly: all 364 responses over four tokens, log-ratios as wide as here ({gap:.2g}), batches "
@@ -25,8 +25,8 @@ TOY = (
 )
 TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
 PLANE = (
-    "Every preset on this step: noise to the right, bias upwards, both in units of the on-policy gradient. Inside the "
-    "dashed arc one step does better than none."
+    "Every preset on this step: noise to the right, bias upwards, both in units of the on-policy gradient. The error "
+    "is the distance from the corner; on the dashed arc it is 1, as for a gradient that is always 0."
 )
 PARTS = {
     "weights": "from exact product weights to this level of weights, or none",

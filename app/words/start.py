@@ -4,13 +4,11 @@ from dataclasses import dataclass
 
 STUDY = "stale_8"
 """The study that the collapsing training comes from; without it, LONG is the third story."""
-OVER_STEPS = "Training"
-"""Title of the view that shows a run over its steps."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """One recorded training, and where its button leads: the title of a view, a run and a preset."""
+    """One recorded training, and where its button leads: a page, a run and a preset."""
 
     title: str
     sentence: str
@@ -30,7 +28,7 @@ HEALTHY = Story(
     press="Drag the bound of the rule from 1.001 towards 1.1.",
     changes="The grey tokens. As it stands, the rule rejects about a tenth of a batch that has nothing wrong with it.",
     button="Open the healthy run",
-    view="Correction bench",
+    view="bench",
     run="bf16",
     preset="decoupled_geo_rs",
 )
@@ -40,7 +38,7 @@ STALE = Story(
     press="Choose other methods above the two pictures.",
     changes="The lines. Tokens outside a method's lines are what it caps or rejects.",
     button="Open the stale run",
-    view="Mismatch",
+    view="mismatch",
     run="stale_4",
     preset="decoupled_token_is",
 )
@@ -48,9 +46,9 @@ COLLAPSING = Story(
     title="Collapsing",
     sentence="Weights eight steps old, a high learning rate, no correction: the reward climbs, and then falls.",
     press="Choose the study there, and which of its presets are drawn.",
-    changes="The curves of reward and mismatch: some presets hold the training up, others only delay its end.",
+    changes="The curves of reward and mismatch: some presets keep the training stable, others only delay its end.",
     button="Open the trainings",
-    view=OVER_STEPS,
+    view="training",
     run="stale_4",
     preset="disabled",
     query=(("part", "Study"), ("study", STUDY)),
@@ -61,7 +59,7 @@ LONG = Story(
     press="Drag the bound of the weight.",
     changes="Weights, effective sample size and the curves: a bound on a product is a bound on the length, too.",
     button="Open the long answers",
-    view="Correction bench",
+    view="bench",
     run="kv_fp8_e5m2",
     preset="decoupled_seq_is",
 )

@@ -6,7 +6,7 @@ from rlcorr.analysis.digits import digits
 from rlcorr.analysis.token_story import RowOrder, TokenStory
 from rlcorr.records.token_texts import END, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define
-from words import words
+from words.text import number, plain
 
 EXPLAIN = (
     "Every coloured piece of text is one token that the engine sampled. Its colour says how the trainer sees it: warm "
@@ -51,8 +51,8 @@ def prompt(text: str) -> str:
 
 def heading(row: int, reward: float | None, mean_ratio: float, rejected: int, tokens: int) -> str:
     """The line over a response."""
-    parts = [f"response {row}", f"mean ratio {words.number(mean_ratio)}"]
-    parts += [] if reward is None or math.isnan(reward) else [f"reward {words.number(reward)}"]
+    parts = [f"response {row}", f"mean ratio {number(mean_ratio)}"]
+    parts += [] if reward is None or math.isnan(reward) else [f"reward {number(reward)}"]
     parts += [f"{rejected} of {tokens} rejected"] if rejected else []
     return " · ".join(parts)
 
@@ -69,7 +69,7 @@ def token(text: str) -> str:
 
 def title(story: TokenStory, text: str) -> str:
     """A heading in Markdown."""
-    return f"**Token {story.column} of response {story.row}: “{words.plain(token(text))}”**"
+    return f"**Token {story.column} of response {story.row}: “{plain(token(text))}”**"
 
 
 NUMBERS = ["", "logarithm", "value"]

@@ -8,8 +8,8 @@ CURVES = {
         "their KL divergence.",
     ),
     "ess": (
-        "Effective sample size",
-        "Share of the tokens that still carry information once weighted, with and without the bounds.",
+        "Effective sample size of the weights",
+        "(Σ w)²/(n Σ w²) over all response tokens, rejected ones too: of the weights as they are, and before bounds.",
     ),
     "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
     "entropy": ("Entropy", "Mean entropy of the trainer's next-token distribution, in nats. At 0 nothing is explored."),

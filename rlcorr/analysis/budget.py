@@ -11,7 +11,7 @@ from torch import Tensor
 from rlcorr.analysis.sweep import BoundMetrics, Sweep, sweep_rule, sweep_weights
 from rlcorr.analysis.thresholds import Side, at_threshold, moved_rule, tight_thresholds, usual_thresholds
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import between, log_weights, require
+from rlcorr.correction import between, log_weights, old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
 from rlcorr.rejection import reject
@@ -99,7 +99,7 @@ def _curve(
 def _passed(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> list[tuple[str, Tensor]]:
     """Of all bounds but the one that moves: the name, and which tokens it lets pass, (B, T)."""
     moved = moved_rule(correction, rule)
-    d = log_ratio(require(batch, correction), batch.rollout_log_probs, batch.response_mask).detach()
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     others: list[RejectionRule] = [r for number, r in enumerate(correction.rollout_rs) if number != moved]
     passed = [(other.name, reject(batch, d, (other,)) == 0) for other in others]
     if moved is not None and correction.rollout_is is not None and correction.rollout_is_mode == "mask":

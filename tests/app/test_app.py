@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_pages import kinds, one_scan, open_app, root, said, shown
+from app_pages import committed, kinds, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, evaluate, preset
 from rlcorr.records import runs
 from rlcorr.rules import RULE_NAMES
 
-__all__ = ["one_scan", "root"]  # fixtures
+__all__ = ["committed", "one_scan", "root"]  # fixtures
 
 BENCH = "views/bench.py"
 
@@ -59,7 +59,7 @@ def test_numbers_counted_with_numpy(root: Path) -> None:
     d = (batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]
     w = np.minimum(np.exp(d), 1.1)
     numbers = shown(open_app(BENCH, preset="decoupled_token_is", is_upper="1.1"))
-    assert numbers["ESS"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
+    assert numbers["ESS of the kept"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
     assert numbers["Mean weight"] == f"{w.mean():.4g}"
     assert numbers["Clipped mass"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
     assert numbers["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
@@ -89,19 +89,19 @@ def test_another_preset_forgets_what_was_changed(root: Path) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_without_choices_is_itself(root: Path, name: str) -> None:
-    from controls import choices as editing
-    from remembered import session as state
+    import streamlit as st
+    from controls.choices import choices_of, edited
 
-    choices = editing.choices_of(preset(name))
+    choices = choices_of(preset(name))
     assert all(set(c.value.split(",")) <= {*c.options, ""} for c in choices)
-    state.st.session_state.clear()
-    assert editing.edited(preset(name), choices) == preset(name)
+    st.session_state.clear()
+    assert edited(preset(name), choices) == preset(name)
 
 
 def test_every_rule_can_be_added(root: Path) -> None:
-    from controls import choices as editing
+    from controls.choices import usual_rule
 
-    assert [editing.usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
+    assert [usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
 
 
 def test_choices_come_from_the_url(root: Path) -> None:
@@ -128,13 +128,13 @@ def test_choices_that_contradict_each_other_are_named(root: Path) -> None:
 def test_a_choice_on_the_page(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is", is_upper="3")
-    token = at.session_state["choices_token"]
-    at.selectbox(key=f"level_{token}").set_value("sequence").run()
+    generation = at.session_state["choices_generation"]
+    at.selectbox(key=f"level_{generation}").set_value("sequence").run()
     assert "product of its sequence's ratios" in said(at)
     assert "a weight above 3 becomes 3" in said(at)
-    at.selectbox(key=f"level_{token}").set_value("none").run()
+    at.selectbox(key=f"level_{generation}").set_value("none").run()
     assert not at.exception
-    at.multiselect(key=f"rules_{token}").set_value(["seq_max_k2"]).run()
+    at.multiselect(key=f"rules_{generation}").set_value(["seq_max_k2"]).run()
     assert "seq_max_k2: upper bound" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
 
 
@@ -166,9 +166,33 @@ def test_a_budget_moves_both_sides_of_a_band(root: Path) -> None:
 def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is")
-    at.radio(key="budget_of").set_value("effective sample size")
+    at.radio(key="budget_of").set_value("effective sample size of the kept")
     at.number_input(key="budget_share").set_value(100.0).run()
     assert "no threshold has an effective sample size of 1" in said(at)
+
+
+@pytest.mark.parametrize("name", ["decoupled_geo_rs_token_tis", "decoupled_k3_rs_token_tis", "decoupled_token_icepop"])
+@pytest.mark.usefixtures("committed")
+def test_a_budget_is_kept_by_the_whole_correction(name: str) -> None:
+    """On this run the rule of the first preset rejects 93 % of the tokens, whatever the cap of the weights is."""
+    at = open_app(BENCH, run="kv_fp8_e5m2", preset=name)
+    at.button(key="budget_set").click().run()
+    assert not at.exception
+    kept = shown(at)["Kept tokens"]
+    assert float(kept.removesuffix(" %")) >= 95
+    assert f"The whole correction then keeps {kept} of the tokens" in said(at)
+    at.button(key="budget_set").click().run()  # what is reached is offered again
+    assert shown(at)["Kept tokens"] == kept
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_budget_that_is_not_reached_says_what_each_part_reaches() -> None:
+    """Two rules reject: whichever is opened, the other keeps what it kept."""
+    rules = {"rules": "seq_mean_k1,token_k1", "token_k1_upper": "1.001"}
+    at = open_app(BENCH, run="kv_fp8_e5m2", preset="decoupled_geo_rs", **rules)
+    assert "95.00 % is not reached. Rule seq_mean_k1: with the threshold" in said(at)
+    assert "Rule token_k1: with the threshold" in said(at)
+    assert not [button for button in at.button if button.key == "budget_set"]
 
 
 def test_the_configuration_can_be_copied(root: Path) -> None:
@@ -192,7 +216,7 @@ def test_reset_returns_to_the_presets_numbers(root: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing the newest."),
+        ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing alpha."),
         ({"step": "99"}, "This run has no step '99' (2 recorded, 0 to 1). Showing the latest."),
         ({"preset": "icepop"}, "unknown preset 'icepop'."),
         ({"level": "word"}, "level='word' is not known; using 'token'. Known: none, token, sequence, geometric."),
@@ -206,6 +230,12 @@ def test_wrong_values_in_the_url_are_named(root: Path, query: dict[str, str], ex
     make_run(root, "alpha", steps=2)
     make_run(root, "beta", steps=1)
     assert expected in said(open_app(BENCH, **query))
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_fresh_clone_opens_on_its_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    assert "kv_fp8_e5m2 · step" in said(open_app(BENCH))
 
 
 def test_the_newest_local_run_is_shown_by_itself(root: Path) -> None:
@@ -301,11 +331,11 @@ def test_text_of_a_run_is_never_markup(root: Path) -> None:
 
 def test_a_slider_position_stays_within_what_a_configuration_accepts(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    from controls import pickers as controls
+    from controls.bounds import bounds_of, with_bounds
 
     for p in PRESETS.values():
-        for bound in controls.bounds_of(p.config):
+        for bound in bounds_of(p.config):
             assert bound.low <= bound.value <= bound.high
             for value in (bound.low, bound.high):
-                controls.with_bounds(p.config, {bound.key: value})
+                with_bounds(p.config, {(bound.rule, bound.side): value})
             assert math.isfinite(bound.low - bound.offset)

@@ -76,21 +76,21 @@ def test_every_metric_is_the_librarys(root: Path, names: tuple[str, str]) -> Non
     a, b = (evaluate(batch, preset(n))[1] for n in names)
     for key in {*a, *b}:
         cells = row(at, key.removeprefix("rollout_corr/"))
-        assert cells[:2] == [f"{each[key]:.4g}" if key in each else "–" for each in (a, b)], key
+        assert cells[:2] == [f"{values[key]:.4g}" if key in values else "–" for values in (a, b)], key
 
 
 def test_gradients_are_the_librarys(committed: None) -> None:
     run = runs.ROOT / "kv_fp8_e5m2"
     step = last_sketch(run)
     batch, sketch = updated_batch(run, step), read_sketch(run, step)
-    found = compare_gradients(batch, sketch, preset("decoupled_token_is"), preset("decoupled_k3_rs"))
+    gradients = compare_gradients(batch, sketch, preset("decoupled_token_is"), preset("decoupled_k3_rs"))
     at = open_app(VIEW, run=run.name, preset_b="decoupled_k3_rs")
     numbers = shown(at)
-    assert numbers["Cosine, A with B"] == f"{found.between.value:.2f}"
-    assert numbers["B is better in"] == f"{100 * found.b_is_better:.2f} %"
-    noise = found.noise
+    assert numbers["Cosine, A with B"] == f"{gradients.between.value:.2f}"
+    assert numbers["B has less error in"] == f"{100 * gradients.b_is_better:.2f} %"
+    noise = gradients.noise
     assert row(at, "Noise")[2] == f"{noise.value:+.2f} [{noise.low:+.2f},\u00a0{noise.high:+.2f}]"
-    error = found.b.error
+    error = gradients.b.error
     assert row(at, "Error")[1] == f"{error.value:.2f} [{error.low:.2f},\u00a0{error.high:.2f}]"
 
 

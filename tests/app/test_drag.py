@@ -26,11 +26,11 @@ KINDS = (
 
 def sent(at: AppTest) -> list[dict[str, Any]]:
     """What each component of the page gets."""
-    return [json.loads(each.proto.json) for each in at.get("bidi_component") if each.proto.json]
+    return [json.loads(component.proto.json) for component in at.get("bidi_component") if component.proto.json]
 
 
 def slider(at: AppTest) -> dict[str, Any]:
-    return next(each for each in sent(at) if "address" in each)
+    return next(component for component in sent(at) if "address" in component)
 
 
 def ask(address: str, query: str) -> Response:
@@ -61,11 +61,10 @@ def test_an_answer_is_what_the_page_shows(opened: Callable[..., AppTest], view: 
     answer = json.loads(gzip.decompress(ask(bound["address"], f"at={value}").body))
     let_go = opened(view, preset=preset, **{at.session_state["shown_bounds"][0].key: f"{value:.12g}"})
     assert slider(let_go)["value"] == value
-    values = next(texts for css, texts in answer["texts"].items() if "stMetricValue" in css)
-    assert values == list(shown(let_go).values()) != list(shown(at).values())
-    beside = next(texts for css, texts in answer["texts"].items() if "stMetricDelta" in css)
-    assert beside == [metric.delta for metric in let_go.metric if metric.delta]
-    pictures = {each["figure"] for each in sent(let_go) if "figure" in each}
+    assert {label: number["text"] for label, number in answer["numbers"].items()} == shown(let_go) != shown(at)
+    beside = {label: number["beside"] for label, number in answer["numbers"].items()}
+    assert beside == {metric.label: metric.delta or None for metric in let_go.metric}
+    pictures = {component["figure"] for component in sent(let_go) if "figure" in component}
     assert set(answer["figures"].values()) <= pictures
     assert len(answer["figures"]) >= 3
 
@@ -73,7 +72,7 @@ def test_an_answer_is_what_the_page_shows(opened: Callable[..., AppTest], view: 
 def test_the_sentence_about_the_correction_moves(opened: Callable[..., AppTest]) -> None:
     at = opened("bench", preset="decoupled_token_is")
     answer = json.loads(gzip.decompress(ask(slider(at)["address"], "at=1.25").body))
-    (sentence,) = answer["texts"][".st-key-explained p"]
+    sentence = answer["texts"][".st-key-explained p"]
     assert "a weight above 1.25 becomes 1.25" in sentence
 
 

@@ -22,7 +22,8 @@ __all__ = ["committed", "one_scan"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("committed")]
 
 RUNS = sorted({path.parent.parent.name for path in runs.ROOT.glob("*/steps/*.parquet")})
-VIEWS = re.findall(r'st\.Page\("(views/\w+\.py)"', (PROJECT / "app" / "main.py").read_text(encoding="utf-8"))
+PAGES = (PROJECT / "app" / "words" / "pages.py").read_text(encoding="utf-8")
+VIEWS = [f"views/{name}.py" for name in re.findall(r'"(\w+)": PageWords', PAGES)]
 BENCH, TOKENS, COMPARE, GRADIENT = (f"views/{name}.py" for name in ("bench", "tokens", "compare", "gradient"))
 LIGHT = (BENCH, TOKENS, COMPARE)
 PATIENCE = 300.0
@@ -76,12 +77,12 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         choose(at, "preset", name)
         at.run(timeout=PATIENCE)
         assert quiet(at), name
-        found = evaluate(batch, preset(name))[1]
-        expected = {key.removeprefix("rollout_corr/"): value for key, value in found.items()}
+        reported = evaluate(batch, preset(name))[1]
+        expected = {key.removeprefix("rollout_corr/"): value for key, value in reported.items()}
         numbers = shown(at)
         for label, key in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl"), ("Mean |Δ|", "abs_log_ratio")):
             assert numbers[label] == f"{expected[key]:.4g}", (name, label)
-        for label, key in (("Kept tokens", "kept_fraction"), ("ESS", "trained_eff_sample_size")):
+        for label, key in (("Kept tokens", "kept_fraction"), ("ESS of the kept", "trained_eff_sample_size")):
             assert read_percent(numbers[label]) == pytest.approx(expected[key], abs=1e-4), (name, label)
         touched = read_percent(numbers["Sequences touched"])
         assert touched == pytest.approx(expected["rollout_rs_seq_masked_fraction"], abs=1e-4), name
@@ -106,18 +107,18 @@ def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
         choose(at, "preset", name)
         at.run(timeout=PATIENCE)
         assert quiet(at), name
-        found = report(batch, sketch, preset(name))
-        if found.reference_length.value == 0:
+        reported = report(batch, sketch, preset(name))
+        if reported.reference_length.value == 0:
             assert "The on-policy gradient of this step cannot be told from noise" in said(at)
         else:
-            assert {m.label: (m.value, m.delta) for m in at.metric} == headlines(found), name
+            assert {m.label: (m.value, m.delta) for m in at.metric} == headlines(reported), name
 
 
-def headlines(found: GradientReport) -> dict[str, tuple[str, str]]:
+def headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
     """Number and interval of each, as the page writes them."""
     intervals = {
-        "Bias": found.relative_bias, "Noise": found.noise, "Error": found.error, "Cosine": found.cosine,
-        "Step length": found.scale, "ESS": found.ess,
+        "Bias": reported.relative_bias, "Noise": reported.noise, "Error": reported.error, "Cosine": reported.cosine,
+        "Step length": reported.scale, "Sequence ESS": reported.ess,
     }  # fmt: skip
     texts = {label: [f"{end:.2f}" for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
     return {label: (value.replace("nan", "–"), f"{low} to {high}") for label, (value, low, high) in texts.items()}

@@ -25,7 +25,7 @@ def test_every_committed_run_has_its_gradients(committed: None, name: str) -> No
     numbers = shown(at)
     assert numbers["Bias"] == f"{expected.relative_bias.value:.2f}"
     assert numbers["Error"] == f"{expected.error.value:.2f}"
-    assert numbers["ESS"] == f"{expected.ess.value:.2f}"
+    assert numbers["Sequence ESS"] == f"{expected.ess.value:.2f}"
     between = {m.label: m.delta for m in at.metric}["Bias"]
     assert between == f"{expected.relative_bias.low:.2f} to {expected.relative_bias.high:.2f}"
 
@@ -34,7 +34,7 @@ def test_a_bound_moves_the_numbers(committed: None) -> None:
     loose = shown(open_app(GRADIENT, run="kv_fp8_e5m2", preset="decoupled_seq_is", is_upper="100"))
     tight = shown(open_app(GRADIENT, run="kv_fp8_e5m2", preset="decoupled_seq_is", is_upper="1.1"))
     assert float(tight["Noise"]) < float(loose["Noise"])
-    assert float(tight["ESS"]) > float(loose["ESS"])
+    assert float(tight["Sequence ESS"]) > float(loose["Sequence ESS"])
 
 
 def test_a_preset_without_a_bound(committed: None) -> None:

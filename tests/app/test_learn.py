@@ -25,8 +25,8 @@ def html(at: AppTest) -> str:
 
 def component(at: AppTest, key: str) -> str:
     """What a component of our own is told."""
-    (found,) = [e.proto for e in at.get("bidi_component") if key in e.proto.id]
-    return str(found)
+    (component,) = [e.proto for e in at.get("bidi_component") if key in e.proto.id]
+    return str(component)
 
 
 def test_the_lessons_are_those_of_the_index(root: Path) -> None:

@@ -34,13 +34,13 @@ def with_pairs(run: Path, batch: TokenBatch, step: int = 1) -> TokenBatch:
 
 def test_the_headline_is_the_librarys(root: Path) -> None:
     run = make_run(root, "alpha", steps=1)
-    (found,) = triage(runs.read_step(run, 0).batch)
+    (finding,) = triage(runs.read_step(run, 0).batch)
     at = open_app(VIEW)
-    assert any(heading.value.replace("\\", "") == f"##### {found.sentence}" for heading in at.markdown)
+    assert any(heading.value.replace("\\", "") == f"##### {finding.sentence}" for heading in at.markdown)
     numbers = shown(at)
-    assert numbers["k3"] == f"{found.numbers['k3']:.4g}"
-    assert numbers["Mean e^|Δ|"] == f"{found.numbers['mult_error']:.4g}"
-    assert numbers["Mean ratio"] == f"{found.numbers['mean_ratio']:.4g}"
+    assert numbers["k3"] == f"{finding.numbers['k3']:.4g}"
+    assert numbers["Mean e^|Δ|"] == f"{finding.numbers['mult_error']:.4g}"
+    assert numbers["Mean ratio"] == f"{finding.numbers['mean_ratio']:.4g}"
 
 
 @pytest.mark.usefixtures("committed")
@@ -56,11 +56,11 @@ def test_every_recorded_run_opens(slug: str) -> None:
 
 def test_other_findings_stand_below_the_headline(root: Path) -> None:
     run = make_run(root, "alpha", steps=0, status="running")
-    found = triage(with_pairs(run, unfilled(draw(small(), temperature=0.7))))
+    findings = triage(with_pairs(run, unfilled(draw(small(), temperature=0.7))))
     text = said(open_app(VIEW))
-    assert [finding.pattern for finding in found] == ["temperature", "padding"]
-    assert f"##### {found[0].sentence}" in text
-    assert f"Also: {found[1].sentence}" in text
+    assert [finding.pattern for finding in findings] == ["temperature", "padding"]
+    assert f"##### {findings[0].sentence}" in text
+    assert f"Also: {findings[1].sentence}" in text
 
 
 def test_a_pattern_without_sizes_shows_none(root: Path) -> None:

@@ -30,18 +30,18 @@ def digest(path: Path) -> str:
 
 def test_curves_of_one_run_name_its_metrics(root: Path) -> None:
     run = make_run(root, "alpha", steps=2)
-    found = sources(open_app(TRAINING, step="0"))
-    assert len(found) == 6
-    assert {source for _, source in found} == {f"alpha · seed 0 · {digest(run / 'metrics.jsonl')}"}
+    stamps = sources(open_app(TRAINING, step="0"))
+    assert len(stamps) == 6
+    assert {source for _, source in stamps} == {f"alpha · seed 0 · {digest(run / 'metrics.jsonl')}"}
 
 
 def test_curves_of_several_runs_name_the_first(root: Path) -> None:
     for slug in ("alpha", "beta", "delta", "gamma"):
         make_run(root, slug, steps=1)
-    found = sources(open_app(TRAINING, run="beta", **{"with": "alpha"}))
-    assert {source for _, source in found} == {"beta, alpha"}
-    found = sources(open_app(TRAINING, run="beta", **{"with": "alpha,delta,gamma"}))
-    assert {source for _, source in found} == {"beta, alpha, delta and 1 more"}
+    stamps = sources(open_app(TRAINING, run="beta", **{"with": "alpha"}))
+    assert {source for _, source in stamps} == {"beta, alpha"}
+    stamps = sources(open_app(TRAINING, run="beta", **{"with": "alpha,delta,gamma"}))
+    assert {source for _, source in stamps} == {"beta, alpha, delta and 1 more"}
 
 
 def test_a_study_names_its_seeds_and_its_table(root: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_study_names_its_seeds_and_its_table(root: Path) -> None:
     (study.FOLDER / "index.toml").write_text(INDEX, encoding="utf-8")
     rows = [study_row("disabled", seed, step, 0.5) for seed in (0, 2) for step in (1, 2, 3, 4)]
     runs.write_whole(study.study_path("small"), step_files.from_rows(rows, {}))
-    found = sources(open_app(TRAINING, part="Study"))
-    assert len(found) == 4
-    assert {source for _, source in found} == {f"study small · seeds 0, 2 · {digest(study.study_path('small'))}"}
+    stamps = sources(open_app(TRAINING, part="Study"))
+    assert len(stamps) == 4
+    assert {source for _, source in stamps} == {f"study small · seeds 0, 2 · {digest(study.study_path('small'))}"}
 
 
 def test_two_runs_are_named_on_their_own_sides(root: Path) -> None:
@@ -65,7 +65,7 @@ def test_two_runs_are_named_on_their_own_sides(root: Path) -> None:
 
 
 def test_the_toy_is_not_the_step(committed: None) -> None:
-    found = dict(sources(open_app("views/gradient.py", run="stale_4")))
-    recorded = found["This step, over the bound"]
+    stamps = dict(sources(open_app("views/gradient.py", run="stale_4")))
+    recorded = stamps["This step, over the bound"]
     assert recorded.startswith("stale_4 · step 40 · seed ")
-    assert found["The toy, exactly"] == f"toy, with log-ratios as wide as in {recorded}"
+    assert stamps["The toy, exactly"] == f"toy, with log-ratios as wide as in {recorded}"

@@ -27,8 +27,8 @@ __all__ = ["one_scan", "root"]  # fixtures
 
 def drawn(at: AppTest) -> dict[str, Any]:
     """What the text component was given."""
-    (found,) = [c for c in at.get("bidi_component") if c.proto.component_name == "rlcorr_token_text"]
-    return json.loads(found.proto.json)
+    (component,) = [c for c in at.get("bidi_component") if c.proto.component_name == "rlcorr_token_text"]
+    return json.loads(component.proto.json)
 
 
 def opened(at: AppTest) -> str:
@@ -56,8 +56,8 @@ def test_the_story_of_a_token_under_every_kind_of_preset(root: Path, name: str) 
     story = token_story(batch, result, chosen.config, 3, 2, chosen.loss)
     assert at.code[0].value == "\n".join(formulas(story, chosen.config))
     assert "**Token 2 of response 3: “#2”**" in said(at)
-    found = re.findall("<td>(.*?)</td>", "".join(html.proto.body for html in at.get("html")))
-    cells = [re.sub("<[^>]*>", "", cell) for cell in found]
+    texts = re.findall("<td>(.*?)</td>", "".join(html.proto.body for html in at.get("html")))
+    cells = [re.sub("<[^>]*>", "", cell) for cell in texts]
     assert batch.old_log_probs is not None
     for label, log_probs in (
         ("π_old, the trainer", batch.old_log_probs),

@@ -55,19 +55,19 @@ def studies(root: Path) -> Path:
         for seed, reward in enumerate(rewards)
         for step in (1, 2, 3, 4)
     ]
-    known = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
-    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, known))
+    facts = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
+    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
     return folder
 
 
 def pictures(at: AppTest) -> dict[str, dict[str, Any]]:
     """Title → the figure as it is sent to the browser."""
-    found = {}
+    figures = {}
     for element in at.get("bidi_component"):
         sent = json.loads(element.proto.json) if element.proto.json else {}
         if "figure" in sent:
-            found[sent["alt"].split(".")[0]] = json.loads(sent["figure"])
-    return found
+            figures[sent["alt"].split(".")[0]] = json.loads(sent["figure"])
+    return figures
 
 
 def html(at: AppTest) -> str:
@@ -80,7 +80,14 @@ def html(at: AppTest) -> str:
 def test_a_lone_run_has_a_picture_of_every_metric(root: Path) -> None:
     run = make_run(root, "alpha", steps=3)
     drawn = pictures(open_app(VIEW))
-    assert list(drawn) == ["Reward", "Mismatch", "Effective sample size", "Kept tokens", "Entropy", "Gradient norm"]
+    assert list(drawn) == [
+        "Reward",
+        "Mismatch",
+        "Effective sample size of the weights",
+        "Kept tokens",
+        "Entropy",
+        "Gradient norm",
+    ]
     rewards = [row["reward"] for row in runs.read_metrics(run)]
     reward = drawn["Reward"]["data"]
     assert [trace["name"] for trace in reward] == ["reward", "recorded"]
@@ -282,7 +289,7 @@ def test_progress_of_a_training_and_its_last_batch(root: Path, held: None) -> No
         add_step(run, make_record(step))
         row = runs.read_metrics(run)[-1] | {"elapsed": 3.0 * step}
         kept = runs.read_metrics(run)[:-1]
-        (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [*kept, row]))
+        (run / "metrics.jsonl").write_text("".join(json.dumps(kept_row) + "\n" for kept_row in [*kept, row]))
     at = open_app(VIEW, run="alpha")
     assert progress(at) == [(25, "mine is in progress. Step 2 of 8 · 18 s left at this pace")]
     at.button(key="live_show").click().run()

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 # What a picture shows: left, top and right of bars that have a height, colours of cells, lines and what is on them.
 SHOWN = r"""async (key) => {
-  const box = document.querySelector(`.st-key-${key} .rl-picture`), found = (css) => [...box.querySelectorAll(css)]
+  const box = document.querySelector(`.st-key-${key} .rl-picture`), all = (css) => [...box.querySelectorAll(css)]
   const barOf = (path) => {
     const [left, bottom, top, right] = path.getAttribute("d").match(/[\d.]+/g).map(Number)
     return top < box._fullLayout.yaxis._length ? [left, top, right] : []
@@ -25,10 +25,10 @@ SHOWN = r"""async (key) => {
   const pen = canvas.getContext("2d")
   pen.drawImage(cells, 0, 0)
   return {
-    bars: found(".barlayer path").map(barOf),
+    bars: all(".barlayer path").map(barOf),
     cells: [canvas.width, ...pen.getImageData(0, 0, canvas.width, canvas.height).data],
-    lines: found(".shapelayer path").map((path) => path.getAttribute("d")),
-    labels: found(".shapelayer text").map((text) => text.textContent),
+    lines: all(".shapelayer path").map((path) => path.getAttribute("d")),
+    labels: all(".shapelayer text").map((text) => text.textContent),
     sketched: box.sketched === true,
   }
 }"""
@@ -131,6 +131,46 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
     page.wait_for_url("**is_upper=**")
     settled(page)
     assert values.all_inner_texts() == held
+
+
+# A headline that no answer knows of, before all others: as where another page's are still being replaced.
+STRANGER = """() => {
+  const numbers = document.querySelector(".st-key-numbers"), stranger = numbers.firstElementChild.cloneNode(true)
+  stranger.querySelector('[data-testid="stMetricLabel"] p').textContent = "Stranger"
+  stranger.id = "stranger"
+  numbers.prepend(stranger)
+}"""
+
+
+def by_label(page: Page) -> dict[str, list[str]]:
+    """Headlines: what each shows, and its interval."""
+    return {
+        metric.get_by_test_id("stMetricLabel").inner_text(): [
+            metric.get_by_test_id("stMetricValue").inner_text(),
+            metric.get_by_test_id("stMetricDelta").inner_text(),
+        ]
+        for metric in page.locator(".st-key-numbers").get_by_test_id("stMetric").all()
+    }
+
+
+def test_a_number_is_written_under_its_label(page: Page, url: str) -> None:
+    """An answer once wrote a number under its neighbour's name, where the page had other numbers than it expected."""
+    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    before = by_label(page)
+    page.evaluate(STRANGER)
+    hold(page, 0.3)
+    quiet(page)
+    held = by_label(page)
+    assert held.pop("Stranger") == before["Bias"]
+    assert held["Noise"] != before["Noise"]
+    page.evaluate("document.getElementById('stranger').remove()")
+    page.mouse.up()
+    page.wait_for_url("**is_upper=**")
+    settled(page)
+    page.reload()
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+    assert by_label(page) == held
 
 
 def test_without_an_answer_the_page_runs_while_the_thumb_moves(page: Page, url: str) -> None:

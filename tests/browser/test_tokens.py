@@ -46,9 +46,9 @@ def focus(page: Page) -> Locator:
 
 
 def box(place: Locator) -> FloatRect:
-    found = place.bounding_box()
-    assert found is not None
-    return found
+    box = place.bounding_box()
+    assert box is not None
+    return box
 
 
 def test_a_click_opens_a_token_and_writes_the_url(page: Page, url: str) -> None:

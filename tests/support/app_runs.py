@@ -128,7 +128,7 @@ def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
 def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE)
     args = ["--no-sandbox", *QUIET]
-    with sync_playwright() as known, known.chromium.launch(executable_path=CHROMIUM, args=args) as launched:
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=CHROMIUM, args=args) as launched:
         yield launched
 
 

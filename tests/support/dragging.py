@@ -56,9 +56,9 @@ async def opened(url: str) -> Opened:
         if got.HasField("new_session"):
             page = got.new_session.page_script_hash
         if got.HasField("delta") and got.delta.new_element.HasField("bidi_component"):
-            found = got.delta.new_element.bidi_component.id
-            if found.endswith("-live_is_upper"):
-                fragment, slider = got.delta.fragment_id, found
+            component = got.delta.new_element.bidi_component.id
+            if component.endswith("-live_is_upper"):
+                fragment, slider = got.delta.fragment_id, component
                 address = json.loads(got.delta.new_element.bidi_component.json)["address"]
         if got.HasField("script_finished"):
             assert slider, "the page has no live slider"
@@ -80,7 +80,7 @@ async def let_go(of: Opened, value: float) -> float:
     rerun = message.rerun_script
     rerun.page_script_hash, rerun.fragment_id = of.page, of.fragment
     rerun.widget_states.widgets.add(
-        id=of.slider, json_value=json.dumps({"at": {"value": value, "token": 0, "done": True}})
+        id=of.slider, json_value=json.dumps({"at": {"value": value, "generation": 0, "done": True}})
     )
     start = time.perf_counter()
     await of.socket.send(message.SerializeToString())
@@ -118,5 +118,5 @@ async def dragged(url: str, seconds: float, seed: int) -> Times:
 
 
 async def together(url: str, sessions: int, seconds: float) -> Times:
-    each = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
-    return Times([t for of in each for t in of.answers], [t for of in each for t in of.runs])
+    times = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
+    return Times([t for of in times for t in of.answers], [t for of in times for t in of.runs])

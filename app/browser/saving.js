@@ -1,58 +1,32 @@
-"""Saving a picture as PNG or SVG and its data as CSV, and the line in it that says where it comes from: the part of
-`views/picture.py` that runs in the browser only when somebody asks for it."""
+// Saving a picture as PNG or SVG and its data as CSV, and the line in it that says where it comes from.
 
-CSS = """
-.rl-frame { position: relative }
-.rl-save { position: absolute; top: -2.1rem; right: 0; z-index: 3; display: flex; gap: 4px; opacity: 0;
-  transition: opacity 0.1s }
-.rl-frame:hover .rl-save, .rl-save:focus-within { opacity: 1 }
-[data-testid="stElementContainer"]:hover + * .rl-save { opacity: 1 }
-.rl-save button { font: 0.7rem var(--st-font, sans-serif); padding: 1px 6px; cursor: pointer; color: inherit;
-  background: var(--st-background-color, Canvas); border: 1px solid #8b8f97aa; border-radius: 4px }
-.rl-save button:hover { border-color: currentColor }
-.rl-save button:focus-visible { outline: 2px solid var(--st-primary-color, Highlight); outline-offset: 1px }
-@media (hover: none) { .rl-save { opacity: 0.8 } }
-"""
+import { unpacked } from "./unpacking.js"
 
-# `read` of an axis undoes what its tick labels undo: log-ratios, say, are written to the CSV as ratios.
-JS = """
+// `read` of an axis undoes what its tick labels undo: log-ratios, say, are written to the CSV as ratios.
 const READ = {
   exp: Math.exp, "exp of −": (v) => Math.exp(-v), "10^": (v) => 10 ** v, "−": (v) => -v, "": (v) => v,
-}
-const ARRAYS = {
-  f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, i1: Int8Array,
-  u1: Uint8Array,
 }
 const STAMP = 18, LINE = 12  // px
 
 const escaped = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" }[c]))
 
 // Everything in a figure that is measured in pixels follows the size of the page's type.
-const enlarge = (node, scale) => {
+export const enlarge = (node, scale) => {
   for (const [key, value] of Object.entries(node)) {
     if (key.endsWith("font") && value.size) value.size *= scale
     else if (value && typeof value === "object") enlarge(value, scale)
   }
 }
 
-const addStamp = (layout, stamp, scale) => {
+export const addStamp = (layout, stamp, scale) => {
   if (!stamp) return
-  const lines = stamp.split("\\n"), room = (STAMP + LINE * (lines.length - 1)) * scale
+  const lines = stamp.split("\n"), room = (STAMP + LINE * (lines.length - 1)) * scale
   layout.margin.b += room
   layout.height += room
   const at = { xref: "paper", yref: "paper", x: 1, y: 0, xanchor: "right", yanchor: "bottom", yshift: -layout.margin.b }
   const text = lines.map(escaped).join("<br>")
   const look = { text, align: "right", showarrow: false, font: { size: 9 * scale }, opacity: 0.7 }
   layout.annotations = [...(layout.annotations ?? []), { ...at, ...look }]
-}
-
-const unpacked = (values) => {
-  if (values === undefined || values === null || Array.isArray(values)) return values
-  const bytes = Uint8Array.from(atob(values.bdata), (c) => c.charCodeAt(0))
-  const flat = Array.from(new ARRAYS[values.dtype](bytes.buffer))
-  if (values.shape === undefined) return flat
-  const columns = Number(String(values.shape).split(",")[1])
-  return Array.from({ length: flat.length / columns }, (_, i) => flat.slice(i * columns, (i + 1) * columns))
 }
 
 const isThere = (value) => value !== undefined && value !== null && !Number.isNaN(value)
@@ -89,16 +63,16 @@ const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&amp
 const quoted = (value) => {
   if (typeof value === "number") return Number.isNaN(value) ? "" : String(value)
   const plain = isThere(value) ? String(value).replace(/&(lt|gt|quot|#x27|amp);/g, (entity) => ENTITIES[entity]) : ""
-  const text = /^[=+@\\t-]/.test(plain) ? `'${plain}` : plain
-  return /[",\\n\\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+  const text = /^[=+@\t-]/.test(plain) ? `'${plain}` : plain
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
 }
 
 // One row per point or cell, under the titles of the axes.
 const csvOf = (figure) => {
   const read = figure.layout.meta?.read ?? {}
   const rows = figure.data.flatMap((trace) => {
-    const found = trace.type === "heatmap" ? cellsOf(trace) : pointsOf(trace)
-    return found.map((row) => ({
+    const points = trace.type === "heatmap" ? cellsOf(trace) : pointsOf(trace)
+    return points.map((row) => ({
       trace: trace.name, ...row,
       x: typeof row.x === "number" ? READ[read.x ?? ""](row.x) : row.x,
       y: typeof row.y === "number" ? READ[read.y ?? ""](row.y) : row.y,
@@ -111,7 +85,7 @@ const csvOf = (figure) => {
     return shown ? `${name}: ${shown}` : name
   }
   return [names.map(title), ...rows.map((row) => names.map((name) => row[name]))]
-    .map((row) => row.map(quoted).join(",") + "\\n").join("")
+    .map((row) => `${row.map(quoted).join(",")}\n`).join("")
 }
 
 const imageOf = async (box, kind, title) => {
@@ -131,12 +105,13 @@ const save = async (box, kind, { figure, stamp, title }) => {
   const blob = kind === "csv" ? table() : await imageOf(box, kind, title)
   const link = document.createElement("a")
   link.href = URL.createObjectURL(blob)
-  link.download = `${title} ${stamp}`.replace(/[^\\p{L}\\p{N}.]+/gu, "_").replace(/^_+|_+$/g, "") + `.${kind}`
+  const name = `${title} ${stamp}`.replace(/[^\p{L}\p{N}.]+/gu, "_").replace(/^_+|_+$/g, "")
+  link.download = `${name}.${kind}`
   link.click()
   setTimeout(() => URL.revokeObjectURL(link.href), 10000)
 }
 
-const addButtons = (frame, box) => {
+export const addButtons = (frame, box) => {
   const tools = document.createElement("div")
   tools.className = "rl-save"
   tools.setAttribute("role", "group")
@@ -151,7 +126,7 @@ const addButtons = (frame, box) => {
 }
 
 // What the buttons save from now on; a few bytes per call, since the figure is parsed only when it is saved.
-const keepForSaving = (frame, data) => {
+export const keepForSaving = (frame, data) => {
   if (frame.saved?.title !== data.title) {
     const tools = frame.querySelector(".rl-save")
     tools.setAttribute("aria-label", `Save ${data.title}`)
@@ -161,4 +136,3 @@ const keepForSaving = (frame, data) => {
   }
   frame.saved = data
 }
-"""

@@ -1,15 +1,15 @@
-"""Pictures that follow a dragged threshold: heights of bars and colours of cells, put straight into what Plotly drew.
+// Pictures that follow a dragged threshold: heights of bars and colours of cells, put straight into what Plotly drew.
+//
+// Plotly.react draws everything anew, 30 to 40 ms for a histogram or a mask, whatever has changed. While a threshold is
+// dragged only these two change, and lines that Plotly.relayout moves in 1 ms. So a picture is sketched while it moves,
+// and drawn by Plotly.react when it rests: only then do hover texts and zoom know the new numbers.
 
-Plotly.react draws everything anew, 30 to 40 ms for a histogram or a mask, whatever has changed. While a threshold is
-dragged only these two change, and lines that Plotly.relayout moves in 1 ms. So a picture is sketched while it moves,
-and drawn by Plotly.react when it rests: only then do hover texts and zoom know the new numbers.
-"""
+import { unpacked } from "./unpacking.js"
 
-JS = """
 const VARIES = { bar: "y", heatmap: "z" }  // what of a trace can be sketched
 
 // A trace as text, whole and without what can be sketched.
-const textsOf = (trace) => {
+export const textsOf = (trace) => {
   const { [VARIES[trace.type]]: varies, ...fixed } = trace
   return { whole: JSON.stringify(trace), fixed: JSON.stringify(fixed) }
 }
@@ -47,7 +47,7 @@ const sketchCells = (box, trace) => {
 }
 
 // Whether these traces could be drawn so; a mask only as a whole, and first row on top, as Plotly has drawn it.
-const sketch = (box, traces, moved, isFixed) => {
+export const sketch = (box, traces, moved, isFixed) => {
   const { xaxis, yaxis } = box._fullLayout
   const isWhole = xaxis.autorange && yaxis.autorange && yaxis.range[0] > yaxis.range[1]
   const can = (i) => isFixed(i) && (traces[i].type === "bar" || (traces[i].type === "heatmap" && isWhole))
@@ -55,4 +55,3 @@ const sketch = (box, traces, moved, isFixed) => {
   for (const i of moved) traces[i].type === "bar" ? sketchBars(box, i, traces[i]) : sketchCells(box, traces[i])
   return true
 }
-"""

@@ -4,31 +4,21 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import streamlit as st
-from torch import Tensor
-from words import words
 
 from data import uploads
-from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
-from rlcorr.analysis import budget
-from rlcorr.analysis.sweep import BoundMetrics, Sweep
-from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
-from rlcorr.diagnostics import measure_pairs
-from rlcorr.metric_tables import PREFIX
+from rlcorr import CorrectionResult
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.verify import Report, verify
-from rlcorr.sequence_moments import Named
 
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""
 
-CURVE_POINTS = 200
-
-NO_CORRECTION = CorrectionConfig()
+EXAMPLE = "kv_fp8_e5m2"
+"""The committed run with the most to see: answers of sixty tokens, and a mismatch that all presets act on."""
 
 Stamp = tuple[int, int]
 """(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
@@ -52,17 +42,17 @@ class Response:
     mean_ratio: float
 
 
-def known() -> dict[str, Path]:
+def all_runs() -> dict[str, Path]:
     """slug → run: the committed ones, the local ones, and the files that this visitor has dropped."""
     return runs.list_runs() | uploads.mine()
 
 
 def stamp(path: Path) -> Stamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:  # not written yet, or being replaced at this moment
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def pulse(run: Path) -> tuple[Stamp, ...]:
@@ -74,10 +64,12 @@ def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
 
-def newest(known: dict[str, Path]) -> str:
-    """The newest local run that has a step; else the first recorded run."""
-    local = [slug for slug, path in known.items() if path.parent == runs.LOCAL and has_steps(path)]
-    return local[0] if local else next(iter(known))
+def shown_first(paths: dict[str, Path]) -> str:
+    """The newest local run that has a step. Where nothing was trained yet, the example; else the first recorded run."""
+    local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
+    if local:
+        return local[0]
+    return EXAMPLE if EXAMPLE in paths else next(iter(paths))
 
 
 def life(run: Path) -> Life:
@@ -119,11 +111,11 @@ def source(run: Path, number: int | None) -> str:
     if number is None and not path.is_file():
         return run.name
     try:
-        known = manifest(run)
+        about = manifest(run)
     except runs.DamagedFile:
         seed, hashed = "unknown", None
     else:
-        seed, hashed = known.seed, known.files.get(path.relative_to(run).as_posix())
+        seed, hashed = about.seed, about.files.get(path.relative_to(run).as_posix())
     steps = "" if number is None else f" · step {number}"
     return f"{run.name}{steps} · seed {seed} · {digest(path, hashed)}"
 
@@ -152,54 +144,6 @@ def verified(run: Path) -> Report:
     return _verified(run, tuple((p.name, *stamp(p)) for p in files))
 
 
-def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
-    """The correction, and its metrics without verl's prefix."""
-    result = correct(batch, config)
-    report = metrics(measure(batch, result, config, _pairs(batch)))
-    return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
-
-
-@lru_cache(maxsize=16)
-def _pairs(batch: TokenBatch) -> list[Named]:
-    return measure_pairs(batch)
-
-
-Identity = tuple[str, int, Stamp]
-"""What a batch is known by: its run, its step, the state of its file."""
-
-
-def identity(run: Path, number: int) -> Identity:
-    return str(run), number, stamp(runs.step_path(run, number))
-
-
-@dataclass(frozen=True)
-class Curves:
-    """The metrics of a correction over one of its bounds."""
-
-    sweep: Sweep
-    thresholds: list[float]
-    found: BoundMetrics[Tensor]
-
-
-def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side) -> Curves:
-    """Wherever that bound is now. Raises `UsageError` where no item is off."""
-    return _curves(of, all_but(config, rule, side), side, batch, config, rule)
-
-
-def affordable(
-    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, kind: words.Budget, share: float
-) -> float:
-    """The threshold that a budget allows, wherever the bounds are now. Raises `UsageError` where none does."""
-    return _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
-
-
-def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
-    """A configuration but for one bound: the same text wherever the bound is."""
-    sign = -1.0 if side == "lower" else 1.0
-    anywhere = math.exp(sign) if is_ratio(config, moved_rule(config, rule)) else sign
-    return repr(at_threshold(config, anywhere, rule, side))
-
-
 def furthest(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
     """The responses whose mean log-ratio is largest in size."""
     d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
@@ -225,29 +169,6 @@ def _metric_rows(run: Path, version: Stamp) -> list[dict]:
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _step(run: Path, number: int, version: Stamp) -> runs.StepRecord:
     return runs.read_step(run, number)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _curves(
-    of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
-) -> Curves:
-    thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
-    sweep = budget.sweep_of(_batch, _config, _rule)
-    return Curves(sweep, thresholds, budget.curve_of(sweep, _config, thresholds, _rule, side))
-
-
-@st.cache_resource(max_entries=256, show_spinner=False)
-def _affordable(
-    of: Identity,
-    what: str,
-    kind: words.Budget,
-    share: float,
-    _batch: TokenBatch,
-    _config: CorrectionConfig,
-    _rule: int | None,
-) -> float:
-    solve = budget.keep_at_least if kind == "keep" else budget.ess_at_least
-    return solve(_batch, _config, share, _rule)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from data import runs as data
+from data import corrections, recorded
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.thresholds import Side, usual_thresholds
 from rlcorr.config import LossConfig
@@ -30,11 +30,11 @@ from rlcorr.records.sketch_files import read_sketch, updated_batch
 
 POINTS = 40
 KL_LOSSES = ("k1", "abs", "k2", "k3", "k1+", "k3+")
-Identity = tuple[data.Identity, data.Stamp]
+Identity = tuple[corrections.Identity, recorded.Stamp]
 
 
 def identity(run: Path, step: int) -> Identity:
-    return data.identity(run, step), data.stamp(runs.sketch_path(run, step))
+    return corrections.identity(run, step), recorded.stamp(runs.sketch_path(run, step))
 
 
 def sketch_and_batch(run: Path, step: int) -> tuple[Sketch, TokenBatch]:
@@ -63,7 +63,7 @@ def swept(
     of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig, rule: int | None, side: Side
 ) -> GradientSweep:
     """Whatever the moved bound is now: it does not change the curve. Raises `UsageError` where no token is off."""
-    return _swept(of, data.all_but(config, rule, side), side, batch, sketch, config, rule)
+    return _swept(of, corrections.all_but(config, rule, side), side, batch, sketch, config, rule)
 
 
 def all_presets(of: Identity, batch: TokenBatch, sketch: Sketch) -> Ranking:
@@ -83,7 +83,7 @@ def gap(of: Identity, batch: TokenBatch) -> float:
 def toy(
     gap: float, size: int, config: CorrectionConfig, thresholds: list[float], rule: int | None, side: Side
 ) -> ToySweep:
-    return _toy(gap, size, data.all_but(config, rule, side), side, tuple(thresholds), config, rule)
+    return _toy(gap, size, corrections.all_but(config, rule, side), side, tuple(thresholds), config, rule)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -100,8 +100,8 @@ def _contributed(
     _config: CorrectionConfig,
     _neighbour: Neighbour | None,
 ) -> Contributions:
-    (found,) = contributions(_batch, _sketch, [_config], neighbour=_neighbour)
-    return found
+    (contribution,) = contributions(_batch, _sketch, [_config], neighbour=_neighbour)
+    return contribution
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

@@ -1,0 +1,128 @@
+// Text enters the page through textContent and setAttribute only. Only responses that have changed are drawn anew, and
+// focus and scrolling survive, because the function runs again with every threshold that somebody drags.
+const CLASSES = ["", "", "bounded", "bounded", "rejected"]
+const make = (name, className, text) => {
+  const node = document.createElement(name)
+  node.className = className
+  node.textContent = text
+  return node
+}
+
+const drawLegend = (place, { words, palette, ticks }) => {
+  const ratio = make("span", "", words.ratio), scale = make("span", "scale", "")
+  for (const colour of palette) {
+    const spot = make("i", "", "")
+    spot.style.background = colour
+    scale.append(spot)
+  }
+  ticks.forEach((text, i) => {
+    const tick = make("b", "", text)
+    tick.style.left = `${100 * i / (ticks.length - 1)}%`
+    scale.append(tick)
+  })
+  ratio.append(scale)
+  const key = (className, text) => {
+    const item = make("span", "", "")
+    item.append(make("span", `token ${className}`, "7"), text)
+    return item
+  }
+  place.replaceChildren(ratio, key("rejected", words.rejected), key("bounded", words.bounded))
+}
+
+const drawResponse = (response, { palette, fates }) => {
+  const box = make("div", "response", ""), line = make("div", "line", "")
+  const heading = make("div", "heading", response.heading), prompt = make("span", "prompt", response.prompt)
+  box.setAttribute("role", "row")
+  heading.setAttribute("role", "rowheader")
+  line.append(prompt, ...response.texts.map((text, column) => {
+    const fate = response.fates[column], cell = make("span", `token ${CLASSES[fate]}`, text)
+    cell.place = { row: response.row, column }
+    cell.tabIndex = -1
+    cell.style.backgroundColor = palette[response.shades[column]]
+    cell.setAttribute("role", "gridcell")
+    const said = [`token ${column}`, `ratio ${response.ratios[column]}`, fates[fate]].filter((part) => part)
+    cell.setAttribute("aria-label", `${text}, ${said.join(", ")}`)
+    cell.title = said.join(", ")
+    return cell
+  }))
+  box.append(heading, line)
+  return box
+}
+
+// The nearest token one line further up or down, as the text is wrapped now.
+const onNextLine = (cells, cell, step) => {
+  const from = cell.getBoundingClientRect(), half = from.height / 2
+  let best = cell, line, least = Infinity
+  for (let i = cells.indexOf(cell) + step; i >= 0 && i < cells.length; i += step) {
+    const at = cells[i].getBoundingClientRect()
+    if (step * (at.top - from.top) < half) continue
+    line ??= at.top
+    if (Math.abs(at.top - line) > half) break
+    const distance = Math.abs(at.left + at.right - from.left - from.right)
+    if (distance < least) { best = cells[i]; least = distance }
+  }
+  return best
+}
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  const grid = parentElement.querySelector(".grid")
+  const find = (place) => place && grid.cells.find((c) => c.place.row === place.row && c.place.column === place.column)
+  const tabbable = (cell) => {
+    if (grid.tabbable) grid.tabbable.tabIndex = -1
+    if (cell) cell.tabIndex = 0
+    grid.tabbable = cell
+  }
+  const mark = (cell) => {
+    grid.open?.classList.remove("open")
+    grid.open?.removeAttribute("aria-selected")
+    cell?.classList.add("open")
+    cell?.setAttribute("aria-selected", "true")
+    grid.open = cell
+  }
+  const go = (cell) => { tabbable(cell); cell.focus() }
+  const open = (cell) => { go(cell); mark(cell); setTriggerValue("open", cell.place) }
+
+  const legend = JSON.stringify(data.legend), contents = data.responses.map((response) => JSON.stringify(response))
+  if (grid.legend !== legend) {
+    drawLegend(parentElement.querySelector(".legend"), data.legend)
+    grid.setAttribute("aria-label", data.legend.words.grid)
+    grid.legend = legend
+  }
+  const content = contents.join("\n")
+  if (grid.content !== content) {
+    const focused = parentElement.activeElement?.place
+    const old = grid.drawn ?? new Map()
+    const boxes = data.responses.map((response, i) => old.get(contents[i]) ?? drawResponse(response, data.legend))
+    grid.drawn = new Map(boxes.map((box, i) => [contents[i], box]))
+    grid.replaceChildren(...boxes)
+    grid.cells = [...grid.querySelectorAll(".token")]
+    grid.content = content
+    tabbable(find(focused) ?? find(data.opened) ?? grid.cells[0])
+    if (focused) find(focused)?.focus({ preventScroll: true })
+  }
+  const opened = find(data.opened), name = JSON.stringify(data.opened)
+  mark(opened)
+  if (opened && grid.shown !== name) {  // scrolls this box only: the page stays where the person is
+    const top = opened.getBoundingClientRect().top - grid.getBoundingClientRect().top
+    if (top < 0 || top > grid.clientHeight - 30) grid.scrollTop += top - grid.clientHeight / 3
+    tabbable(opened)
+  }
+  grid.shown = name
+
+  grid.onclick = (event) => { if (event.target.place) open(event.target) }
+  grid.onkeydown = (event) => {
+    const cell = event.target, at = grid.cells.indexOf(cell)
+    if (at < 0 || event.ctrlKey || event.altKey || event.metaKey) return
+    const moves = {
+      ArrowRight: () => go(grid.cells[at + 1] ?? cell),
+      ArrowLeft: () => go(grid.cells[at - 1] ?? cell),
+      ArrowDown: () => go(onNextLine(grid.cells, cell, 1)),
+      ArrowUp: () => go(onNextLine(grid.cells, cell, -1)),
+      Enter: () => open(cell),
+      " ": () => open(cell),
+    }
+    if (!(event.key in moves)) return
+    event.preventDefault()
+    moves[event.key]()
+  }
+}

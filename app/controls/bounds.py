@@ -1,0 +1,68 @@
+"""The bounds that a configuration has, each with its range, and the configuration with other numbers in their place."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from remembered.fields import Bound
+
+from rlcorr import CorrectionConfig, RejectionRule
+from rlcorr.analysis.thresholds import Side
+
+Place = tuple[int | None, Side]
+"""Whose bound, as in `Bound`: a rule's index, None for the weights; and which side of it."""
+
+
+def bounds_of(config: CorrectionConfig) -> list[Bound]:
+    """The bounds that this configuration has; the one to drag comes first."""
+    bounds = []
+    if config.rollout_is is not None:
+        reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0}[config.rollout_is]
+        if math.isfinite(config.rollout_is_threshold):
+            bounds.append(_of_ratio("is", (None, "upper"), config.rollout_is_threshold, reach))
+        if config.rollout_is_threshold_lower is not None:
+            bounds.append(_of_ratio("is", (None, "lower"), config.rollout_is_threshold_lower, reach))
+    for index, rule in enumerate(config.rollout_rs):
+        if math.isfinite(rule.upper):
+            bounds.append(_of_rule(rule, (index, "upper"), rule.upper))
+        if rule.lower is not None:
+            bounds.append(_of_rule(rule, (index, "lower"), rule.lower))
+    return bounds
+
+
+def _of_rule(rule: RejectionRule, place: Place, value: float) -> Bound:
+    if rule.divergence == "k1":
+        reach = {None: 99.0, "max": 99.0, "min": 99999.0, "sum": 9999.0, "mean": 1.0}[rule.reduce]
+        return _of_ratio(rule.name, place, value, max(reach, abs(value), 1 / value))
+    if rule.divergence == "mult_error":
+        return _of_ratio(rule.name, place, value, 99.0)
+    index, side = place
+    key, label = f"{rule.name}_{side}", f"{rule.name}: {side} bound"
+    high = {"binary_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0}.get(rule.divergence, 100.0)
+    if side == "lower":
+        return Bound(key, index, side, label, value, -high, -1e-7, 0.0, "Smallest value kept.")
+    return Bound(key, index, side, label, value, 1e-7, high, 0.0, "Largest value kept.")
+
+
+def _of_ratio(name: str, place: Place, value: float, reach: float) -> Bound:
+    """A bound on a ratio; `name` is what its URL key begins with."""
+    index, side = place
+    label = f"{side.capitalize()} bound of the weight" if index is None else f"{name}: {side} bound"
+    if side == "lower":
+        return Bound(f"{name}_lower", index, side, label, value, 1 / (1 + reach), 1.0, 1.0, "Smallest ratio allowed.")
+    high = 1 + reach
+    return Bound(f"{name}_upper", index, side, label, value, 1 + reach * 1e-6, high, 1.0, "Largest ratio allowed.")
+
+
+def with_bounds(config: CorrectionConfig, values: Mapping[Place, float]) -> CorrectionConfig:
+    """The configuration with these numbers in place of its own."""
+    rules = tuple(
+        replace(rule, upper=values.get((i, "upper"), rule.upper), lower=values.get((i, "lower"), rule.lower))
+        for i, rule in enumerate(config.rollout_rs)
+    )
+    return replace(
+        config,
+        rollout_rs=rules,
+        rollout_is_threshold=values.get((None, "upper"), config.rollout_is_threshold),
+        rollout_is_threshold_lower=values.get((None, "lower"), config.rollout_is_threshold_lower),
+    )

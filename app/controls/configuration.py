@@ -1,0 +1,133 @@
+"""The preset, what is changed about it, and its bounds: the configuration that a page shows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import streamlit as st
+from browser.live_slider import live_slider
+from remembered import fields, notices, session
+from remembered.fields import Bound
+from words.text import plain
+
+from controls import drag
+from controls.bounds import bounds_of, with_bounds
+from controls.choices import choice_boxes, choices_of, edited
+from rlcorr import PRESETS, CorrectionConfig
+from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.errors import UsageError, unknown
+
+
+def preset_name(
+    label: str = "Preset", key: str = "preset", default: str = session.DEFAULT_PRESET, side: str = fields.FIRST
+) -> str:
+    names = list(PRESETS)
+    notices.check_url(key, names, lambda raw: f"{unknown('preset', raw, names)} Showing {default}.")
+    session.restore(key)
+    index, changed = names.index(default), (key, side)
+    name = st.selectbox(
+        label, names, index=index, key=key, bind="query-params", on_change=_preset_changed, args=changed
+    )
+    st.session_state[f"last_{key}"] = name
+    return name
+
+
+def _preset_changed(key: str, side: str) -> None:
+    notices.clear(key)
+    fields.reset(side)
+
+
+def settings(config: CorrectionConfig, side: str = fields.FIRST) -> CorrectionConfig:
+    """Controls for what a configuration weighs and rejects, and for its bounds but the first, which `live_bound` moves;
+    the configuration as all of them say."""
+    choices = _of_side(choices_of(config), side)
+    fields.sync_choices(choices, side)
+    bounded = st.container(key=f"{side}bounds")
+    with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices), key=f"{side}choices"):
+        choice_boxes(choices)
+    try:
+        config = edited(config, choices)
+    except UsageError as error:
+        st.error(plain(f"{error} Showing the preset itself."))
+        fields.show_bounds([], side)
+        return config
+    bounds = _of_side(bounds_of(config), side)
+    fields.sync_bounds(bounds, choices, side)
+    fields.show_bounds(bounds, side)
+    with bounded:
+        for b in bounds[1:]:
+            _native(b)
+    return _bounded(config, side)
+
+
+F = TypeVar("F", Bound, fields.Choice)
+
+
+def _of_side(preset_fields: list[F], side: str) -> list[F]:
+    """Under this side's keys, and labels that tell the sides apart."""
+    if side == fields.FIRST:
+        return preset_fields
+    return [replace(field, key=side + field.key, label=f"B: {field.label}") for field in preset_fields]
+
+
+def _is_edited(choices: list[fields.Choice]) -> bool:
+    return any(fields.choice(c) != c.value for c in choices)
+
+
+def live_bound(
+    config: CorrectionConfig,
+    side: str = fields.FIRST,
+    answer: Callable[[CorrectionConfig], drag.Moved] | None = None,
+) -> CorrectionConfig:
+    """The slider of the first bound, and the way back to the preset; the configuration as it is now. It belongs into a
+    fragment with what moves while it is dragged, and nothing else: that is what makes it quick. With an `answer` that
+    fragment runs only when the bound has been let go; until then, what moves is asked for."""
+    # A button that appears would move what follows, and it would be drawn anew: so both are in a container.
+    with st.container(key=f"{side}live_bound"):
+        for b in fields.shown_bounds(side)[:1]:
+            key, others = f"live_{b.key}", _bounded(config, side)
+            address = None if answer is None else drag.offer(key, partial(_answer_at, answer, others, b))
+            live_slider(
+                b, fields.bound(b), generation=_generation(b), key=key, address=address, on_change=partial(_put, b)
+            )
+        label = "Reset to the preset's numbers" if side == fields.FIRST else "Reset B to the preset's numbers"
+        if fields.is_changed(side) and st.button(label, key=f"{side}reset", on_click=fields.reset, args=(side,)):
+            st.rerun()  # the other controls are outside this fragment
+    return _bounded(config, side)
+
+
+def _put(b: Bound, value: float, done: bool) -> None:
+    fields.put(b, value, done=done)
+
+
+def _answer_at(
+    answer: Callable[[CorrectionConfig], drag.Moved], config: CorrectionConfig, b: Bound, value: float
+) -> drag.Moved:
+    if not b.low <= value <= b.high:
+        raise UsageError(f"{value:g} is out of range; allowed: {b.low:g} to {b.high:g}.")
+    return answer(with_bounds(config, {(b.rule, b.side): value}))
+
+
+def _bounded(config: CorrectionConfig, side: str) -> CorrectionConfig:
+    return with_bounds(config, {(b.rule, b.side): fields.bound(b) for b in fields.shown_bounds(side)})
+
+
+def _native(b: Bound) -> None:
+    # A fresh key per generation: that is how the box takes a new value from the preset or the URL.
+    key, start = f"{b.key}_{_generation(b)}", fields.bound(b)
+    step = max(abs(b.value - b.offset) / 10, 1e-6)
+    fields.picked(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
+
+
+def _generation(b: Bound) -> int:
+    return fields.generation(fields.side_of(b.key) + fields.BOUNDS)
+
+
+def set_threshold(config: CorrectionConfig, threshold: float, rule: int | None) -> None:
+    """Put the bounds of the weights, or of a rule, where a budget puts them, within what their controls reach."""
+    moved = {(b.rule, b.side): b.value for b in bounds_of(at_threshold(config, threshold, rule))}
+    for b in fields.shown_bounds():
+        if b.rule == rule and (value := moved.get((rule, b.side))) is not None:
+            fields.put(b, min(max(value, b.low), b.high), done=False)
+    fields.are_set()

@@ -1,0 +1,131 @@
+"""Corrections of recorded steps, cached by what the file system says. Callers must not change what they get."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import streamlit as st
+from torch import Tensor
+from words import words
+from words.text import percent
+from words.words import Budget
+
+from data.recorded import Stamp, stamp
+from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
+from rlcorr.analysis import budget
+from rlcorr.analysis.sweep import BoundMetrics, Sweep
+from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
+from rlcorr.diagnostics import measure_pairs
+from rlcorr.errors import UsageError
+from rlcorr.metric_tables import PREFIX
+from rlcorr.records import runs
+from rlcorr.sequence_moments import Named
+
+CURVE_POINTS = 200
+
+NO_CORRECTION = CorrectionConfig()
+
+ROUNDING = 1e-6
+"""Of a share that is summed in float32."""
+
+
+def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
+    """The correction, and its metrics without verl's prefix."""
+    result = correct(batch, config)
+    report = metrics(measure(batch, result, config, _pairs(batch)))
+    return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
+
+
+@lru_cache(maxsize=16)
+def _pairs(batch: TokenBatch) -> list[Named]:
+    return measure_pairs(batch)
+
+
+Identity = tuple[str, int, Stamp]
+"""What a batch is known by: its run, its step, the state of its file."""
+
+
+def identity(run: Path, number: int) -> Identity:
+    return str(run), number, stamp(runs.step_path(run, number))
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The metrics of a correction over one of its bounds."""
+
+    sweep: Sweep
+    thresholds: list[float]
+    metrics: BoundMetrics[Tensor]
+
+
+def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side) -> Curves:
+    """Wherever that bound is now. Raises `UsageError` where no item is off."""
+    return _curves(of, all_but(config, rule, side), side, batch, config, rule)
+
+
+@dataclass(frozen=True)
+class Affordable:
+    """Bounds within a budget: of the weights, or of the rule with this index; and what the whole correction then
+    keeps of the tokens and of their effective sample size."""
+
+    rule: int | None
+    threshold: float
+    kept: float
+    ess: float
+
+
+def affordable(
+    of: Identity, batch: TokenBatch, config: CorrectionConfig, parts: Iterable[int | None], kind: Budget, share: float
+) -> Affordable:
+    """The first of these parts, None for the weights, whose bounds alone bring the whole correction within the budget,
+    wherever they are now. Raises `UsageError` with what each of them reaches where none does."""
+    reasons = [words.BUDGET_NONE.format(share=percent(share))]
+    for rule in parts:
+        try:
+            threshold = _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
+        except UsageError as error:
+            reasons.append(f"{words.budget_part(config, rule)}: {error}")
+            continue
+        metrics_then = corrected(batch, at_threshold(config, threshold, rule))[1]
+        kept, ess = metrics_then["kept_fraction"], metrics_then["trained_eff_sample_size"]
+        reached = kept if kind == "keep" else ess
+        if reached >= share - ROUNDING:
+            return Affordable(rule, threshold, kept, ess)
+        part = words.budget_part(config, rule)
+        reasons.append(words.BUDGET_MISSED.format(part=part, threshold=threshold, reached=percent(reached)))
+    raise UsageError(" ".join(reasons))
+
+
+def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
+    """A configuration as text, with this bound put at a fixed place: a key for caches of what does not depend on it."""
+    sign = -1.0 if side == "lower" else 1.0
+    anywhere = math.exp(sign) if is_ratio(config, moved_rule(config, rule)) else sign
+    return repr(at_threshold(config, anywhere, rule, side))
+
+
+# cache_resource hands out the object itself: copying a step costs more than correcting it.
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _curves(
+    of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
+) -> Curves:
+    thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
+    sweep = budget.sweep_of(_batch, _config, _rule)
+    return Curves(sweep, thresholds, budget.curve_of(sweep, _config, thresholds, _rule, side))
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _affordable(
+    of: Identity,
+    what: str,
+    kind: Budget,
+    share: float,
+    _batch: TokenBatch,
+    _config: CorrectionConfig,
+    _rule: int | None,
+) -> float:
+    solve = budget.keep_at_least if kind == "keep" else budget.ess_at_least
+    return solve(_batch, _config, share, _rule)

@@ -1,0 +1,73 @@
+"""The one way to show text that the app did not write, and numbers."""
+
+import html
+import math
+import re
+from collections.abc import Mapping
+
+
+def plain(text: object) -> str:
+    """Text for a Markdown element, with everything that Markdown could act on escaped."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-.!|$:<>~&@])", r"\\\1", str(text))
+
+
+def number(value: float | None) -> str:
+    """At most four significant digits; a dash where there is nothing to show."""
+    return "–" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """A share with enough digits to tell 99.99 % from 100 %."""
+    if share is None:
+        return "–"
+    text = f"{100 * share:.2f}"
+    if share < 1 and text == "100.00":
+        return ">99.99 %"
+    return "<0.01 %" if share > 0 and text == "0.00" else f"{text} %"
+
+
+def ago(seconds: float) -> str:
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds / 86400:.0f} days ago"
+
+
+def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] | None = None) -> str:
+    """An HTML table in which every cell is literal text. `meanings` explains words of the header and of the first
+    column, to the mouse and to the keyboard."""
+    explained = meanings or {}
+    head = "".join(f"<th>{_explained(cell, explained)}</th>" for cell in header)
+    cells = [
+        [_explained(cell, explained) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows
+    ]
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
+    return (
+        f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def swatches(colours: dict[str, str]) -> str:
+    """A legend: every name, as literal text, behind a spot of its colour."""
+    spots = "".join(
+        f"<span style='margin-right:1.1em;white-space:nowrap'><span style='color:{colour}'>●</span> "
+        f"{html.escape(name)}</span>"
+        for name, colour in colours.items()
+    )
+    return f"<div style='font-size:0.85rem;line-height:1.7;display:flex;flex-wrap:wrap'>{spots}</div>"
+
+
+def _explained(cell: str, meanings: Mapping[str, str]) -> str:
+    text = html.escape(cell)
+    return f'<abbr title="{html.escape(meanings[cell])}" tabindex="0">{text}</abbr>' if cell in meanings else text
+
+
+TABLE_STYLE = """<style>
+.rl-table { overflow-x: auto }
+.rl-table table { border-collapse: collapse; width: 100%; font-size: 0.875rem }
+.rl-table th { text-align: left; font-weight: 600; padding: 4px 12px 4px 0; border-bottom: 1px solid #8b8f9766 }
+.rl-table td { vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid #8b8f9733;
+  white-space: pre-wrap; overflow-wrap: anywhere }
+.rl-table abbr { display: inline-block; cursor: help; text-underline-offset: 3px }
+.rl-table abbr:focus::after { content: " " attr(title); font-weight: 400; opacity: 0.8; white-space: normal }
+</style>"""

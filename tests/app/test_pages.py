@@ -1,0 +1,35 @@
+"""The table of pages: each has its file, and its title stands there alone."""
+
+from pathlib import Path
+
+import pytest
+from app_pages import open_app, root
+from app_runs import PROJECT
+
+__all__ = ["root"]  # fixture
+
+APP = PROJECT / "app"
+
+
+@pytest.fixture
+def titles(root: Path) -> dict[str, str]:
+    from words.pages import PAGES
+
+    return {name: page.title for name, page in PAGES.items()}
+
+
+def test_every_page_has_its_file(titles: dict[str, str]) -> None:
+    parts = {"training_live", "training_study"}  # of the Training page
+    assert {path.stem for path in (APP / "views").glob("*.py")} == {*titles, *parts}
+
+
+def test_a_title_of_two_words_stands_once(titles: dict[str, str]) -> None:
+    """A title of one word is a word of its own, too."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in APP.rglob("*.py"))
+    assert sources.count(titles["bench"]) == 1
+
+
+def test_the_heading_and_the_ways_to_a_page_are_its_title(titles: dict[str, str]) -> None:
+    at = open_app("views/learn.py", learn="Teaching")
+    assert f"#### {titles['learn']}" in [element.value for element in at.markdown]
+    assert at.selectbox(key="link_view").options == list(titles.values())
