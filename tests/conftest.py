@@ -72,14 +72,29 @@ def chromium():
     """The system's. Not for longer than a module: while it runs, nothing else of the process can use asyncio."""
     import app_runs
 
-    with app_runs.chromium() as launched:
+    with app_runs.chromium("--process-per-site") as launched:
         yield launched
 
 
-@pytest.fixture
-def page(chromium):
-    """An empty page of its own."""
-    from app_runs import tab
-
-    with tab(chromium, viewport={"width": 1440, "height": 900}) as opened:
+@pytest.fixture(scope="module")
+def screen(chromium):
+    """A context whose pages share one process, which the empty page keeps: a new process would read and compile all of
+    Streamlit and plotly anew, twice as much work as a page itself."""
+    with chromium.new_context(viewport={"width": 1440, "height": 900}) as opened:
+        keeper = opened.new_page()
+        keeper.route("**/*", lambda route: route.fulfill(body=""))
+        keeper.goto("http://127.0.0.1/")
         yield opened
+
+
+@pytest.fixture
+def page(screen):
+    """An empty page of its own, without the cookies and the permissions of the one before."""
+    from app_runs import PATIENCE
+
+    opened = screen.new_page()
+    opened.set_default_timeout(PATIENCE)
+    yield opened
+    opened.close()
+    screen.clear_cookies()
+    screen.clear_permissions()
