@@ -240,8 +240,8 @@ ENDLESS = 100_000
 
 
 def options(steps: int, *more: str, engine: str = "transformers") -> tuple[str, ...]:
-    """A small training of the warm start, whose answers are sometimes right. Its learning rate does not fall, because it
-    would fall with the number of steps."""
+    """A small training of the warm start, whose answers are sometimes right. Its learning rate does not fall, because
+    it would fall with the number of steps."""
     return (
         *("--model", str(WARM_START), "--run", "r", "--rollout.engine", engine, "--steps", str(steps)),
         *("--prompts-per-step", "8", "--samples-per-prompt", "2", "--eval-prompts", "8", "--eval-every", "4"),
