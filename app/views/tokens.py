@@ -27,15 +27,18 @@ Texts = list[list[str]]
 @st.fragment
 def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
     """Controls, text and the opened token in one fragment: a click reruns this function and nothing else."""
-    above = st.container()
+    # Emptied here: Streamlit removes what a fragment no longer shows, but not if the next fragment follows at once.
+    above, refused = st.empty(), st.empty()
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
         chosen = PRESETS[controls.preset_name()]
         config = controls.live_bound(controls.settings(chosen.config))
         st.caption(words.plain(config.explain()))
     state.sync_token([len(row) for row in texts])
-    for sentence in [*state.notices(), *filter(None, [state.token_notice()])]:
-        above.warning(words.plain(sentence))
+    if sentences := [*state.notices(), *filter(None, [state.token_notice()])]:
+        with above.container():
+            for sentence in sentences:
+                st.warning(words.plain(sentence))
     try:
         result = correct(record.batch, config)
         with middle:
@@ -44,7 +47,7 @@ def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
         with right:
             _panel(record, texts, result, config, chosen, opened)
     except UsageError as error:
-        above.error(words.plain(str(error)))
+        refused.error(words.plain(str(error)))
 
 
 def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig) -> state.Place:
