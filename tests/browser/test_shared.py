@@ -179,6 +179,7 @@ def test_the_projector_is_switched_kept_and_taken_back(page: Page, url: str) -> 
     expect(page.get_by_text("Along the response")).to_be_visible()
     page.wait_for_url(re.compile("projector=1"))
     expect(page.get_by_text("How many tokens differ by at least so much")).to_be_hidden()
+    settled(page)  # a switch that is clicked while the view is still being made may be set back
     page.get_by_text("Projector").click()
     page.wait_for_url(lambda address: "projector" not in address)
     expect(page.get_by_text("How many tokens differ by at least so much")).to_be_visible()
