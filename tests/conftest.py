@@ -59,10 +59,10 @@ def every_figure_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
         if parts.get("_validate") is False:
             unchecked = figure.to_dict()
             make(figure, *given, **parts | {"_validate": True})
-            found = figure.to_dict()
-            assert [set(trace) for trace in found["data"]] == [set(trace) for trace in unchecked["data"]]
+            validated = figure.to_dict()
+            assert [set(trace) for trace in validated["data"]] == [set(trace) for trace in unchecked["data"]]
             for name in ("xaxis", "yaxis", "legend", "margin"):
-                assert set(found["layout"][name]) == set(unchecked["layout"][name])
+                assert set(validated["layout"][name]) == set(unchecked["layout"][name])
 
     monkeypatch.setattr(drawing.Figure, "__init__", checked)
 

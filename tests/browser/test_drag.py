@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 # What a picture shows: left, top and right of bars that have a height, colours of cells, lines and what is on them.
 SHOWN = r"""async (key) => {
-  const box = document.querySelector(`.st-key-${key} .rl-picture`), found = (css) => [...box.querySelectorAll(css)]
+  const box = document.querySelector(`.st-key-${key} .rl-picture`), all = (css) => [...box.querySelectorAll(css)]
   const barOf = (path) => {
     const [left, bottom, top, right] = path.getAttribute("d").match(/[\d.]+/g).map(Number)
     return top < box._fullLayout.yaxis._length ? [left, top, right] : []
@@ -25,10 +25,10 @@ SHOWN = r"""async (key) => {
   const pen = canvas.getContext("2d")
   pen.drawImage(cells, 0, 0)
   return {
-    bars: found(".barlayer path").map(barOf),
+    bars: all(".barlayer path").map(barOf),
     cells: [canvas.width, ...pen.getImageData(0, 0, canvas.width, canvas.height).data],
-    lines: found(".shapelayer path").map((path) => path.getAttribute("d")),
-    labels: found(".shapelayer text").map((text) => text.textContent),
+    lines: all(".shapelayer path").map((path) => path.getAttribute("d")),
+    labels: all(".shapelayer text").map((text) => text.textContent),
     sketched: box.sketched === true,
   }
 }"""

@@ -193,9 +193,9 @@ def download(page: Page, key: str, kind: str) -> tuple[str, bytes]:
     button = page.locator(f".st-key-{key} .rl-save").get_by_role("button", name=f"save as {kind}")
     button.focus()
     expect(page.locator(f".st-key-{key} .rl-save")).to_have_css("opacity", "1")
-    with page.expect_download() as found:
+    with page.expect_download() as saved:
         button.press("Enter")
-    return found.value.suggested_filename, Path(found.value.path()).read_bytes()
+    return saved.value.suggested_filename, Path(saved.value.path()).read_bytes()
 
 
 def batch_of(root: Path, step: int) -> TokenBatch:
@@ -264,8 +264,8 @@ def test_the_table_of_the_mask_holds_every_token(page: Page, url: str, root: Pat
     batch, config = batch_of(root, 0), PRESETS["decoupled_token_icepop"].config
     fates = correction.token_fates(batch, correct(batch, config), config)
     column = "z: 0 padding, 1 kept, 2 below bound, 3 above bound, 4 rejected"
-    found = {(int(row["y: sequence"]), int(row["x: token"])): int(row[column]) for row in table(content)}
-    assert found == {place: int(code) for place, code in np.ndenumerate(fates)}
+    codes = {(int(row["y: sequence"]), int(row["x: token"])): int(row[column]) for row in table(content)}
+    assert codes == {place: int(code) for place, code in np.ndenumerate(fates)}
 
 
 def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Path) -> None:

@@ -47,9 +47,9 @@ def focus(page: Page) -> Locator:
 
 
 def box(place: Locator) -> FloatRect:
-    found = place.bounding_box()
-    assert found is not None
-    return found
+    rectangle = place.bounding_box()
+    assert rectangle is not None
+    return rectangle
 
 
 def test_a_click_opens_a_token_and_writes_the_url(page: Page, url: str) -> None:

@@ -34,8 +34,8 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each AppTest looks for components in the metadata of every installed package: longer than the page takes."""
-    found = _components()
-    monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
+    components = _components()
+    monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: components)
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def said(at: AppTest) -> str:
 def sources(at: AppTest) -> list[tuple[str, str]]:
     """Title of each picture, and the line in it that says where it comes from."""
     sent = [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
-    return [(each["title"], each["stamp"]) for each in sent if "stamp" in each]
+    return [(picture["title"], picture["stamp"]) for picture in sent if "stamp" in picture]
 
 
 def shown(at: AppTest) -> dict[str, str]:
@@ -71,9 +71,9 @@ def shown(at: AppTest) -> dict[str, str]:
 
 def kinds() -> list[str]:
     """One preset of each kind of configuration: what is weighted, how it is bounded, which rules there are."""
-    found = {}
+    presets: dict[tuple, str] = {}
     for name, entry in PRESETS.items():
         config = entry.config
         kind = (config.rollout_is, config.rollout_is_mode, config.bypass_mode, *(r.name for r in config.rollout_rs))
-        found.setdefault(kind, name)
-    return list(found.values())
+        presets.setdefault(kind, name)
+    return list(presets.values())

@@ -56,9 +56,9 @@ async def opened(url: str) -> Opened:
         if got.HasField("new_session"):
             page = got.new_session.page_script_hash
         if got.HasField("delta") and got.delta.new_element.HasField("bidi_component"):
-            found = got.delta.new_element.bidi_component.id
-            if found.endswith("-live_is_upper"):
-                fragment, slider = got.delta.fragment_id, found
+            component = got.delta.new_element.bidi_component.id
+            if component.endswith("-live_is_upper"):
+                fragment, slider = got.delta.fragment_id, component
                 address = json.loads(got.delta.new_element.bidi_component.json)["address"]
         if got.HasField("script_finished"):
             assert slider, "the page has no live slider"
@@ -118,5 +118,5 @@ async def dragged(url: str, seconds: float, seed: int) -> Times:
 
 
 async def together(url: str, sessions: int, seconds: float) -> Times:
-    each = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
-    return Times([t for of in each for t in of.answers], [t for of in each for t in of.runs])
+    drags = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
+    return Times([t for of in drags for t in of.answers], [t for of in drags for t in of.runs])

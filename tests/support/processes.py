@@ -63,5 +63,5 @@ def wait_for(what: str, happened: Callable[[], bool], log: Path, seconds: float 
 
 
 def url_in(log: Path) -> str | None:
-    found = re.search(r"http://localhost:\d+", log.read_text(errors="replace"))
-    return found[0] if found else None
+    address = re.search(r"http://localhost:\d+", log.read_text(errors="replace"))
+    return address[0] if address else None

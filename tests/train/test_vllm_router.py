@@ -103,9 +103,9 @@ def assert_the_trainer_routes_alike(policy: Policy, asked: list[list[int]], got:
     for prompt, response, experts in zip(asked, got.response_ids, got.routed_experts, strict=True):
         fed = torch.tensor([prompt + response[:-1]])
         logits = policy.lm(fed, output_router_logits=True).router_logits
-        own = torch.stack([layer.topk(2).indices for layer in logits], 1)
+        largest = torch.stack([layer.topk(2).indices for layer in logits], 1)
         assert experts.dtype == torch.int16
-        assert torch.equal(experts.long().sort(-1).values, own.sort(-1).values)
+        assert torch.equal(experts.long().sort(-1).values, largest.sort(-1).values)
 
 
 def test_chunked_prompts_and_several_samples(
