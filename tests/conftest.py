@@ -59,10 +59,10 @@ def every_figure_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
         if parts.get("_validate") is False:
             unchecked = figure.to_dict()
             make(figure, *given, **parts | {"_validate": True})
-            found = figure.to_dict()
-            assert [set(trace) for trace in found["data"]] == [set(trace) for trace in unchecked["data"]]
+            validated = figure.to_dict()
+            assert [set(trace) for trace in validated["data"]] == [set(trace) for trace in unchecked["data"]]
             for name in ("xaxis", "yaxis", "legend", "margin"):
-                assert set(found["layout"][name]) == set(unchecked["layout"][name])
+                assert set(validated["layout"][name]) == set(unchecked["layout"][name])
 
     monkeypatch.setattr(drawing.Figure, "__init__", checked)
 
@@ -72,14 +72,29 @@ def chromium():
     """The system's. Not for longer than a module: while it runs, nothing else of the process can use asyncio."""
     import app_runs
 
-    with app_runs.chromium() as launched:
+    with app_runs.chromium("--process-per-site") as launched:
         yield launched
 
 
-@pytest.fixture
-def page(chromium):
-    """An empty page of its own."""
-    from app_runs import tab
-
-    with tab(chromium, viewport={"width": 1440, "height": 900}) as opened:
+@pytest.fixture(scope="module")
+def screen(chromium):
+    """A context whose pages share one process, which the empty page keeps: a new process would read and compile all of
+    Streamlit and plotly anew, twice as much work as a page itself."""
+    with chromium.new_context(viewport={"width": 1440, "height": 900}) as opened:
+        keeper = opened.new_page()
+        keeper.route("**/*", lambda route: route.fulfill(body=""))
+        keeper.goto("http://127.0.0.1/")
         yield opened
+
+
+@pytest.fixture
+def page(screen):
+    """An empty page of its own, without the cookies and the permissions of the one before."""
+    from app_runs import PATIENCE
+
+    opened = screen.new_page()
+    opened.set_default_timeout(PATIENCE)
+    yield opened
+    opened.close()
+    screen.clear_cookies()
+    screen.clear_permissions()

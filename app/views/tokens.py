@@ -28,15 +28,18 @@ Texts = list[list[str]]
 @st.fragment
 def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
     """Controls, text and the opened token in one fragment: a click reruns this function and nothing else."""
-    above = st.container()
+    # Emptied here: Streamlit removes what a fragment no longer shows, but not if the next fragment follows at once.
+    above, refused = st.empty(), st.empty()
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
         chosen = PRESETS[preset_name()]
         config = live_bound(settings(chosen.config))
         st.caption(plain(config.explain()))
     opened_token.sync([len(row) for row in texts])
-    for sentence in [*notices.sentences(), *filter(None, [opened_token.notice()])]:
-        above.warning(plain(sentence))
+    if sentences := [*notices.sentences(), *filter(None, [opened_token.notice()])]:
+        with above.container():
+            for sentence in sentences:
+                st.warning(plain(sentence))
     try:
         result = correct(record.batch, config)
         with middle:
@@ -45,7 +48,7 @@ def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
         with right:
             _panel(record, texts, result, config, chosen, opened)
     except UsageError as error:
-        above.error(plain(str(error)))
+        refused.error(plain(str(error)))
 
 
 def _text(

@@ -7,8 +7,8 @@ from rlcorr.analysis.comparison import Agreement, MetricPair
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.report import describe
+from words.gradient import NUMBERS
 from words.text import number, percent, plain, table
-from words.tokens import NUMBERS
 
 EXPLAIN = (
     "Two configurations on one batch, A and B: which tokens each trains on, what each token weighs, what every metric "

@@ -49,23 +49,23 @@ def main() -> None:
     print("cores that server and browser take, followed - alone:", said([f.others - a.others for a, f in pairs]))
 
 
-def said(each: list[float]) -> str:
+def said(ratios: list[float]) -> str:
     """The median, and the interval between order statistics that holds it more than nine times in ten."""
-    ordered, half = sorted(each), 0.98 * len(each) ** 0.5
-    low, high = ordered[int(len(each) / 2 - half)], ordered[-int(len(each) / 2 - half) - 1]
-    return f"{statistics.median(each):.3f} ({low:.3f} to {high:.3f}, {len(each)} pairs)"
+    ordered, half = sorted(ratios), 0.98 * len(ratios) ** 0.5
+    low, high = ordered[int(len(ratios) / 2 - half)], ordered[-int(len(ratios) / 2 - half) - 1]
+    return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}, {len(ratios)} pairs)"
 
 
 def looks(page: Page, address: str, run: Path, training: int) -> list[tuple[Look, Look]]:
     """Pairs of a look alone and one followed; which of the two comes first changes."""
     pairs = []
     for number in range(PAIRS):
-        found = {}
+        looks = {}
         for open_page in (True, False) if number % 2 else (False, True):
             page.goto(address if open_page else "about:blank")
-            found[open_page] = look(run, training)
-        pairs.append((found[False], found[True]))
-        print(f"pair {number + 1}: alone {found[False]}, followed {found[True]}", flush=True)
+            looks[open_page] = look(run, training)
+        pairs.append((looks[False], looks[True]))
+        print(f"pair {number + 1}: alone {looks[False]}, followed {looks[True]}", flush=True)
     return pairs
 
 

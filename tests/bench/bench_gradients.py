@@ -36,12 +36,12 @@ def example() -> tuple[TokenBatch, Sketch]:
 def milliseconds(work: Callable[[], object], times: int) -> tuple[float, float]:
     """Median and largest, after one run to warm up."""
     work()
-    found = []
+    durations = []
     for _ in range(times):
         start = time.perf_counter()
         work()
-        found.append(1000 * (time.perf_counter() - start))
-    return statistics.median(found), max(found)
+        durations.append(1000 * (time.perf_counter() - start))
+    return statistics.median(durations), max(durations)
 
 
 def main() -> None:

@@ -44,12 +44,12 @@ def batch(rows: int, columns: int) -> TokenBatch:
 def best(run: Callable[[], object], times: int) -> float:
     """Seconds of the fastest of several runs, after one that warms up."""
     run()
-    found = []
+    seconds = []
     for _ in range(times):
         start = time.perf_counter()
         run()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def bandwidth(size: int) -> float:

@@ -51,8 +51,8 @@ def sizes_of_a_long_run(folder: Path) -> dict[int, float]:
     return sizes
 
 
-def _options(*own: str) -> list[str]:
-    return ["--model", str(WARM_START), "--task", "running_sum", "--run", "r", *own]
+def _options(*more: str) -> list[str]:
+    return ["--model", str(WARM_START), "--task", "running_sum", "--run", "r", *more]
 
 
 def _own_memory(pid: int) -> float:

@@ -30,12 +30,12 @@ def made_up() -> TokenBatch:
 
 def times(call: Callable[[int], object], repeats: int) -> list[float]:
     """Seconds, ascending."""
-    found = []
+    seconds = []
     for i in range(repeats):
         start = time.perf_counter()
         call(i)
-        found.append(time.perf_counter() - start)
-    return sorted(found)
+        seconds.append(time.perf_counter() - start)
+    return sorted(seconds)
 
 
 def main(repeats: int = 7, queries: int = 2000) -> None:

@@ -160,8 +160,8 @@ def train(work: Work, output: str) -> list[dict[str, float]]:
 def main(work: str, rows: str) -> None:
     sys.modules["vllm"] = None  # pyright: ignore[reportArgumentType]  TRL imports vLLM wherever it finds it
     with tempfile.TemporaryDirectory() as output:
-        found = train(Work(**json.loads(work)), output)
-    Path(rows).write_text(json.dumps(found))
+        rows_of_steps = train(Work(**json.loads(work)), output)
+    Path(rows).write_text(json.dumps(rows_of_steps))
 
 
 if __name__ == "__main__":

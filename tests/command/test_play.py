@@ -1,17 +1,17 @@
 """`make play` and `make train` as processes: ports, Ctrl-C, and kill -9."""
 
 import os
-import random
 import signal
 import socket
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import rlcorr, running, url_in, wait_for
+from processes import running, url_in, wait_for
 
+from rlcorr.command import launch
+from rlcorr.command.cli import main
 from rlcorr.command.play import first_free_port
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -50,7 +50,9 @@ def test_no_free_port_is_said(busy_port: int, monkeypatch: pytest.MonkeyPatch) -
         first_free_port(busy_port)
 
 
-def test_play_serves_trains_and_ends_with_ctrl_c(tiny_model: Path, tmp_path: Path, busy_port: int) -> None:
+def test_play_serves_trains_and_ends_with_ctrl_c(
+    tiny_model: Path, tmp_path: Path, busy_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, run = tmp_path / "log", tmp_path / "runs" / "local" / "r"
     with running(
         "play", "--port", str(busy_port), *options(tiny_model), runs_folder=tmp_path / "runs", log=log
@@ -69,28 +71,29 @@ def test_play_serves_trains_and_ends_with_ctrl_c(tiny_model: Path, tmp_path: Pat
     assert report.status == "interrupted"
     assert report.problems == []
     assert report.readable_steps == report.recorded_steps > 0
-    assert not _alive(run), "the trainer went on after Ctrl-C"
+    monkeypatch.setattr(runs, "LOCAL", run.parent)
+    assert not launch.in_progress(), "the trainer went on after Ctrl-C"
 
 
-def test_kill_9_leaves_every_completed_step_readable(tiny_model: Path, tmp_path: Path) -> None:
-    rng = random.Random(0)
-    for attempt in range(2):
-        folder = tmp_path / str(attempt)
-        run, log = folder / "local" / "r", tmp_path / f"log{attempt}"
-        with running("train", *options(tiny_model), runs_folder=folder, log=log) as trainer:
-            wait_for("three steps", lambda run=run: steps_of(run) >= 3, log)
-            time.sleep(rng.random())  # anywhere inside a step
-            trainer.kill()
-            trainer.wait()
-        report = verify(run)
-        assert report.readable_steps == report.recorded_steps >= 3
-        assert report.metric_rows >= report.recorded_steps - 1  # the row of a step is written right after its pairs
-        assert report.status == "running"
-        assert len(report.problems) == 1
-        assert "was killed" in report.problems[0]
-        verified = rlcorr("verify", str(run), runs_folder=folder)
-        assert verified.returncode == 1
-        assert "was killed" in verified.stdout
+def test_kill_9_leaves_every_completed_step_readable(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kills at other moments are in test_resume.py."""
+    run, log = tmp_path / "local" / "r", tmp_path / "log"
+    with running("train", *options(tiny_model), runs_folder=tmp_path, log=log) as trainer:
+        wait_for("three steps", lambda: steps_of(run) >= 3, log)
+        trainer.kill()
+        trainer.wait()
+    report = verify(run)
+    assert report.readable_steps == report.recorded_steps >= 3
+    assert report.metric_rows >= report.recorded_steps - 1  # the row of a step is written right after its pairs
+    assert report.status == "running"
+    assert len(report.problems) == 1
+    assert "was killed" in report.problems[0]
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(run)])
+    assert ended.value.code == 1
+    assert "was killed" in capsys.readouterr().out
 
 
 def test_ctrl_c_on_the_trainer_finishes_the_manifest(tiny_model: Path, tmp_path: Path) -> None:
@@ -110,9 +113,3 @@ def _answers(url: str) -> bool:
             return response.status == 200
     except OSError:
         return False
-
-
-def _alive(run: Path) -> bool:
-    before = steps_of(run)
-    time.sleep(2)
-    return steps_of(run) > before

@@ -62,7 +62,7 @@ def said(at: AppTest) -> str:
 def sources(at: AppTest) -> list[tuple[str, str]]:
     """Title of each picture, and the line in it that says where it comes from."""
     sent = [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
-    return [(data["title"], data["stamp"]) for data in sent if "stamp" in data]
+    return [(picture["title"], picture["stamp"]) for picture in sent if "stamp" in picture]
 
 
 def shown(at: AppTest) -> dict[str, str]:
@@ -71,9 +71,9 @@ def shown(at: AppTest) -> dict[str, str]:
 
 def kinds() -> list[str]:
     """One preset of each kind of configuration: what is weighted, how it is bounded, which rules there are."""
-    first_of_kind = {}
+    presets: dict[tuple, str] = {}
     for name, entry in PRESETS.items():
         config = entry.config
         kind = (config.rollout_is, config.rollout_is_mode, config.bypass_mode, *(r.name for r in config.rollout_rs))
-        first_of_kind.setdefault(kind, name)
-    return list(first_of_kind.values())
+        presets.setdefault(kind, name)
+    return list(presets.values())

@@ -125,9 +125,9 @@ def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium(*switches: str) -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE)
-    args = ["--no-sandbox", *QUIET]
+    args = ["--no-sandbox", *QUIET, *switches]
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=CHROMIUM, args=args) as launched:
         yield launched
 

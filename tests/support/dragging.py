@@ -118,5 +118,5 @@ async def dragged(url: str, seconds: float, seed: int) -> Times:
 
 
 async def together(url: str, sessions: int, seconds: float) -> Times:
-    times = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
-    return Times([t for of in times for t in of.answers], [t for of in times for t in of.runs])
+    drags = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
+    return Times([t for of in drags for t in of.answers], [t for of in drags for t in of.runs])

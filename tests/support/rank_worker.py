@@ -1,6 +1,7 @@
-"""What each rank of test_ranks.py runs: two optimizer steps on uneven work, with a checkpoint between them.
+"""What each rank of test_ranks.py runs: two optimizer steps on uneven work, with a checkpoint between them, sharded in
+both ways; at last rank 1 fails while rank 0 waits for it.
 
-`python -m torch.distributed.run --standalone --nproc-per-node 2 tests/support/rank_worker.py FOLDER ddp|fsdp|fail`
+`python -m torch.distributed.run --standalone --nproc-per-node 2 tests/support/rank_worker.py FOLDER`
 """
 
 import copy
@@ -71,8 +72,8 @@ def loss_of(module: nn.Module, rows: Sequence[int], weight: float = 1) -> Tensor
     """The part of these rows in the mean over all tokens of −log π + (V − 1)²."""
     batch = rows_of(rows)
     scores: Any = module(batch, 1.0)
-    losses = (scores.values - 1) ** 2 - scores.log_probs
-    return weight * (losses * batch.response_mask).sum() / TOKENS
+    of_tokens = (scores.values - 1) ** 2 - scores.log_probs
+    return weight * (of_tokens * batch.response_mask).sum() / TOKENS
 
 
 def shared_step(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)
-    states = full_state(module), full_optimizer_state(module, optimizer)
+    checkpoint = full_state(module), full_optimizer_state(module, optimizer)
     tensor = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
     return {
         "gathered": gather(ranks, {"rank": ranks.rank, "rows": [torch.arange(ranks.rank + 1)] * ranks.rank}),
@@ -131,8 +132,8 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
         "sharded": sum(isinstance(p, DTensor) for p in policy.parameters()),
         "gathered_alone": sum(isinstance(m, FSDPModule) for m in policy.modules()),
         "first": first,
-        "optimizer": states[1],
-        "from_own": resumed(states, ranks, sharding),
+        "optimizer": checkpoint[1],
+        "from_own": resumed(checkpoint, ranks, sharding),
         "from_alone": resumed(torch.load(folder / "alone.pt"), ranks, sharding),
     }
 
@@ -146,15 +147,19 @@ def started() -> Iterator[Ranks]:
         stop_ranks(ranks)
 
 
-def main(folder: Path, what: str) -> None:
+SHARDINGS: tuple[Literal["ddp", "fsdp"], ...] = ("ddp", "fsdp")
+
+
+def main(folder: Path) -> None:
     with started() as ranks:
-        if what == "fail":
-            if ranks.rank == 1:
-                raise RuntimeError("rank 1 gives up")
-            gather(ranks, "rank 0 waits")
-        else:
-            torch.save(work(ranks, folder, "ddp" if what == "ddp" else "fsdp"), folder / f"rank_{ranks.rank}.pt")
+        for sharding in SHARDINGS:
+            torch.save(work(ranks, folder, sharding), folder / f"{sharding}_{ranks.rank}.pt")
+        gather(ranks, None)  # both have written
+        if ranks.rank == 1:
+            raise RuntimeError("rank 1 gives up")
+        gather(ranks, "rank 0 waits")
+        (folder / "went_on").touch()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

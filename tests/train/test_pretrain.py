@@ -10,7 +10,14 @@ from rlcorr.train.pretrain import pretrain
 from rlcorr.train.rollout.start import vllm_installed
 
 
+@pytest.fixture
+def few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answering 512 of each task takes twenty times as long as these trainings."""
+    monkeypatch.setattr("rlcorr.train.pretrain.HELD_OUT_PROMPTS", 8)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_questions")
 def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
     paths = [pretrain(PretrainConfig(run=name, max_steps=12, addition_batch=4, running_sum_batch=2)) for name in "ab"]
     first, second = (load_file(path / "checkpoint" / "model.safetensors") for path in paths)
@@ -20,6 +27,7 @@ def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_questions")
 def test_additions_alone(local_runs: Path) -> None:
     """A mixture of experts that never sees a running sum, and says so."""
     path = pretrain(

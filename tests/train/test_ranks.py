@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rank_worker import MAX_NORM, TOKENS, adam, log_probs, loss_of, rows_of, small_policy
+from rank_worker import MAX_NORM, SHARDINGS, TOKENS, adam, log_probs, loss_of, rows_of, small_policy
 from torch import Tensor, nn
 
 from rlcorr.errors import UsageError
@@ -29,7 +30,7 @@ from rlcorr.train.learner.ranks import (
 )
 
 WORKER = Path(__file__).resolve().parent.parent / "support" / "rank_worker.py"
-TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER)]
+UNDER_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER)]
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
 
@@ -57,26 +58,37 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"first": first, "checkpoint": file, "log_probs": between, "second": step_alone(policy, optimizer)}
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
-def both(request: pytest.FixtureRequest, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What each of two ranks found."""
-    folder = tmp_path_factory.mktemp(request.param)
+@dataclass(frozen=True)
+class TwoRanks:
+    """What a start under torchrun left behind."""
+
+    folder: Path
+    returncode: int
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def two_ranks(alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
+    """One start for everything: three processes that import torch take longer than what they do."""
+    folder = tmp_path_factory.mktemp("ranks")
     (folder / "alone.pt").write_bytes(alone["checkpoint"].read_bytes())
-    run_ranks(folder, request.param)
-    return [{"sharding": request.param, **torch.load(folder / f"rank_{rank}.pt")} for rank in range(2)]
-
-
-def run_ranks(folder: Path, what: str) -> None:
     done = subprocess.run(
-        [*TWO_RANKS, str(folder), what],
+        [*UNDER_TORCHRUN, str(folder)],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-5000:])
+    return TwoRanks(folder, done.returncode, done.stderr)
+
+
+@pytest.fixture(scope="module", params=SHARDINGS)
+def both(request: pytest.FixtureRequest, two_ranks: TwoRanks) -> list[Any]:
+    """What each of two ranks computed."""
+    files = [two_ranks.folder / f"{request.param}_{rank}.pt" for rank in range(2)]
+    assert all(file.exists() for file in files), two_ranks.stderr[-5000:]
+    return [{"sharding": request.param, **torch.load(file)} for file in files]
 
 
 def assert_same(tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -95,17 +107,17 @@ def test_the_steps_move_and_clip(alone: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_objects_arrive_in_rank_order(both: list[Any]) -> None:
-    for of_rank in both:
-        assert [value["rank"] for value in of_rank["gathered"]] == [0, 1]
-        assert [[row.tolist() for row in value["rows"]] for value in of_rank["gathered"]] == [[], [[0, 1]]]
+    for rank in both:
+        assert [sent["rank"] for sent in rank["gathered"]] == [0, 1]
+        assert [[row.tolist() for row in sent["rows"]] for sent in rank["gathered"]] == [[], [[0, 1]]]
 
 
 @pytest.mark.slow
 def test_a_sum_is_over_all_ranks(both: list[Any]) -> None:
-    for rank, of_rank in enumerate(both, 1):
-        total, given = of_rank["summed"]
+    for number, rank in enumerate(both, 1):
+        total, given = rank["summed"]
         assert total.tolist() == [3.0, 30.0]  # 1 · (1, 10) + 2 · (1, 10)
-        assert given.tolist() == [rank, 10 * rank]
+        assert given.tolist() == [number, 10 * number]
 
 
 @pytest.mark.slow
@@ -113,24 +125,24 @@ def test_fsdp_shards_every_parameter_and_ddp_none(both: list[Any]) -> None:
     """Each of the four decoder layers is gathered by itself, and the rest as a fifth piece."""
     parameters = len(list(small_policy(seed=0).parameters()))
     expected = (parameters, 5) if both[0]["sharding"] == "fsdp" else (0, 0)
-    assert {(of_rank["sharded"], of_rank["gathered_alone"]) for of_rank in both} == {expected}
+    assert {(rank["sharded"], rank["gathered_alone"]) for rank in both} == {expected}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "of_ranks"), [("first", "first"), ("second", "from_own"), ("second", "from_alone")])
 def test_two_ranks_take_the_steps_of_one(both: list[Any], alone: dict[str, Any], step: str, of_ranks: str) -> None:
     """Also after loading their own checkpoint, and that of one process."""
-    for of_rank in both:
+    for rank in both:
         for name in ("loss", "norm"):  # of order 10
-            torch.testing.assert_close(of_rank[of_ranks][name], alone[step][name], rtol=1e-6, atol=0)
-        assert_same(of_rank[of_ranks]["gradients"], alone[step]["gradients"])
-        assert_same(of_rank[of_ranks]["state"], alone[step]["state"])
+            torch.testing.assert_close(rank[of_ranks][name], alone[step][name], rtol=1e-6, atol=0)
+        assert_same(rank[of_ranks]["gradients"], alone[step]["gradients"])
+        assert_same(rank[of_ranks]["state"], alone[step]["state"])
 
 
 @pytest.mark.slow
 def test_gradients_travel_with_the_last_microbatch(both: list[Any]) -> None:
     """Before it, ddp holds this rank's own gradient, and fsdp no shard of a gradient."""
-    early = [of_rank["first"]["local"][:-1] for of_rank in both]
+    early = [rank["first"]["local"][:-1] for rank in both]
     if both[0]["sharding"] == "fsdp":
         assert early == [[0, 0], [0, 0]]
     else:
@@ -140,23 +152,24 @@ def test_gradients_travel_with_the_last_microbatch(both: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_the_next_forward_pass_uses_what_was_loaded(both: list[Any], alone: dict[str, Any]) -> None:
-    for of_rank in both:
-        torch.testing.assert_close(of_rank["from_alone"]["log_probs"], alone["log_probs"], **CLOSE)
+    for rank in both:
+        torch.testing.assert_close(rank["from_alone"]["log_probs"], alone["log_probs"], **CLOSE)
 
 
 @pytest.mark.slow
 def test_one_process_goes_on_from_a_checkpoint_of_two(both: list[Any], alone: dict[str, Any]) -> None:
-    for of_rank in both:
+    for rank in both:
         policy = small_policy(seed=1)
         optimizer = adam(policy)
-        load_state(policy, optimizer, of_rank["first"]["state"], of_rank["optimizer"])
+        load_state(policy, optimizer, rank["first"]["state"], rank["optimizer"])
         assert_same(step_alone(policy, optimizer)["state"], alone["second"]["state"])
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="rank 1 gives up"):
-        run_ranks(tmp_path, "fail")
+def test_a_rank_that_fails_ends_the_others(two_ranks: TwoRanks) -> None:
+    assert two_ranks.returncode != 0
+    assert "RuntimeError: rank 1 gives up" in two_ranks.stderr
+    assert not (two_ranks.folder / "went_on").exists()
 
 
 def test_one_process_needs_no_group(alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

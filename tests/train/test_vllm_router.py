@@ -1,6 +1,5 @@
 """A mixture of experts in the real vLLM engine: its choices are read, and a sync replaces every expert."""
 
-import gc
 import itertools
 import logging
 import sys
@@ -12,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from engines import forget_engines
 from router_gap import measure
 from tiny import CPU, save_random
 
 from rlcorr.errors import UsageError
+from rlcorr.train import pretrain as pretraining
 from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
@@ -46,9 +47,8 @@ def save_moe(path: Path, *, tied: bool) -> Path:
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """vLLM keeps global state, which a dying engine takes along, and which a dense one makes without a place for
-    experts: so earlier ones must be gone, and these stay to the end."""
-    _forget_engines()
+    """These engines stay to the end."""
+    forget_engines()
     alive: list[RolloutEngine] = []
 
     def begin(config: RolloutConfig, model: Path) -> RolloutEngine:
@@ -59,14 +59,7 @@ def start() -> Iterator[Start]:
 
     yield begin
     alive.clear()
-    _forget_engines()
-
-
-def _forget_engines() -> None:
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    gc.collect()
-    cleanup_dist_env_and_memory()
+    forget_engines()
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +105,9 @@ def assert_the_trainer_routes_alike(policy: Policy, asked: list[list[int]], got:
     for prompt, response, experts in zip(asked, got.response_ids, got.routed_experts, strict=True):
         fed = torch.tensor([prompt + response[:-1]])
         logits = policy.lm(fed, output_router_logits=True).router_logits
-        trainers = torch.stack([layer.topk(2).indices for layer in logits], 1)
+        largest = torch.stack([layer.topk(2).indices for layer in logits], 1)
         assert experts.dtype == torch.int16
-        assert torch.equal(experts.long().sort(-1).values, trainers.sort(-1).values)
+        assert torch.equal(experts.long().sort(-1).values, largest.sort(-1).values)
 
 
 def test_chunked_prompts_and_several_samples(
@@ -169,8 +162,9 @@ def test_experts_that_stay_unpacked_are_found(
     assert prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6)) <= FLOAT32_K3
 
 
-def test_replay_removes_most_of_the_mismatch(start: Start, local_runs: Path) -> None:
+def test_replay_removes_most_of_the_mismatch(start: Start, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint of a pretraining, in bfloat16, against the float32 trainer."""
+    monkeypatch.setattr(pretraining, "HELD_OUT_PROMPTS", 8)  # how well it answers is not asked here
     few = {"max_steps": 200, "addition_every": 1, "addition_batch": 16, "eval_every": 1000}
     model = pretrain(PretrainConfig(run="moe", architecture="qwen3_moe", **few)) / "checkpoint"
     engine, policy = start(BFLOAT16, model), Policy(load_lm(model, CPU), None)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import rlcorr
+from engines import train_alone
 from safetensors.torch import load_file
 from tiny import save_random
 
@@ -17,18 +17,17 @@ NEW = {"dense": new_lm, "moe": new_moe_lm}
 
 
 @pytest.mark.parametrize(("kind", "tied"), [("dense", False), ("moe", True), ("moe", False)])
-def test_the_engine_has_the_weights_of_every_step(kind: str, tied: bool, tmp_path: Path) -> None:
+def test_the_engine_has_the_weights_of_every_step(kind: str, tied: bool, tmp_path: Path, local_runs: Path) -> None:
     """The entropy bonus moves all weights, although a random model earns no reward. The dense tied model is the warm
     start of test_vllm.py."""
     model = save_random(tmp_path / "model", NEW[kind], tied=tied)
     options = ["--steps", "4", "--prompts-per-step", "32", "--optim.entropy-coef", "0.1", "--rollout.dtype", "float32"]
     options += ["--optim.learning-rate", "1e-2", "--rollout.engine", "vllm", "--eval-prompts", "8"]
     replay = ["--rollout.router-replay"] if kind == "moe" else []
-    done = rlcorr("train", "--model", str(model), "--run", "r", *options, *replay, runs_folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    k3 = [row["rollout_corr/k3_kl"] for row in runs.read_metrics(tmp_path / "local" / "r")]
+    run = train_alone(["--model", str(model), *options, *replay], local_runs)
+    k3 = [row["rollout_corr/k3_kl"] for row in runs.read_metrics(run)]
     assert len(k3) == 4
     assert max(k3) <= 1e-7
-    before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "local/r/checkpoint"))
+    before, after = (load_file(path / "model.safetensors") for path in (model, run / "checkpoint"))
     head = "model.embed_tokens.weight" if tied else "lm_head.weight"
     assert (after[head] - before[head]).abs().max() > 0.01

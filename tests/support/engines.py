@@ -1,0 +1,31 @@
+"""Several vLLM engines in one process, one after the other: importing vLLM takes three times as long as starting it."""
+
+import gc
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rlcorr.command.cli import main
+
+
+def forget_engines() -> None:
+    """vLLM keeps global state, which a dying engine takes along, and which a dense one makes without a place for
+    experts: so earlier ones must be gone before another starts."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    gc.collect()
+    cleanup_dist_env_and_memory()
+    for handler in logging.getLogger("vllm").handlers:
+        handler.close()
+
+
+def train_alone(arguments: Sequence[str], local: Path) -> Path:
+    """What `rlcorr train` records with these options, its engine gone; the run must be called r."""
+    forget_engines()
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--run", "r", *arguments])
+    assert ended.value.code == 0
+    forget_engines()
+    return local / "r"
