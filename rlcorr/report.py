@@ -31,7 +31,7 @@ def metrics(measured: Measured) -> dict[str, float]:
     """
     of_batch: dict[str, Numbers] = {}
     of_rules: dict[str, dict[RuleQuantity, Numbers]] = {}
-    for name, row in zip(measured.names, measured.table.tolist(), strict=True):
+    for name, row in measured.rows():
         if isinstance(name, RuleMoment):
             of_rules.setdefault(name.rule, {})[name.quantity] = Numbers(*row)
         else:
@@ -51,8 +51,7 @@ def means(measured: Measured) -> dict[str, float]:
     >>> means(Measured(("lr_factor",), torch.tensor([[4.0, 2.0, 1.0, 0.5, 0.5]])))
     {'lr_factor': 0.5}
     """
-    rows = zip(measured.names, measured.table.tolist(), strict=True)
-    return {name: row[1] / row[0] for name, row in rows if isinstance(name, str) and row[0]}
+    return {name: row[1] / row[0] for name, row in measured.rows() if isinstance(name, str) and row[0]}
 
 
 def _read(table: Mapping[str, Metric], moments: Mapping[Name, Numbers], prefix: str) -> dict[str, float]:

@@ -177,6 +177,10 @@ class Measured:
         cells = [x for m in moments.values() for x in (m.count, m.total, m.squares, m.low, m.high)]
         return cls(tuple(moments), torch.stack(cells).view(-1, 5))
 
+    def rows(self) -> list[tuple[str | RuleMoment, list[float]]]:
+        """Each name with its count, total, squares, low and high. Waits for the device."""
+        return list(zip(self.names, self.table.tolist(), strict=True))
+
     def merge(self, other: "Measured") -> "Measured":
         """The moments of two batches together. Raises `UsageError` if different things were measured."""
         if self.names != other.names:

@@ -12,7 +12,8 @@ from reference import VERL, batch, config, tensor
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
-from rlcorr.correction import blocks
+from rlcorr.config import WeightLevel
+from rlcorr.correction import blocks, weight_votes
 from rlcorr.errors import UsageError
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import aggregate
@@ -350,3 +351,14 @@ def test_lower_bound_also_truncates() -> None:
     given = row(math.log(0.25), math.log(4.0))
     assert correct(given, CorrectionConfig(**lower)).weights.tolist() == [[0.5, 2.0]]
     assert correct(given, CorrectionConfig(**lower, rollout_is_mode="mask")).weights.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("level", "sums", "counts"),
+    [("token", [3.0, 8.0, 0.0], [2.0, 1.0, 0.0]), ("sequence", [1.5, 8.0, 0.0], [1.0, 1.0, 0.0])],
+)
+def test_what_each_row_adds_to_the_mean_weight(level: WeightLevel, sums: list[float], counts: list[float]) -> None:
+    """Kept weights 1 and 2, 8, and none: tokens add them up; a sequence has one vote, its mean, if it keeps a token."""
+    weights = torch.tensor([[1.0, 2.0, 4.0], [8.0, 5.0, 3.0], [7.0, 6.0, 9.0]])
+    keep = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
+    assert [x.tolist() for x in weight_votes(weights, keep, level)] == [sums, counts]
