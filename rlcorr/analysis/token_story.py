@@ -82,18 +82,14 @@ def token_story(
     column: int,
     loss: LossConfig | None = None,
 ) -> TokenStory:
-    """All of them for the token at (row, column); `result` is `correct(batch, config)`, `loss` the default one.
-
-    Raises `UsageError` where there is no such token, or no π_old.
-    """
-    require(batch, config)
-    trainer = old_log_probs(batch)
-    _check_place(batch, row, column)
+    """All of them for the token at (row, column); `result` is `correct(batch, config)`, `loss` the default one. Raises
+    `UsageError` where there is no such token, or no π_old."""
+    _check_place(batch, config, row, column)
     place, here = (0, column), slice(row, row + 1)
     one, of_row = batch.rows(here), result.rows(here)
     d = of_row.log_ratio
     log_w, bounded = _weights(one, d, config)
-    old, rollout = trainer[row, column].double(), batch.rollout_log_probs[row, column].double()
+    old, rollout = old_log_probs(batch)[row, column].double(), batch.rollout_log_probs[row, column].double()
     rejected = int(of_row.rejected_by[place])
     counted = batch.response_mask if config.denominator == "fixed" else result.keep_mask
     return TokenStory(
@@ -114,12 +110,13 @@ def token_story(
         rules=tuple(_rule_story(rule, one, d, column) for rule in config.rollout_rs),
         rejected_by=config.rollout_rs[rejected - 1].name if rejected else None,
         advantage=None if batch.advantages is None else float(batch.advantages[row, column]),
-        contribution=_contribution(batch, trainer, result, config, loss or LossConfig(), row, column),
+        contribution=_contribution(batch, result, config, loss or LossConfig(), row, column),
         counted=int(counted.sum()),
     )
 
 
-def _check_place(batch: TokenBatch, row: int, column: int) -> None:
+def _check_place(batch: TokenBatch, config: CorrectionConfig, row: int, column: int) -> None:
+    require(batch, config)
     rows, columns = batch.response_mask.shape
     if not 0 <= row < rows:
         raise UsageError(f"there is no response {row}; the batch has {rows}, counted from 0.")
@@ -163,7 +160,6 @@ def _coins(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, fl
 
 def _contribution(
     batch: TokenBatch,
-    old_log_probs: Tensor,
     result: CorrectionResult,
     config: CorrectionConfig,
     loss: LossConfig,
@@ -173,7 +169,7 @@ def _contribution(
     if batch.advantages is None or config.loss_type in ("clip_cov", "kl_cov"):
         return None
     loss = replace(loss, use_kl_loss=False, use_rollout_kl_loss=False)
-    return float(score_coefficients(old_log_probs, batch, result, config, loss)[row, column])
+    return float(score_coefficients(old_log_probs(batch), batch, result, config, loss)[row, column])
 
 
 # --- which responses, in which order, in which colours ---

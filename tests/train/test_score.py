@@ -38,7 +38,7 @@ def test_micro_batches_give_the_scores_of_one_forward_pass(budget: int) -> None:
     for name, x in policy(batch, 1.0)._asdict().items():
         assert scores[name].shape == mask.shape
         assert not scores[name].requires_grad
-        torch.testing.assert_close(scores[name][mask], x.detach()[mask], rtol=0, atol=1e-6)
+        torch.testing.assert_close(scores[name][mask], x.detach()[mask], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.5])

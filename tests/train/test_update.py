@@ -58,7 +58,8 @@ def agree(policy: Policy, config: TrainConfig, batch: TokenBatch) -> tuple[dict[
     apart = replace(config, optim=replace(config.optim, microbatch_tokens=EACH_ROW))
     (whole, row), (parts, split) = (one_update(policy, settings, batch) for settings in (config, apart))
     assert whole.abs().max() > 1e-2
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5)
+    # What one entry loses to rounding grows with the whole gradient, which is 70 long where losses are summed.
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5 + 1e-6 * float(whole.norm()))
     return split, row
 
 
@@ -73,7 +74,7 @@ def test_micro_batches_change_nothing(monkeypatch: pytest.MonkeyPatch, loss_type
         optim=replace(ONE_STEP, entropy_coef=0.1),
     )
     split, row = agree(policy, config, scored_batch(policy))
-    assert split == pytest.approx(row, abs=1e-5)
+    assert split == pytest.approx(row, rel=1e-5, abs=1e-5)
     assert {"loss", "value_loss", "entropy", "grad_norm", "actor/kl_loss", "rollout_kl"} <= set(row)
 
 
@@ -85,7 +86,7 @@ def test_micro_batches_change_no_aggregation(
     correction = CorrectionConfig(rollout_rs=RULES, denominator=denominator, bypass_mode=bypass)
     config = train_config(monkeypatch, correction, loss=replace(EVERY_TERM, loss_agg_mode=mode))
     split, row = agree(policy, config, scored_batch(policy))
-    assert split == pytest.approx(row, abs=1e-5)
+    assert split == pytest.approx(row, rel=1e-5, abs=1e-5)
 
 
 NOT_A_SUM = [
