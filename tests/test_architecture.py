@@ -53,8 +53,6 @@ ROOMS |= {
     "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "views"},
     "lessons": LIBRARY,
 }
-# A module that is a room of its own: everything in the trainer may read the settings, and they load nothing heavy.
-MODULE_ROOMS = {"rlcorr.train.config"}
 # The front door shows what the root and the translators hold; `python -m rlcorr` calls the command line.
 FRONT_DOORS = {"rlcorr/__init__.py": {ROOT, "rlcorr.systems"}, "rlcorr/__main__.py": {"rlcorr.command"}}
 # The lesson on experts asks the real router what rounding does to it.
@@ -72,8 +70,6 @@ def label(path: Path) -> str:
 def room_of_file(name: str) -> str:
     """The room of a file: its folder, written as its users import it."""
     module = name.removesuffix(".py").replace("/", ".")
-    if module in MODULE_ROOMS:
-        return module
     folder = module.rpartition(".")[0]
     if folder == "lessons.exercises":
         return "lessons"
