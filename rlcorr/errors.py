@@ -21,5 +21,9 @@ def unknown(kind: str, got: str, allowed: Iterable[str]) -> UsageError:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what another package's error says, at most 200 characters; its class where it says nothing."""
+    """The first line of what another package's error says, at most 200 characters; its class where it says nothing.
+
+    >>> first_line(ValueError("no such column\\n(at line 3)")), first_line(KeyError())
+    ('no such column', 'KeyError')
+    """
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
