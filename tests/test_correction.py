@@ -376,6 +376,6 @@ def test_lower_bound_also_truncates() -> None:
 )
 def test_what_each_row_adds_to_the_mean_weight(level: WeightLevel, sums: list[float], counts: list[float]) -> None:
     """Kept weights 1 and 2, 8, and none: tokens add them up; a sequence has one vote, its mean, if it keeps a token."""
-    weights = torch.tensor([[1.0, 2.0, 4.0], [8.0, 5.0, 3.0], [7.0, 6.0, 9.0]])
-    keep = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
+    weights = torch.tensor([[1.0, 2.0, 4.0, 9.0], [8.0, 5.0, 3.0, 9.0], [7.0, 6.0, 9.0, 9.0]])
+    keep = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()
     assert [x.tolist() for x in weight_votes(weights, keep, level)] == [sums, counts]
