@@ -236,6 +236,23 @@ def test_coins_stop_short_of_certainty() -> None:
     assert signed_kl(log_q, log_p).tolist() == pytest.approx([-far, -near])
 
 
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 1 << 18), ("meta", 1 << 22)])
+def test_rows_are_put_into_blocks_of_many_tokens(device: str, tokens: int) -> None:
+    """A block has as many whole rows as fit into 2¹⁸ tokens on a CPU and 2²² elsewhere, at least one, and no row is in
+    two blocks. An empty batch is one block."""
+
+    def ends(rows: int, columns: int) -> list[tuple[int, int]]:
+        mask = torch.ones(rows, columns, dtype=torch.bool, device=device)
+        return [(rows.start, rows.stop) for rows in blocks(TokenBatch(mask, torch.zeros_like(mask, dtype=torch.float)))]
+
+    assert ends(1, tokens) == [(0, 1)]
+    assert ends(2, 2 * tokens) == [(0, 1), (1, 2)]
+    assert ends(5, tokens // 2) == [(0, 2), (2, 4), (4, 6)]
+    assert ends(5, tokens // 2 + 1) == [(i, i + 1) for i in range(5)]
+    assert ends(tokens, 1) == [(0, tokens)]
+    assert ends(tokens, 0) == ends(0, 1) == [(0, tokens)]
+
+
 def test_a_batch_of_several_blocks_is_corrected_as_one() -> None:
     """Two rows of 2¹⁸ tokens, one block each. Weights 1 and 2 have mean 3/2, once r = 4 is rejected."""
     columns = 1 << 18
@@ -359,6 +376,6 @@ def test_lower_bound_also_truncates() -> None:
 )
 def test_what_each_row_adds_to_the_mean_weight(level: WeightLevel, sums: list[float], counts: list[float]) -> None:
     """Kept weights 1 and 2, 8, and none: tokens add them up; a sequence has one vote, its mean, if it keeps a token."""
-    weights = torch.tensor([[1.0, 2.0, 4.0], [8.0, 5.0, 3.0], [7.0, 6.0, 9.0]])
-    keep = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
+    weights = torch.tensor([[1.0, 2.0, 4.0, 9.0], [8.0, 5.0, 3.0, 9.0], [7.0, 6.0, 9.0, 9.0]])
+    keep = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()
     assert [x.tolist() for x in weight_votes(weights, keep, level)] == [sums, counts]

@@ -62,7 +62,7 @@ TESTS = {
     "summaries": ["report", "diagnostics"],
     "validated": ["config"],
     "analysis.sweep": ["analysis/sweep"],
-    "records.runs": ["records/runs"],
+    "records.runs": ["records/runs", "records/verify"],
     "systems.keys": ["systems/keys"],
     "systems.skyrl": ["systems/skyrl"],
     "systems.verl": ["systems/verl"],

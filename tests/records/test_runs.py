@@ -1,28 +1,23 @@
-"""Recorded runs: bit-exact, whole or absent after a SIGKILL, and every kind of damage is named by its file."""
+"""Recorded runs: found in a fixed order, bit-exact, and whole or absent after a SIGKILL. Damage: test_verify.py."""
 
-import json
-import random
+import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from step_records import KILLS, long_record, record
+from step_records import KILLS, STEPS, long_record, make_run, record, rewrite_manifest
 
 from rlcorr import TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
-from rlcorr.records.runs import DamagedFile, RunManifest
+from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.verify import verify
-
-Steps = range(1, 4)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -36,17 +31,6 @@ def assert_equal(got: StepRecord, want: StepRecord) -> None:
     for name in ours:
         assert ours[name].dtype == theirs[name].dtype, name
         assert torch.equal(bits(ours[name]), bits(theirs[name])), name
-
-
-def make_run(run: Path) -> RunManifest:
-    """A complete run of three steps."""
-    manifest = RunManifest(slug=run.name, story="a story", task="sort", seed=7, config={"lr": 0.1})
-    runs.start_run(run, manifest)
-    for step in Steps:
-        runs.write_step(run, record(step))
-        runs.append_metrics(run, {"step": step, "reward": step / 2})
-    runs.finish_run(run, replace(manifest, status="complete"))
-    return manifest
 
 
 @pytest.fixture
@@ -135,8 +119,25 @@ def test_the_manifest_comes_back(run: Path) -> None:
     manifest = runs.read_manifest(run)
     assert (manifest.slug, manifest.status, manifest.seed) == ("a_run", "complete", 7)
     assert manifest.config == {"lr": 0.1}
-    steps = [f"steps/step_{step:06d}.parquet" for step in Steps]
+    steps = [f"steps/step_{step:06d}.parquet" for step in STEPS]
     assert sorted(manifest.files) == ["metrics.jsonl", *steps]
+
+
+def test_a_manifest_is_written_a_field_per_line(tmp_path: Path) -> None:
+    """Committed manifests are compared by line, so their form is fixed: two spaces, and a line end at the end."""
+    runs.start_run(tmp_path / "a_run", RunManifest(slug="a_run", seed=7))
+    text = (tmp_path / "a_run" / "manifest.json").read_text()
+    assert text.startswith('{\n  "slug": "a_run",\n  "story": "",\n  "status": "running",\n')
+    assert text.endswith('\n  "schema_version": 1\n}\n')
+    assert '\n  "seed": 7,\n' in text
+
+
+def test_what_a_manifest_does_not_say_is_empty(tmp_path: Path) -> None:
+    """A run by another program may say no more than its name."""
+    (tmp_path / "manifest.json").write_text('{"slug": "foreign"}')
+    manifest = runs.read_manifest(tmp_path)
+    assert (manifest.slug, manifest.story, manifest.status, manifest.seed) == ("foreign", "", "running", 0)
+    assert (manifest.config, manifest.files) == ({}, {})
 
 
 def test_unknown_fields_of_a_newer_manifest_are_ignored(run: Path) -> None:
@@ -145,7 +146,17 @@ def test_unknown_fields_of_a_newer_manifest_are_ignored(run: Path) -> None:
 
 
 def test_metrics_come_back(run: Path) -> None:
-    assert runs.read_metrics(run) == [{"step": step, "reward": step / 2} for step in Steps]
+    assert runs.read_metrics(run) == [{"step": step, "reward": step / 2} for step in STEPS]
+
+
+def test_a_row_of_metrics_is_one_line_with_seven_digits(tmp_path: Path) -> None:
+    """1/3 and 12345678.9 are cut to the digits of a float32; whole numbers, texts and flags stay as they are."""
+    runs.append_metrics(tmp_path, {"step": 16777217, "kl": 1 / 3, "tokens_per_second": 12345678.9})
+    runs.append_metrics(tmp_path, {"step": 16777218, "phase": "warm", "skipped": True})
+    assert (tmp_path / "metrics.jsonl").read_text() == (
+        '{"step": 16777217, "kl": 0.3333333, "tokens_per_second": 12345680.0}\n'
+        '{"step": 16777218, "phase": "warm", "skipped": true}\n'
+    )
 
 
 def test_no_metrics_is_no_error(tmp_path: Path) -> None:
@@ -156,6 +167,43 @@ def test_a_run_is_not_overwritten(run: Path) -> None:
     with pytest.raises(UsageError, match="already holds a run"):
         runs.start_run(run, RunManifest(slug="other"))
     assert runs.read_manifest(run).slug == "a_run"
+
+
+def test_a_run_starts_in_a_folder_that_is_new_or_holds_no_run(tmp_path: Path) -> None:
+    """The log of a training may be there before its first manifest."""
+    run = tmp_path / "runs" / "local" / "sort_1"
+    runs.start_run(run, RunManifest(slug="sort_1"))
+    assert runs.read_manifest(run).slug == "sort_1"
+    (tmp_path / "sort_2").mkdir()
+    (tmp_path / "sort_2" / "train.log").write_text("loading the model\n")
+    runs.start_run(tmp_path / "sort_2", RunManifest(slug="sort_2"))
+    assert runs.read_manifest(tmp_path / "sort_2").slug == "sort_2"
+    assert (tmp_path / "sort_2" / "train.log").read_text() == "loading the model\n"
+
+
+def test_a_finished_run_has_the_hash_of_every_file_that_stays_as_it_is(tmp_path: Path) -> None:
+    """sha256 of "abc" and of nothing are in FIPS 180. Logs, unfinished files, and the folders that monitors go on
+    writing to change later."""
+    for name in ("metrics.jsonl", "checkpoint/tokenizer/vocab.txt", "wandb_note.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"abc")
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "step_000001.parquet").write_bytes(b"")
+    for name in ("train.log", "steps/step_000002.parquet.tmp", "tensorboard/events", "wandb/run-1/output.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"changing")
+    runs.write_manifest(tmp_path, RunManifest(slug="x"))
+    runs.finish_run(tmp_path, RunManifest(slug="x", status="complete"))
+    abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    manifest = runs.read_manifest(tmp_path)
+    assert manifest.status == "complete"
+    assert manifest.files == {
+        "checkpoint/tokenizer/vocab.txt": abc,
+        "metrics.jsonl": abc,
+        "steps/step_000001.parquet": nothing,
+        "wandb_note.txt": abc,
+    }
 
 
 def test_nothing_temporary_stays(run: Path) -> None:
@@ -177,6 +225,27 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return root, local
 
 
+def test_runs_lie_beside_the_package() -> None:
+    repository = Path(__file__).parent.parent.parent
+    assert repository / "runs" == runs.ROOT
+    assert repository / "runs" / "local" == runs.LOCAL
+
+
+def test_committed_runs_by_name_then_local_ones_the_newest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is as new as its last step. Its own folder says another time: that of its last new file, say a log."""
+    root, local = tmp_path / "runs", tmp_path / "runs" / "local"
+    monkeypatch.setattr(runs, "ROOT", root)
+    monkeypatch.setattr(runs, "LOCAL", local)
+    times = {root / "b": 3, root / "a": 1, root / "c": 2, local / "k": 200, local / "n": 100, local / "m": 300}
+    for run, time in times.items():
+        (run / "steps").mkdir(parents=True)
+        os.utime(run / "steps", (time, time))
+        os.utime(run, (1000 - time, 1000 - time))
+    assert list(runs.list_runs()) == ["a", "b", "c", "m", "k", "n"]
+
+
 def test_committed_runs_hide_local_ones_of_the_same_name(folders: tuple[Path, Path]) -> None:
     root, local = folders
     assert runs.list_runs() == {"both": root / "both", "shipped": root / "shipped", "mine": local / "mine"}
@@ -186,6 +255,11 @@ def test_find_by_name_and_by_path(folders: tuple[Path, Path], tmp_path: Path) ->
     make_run(tmp_path / "elsewhere")
     assert runs.find_run("mine") == folders[1] / "mine"
     assert runs.find_run(str(tmp_path / "elsewhere")) == tmp_path / "elsewhere"
+
+
+def test_a_folder_without_a_manifest_is_no_run(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageError, match="unknown run"):
+        runs.find_run(str(folders[0] / "not_a_run"))
 
 
 @pytest.mark.usefixtures("folders")
@@ -203,191 +277,69 @@ def test_no_runs_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_free_name_is_one_that_no_local_run_has(folders: tuple[Path, Path]) -> None:
-    for taken in ("sort_1", "sort_2", "sort_4"):
+    assert runs.free_name("sort") == "sort_1"
+    for taken in ("sort_1", "sort_2", "sort_4", "resort_3"):
         (folders[1] / taken).mkdir()
     assert runs.free_name("sort") == "sort_3"
 
 
-# --- damage ---
-
-
-def rewrite_manifest(run: Path, **changes: Any) -> None:
-    path = run / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def rewrite_step(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    path = runs.step_path(run, 2)
-    pq.write_table(change(pq.read_table(path)), path)
-
-
-def without(name: str) -> Callable[[pa.Table], pa.Table]:
-    return lambda table: table.drop_columns([name])
-
-
-def column(name: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:
-    return lambda table: table.set_column(table.column_names.index(name), name, [pa.array(values)])
-
-
-SHORT = [[-1.0], [], [-1.0] * 6, [-1.0]]  # the first response has three tokens
-STEP_DAMAGE: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "no log-probs": without("rollout_log_probs"),
-    "no ids": without("response_ids"),
-    "no prompt": without("prompt"),
-    "no reward": without("reward"),
-    "no group": without("group_id"),
-    "numbers instead of lists": column("rollout_log_probs", [1.0, 2.0, 3.0, 4.0]),
-    "lists of texts": column("rollout_log_probs", [["a"] * 3, [], ["a"] * 6, ["a"]]),
-    "texts instead of rewards": column("reward", ["a", "b", "c", "d"]),
-    "lists of other lengths": column("old_log_probs", SHORT),
-    "rollout of other lengths": column("rollout_log_probs", SHORT),
-    "whole numbers as log-probs": column("old_log_probs", [[1] * 3, [], [1] * 6, [1]]),
-    "nothing instead of a list": column("rollout_log_probs", [[-1.0] * 3, None, [-1.0] * 6, [-1.0]]),
-    "one list is missing": column("old_log_probs", [None, [], [-1.0] * 6, [-1.0]]),
-    "nothing inside a list": column("old_log_probs", [[-1.0, None, -1.0], [], [-1.0] * 6, [-1.0]]),
-}
-
-
-@pytest.mark.parametrize("damage", STEP_DAMAGE)
-def test_a_step_with_wrong_columns(run: Path, damage: str) -> None:
-    rewrite_step(run, STEP_DAMAGE[damage])
-    with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
-        runs.read_step(run, 2)
-    report = verify(run)
-    assert (report.readable_steps, report.recorded_steps, report.metric_rows) == (2, 3, 3)
-    assert all("step_000002.parquet" in problem for problem in report.problems)
-    assert len(report.problems) == 2  # another hash, and it cannot be read
-
-
-@pytest.mark.parametrize("keep", [0, 1, 4, 0.5, 0.9, -1])
-def test_a_step_that_was_cut_off(run: Path, keep: float) -> None:
-    path = runs.step_path(run, 2)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(keep * len(content)) if 0 < keep < 1 else int(keep)])
-    with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
-        runs.read_step(run, 2)
-    assert verify(run).readable_steps == 2
-
-
-def test_any_flipped_byte_is_noticed_and_never_raises(run: Path) -> None:
-    """Parquet has no checksum of its own here: what still reads is given away by the hash."""
-    path = runs.step_path(run, 2)
-    content = path.read_bytes()
-    places = random.Random(0)
-    for _ in range(80):
-        damaged = bytearray(content)
-        damaged[places.randrange(len(content))] ^= places.randrange(1, 256)
-        path.write_bytes(damaged)
-        report = verify(run)
-        assert report.readable_steps in (2, 3)
-        assert "step_000002.parquet: sha256 is" in report.problems[0]
-
-
-def test_a_missing_step(run: Path) -> None:
-    runs.step_path(run, 2).unlink()
-    with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
-        runs.read_step(run, 2)
-    report = verify(run)
-    assert report.problems == [f"{runs.step_path(run, 2)}: missing."]
-    assert (report.readable_steps, report.recorded_steps) == (2, 2)
+def test_the_first_local_run_needs_no_folder_of_runs(local_runs: Path) -> None:
+    assert not local_runs.exists()
+    assert runs.free_name("sort") == "sort_1"
 
 
 def test_files_that_are_no_steps_are_passed_over(run: Path) -> None:
     for name in ("notes.parquet", "step_.parquet", "step_000009.parquet.tmp"):
         (run / "steps" / name).write_bytes(b"")
-    assert runs.list_steps(run) == [*Steps]
+    assert runs.list_steps(run) == [*STEPS]
 
 
-MANIFESTS: dict[str, str] = {
-    "cut off": '{"slug": "a_run", "st',
-    "empty": "",
-    "a list": "[1, 2]",
-    "a text": '"a_run"',
-    "no slug": '{"story": "none"}',
-    "not utf-8": "\udcff",
-    "files as a list": '{"slug": "a_run", "files": ["metrics.jsonl"]}',
-    "files as a number": '{"slug": "a_run", "files": 3}',
-    "a hash that is a number": '{"slug": "a_run", "files": {"metrics.jsonl": 12}}',
-    "a hash that is missing": '{"slug": "a_run", "files": {"metrics.jsonl": null}}',
-    "a status that is a list": '{"slug": "a_run", "status": []}',
-}
+def test_steps_and_sketches_lie_where_the_readme_says(tmp_path: Path) -> None:
+    assert runs.step_path(tmp_path, 12) == tmp_path / "steps" / "step_000012.parquet"
+    assert runs.sketch_path(tmp_path, 12) == tmp_path / "sketch" / "step_000012.safetensors"
 
 
-@pytest.mark.parametrize("damage", MANIFESTS)
-def test_a_damaged_manifest(run: Path, damage: str) -> None:
-    """It is named, and the steps and metrics beside it still read."""
-    (run / "manifest.json").write_bytes(MANIFESTS[damage].encode(errors="surrogateescape"))
-    report = verify(run)
-    assert len(report.problems) == 1
-    assert str(run / "manifest.json") in report.problems[0]
-    assert (report.readable_steps, report.metric_rows) == (3, 3)
-    with pytest.raises(DamagedFile, match=r"manifest\.json"):
-        runs.read_manifest(run)
+def test_steps_are_listed_by_number(tmp_path: Path) -> None:
+    """By name, step_1000000 would come before step_999999."""
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "sketch").mkdir()
+    for step in (1000000, 12, 999999):
+        (tmp_path / "steps" / f"step_{step:06d}.parquet").touch()
+        (tmp_path / "sketch" / f"step_{step + 1:06d}.safetensors").touch()
+    assert runs.list_steps(tmp_path) == [12, 999999, 1000000]
+    assert runs.list_sketches(tmp_path) == [13, 1000000, 1000001]
 
 
-def test_a_missing_manifest(run: Path) -> None:
-    (run / "manifest.json").unlink()
-    report = verify(run)
-    assert report.status == "unknown"
-    assert "manifest.json: not a readable manifest" in report.problems[0]
-    assert report.readable_steps == 3
+# --- going on ---
 
 
-def test_another_schema_version(run: Path) -> None:
-    rewrite_manifest(run, schema_version=2)
-    with pytest.raises(DamagedFile, match=r"manifest\.json: schema version 2; this program reads 1"):
-        runs.read_manifest(run)
-    assert len(verify(run).problems) == 1
-
-
-def test_a_wrong_hash(run: Path) -> None:
-    files = runs.read_manifest(run).files
-    rewrite_manifest(run, files=files | {"metrics.jsonl": "0" * 64})
-    report = verify(run)
-    assert len(report.problems) == 1
-    assert f"{run / 'metrics.jsonl'}: sha256 is {files['metrics.jsonl'][:12]}" in report.problems[0]
-    assert report.problems[0].endswith("the manifest says 000000000000….")
-
-
-def test_a_sound_run_has_no_problems(run: Path) -> None:
-    report = verify(run)
-    assert (report.status, report.problems) == ("complete", [])
-    assert (report.readable_steps, report.recorded_steps, report.metric_rows) == (3, 3, 3)
-
-
-def test_a_run_that_still_goes_on_is_told(run: Path) -> None:
-    rewrite_manifest(run, status="running", files={})
-    report = verify(run)
-    assert len(report.problems) == 1
-    assert "still going or was killed" in report.problems[0]
-
-
-@pytest.mark.parametrize(
-    ("line", "rows"),
-    [
-        ('{"step": 4, "rew', 3),  # cut off
-        ('{"step": 4, "rew\n', 3),
-        ('{"step": 4}', 3),  # without its line end it may still be being written
-        ("[4]\n", 3),
-        ('"step"\n', 3),
-        ('{"reward": 4}\n', 3),
-        ("\udcff\udcfe\n", 3),
-    ],
-)
-def test_a_damaged_line_of_metrics(run: Path, line: str, rows: int) -> None:
-    path = run / "metrics.jsonl"
-    path.write_bytes(path.read_bytes() + line.encode(errors="surrogateescape"))
-    assert [row["step"] for row in runs.read_metrics(run)] == [*Steps][:rows]
-    problems = verify(run).problems
-    assert f"{path}: 1 line(s) cut off or damaged, {rows} readable." in problems
-
-
-def test_metrics_go_on_after_a_line_that_was_cut_off(run: Path) -> None:
+@pytest.mark.parametrize("half", ['{"step": 4, "rew', "{"])
+def test_metrics_go_on_after_a_line_that_was_cut_off(run: Path, half: str) -> None:
     """A resumed run must not lose its first new line to the half one before it."""
     path = run / "metrics.jsonl"
-    path.write_text(path.read_text() + '{"step": 4, "rew')
+    path.write_text(path.read_text() + half)
     runs.append_metrics(run, {"step": 4})
     assert [row["step"] for row in runs.read_metrics(run)] == [1, 2, 3, 4]
+
+
+def test_metrics_begin_after_a_first_line_of_one_byte(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("{")
+    runs.append_metrics(tmp_path, {"step": 1})
+    assert runs.read_metrics(tmp_path) == [{"step": 1}]
+
+
+def test_a_run_that_goes_on_forgets_what_came_later(run: Path) -> None:
+    """From its second step. The third, its row and its sketch go, and so does the half row of the fourth."""
+    (run / "sketch").mkdir()
+    for step in (2, 3):
+        runs.sketch_path(run, step).touch()
+    second = runs.step_path(run, 2).read_bytes()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "rew')
+    runs.rewind(run, 2)
+    assert (run / "metrics.jsonl").read_text() == '{"step": 1, "reward": 0.5}\n{"step": 2, "reward": 1.0}\n'
+    assert (runs.list_steps(run), runs.list_sketches(run)) == ([1, 2], [2])
+    assert runs.step_path(run, 2).read_bytes() == second
 
 
 # --- killed in the middle ---

@@ -1,10 +1,16 @@
-"""Recorded steps with every column filled."""
+"""Recorded steps with every column filled, and a run made of them."""
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from rlcorr import TokenBatch
+from rlcorr.records import runs
+from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
 
 # Numbers that a detour through text or a wider type would change: subnormal, largest, neighbours of 1, −0, −inf.
@@ -48,3 +54,21 @@ KILLS = 12
 def long_record(step: int) -> StepRecord:
     """Big enough that writing takes a while, small enough to stay on one thread of torch."""
     return record(step, tuple(100 + b % 50 for b in range(60)))
+
+
+STEPS = range(1, 4)  # of make_run
+
+
+def make_run(run: Path) -> None:
+    """A complete run of three steps."""
+    manifest = RunManifest(slug=run.name, story="a story", task="sort", seed=7, config={"lr": 0.1})
+    runs.start_run(run, manifest)
+    for step in STEPS:
+        runs.write_step(run, record(step))
+        runs.append_metrics(run, {"step": step, "reward": step / 2})
+    runs.finish_run(run, replace(manifest, status="complete"))
+
+
+def rewrite_manifest(run: Path, **changes: Any) -> None:
+    path = run / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

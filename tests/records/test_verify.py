@@ -1,0 +1,200 @@
+"""Every kind of damage to a recorded run is named by its file, and what is left still reads."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from step_records import STEPS, make_run, rewrite_manifest
+
+from rlcorr.records import runs
+from rlcorr.records.runs import DamagedFile
+from rlcorr.records.verify import verify
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    make_run(tmp_path / "a_run")
+    return tmp_path / "a_run"
+
+
+# --- steps ---
+
+
+def rewrite_step(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    path = runs.step_path(run, 2)
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def without(name: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.drop_columns([name])
+
+
+def column(name: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.set_column(table.column_names.index(name), name, [pa.array(values)])
+
+
+SHORT = [[-1.0], [], [-1.0] * 6, [-1.0]]  # the first response has three tokens
+STEP_DAMAGE: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "no log-probs": without("rollout_log_probs"),
+    "no ids": without("response_ids"),
+    "no prompt": without("prompt"),
+    "no reward": without("reward"),
+    "no group": without("group_id"),
+    "numbers instead of lists": column("rollout_log_probs", [1.0, 2.0, 3.0, 4.0]),
+    "lists of texts": column("rollout_log_probs", [["a"] * 3, [], ["a"] * 6, ["a"]]),
+    "texts instead of rewards": column("reward", ["a", "b", "c", "d"]),
+    "lists of other lengths": column("old_log_probs", SHORT),
+    "rollout of other lengths": column("rollout_log_probs", SHORT),
+    "whole numbers as log-probs": column("old_log_probs", [[1] * 3, [], [1] * 6, [1]]),
+    "nothing instead of a list": column("rollout_log_probs", [[-1.0] * 3, None, [-1.0] * 6, [-1.0]]),
+    "one list is missing": column("old_log_probs", [None, [], [-1.0] * 6, [-1.0]]),
+    "nothing inside a list": column("old_log_probs", [[-1.0, None, -1.0], [], [-1.0] * 6, [-1.0]]),
+}
+
+
+@pytest.mark.parametrize("damage", STEP_DAMAGE)
+def test_a_step_with_wrong_columns(run: Path, damage: str) -> None:
+    rewrite_step(run, STEP_DAMAGE[damage])
+    with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
+        runs.read_step(run, 2)
+    report = verify(run)
+    assert (report.readable_steps, report.recorded_steps, report.metric_rows) == (2, 3, 3)
+    assert all("step_000002.parquet" in problem for problem in report.problems)
+    assert len(report.problems) == 2  # another hash, and it cannot be read
+
+
+@pytest.mark.parametrize("keep", [0, 1, 4, 0.5, 0.9, -1])
+def test_a_step_that_was_cut_off(run: Path, keep: float) -> None:
+    path = runs.step_path(run, 2)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content)) if 0 < keep < 1 else int(keep)])
+    with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
+        runs.read_step(run, 2)
+    assert verify(run).readable_steps == 2
+
+
+def test_any_flipped_byte_is_noticed_and_never_raises(run: Path) -> None:
+    """Parquet has no checksum of its own here: what still reads is given away by the hash."""
+    path = runs.step_path(run, 2)
+    content = path.read_bytes()
+    places = random.Random(0)
+    for _ in range(80):
+        damaged = bytearray(content)
+        damaged[places.randrange(len(content))] ^= places.randrange(1, 256)
+        path.write_bytes(damaged)
+        report = verify(run)
+        assert report.readable_steps in (2, 3)
+        assert "step_000002.parquet: sha256 is" in report.problems[0]
+
+
+def test_a_missing_step(run: Path) -> None:
+    runs.step_path(run, 2).unlink()
+    with pytest.raises(DamagedFile, match=r"step_000002\.parquet: cannot be read"):
+        runs.read_step(run, 2)
+    report = verify(run)
+    assert report.problems == [f"{runs.step_path(run, 2)}: missing."]
+    assert (report.readable_steps, report.recorded_steps) == (2, 2)
+
+
+# --- the manifest ---
+
+MANIFESTS: dict[str, str] = {
+    "cut off": '{"slug": "a_run", "st',
+    "empty": "",
+    "a list": "[1, 2]",
+    "a text": '"a_run"',
+    "no slug": '{"story": "none"}',
+    "not utf-8": "\udcff",
+    "files as a list": '{"slug": "a_run", "files": ["metrics.jsonl"]}',
+    "files as a number": '{"slug": "a_run", "files": 3}',
+    "a hash that is a number": '{"slug": "a_run", "files": {"metrics.jsonl": 12}}',
+    "one hash of two is a number": '{"slug": "a_run", "files": {"a": "0f", "metrics.jsonl": 12}}',
+    "a hash that is missing": '{"slug": "a_run", "files": {"metrics.jsonl": null}}',
+    "a status that is a list": '{"slug": "a_run", "status": []}',
+}
+
+
+@pytest.mark.parametrize("damage", MANIFESTS)
+def test_a_damaged_manifest(run: Path, damage: str) -> None:
+    """It is named, and the steps and metrics beside it still read."""
+    (run / "manifest.json").write_bytes(MANIFESTS[damage].encode(errors="surrogateescape"))
+    report = verify(run)
+    assert len(report.problems) == 1
+    assert str(run / "manifest.json") in report.problems[0]
+    assert (report.readable_steps, report.metric_rows) == (3, 3)
+    with pytest.raises(DamagedFile, match=r"manifest\.json"):
+        runs.read_manifest(run)
+
+
+def test_a_manifest_names_its_wrong_fields(run: Path) -> None:
+    """In the order of the manifest. Every other field is right, and so is the only hash of `files`."""
+    rewrite_manifest(run, seed="7", status=[], files={"metrics.jsonl": "0f"})
+    with pytest.raises(DamagedFile, match=r"manifest\.json: not a readable manifest \(wrong type: status, seed\)\.$"):
+        runs.read_manifest(run)
+    rewrite_manifest(run, status="complete", seed=7, files={"a": "0f", "metrics.jsonl": 12})
+    with pytest.raises(DamagedFile, match=r"\(wrong type: files\)\.$"):
+        runs.read_manifest(run)
+
+
+def test_a_missing_manifest(run: Path) -> None:
+    (run / "manifest.json").unlink()
+    report = verify(run)
+    assert report.status == "unknown"
+    assert "manifest.json: not a readable manifest" in report.problems[0]
+    assert report.readable_steps == 3
+
+
+def test_another_schema_version(run: Path) -> None:
+    rewrite_manifest(run, schema_version=2)
+    with pytest.raises(DamagedFile, match=r"manifest\.json: schema version 2; this program reads 1"):
+        runs.read_manifest(run)
+    assert len(verify(run).problems) == 1
+
+
+def test_a_wrong_hash(run: Path) -> None:
+    files = runs.read_manifest(run).files
+    rewrite_manifest(run, files=files | {"metrics.jsonl": "0" * 64})
+    report = verify(run)
+    assert len(report.problems) == 1
+    assert f"{run / 'metrics.jsonl'}: sha256 is {files['metrics.jsonl'][:12]}" in report.problems[0]
+    assert report.problems[0].endswith("the manifest says 000000000000….")
+
+
+def test_a_sound_run_has_no_problems(run: Path) -> None:
+    report = verify(run)
+    assert (report.status, report.problems) == ("complete", [])
+    assert (report.readable_steps, report.recorded_steps, report.metric_rows) == (3, 3, 3)
+
+
+def test_a_run_that_still_goes_on_is_told(run: Path) -> None:
+    rewrite_manifest(run, status="running", files={})
+    report = verify(run)
+    assert len(report.problems) == 1
+    assert "still going or was killed" in report.problems[0]
+
+
+# --- metrics ---
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ('{"step": 4, "rew', 3),  # cut off
+        ('{"step": 4, "rew\n', 3),
+        ('{"step": 4}', 3),  # without its line end it may still be being written
+        ("[4]\n", 3),
+        ('"step"\n', 3),
+        ('{"reward": 4}\n', 3),
+        ("\udcff\udcfe\n", 3),
+    ],
+)
+def test_a_damaged_line_of_metrics(run: Path, line: str, rows: int) -> None:
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + line.encode(errors="surrogateescape"))
+    assert [row["step"] for row in runs.read_metrics(run)] == [*STEPS][:rows]
+    problems = verify(run).problems
+    assert f"{path}: 1 line(s) cut off or damaged, {rows} readable." in problems
