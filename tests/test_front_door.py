@@ -21,6 +21,7 @@ def test_the_front_door_has(name: str) -> None:
     assert callable(getattr(rlcorr, name))
 
 
+@pytest.mark.slow
 def test_it_loads_torch_and_nothing_else_from_outside() -> None:
     """In a process of its own, after torch, which brings packages with it."""
     code = "import sys, torch; before = set(sys.modules); import rlcorr; print(*set(sys.modules) - before)"

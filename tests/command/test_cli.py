@@ -49,6 +49,7 @@ def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(verb in printed for verb in ("play", "train", "pretrain", "verify", "doctor"))
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_transformers() -> None:
     check = "import rlcorr.command.cli, sys; sys.exit('transformers' in sys.modules or 'vllm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

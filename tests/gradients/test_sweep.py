@@ -54,6 +54,7 @@ def test_a_point_is_the_report_at_that_threshold() -> None:
         assert got.ess == alone.ess
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
     """Or is one without any threshold."""

@@ -67,6 +67,7 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_the_archive_holds_the_library_the_app_the_runs_and_no_answers(workshop: ModuleType, tmp_path: Path) -> None:
     for name in ("one.zip", "two.zip"):
         workshop.write(tmp_path / name)
@@ -87,6 +88,7 @@ def test_the_archive_holds_the_library_the_app_the_runs_and_no_answers(workshop:
     assert not [name for name in files if "runs/local/" in name or "__pycache__" in name]
 
 
+@pytest.mark.slow
 def test_wheels_come_along(workshop: ModuleType, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()

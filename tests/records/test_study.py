@@ -25,6 +25,7 @@ def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: f
     return {"preset": name, "seed": seed, "step": step, "reward": reward, "k3": k3, "kept_fraction": kept}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", study.read_index())
 def test_every_training_of_the_index_is_a_command(name: str) -> None:
     """Each preset with each seed, under a name of its own; the first seed of a study with sketches has them."""
@@ -132,6 +133,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
 # --- the committed study ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", study.read_index())
 def test_the_committed_study_is_whole(name: str) -> None:
     """Every training of the index with all its steps; nothing of another; sketched steps have their gradient."""

@@ -29,6 +29,8 @@ from rlcorr.train.loop import train
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
 
+pytestmark = pytest.mark.slow  # a real engine, and trainings
+
 UPDATES = 4
 """Optimizer steps of one training step: two epochs of two mini-batches."""
 

@@ -27,6 +27,8 @@ from rlcorr.train.rollout.collect import Collected
 from rlcorr.train.rollout.engine import Samples
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
+pytestmark = pytest.mark.slow  # a real engine, and trainings
+
 STEPS = 5
 PATIENCE = 60
 """Seconds after which a thread that waits for the other one gives up: the test has failed then."""

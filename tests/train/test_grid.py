@@ -30,6 +30,8 @@ from rlcorr.train.learner.policy import load_lm
 from rlcorr.train.loop import train
 from rlcorr.train.rollout import start
 
+pytestmark = pytest.mark.slow  # a real engine, and trainings
+
 WIDE = (RejectionRule.named("token_k1", lower=0.01, upper=100.0),)
 MODES: dict[str, dict[str, Any]] = {
     "decoupled": {"rollout_is": "token"},

@@ -27,6 +27,8 @@ from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
+pytestmark = pytest.mark.slow  # a real engine, and trainings
+
 MAX_TOKENS = 5
 
 

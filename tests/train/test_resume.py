@@ -31,6 +31,8 @@ from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.output.config_file import write_config
 from rlcorr.train.rollout.batch_queue import BatchRequest
 
+pytestmark = pytest.mark.slow  # a real engine, and trainings
+
 # --- the file ---
 
 
@@ -303,7 +305,6 @@ def check_resumed_like_uninterrupted(
     assert (report.status, report.problems, report.readable_steps) == ("complete", [], report.metric_rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "kills"), [(("--rollout.staleness", "2"), 2), (("--rollout.staleness", "2", "--rollout.asynchronous"), 1)],
     ids=["stale", "ahead"],
@@ -325,7 +326,6 @@ def test_kills_at_any_moment_change_nothing(
     check_resumed_like_uninterrupted(options(ENDLESS, *more[:2]), run, capsys, monkeypatch)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
 def test_a_run_with_vllm_survives_a_kill(
     local_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
