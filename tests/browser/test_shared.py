@@ -176,7 +176,7 @@ def test_the_projector_is_switched_kept_and_taken_back(page: Page, url: str) -> 
     page.get_by_text("Projector").click()
     page.wait_for_url(re.compile("projector=1"))
     page.get_by_role("link", name="Mismatch").click()
-    expect(page.get_by_text("Along the response")).to_be_visible()
+    expect(page.get_by_text("Along the response", exact=True)).to_be_visible()
     page.wait_for_url(re.compile("projector=1"))
     expect(page.get_by_text("How many tokens differ by at least so much")).to_be_hidden()
     settled(page)  # a switch that is clicked while the view is still being made may be set back
