@@ -117,7 +117,7 @@ def test_the_age_of_the_weights_is_said_or_drawn(root: Path, versions: list[int]
 
 
 def test_what_a_dropped_file_lacks_is_left_out(root: Path) -> None:
-    """Two log-probs and a mask, as `import_pairs` makes a run of them: no ids, no versions."""
+    """Two log-probs and a mask, as `foreign.pairs` makes a run of them: no ids, no versions."""
     batch = make_record(0).batch
     pairs = TokenBatch(batch.response_mask, batch.rollout_log_probs, batch.old_log_probs)
     write_run(root / "alpha", recordable(StepRecord(0, pairs, [""] * 24, [""] * 24)), "Dropped.")

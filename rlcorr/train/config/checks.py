@@ -1,13 +1,6 @@
-"""Values that are refused, in one sentence each."""
+"""A value that does not fit is refused in one sentence, with the value as a person typed it."""
 
-from typing import Any, get_args
-
-from rlcorr.errors import UsageError, unknown
-
-
-def check_member(name: str, got: object, allowed: Any) -> None:
-    if got not in get_args(allowed):
-        raise unknown(name, str(got), get_args(allowed))
+from rlcorr.errors import UsageError
 
 
 def check(fine: bool, name: str, got: object, allowed: str) -> None:

@@ -6,7 +6,8 @@ from typing import Literal
 from rlcorr.advantages import GROUPED
 from rlcorr.config import KL_ESTIMATORS
 from rlcorr.errors import unknown
-from rlcorr.train.config.checks import check, check_member
+from rlcorr.train.config.checks import check
+from rlcorr.validated import member
 
 Estimator = Literal["gae", "grpo", "rloo", "reinforce_pp"]
 Critic = Literal["shared", "separate"]
@@ -37,8 +38,8 @@ class AdvantageConfig:
     """Estimator of that penalty."""
 
     def __post_init__(self) -> None:
-        check_member("estimator", self.estimator, Estimator)
-        check_member("critic", self.critic, Critic)
+        member("estimator", self.estimator, Estimator)
+        member("critic", self.critic, Critic)
         for name in ("gamma", "gae_lambda"):
             check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
         for name in ("value_coef", "kl_reward_coef"):
@@ -80,7 +81,7 @@ class OptimConfig:
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
         for name in ("warmup_steps", "entropy_coef"):
             check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
-        check_member("sharding", self.sharding, Sharding)
+        member("sharding", self.sharding, Sharding)
 
 
 @dataclass(frozen=True)

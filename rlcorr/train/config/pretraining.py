@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.train.config.checks import check, check_member
+from rlcorr.train.config.checks import check
+from rlcorr.validated import member
 
 Architecture = Literal["qwen2", "qwen3_moe"]
 
@@ -30,5 +31,5 @@ class PretrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_member("architecture", self.architecture, Architecture)
+        member("architecture", self.architecture, Architecture)
         check(self.addition_every >= 1, "addition_every", self.addition_every, "≥ 1")

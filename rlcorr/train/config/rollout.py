@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.checks import check, check_member
+from rlcorr.train.config.checks import check
+from rlcorr.validated import member
 
 EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -74,7 +75,7 @@ class RolloutConfig:
             ("quantization", Quantization),
             ("log_probs", LogProbs),
         ):
-            check_member(name, getattr(self, name), allowed)
+            member(name, getattr(self, name), allowed)
         check(self.temperature > 0, "temperature", self.temperature, "> 0")
         check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
         for name in ("top_k", "staleness"):
