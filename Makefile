@@ -33,7 +33,7 @@ train: $(READY) ## one training run; options in ARGS="--task running_sum --prese
 test: $(READY) system ## every test, the lessons under nbval included
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
 	$(PYTEST) -m "not slow"
-	$(PYTEST) -m slow --dist loadfile
+	$(PYTEST) -m slow --dist loadfile --numprocesses 3
 	$(NBVAL) lessons
 	for capability in $(CAPABILITIES); do ATEN_CPU_CAPABILITY=$$capability $(NBVAL) $(SENSITIVE) || exit 1; done
 
@@ -83,6 +83,7 @@ clean: ## remove .venv and caches; recorded runs stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Two cores. The slow tests wait for engines to start and pages to be drawn, so three run at once.
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
