@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import streamlit as st
 from browser.picture import picture
 from browser.restating import Written, WrittenNumber, restate
+from streamlit.delta_generator import DeltaGenerator
 from words.text import plain
 
 from controls.drag import Moved
@@ -24,12 +25,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure under its title and over its caption, both Markdown; `source` as in `picture`."""
+    """A figure under its title and over its caption, both Markdown; `source` as in `picture`. A sentence `above` them
+    all, also Markdown, does not move with a threshold."""
 
     figure: Figure
     title: str
     caption: str
     source: str | None = None
+    above: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,17 @@ class Moving:
     refused: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Of what else moves: CSS selector → text of the element that it selects."""
+    folded: Mapping[str, Picture] = field(default_factory=dict)
+    """Pictures of a box that can be closed; none while it is."""
+
+    @property
+    def pictures(self) -> dict[str, Picture]:
+        """All of them."""
+        return {key: shown for row in (*self.rows, self.folded) for key, shown in row.items()}
 
 
-def show(moving: Moving) -> None:
-    """Numbers, then pictures. `texts` are shown by the view."""
+def show(moving: Moving, box: DeltaGenerator | None = None) -> None:
+    """Numbers, then pictures; what is folded in this box. `texts` are shown by the view."""
     numbers = st.container(horizontal=True, key="numbers")
     with numbers:
         for label, number in moving.numbers.items():
@@ -58,18 +68,27 @@ def show(moving: Moving) -> None:
                 width=number.width,
             )
     for row in moving.rows:
-        for place, (key, shown) in zip(st.columns(len(row), gap="medium"), row.items(), strict=True):
-            with place:
-                picture(shown.title, shown.figure, key=key, caption=shown.caption, source=shown.source)
+        _row(row)
     if moving.refused:
         st.info(plain(moving.refused))
+    if moving.folded and box is not None:
+        with box:
+            _row(moving.folded)
     with numbers:
-        restate(_written(moving), [key for row in moving.rows for key in row])
+        restate(_written(moving), list(moving.pictures))
+
+
+def _row(row: Mapping[str, Picture]) -> None:
+    for place, (key, shown) in zip(st.columns(len(row), gap="medium"), row.items(), strict=True):
+        with place:
+            if shown.above:
+                st.markdown(shown.above)
+            picture(shown.title, shown.figure, key=key, caption=shown.caption, source=shown.source)
 
 
 def moved(moving: Moving) -> Moved:
     """The same for a page that shows it already."""
-    return Moved(_written(moving), {key: shown.figure for row in moving.rows for key, shown in row.items()})
+    return Moved(_written(moving), {key: shown.figure for key, shown in moving.pictures.items()})
 
 
 def _written(moving: Moving) -> Written:

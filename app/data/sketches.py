@@ -1,5 +1,6 @@
 """What the gradient view shows, cached by what the file system says. Callers must not change what they get."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
@@ -9,75 +10,82 @@ from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.thresholds import Side, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.gradients.bootstrap import REPLICATES, Replicas, bootstrap
+from rlcorr.gradients.comparison import GradientComparison, compare_gradients
 from rlcorr.gradients.contributions import Contributions, Neighbour, contributions, loosened, neighbour_of
+from rlcorr.gradients.decomposition import Decomposition, decomposition, stages
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
-from rlcorr.gradients.report import (
-    Decomposition,
-    GradientReport,
-    Ranking,
-    compare,
-    decomposition,
-    report_of,
-    samples_of,
-    stages,
-)
-from rlcorr.gradients.sketch import NextTokens, Sketch
+from rlcorr.gradients.report import GradientReport, Ranking, compare, report_of, samples_of
+from rlcorr.gradients.sketch import ExactSketch, NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
 from rlcorr.gradients.toy import small_world
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.records.sketch_files import read_gradients
 
 POINTS = 40
 KL_LOSSES = ("k1", "abs", "k2", "k3", "k1+", "k3+")
+BATCH_SIZES = tuple(2**power for power in range(4, 17))
+"""Answers in a batch. Everything is measured for all of them at once, which costs little more than for one."""
 Identity = tuple[corrections.Identity, recorded.Stamp]
 
 
-def identity(run: Path, step: int) -> Identity:
-    return corrections.identity(run, step), recorded.stamp(runs.sketch_path(run, step))
+@dataclass(frozen=True)
+class Sketched:
+    """A step whose gradients are known: what they are measured on, and what that is known by."""
+
+    of: Identity
+    batch: TokenBatch
+    sketch: Sketch
+    gap: float
+    """The size of the log-ratios that were recorded, which the toy takes over."""
 
 
-def sketch_and_batch(run: Path, step: int) -> tuple[Sketch, TokenBatch]:
+def sketched(run: Path, step: int) -> Sketched:
     """Raises `UsageError` without a sketch and for a damaged one."""
-    return _sketch_and_batch(run, step, identity(run, step))
+    of = corrections.identity(run, step), recorded.stamp(runs.sketch_path(run, step))
+    return Sketched(of, *_batch_and_sketch(run, step, of), _gap(of, recorded.step(run, step).batch))
 
 
-def reported(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> GradientReport:
-    """As `gradients.report`, from what is already known. Raises `UsageError` for what has no gradient per token."""
-    parts = _contribution(of, batch, sketch, config)
-    return report_of(samples_of(parts, _replicas(of, batch, sketch)), sketch)
+def units(measured: Sketched) -> int:
+    """What is a sample: prompts, or the answers themselves."""
+    sketch = measured.sketch
+    return sketch.answers.prompt_count if isinstance(sketch, ExactSketch) else len(measured.batch.response_mask)
 
 
-def decomposed(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Decomposition:
-    """As `gradients.decompose`: the first two stages are the same wherever a bound is."""
-    parts = [_contribution(of, batch, sketch, stage) for stage in stages(config)]
-    return decomposition(parts, _replicas(of, batch, sketch))
+def reported(measured: Sketched, config: CorrectionConfig) -> GradientReport:
+    """As `report`, from what is already known. Raises `UsageError` for what has no gradient per token."""
+    return report_of(samples_of(_contribution(measured, config), _replicas(measured.of, measured), BATCH_SIZES))
 
 
-def _contribution(of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig) -> Contributions:
-    neighbour = _neighbour(of, repr(loosened(config)), batch, sketch, config)
-    return _contributed(of, repr(config), batch, sketch, config, neighbour)
+def decomposed(measured: Sketched, config: CorrectionConfig) -> Decomposition:
+    """As `decompose`: the first two stages are the same wherever a bound is."""
+    parts = [_contribution(measured, stage) for stage in stages(config)]
+    return decomposition(parts, _replicas(measured.of, measured))
 
 
-def swept(
-    of: Identity, batch: TokenBatch, sketch: Sketch, config: CorrectionConfig, rule: int | None, side: Side
-) -> GradientSweep:
+def compared(measured: Sketched, a: CorrectionConfig, b: CorrectionConfig, batch_size: int) -> GradientComparison:
+    return compare_gradients(measured.batch, measured.sketch, a, b, batch_sizes=[batch_size])
+
+
+def _contribution(measured: Sketched, config: CorrectionConfig) -> Contributions:
+    # Prompts share the scores of their tree, and no answer has sums of its own to start from.
+    sampled = not isinstance(measured.sketch, ExactSketch)
+    neighbour = _neighbour(measured.of, repr(loosened(config)), measured, config) if sampled else None
+    return _contributed(measured.of, repr(config), measured, config, neighbour)
+
+
+def swept(measured: Sketched, config: CorrectionConfig, rule: int | None, side: Side) -> GradientSweep:
     """Whatever the moved bound is now: it does not change the curve. Raises `UsageError` where no token is off."""
-    return _swept(of, corrections.all_but(config, rule, side), side, batch, sketch, config, rule)
+    return _swept(measured.of, corrections.all_but(config, rule, side), side, measured, config, rule)
 
 
-def all_presets(of: Identity, batch: TokenBatch, sketch: Sketch) -> Ranking:
+def all_presets(measured: Sketched) -> Ranking:
     """In the order of `PRESETS`."""
-    return _all_presets(of, batch, sketch)
+    return _all_presets(measured.of, measured)
 
 
-def kl_losses(of: Identity, places: NextTokens, target: Target) -> dict[str, KLGradientReport]:
-    return _kl_losses(of, target, places)
-
-
-def gap(of: Identity, batch: TokenBatch) -> float:
-    """The size of this step's log-ratios, which the toy takes over."""
-    return _gap(of, batch)
+def kl_losses(measured: Sketched, places: NextTokens, target: Target) -> dict[str, KLGradientReport]:
+    return _kl_losses(measured.of, target, places)
 
 
 def toy(
@@ -87,52 +95,41 @@ def toy(
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _sketch_and_batch(run: Path, step: int, of: Identity) -> tuple[Sketch, TokenBatch]:
-    return read_sketch(run, step), updated_batch(run, step)
+def _batch_and_sketch(run: Path, step: int, of: Identity) -> tuple[TokenBatch, Sketch]:
+    return read_gradients(run, step)
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)
 def _contributed(
-    of: Identity,
-    what: str,
-    _batch: TokenBatch,
-    _sketch: Sketch,
-    _config: CorrectionConfig,
-    _neighbour: Neighbour | None,
+    of: Identity, what: str, _measured: Sketched, _config: CorrectionConfig, _neighbour: Neighbour | None
 ) -> Contributions:
-    (contribution,) = contributions(_batch, _sketch, [_config], neighbour=_neighbour)
+    (contribution,) = contributions(_measured.batch, _measured.sketch, [_config], neighbour=_neighbour)
     return contribution
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _neighbour(
-    of: Identity, what: str, _batch: TokenBatch, _sketch: Sketch, _config: CorrectionConfig
-) -> Neighbour | None:
-    return neighbour_of(_batch, _sketch, _config)
+def _neighbour(of: Identity, what: str, _measured: Sketched, _config: CorrectionConfig) -> Neighbour | None:
+    return neighbour_of(_measured.batch, _measured.sketch, _config)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _replicas(of: Identity, _batch: TokenBatch, _sketch: Sketch) -> Replicas:
-    return bootstrap(_batch, _sketch, LossConfig(), REPLICATES, seed=0)
+def _replicas(of: Identity, _measured: Sketched) -> Replicas:
+    return bootstrap(_measured.batch, _measured.sketch, LossConfig(), REPLICATES, seed=0)
 
 
 @st.cache_resource(max_entries=64, show_spinner="Measuring the gradient at every threshold …")
 def _swept(
-    of: Identity,
-    what: str,
-    side: Side,
-    _batch: TokenBatch,
-    _sketch: Sketch,
-    _config: CorrectionConfig,
-    _rule: int | None,
+    of: Identity, what: str, side: Side, _measured: Sketched, _config: CorrectionConfig, _rule: int | None
 ) -> GradientSweep:
-    thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=POINTS)
-    return gradient_sweep(_batch, _sketch, _config, rule=_rule, side=side, thresholds=thresholds)
+    batch, sketch = _measured.batch, _measured.sketch
+    points = usual_thresholds(batch, _config, _rule, side=side, count=POINTS)
+    return gradient_sweep(batch, sketch, _config, rule=_rule, side=side, thresholds=points, batch_sizes=BATCH_SIZES)
 
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the gradient of every preset …")
-def _all_presets(of: Identity, _batch: TokenBatch, _sketch: Sketch) -> Ranking:
-    return compare(_batch, _sketch, [preset(name) for name in PRESETS])
+def _all_presets(of: Identity, _measured: Sketched) -> Ranking:
+    presets = [preset(name) for name in PRESETS]
+    return compare(_measured.batch, _measured.sketch, presets, batch_sizes=BATCH_SIZES)
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
@@ -145,7 +142,7 @@ def _gap(of: Identity, _batch: TokenBatch) -> float:
     return spread_of(_batch)
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
+@st.cache_resource(max_entries=64, show_spinner="Enumerating the toy …")
 def _toy(
     gap: float,
     size: int,

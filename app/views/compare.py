@@ -2,6 +2,7 @@
 
 import streamlit as st
 from browser.picture import picture
+from controls import batch_size
 from controls.configuration import live_bound, preset_name, settings
 from controls.pickers import chosen_record, pick_second
 from data import corrections, recorded, sketches
@@ -9,14 +10,13 @@ from remembered import fields, notices, session
 from words import compare as say
 from words import words
 from words.gradient import NOISE_REFERENCE
-from words.text import percent, plain
+from words.text import plain
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.analysis.comparison import MetricPair, agreement, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, comparison, correction
-from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records.step_files import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
@@ -46,6 +46,7 @@ def show(chosen: session.Selection) -> None:
 @st.fragment
 def _configurations(chosen: session.Selection, record: StepRecord) -> None:
     """What is picked, and beside it what moves with the first bound of each."""
+    batch_size.check_url()
     above = st.container()
     left, right = st.columns([1, 3], gap="medium")
     with left:
@@ -53,7 +54,7 @@ def _configurations(chosen: session.Selection, record: StepRecord) -> None:
         with st.container(key="second"):
             st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
             b = _picked("B", "preset_b", SECOND_PRESET, fields.SECOND)
-    for sentence in notices.sentences("preset_b", f"{fields.SECOND}fields"):
+    for sentence in notices.sentences("preset_b", f"{fields.SECOND}fields", batch_size.KEY):
         above.warning(plain(sentence))
     with right:
         _live(chosen, record, a, b)
@@ -127,25 +128,30 @@ def _metrics(pairs: list[MetricPair]) -> None:
 def _gradients(chosen: session.Selection, step: int, a: CorrectionConfig, b: CorrectionConfig) -> None:
     st.markdown("**Gradients**")
     try:
-        sketch, batch = sketches.sketch_and_batch(chosen.run, step)
-        gradients = compare_gradients(batch, sketch, a, b)
+        measured = sketches.sketched(chosen.run, step)
+    except UsageError as error:
+        st.info(plain(str(error)))
+        return
+    size = batch_size.batch_size()
+    try:
+        gradients = sketches.compared(measured, a, b, size)
     except UsageError as error:
         st.info(plain(str(error)))
         return
     if gradients.a.reference_length.value == 0:
         st.warning(plain(NOISE_REFERENCE))
         return
-    shown = (say.short(gradients.between.value), say.short(gradients.expected.value), percent(gradients.b_is_better))
     with st.container(horizontal=True, key="gradient_numbers"):
-        for (label, help), text in zip(say.BETWEEN.items(), shown, strict=True):
-            st.metric(label, text, help=plain(help), width=130)
+        for label, text in say.between(gradients).items():
+            st.metric(label, text, help=plain(say.BETWEEN[label]), width="content")
     st.html(say.pairs_table(["", "A", "B", "B − A"], say.gradient_rows(gradients)))
     st.caption(say.GRADIENT)
     left, right = st.columns(2)
     with left:
-        picture("Bias, noise, error", comparison.gradient_bars(gradients), key="bars", caption=say.GRADIENT_BARS)
+        bars = comparison.gradient_bars(gradients, size)
+        picture("Progress, bias, noise", bars, key="bars", caption=say.GRADIENT_BARS)
     with right:
-        figure = comparison.differences(gradients)
+        figure = comparison.differences(gradients, size)
         picture("B − A", figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
 
 

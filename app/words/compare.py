@@ -7,7 +7,7 @@ from rlcorr.analysis.comparison import Agreement, MetricPair
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.report import describe
-from words.gradient import NUMBERS
+from words.gradient import NUMBERS, short
 from words.text import number, percent, plain, table
 
 EXPLAIN = (
@@ -48,15 +48,16 @@ GRADIENT = (
     "Beside the on-policy gradient, with 95 % of the bootstrap samples in brackets. B − A is paired: both are measured "
     "on the same samples, so the noise that they share cancels. 0 inside its bracket: not to be told apart."
 )
-GRADIENT_BARS = "Bias, noise and error of both, in units of the on-policy gradient, with 95 % bars."
+GRADIENT_BARS = "Of both, with 95 % bars. Bias and noise are in units of the on-policy gradient, progress is a share."
 GRADIENT_DIFFERENCES = (
-    "B − A of the same. A bar that reaches over 0 tells nothing apart; to the left of it B is smaller."
+    "B − A of these and of the cosine. A bar that reaches over 0 tells nothing apart; to the left of it B is smaller."
 )
 BETWEEN = {
     "Cosine, A with B": "Between the gradients that A and B have on this batch: 1 if their steps go the same way.",
     "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
     "cannot be told from noise.",
-    "B has less error in": "Share of the bootstrap samples in which the error of B is the smaller one.",
+    "B makes more progress in": "Share of the bootstrap samples in which the progress of B is the greater one; equal "
+    "counts half.",
 }
 RUNS_INTRO = (
     "The same configuration on two batches. Their tokens are not the same, so nothing is compared token by token: only "
@@ -107,26 +108,30 @@ def interval(ends: Interval, *, sign: bool = False) -> str:
     return f"{text(ends.value)} [{text(ends.low)},\u00a0{text(ends.high)}]"
 
 
+def between(gradients: GradientComparison) -> dict[str, str]:
+    """Label → text, in the order of BETWEEN; for the one batch size that was asked for."""
+    (b_is_better,) = gradients.b_is_better
+    shown = (short(gradients.between.value), short(gradients.expected.value), percent(b_is_better))
+    return dict(zip(BETWEEN, shown, strict=True))
+
+
 def gradient_rows(gradients: GradientComparison) -> list[Hinted]:
-    """Each number of both, and by how much it differs on the same samples."""
+    """Each number of both, and by how much it differs on the same samples; for the one batch size."""
+    a, b = gradients.a, gradients.b
     rows = (
-        ("Bias", gradients.a.relative_bias, gradients.b.relative_bias, gradients.bias),
-        ("Noise", gradients.a.noise, gradients.b.noise, gradients.noise),
-        ("Error", gradients.a.error, gradients.b.error, gradients.error),
-        ("Cosine", gradients.a.cosine, gradients.b.cosine, gradients.cosine),
+        ("Progress (η)", a.progress[0], b.progress[0], gradients.progress[0]),
+        ("Bias", a.relative_bias, b.relative_bias, gradients.bias),
+        ("Noise", a.noise[0], b.noise[0], gradients.noise[0]),
+        ("Cosine", a.cosine, b.cosine, gradients.cosine),
     )
     return [
-        (name, NUMBERS[name], [interval(a), interval(b), interval(difference, sign=True)])
-        for name, a, b, difference in rows
+        (name, NUMBERS[name], [interval(of_a), interval(of_b), interval(difference, sign=True)])
+        for name, of_a, of_b, difference in rows
     ]
 
 
-def short(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.2f}"
-
-
 def _signed(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:+.2f}"
+    return short(value) if math.isnan(value) or value < 0 else f"+{short(value)}"
 
 
 def pairs_table(header: list[str], rows: list[Hinted]) -> str:

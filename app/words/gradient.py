@@ -1,41 +1,76 @@
 """What the gradient view says."""
 
-from rlcorr.gradients.kl_losses import Target
+from collections.abc import Sequence
 
-INTRO = (
-    "What the correction does to the gradient of this step, measured beside the on-policy gradient: from random "
-    "projections of every token's score, with 95 % bootstrap intervals over the sequences."
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.kl_losses import Target
+from rlcorr.gradients.progress import Choice, units_needed
+from words.text import percent
+
+INTRO = "What the correction does to the gradient of this step, measured beside the on-policy gradient: on {what}."
+EXACT = (
+    "all likely answers to {count:,} prompts (covering {old} of the probability in the trainer, {rollout} in the "
+    "engine), so the prompts alone are a sample. The 95 % intervals are over them and over the random projections of "
+    "the scores"
 )
+SAMPLED = (
+    "{count:,} sampled answers. The 95 % intervals are over them and over the random projections of their scores; "
+    "differences are measured on the same answers"
+)
+COVERED = 0.99
+LITTLE_COVERED = (
+    "The answers that are measured hold only {old} of the probability in the trainer and {rollout} in the engine. What "
+    "the others would add is missing from every number here."
+)
+
+BATCH_SIZE = "Answers in a batch (B)"
+BATCH_SIZE_IS = "The noise of a gradient falls with the answers in its batch, its bias does not."
+WRONG_BATCH_SIZE = "answers={raw!r} is not offered; using {usual}. Offered: {allowed}."
+
 NUMBERS = {
+    "Progress (η)": "Of what one step of the best length along the exact gradient gains, the share that this gradient "
+    "gains, with B answers in a batch: ⟨E g, g*⟩²/(‖g*‖² (‖E g‖² + V/B)), between 0 and 1. It leaves out Adam, the "
+    "clipping of gradients, and what many steps add up to.",
     "Bias": "‖E[g] − on-policy gradient‖ over its length. 0 inside the interval: not to be told from noise.",
-    "Noise": "Standard deviation of the gradient over batches of this size, over the length of the on-policy gradient.",
-    "Error": "√(bias² + noise²): how far one step's gradient is from the on-policy one, as a root mean square over "
-    "batches, in lengths of the on-policy one. Over many steps noise averages out, bias does not.",
+    "Noise": "Standard deviation of the gradient over batches of B answers, over the length of the on-policy gradient.",
     "Cosine": "Between the expected gradient and the on-policy one.",
     "Step length": "What the step along the on-policy gradient is multiplied by.",
     "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of them.",
 }
 RECORDED = (
-    "On this step, over the bound that is dragged (dotted): bias, noise and both together. Green: the smallest error; "
-    "grey: the 95 % interval of the best bound, over bootstrap samples."
+    "Progress over the bound that is dragged (dotted), with its 95 % band; grey line: without a correction. Green: the "
+    "bound that makes the most; grey ground: where the best one lies in 95 % of the bootstrap samples."
 )
+MOST = "With {size:,} answers the most is made at {best}; the best bound lies between {low} and {high}. {over}"
+BEST_BOUNDS = (
+    "The bound that makes the most progress, with the 95 % interval from bootstrap samples. Dotted: the batch that is "
+    "chosen. Where the band covers the whole height, these data do not tell which bound to take."
+)
+TOY_FOLDED = "The same on a toy where everything is exact"
 TOY = (
     "The same correction, exactly: all 364 responses over four tokens, log-ratios as wide as here ({gap:.2g}), batches "
-    "of {size}. Nothing is sampled, so there are no bands."
+    "of {size:,}. Nothing is sampled, so there are no bands."
 )
 TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
+RANKED = (
+    "Every preset by its progress, with 95 % bars. On the same ground and in the same shade: not to be told from the "
+    "first of them, by the difference on the same bootstrap samples. Warm: the configuration that is shown."
+)
 PLANE = (
-    "Every preset on this step: noise to the right, bias upwards, both in units of the on-policy gradient. The error "
-    "is the distance from the corner; on the dashed arc it is 1, as for a gradient that is always 0."
+    "Every preset on this step: the noise of a batch of {size:,} answers to the right, bias upwards, both in units of "
+    "the on-policy gradient. A larger batch moves all points to the left, and none of them down."
 )
 PARTS = {
     "weights": "from exact product weights to this level of weights, or none",
     "truncation": "the bounds on the weights",
     "rejection": "the rules",
     "denominator": "dividing by kept tokens, normalised weights",
-    "noise": "the standard deviation of the whole",
 }
 DECOMPOSED = "Where the gradient leaves the exact one, step by step; each measured on the same responses."
+KL_ADVICE = (
+    "As a loss: k2, or k3+, which has the value of k3 and the gradient of k2. Plain k3 is for measuring: its gradient "
+    "is that of the other KL."
+)
 KL = (
     "KL penalties as losses, on {places} recorded places where all next tokens are known, so that the expectation over "
     "tokens is exact. k2 follows ∇KL(π_θ‖target); k3 follows the other KL, and k1 in expectation nothing at all. The "
@@ -53,3 +88,66 @@ NOISE_REFERENCE = (
     "--sketch.reference-prompts."
 )
 GO = "Show step {step}"
+
+TOLD = "It is {difference} above {other}."
+EQUAL = "It is as good as {other}."
+NOT_TOLD = "It cannot be told from {other} ({difference}): that would take {needed} {unit}; there are {units:,}."
+MANY = 10**6
+
+
+def short(value: float) -> str:
+    """Two digits after the point, or two that are not 0; a dash where there is nothing to show."""
+    if value != value:
+        return "–"
+    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+
+
+def measured_on(count: int, coverage: dict[str, float] | None) -> str:
+    """What the numbers stand on; `coverage` where all likely answers were enumerated."""
+    if coverage is None:
+        return INTRO.format(what=SAMPLED.format(count=count))
+    return INTRO.format(what=EXACT.format(count=count, **_percents(coverage)))
+
+
+def unit(coverage: dict[str, float] | None) -> str:
+    """What is a sample."""
+    return "sampled answers" if coverage is None else "prompts"
+
+
+def little_covered(coverage: dict[str, float]) -> str:
+    """Empty where enough is."""
+    return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < COVERED else ""
+
+
+def best_preset(choice: Choice, names: Sequence[str], units: int, unit: str) -> str:
+    """Markdown: which makes the most progress, how sure that is, and what would make it surer."""
+    next_one = [number for group in choice.groups for number in group][1]
+    alike, support = len(choice.groups[0]) - 1, f"{100 * choice.support[choice.best]:.0f} %"
+    return (
+        f"With {choice.batch_size:,} answers in a batch, **`{names[choice.best]}`** makes the most progress; in "
+        f"{support} of the bootstrap samples it is the best of the {len(names)} presets, and {alike} others cannot be "
+        f"told from it. "
+        f"{over(choice.over_next, f'the next, `{names[next_one]}`', units, unit)} "
+        f"{over(choice.over_nothing, 'no correction', units, unit)}"
+    )
+
+
+def over(paired: Interval, other: str, units: int, unit: str) -> str:
+    """By how much the best is above another; where that cannot be told, what it would take."""
+    difference = f"{short(paired.value)} [{short(paired.low)}, {short(paired.high)}]"
+    needed = units_needed(units, paired)
+    if paired.tells:
+        return TOLD.format(difference=difference, other=other)
+    if needed is None:
+        return EQUAL.format(other=other)
+    return NOT_TOLD.format(difference=difference, other=other, needed=_rounded(needed, units), unit=unit, units=units)
+
+
+def _rounded(needed: int, units: int) -> str:
+    if needed < 1.1 * units:
+        return "a few more"
+    return f"about {float(f'{needed:.2g}'):,.0f}" if needed < MANY else "more than a million"
+
+
+def _percents(coverage: dict[str, float]) -> dict[str, str]:
+    return {name: percent(share) for name, share in coverage.items()}

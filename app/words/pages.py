@@ -29,7 +29,7 @@ PAGES = {
     ),
     "gradient": PageWords(
         "Gradient",
-        "Look for a bias whose interval excludes 0, and for what the noise costs beside it.",
+        "Look for where the curve over the bound is highest, and for presets that differ at the size of your batch.",
     ),
     "tokens": PageWords(
         "Tokens",

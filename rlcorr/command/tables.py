@@ -1,52 +1,70 @@
 """Tables as text: what `python -m rlcorr gradients RUN` and `python -m rlcorr study NAME` print."""
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlcorr.analysis.thresholds import usual_thresholds
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.report import GradientReport, Ranking, compare
-from rlcorr.gradients.sketch import Sketch
+from rlcorr.gradients.progress import Choice, units_needed
+from rlcorr.gradients.report import BATCH_SIZES, GradientReport, compare
+from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.records.study import SeedRange, find_study, outcomes, read_study
 from rlcorr.types import TokenBatch
 
 # --- gradients: every preset on a recorded step, or one preset over its threshold ---
 
-COLUMNS = {"bias": 22, "noise": 8, "error": 8, "cosine": 22, "step length": 22, "ESS": 7, "best in": 9}
+RANKED_BY = 0
+"""The batch size that orders the presets: the first of BATCH_SIZES."""
+WIDE = 23
+COLUMNS = {"bias": WIDE, "noise": 8, "cosine": WIDE, "step length": WIDE, "ESS": 7} | {
+    f"η({size})": WIDE for size in BATCH_SIZES
+}
 HEADING = "{:<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
 UNITS = (
-    "bias, noise and error in units of the on-policy gradient: |E[g] − reference|, the standard deviation over\n"
-    "batches of this size, and both together. Brackets: 95 % of the bootstrap samples. best in: share of them in\n"
-    "which the error is the smallest. A shorter step has a smaller error, and one of length 0 has 1, so the error\n"
-    "compares presets of like step length; of others see the cosine.\n"
-    "The projection adds {projection:.0%} to every squared length, for all alike."
+    f"bias and noise in units of the on-policy gradient g*: |E[g] − g*|, and the standard deviation over batches of "
+    f"{BATCH_SIZES[RANKED_BY]}\n"
+    "answers. step length: what the step along g* is multiplied by. η(B): which share of the progress of the exact\n"
+    "gradient a step of the best length makes on average, with B answers in a batch. It is about one step, without\n"
+    "Adam and without clipping of gradients. Brackets: 95 % of the bootstrap samples."
 )
+GROUPS = "A line stands above each preset that can be told from the one that its group begins with."
+ENOUGH_COVERED = 0.99
+MOST_UNITS = 1_000_000
+"""More prompts or answers than anybody records."""
+SHOWN = 0.0005
+"""Smaller differences are 0 in the digits that are shown."""
+WIDTH = 118
 
 
 def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()) -> list[str]:
-    """Lines of text: what was measured, then the presets, the smallest error first, all on the same bootstrap samples.
+    """Lines of text: what was measured, then the presets, the most progress first, all on the same bootstrap samples,
+    and what the numbers say.
 
     Raises `UsageError` without a sketch, for an unknown preset, and where the reference is noise.
     """
     step = last_sketch(run) if step is None else step
-    sketch, batch = read_sketch(run, step), updated_batch(run, step)
+    batch, sketch = read_gradients(run, step)
     chosen = list(names or PRESETS)
     ranking = compare(batch, sketch, [preset(name) for name in chosen])
-    lines = _measured_on(run, step, batch, sketch, ranking.reports[0])
-    order = sorted(range(len(chosen)), key=lambda number: ranking.reports[number].error.value)
-    return [
-        *lines,
-        "",
-        HEADING.format("preset"),
-        *(_line(chosen[number], ranking, number) for number in order),
-        "",
-        UNITS.format(projection=ranking.reports[0].projection_error),
+    lines = [*_measured_on(run, step, batch, sketch, ranking.reports[0]), "", HEADING.format("preset")]
+    for group in ranking.choices[RANKED_BY].groups:
+        lines.append("-" * len(HEADING.format("")))
+        lines += [_line(chosen[number], ranking.reports[number]) for number in group]
+    orders = [[number for group in choice.groups for number in group] for choice in ranking.choices]
+    seconds = [chosen[order[1]] if len(order) > 1 else "" for order in orders]
+    sentences = [
+        _best_preset(choice, chosen[choice.best], ranking.reports[choice.best].progress[place], second)
+        + (_told(choice.over_next, f"the next, {second},", batch, sketch) if second else "")
+        + _told(choice.over_nothing, "no correction", batch, sketch)
+        for place, (choice, second) in enumerate(zip(ranking.choices, seconds, strict=True))
     ]
+    return [*lines, "", *_wrapped(sentences), "", GROUPS, UNITS]
 
 
 THRESHOLDS = 20
@@ -56,45 +74,97 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
     """Lines of text: one preset at ascending thresholds, and which of them should have been chosen. Raises as
     `gradient_table` does, and for a preset without a threshold."""
     step = last_sketch(run) if step is None else step
-    sketch, batch = read_sketch(run, step), updated_batch(run, step)
+    batch, sketch = read_gradients(run, step)
     points = usual_thresholds(batch, preset(name), rule, count=THRESHOLDS)
     sweep = gradient_sweep(batch, sketch, preset(name), rule=rule, thresholds=points)
-    best = sweep.best
+    sentences = [
+        f"With {choice.batch_size} answers in a batch the most progress is made at {best.value:.6g}; in 95 % of the "
+        f"bootstrap samples between {best.low:.6g} and {best.high:.6g}."
+        + _told(choice.over_nothing, "no correction", batch, sketch)
+        for choice, best in zip(sweep.ranking.choices, sweep.best, strict=True)
+    ]
     return [
         *_measured_on(run, step, batch, sketch, sweep.ranking.reports[0]),
         "",
         HEADING.format(f"{name} at"),
-        *(_line(f"{threshold:.9g}", sweep.ranking, number) for number, threshold in enumerate(points)),
+        *(_line(f"{point:.9g}", report) for point, report in zip(points, sweep.ranking.reports, strict=True)),
         "",
-        f"The smallest error is at {best.value:.6g}; in 95 % of the bootstrap samples between {best.low:.6g} and "
-        f"{best.high:.6g}.",
-        UNITS.format(projection=sweep.ranking.reports[0].projection_error),
+        *_wrapped(sentences),
+        "",
+        UNITS,
     ]
 
 
 def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: GradientReport) -> list[str]:
     """What the numbers are of. Raises `UsageError` where they have no unit."""
-    length = report.reference_length
-    if length.value == 0:
+    length, exact = report.reference_length, isinstance(sketch, ExactSketch)
+    if not length.value > 0:
+        more = "--sketch.exact-prompts" if exact else "--sketch.reference-prompts"
         raise UsageError(
             f"step {step} of {run.name}: the on-policy gradient cannot be told from its noise, so it is no unit; "
-            "record more of it with --sketch.reference-prompts."
+            f"record more of it with {more}."
         )
     doubt = [] if length.low > 0 else ["The reference may be noise (0 is in its interval): read the units with care."]
+    what = f"{run.name}, step {step}: {_what(batch, sketch)}, its length {interval_text(length)}"
+    return [what, *doubt, *_covered(sketch)]
+
+
+def _what(batch: TokenBatch, sketch: Sketch) -> str:
+    of, rows = f"{len(sketch.scores)} tokens, {sketch.directions} directions", len(batch.response_mask)
+    if isinstance(sketch, ExactSketch):
+        answers = f"every likely answer to {sketch.answers.prompt_count} prompts, {rows} in all, {of}"
+        return f"{answers}; the on-policy gradient is exact on these prompts"
+    responses = int(sketch.reference.sequences.sum())
+    return f"{rows} sequences, {of}; the reference is the mean of {responses} on-policy responses"
+
+
+def _covered(sketch: Sketch) -> list[str]:
+    if not isinstance(sketch, ExactSketch):
+        return []
+    shares = sketch.answers.coverage
+    said = (
+        f"These answers have {shares['old']:.2%} of the probability of π_old, {shares['rollout']:.2%} of the engine's."
+    )
+    if min(shares.values()) >= ENOUGH_COVERED:
+        return [said]
     return [
-        f"{run.name}, step {step}: {len(batch.response_mask)} sequences, {len(sketch.scores)} tokens, "
-        f"{sketch.directions} directions; the reference is the mean of "
-        f"{int(sketch.reference.sequences.sum())} on-policy responses, its length {interval_text(length)}",
-        *doubt,
+        f"WARNING: {said}",
+        f"Below {ENOUGH_COVERED:.0%} too much is left out: record with a lower --sketch.smallest-probability.",
     ]
 
 
-def _line(name: str, ranking: Ranking, number: int) -> str:
-    report = ranking.reports[number]
+def _best_preset(choice: Choice, name: str, progress: Interval, second: str) -> str:
+    said = f"With {choice.batch_size} answers in a batch {name} makes the most progress, η {interval_text(progress)}."
+    return f"{said} In {choice.support[choice.best]:.0%} of the bootstrap samples it is the best." if second else said
+
+
+def _told(paired: Interval, other: str, batch: TokenBatch, sketch: Sketch) -> str:
+    """Whether it can be told from another, or what that would take."""
+    numbers = (paired.value, paired.low, paired.high)
+    if all(abs(number) < SHOWN for number in numbers):
+        return f" To three digits {other} makes the same progress."
+    if paired.tells:
+        return f" From {other} it can be told: η differs by {interval_text(paired)}."
+    exact = isinstance(sketch, ExactSketch)
+    units, what = (sketch.answers.prompt_count, "prompts") if exact else (len(batch.response_mask), "answers")
+    needed = units_needed(units, paired)
+    untold = f" From {other} it cannot be told: η differs by {interval_text(paired)}"
+    if needed is None:
+        return f"{untold}."
+    count = f"about {needed:,}" if needed <= MOST_UNITS else f"more than {MOST_UNITS:,}"
+    return f"{untold}. Of such a difference {count} {what} would tell; here are {units:,}."
+
+
+def _wrapped(sentences: Sequence[str]) -> list[str]:
+    """Lines of a readable length."""
+    return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH)]
+
+
+def _line(name: str, report: GradientReport) -> str:
     return (
-        f"{name:<28}{interval_text(report.relative_bias):>22}{report.noise.value:>8.2f}{report.error.value:>8.2f}"
-        f"{interval_text(report.cosine):>22}{interval_text(report.scale):>22}{report.ess.value:>7.0%}"
-        f"{ranking.support[number]:>9.0%}"
+        f"{name:<28}{interval_text(report.relative_bias):>{WIDE}}{report.noise[RANKED_BY].value:>8.2f}"
+        f"{interval_text(report.cosine):>{WIDE}}{interval_text(report.scale):>{WIDE}}{report.ess.value:>7.0%}"
+        + "".join(f"{interval_text(share):>{WIDE}}" for share in report.progress)
     )
 
 
@@ -140,7 +210,7 @@ def _seeds_text(seeds: SeedRange, digits: str = ".2f") -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    return bracketed(interval.value, interval.low, interval.high)
+    return bracketed(interval.value, interval.low, interval.high, "z.3f")
 
 
 def bracketed(value: float, low: float, high: float, digits: str = ".2f") -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from rlcorr.command.doctor import doctor
+from rlcorr.command.gradient_document import gradient_document
 from rlcorr.command.play import play
 from rlcorr.command.tables import gradient_table, study_table, sweep_table
 from rlcorr.command.train_options import configured, run_to_resume, train_config
@@ -121,7 +122,8 @@ def _train_study(wanted: study.Study) -> None:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Bias, noise and direction of every preset's gradient on a recorded step, from its score sketch."""
+    """Which preset makes the most progress at your batch size: bias, noise, direction and progress of every preset's
+    gradient on a recorded step, from its score sketch."""
 
     run: Annotated[str, tyro.conf.Positional]
     """Name of a run, or its directory."""
@@ -133,10 +135,17 @@ class Gradients:
     """One preset at twenty thresholds instead, and the one that should have been chosen."""
     rule: int | None = None
     """Which of that preset's rejection rules is moved, from 0; by default its weights, or without them rule 0."""
+    json: bool = False
+    """The numbers of the presets as JSON, for other programs."""
 
 
 def run_gradients(request: Gradients) -> int:
     run = runs.find_run(request.run)
+    if request.json:
+        if request.sweep:
+            raise UsageError("--json prints numbers of presets; leave out --sweep, or --json.")
+        print(gradient_document(run, request.step, request.presets))
+        return 0
     swept = sweep_table(run, request.sweep, request.step, request.rule) if request.sweep else None
     print("\n".join(swept or gradient_table(run, request.step, request.presets)))
     return 0

@@ -19,6 +19,7 @@ from rlcorr.figures.canvas import (
     ranked,
 )
 from rlcorr.figures.cells import density, pair, ratio_density, token_map
+from rlcorr.figures.gradients import USUAL, number_of
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -55,20 +56,23 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
     return figure([cells, diagonal], height=300, x=x, y=y | {"scaleanchor": "x"}, notes=[note] if left_out else [])
 
 
-def gradient_bars(compared: GradientComparison) -> Figure:
-    """Bias, noise and error of both, with 95 % bars."""
+def gradient_bars(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
+    """Progress, bias and noise of both, with 95 % bars."""
+    size = number_of(batch_size, compared.a)
     traces = []
     for (name, colour), report in zip(COLOURS.items(), (compared.a, compared.b), strict=True):
-        parts = {"bias": report.relative_bias, "noise": report.noise, "error": report.error}
+        parts = {"progress": report.progress[size], "bias": report.relative_bias, "noise": report.noise[size]}
         traces.append(bars_with_errors(name, parts, colour))
-    y = {"title_text": "in units of the on-policy gradient", "rangemode": "tozero"}
+    y = {"title_text": "η; in units of the on-policy gradient", "rangemode": "tozero"}
     made = figure(traces, height=300, x={"type": "category"}, y=y, legend=True)
     return made.update_layout(barmode="group", bargap=0.3)
 
 
-def differences(compared: GradientComparison) -> Figure:
-    """B − A of bias, noise and error, with the 95 % of the paired difference; at 0 they are alike."""
-    parts = {"error": compared.error, "noise": compared.noise, "bias": compared.bias}
+def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
+    """B − A of progress, bias, noise and cosine, with the 95 % of the paired difference; at 0 they are alike."""
+    size = number_of(batch_size, compared.a)
+    parts = {"cosine": compared.cosine, "noise": compared.noise[size], "bias": compared.bias}
+    parts["progress"] = compared.progress[size]
     values = list(parts.values())
     points = {
         "type": "scatter", "mode": "markers", "name": "B − A", "y": list(parts),

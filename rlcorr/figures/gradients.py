@@ -1,11 +1,13 @@
-"""Figures of gradients: error over a threshold, presets between bias and noise, KL losses, the study."""
+"""Figures of gradients: progress over a threshold, presets ranked and between bias and noise, KL losses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 
+from rlcorr.errors import UsageError
 from rlcorr.figures.axes import threshold_scale
 from rlcorr.figures.canvas import (
     ACROSS,
+    BLANK,
     COOL,
     KEPT,
     REJECTED,
@@ -20,74 +22,110 @@ from rlcorr.figures.canvas import (
 )
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
-from rlcorr.gradients.report import GradientReport
+from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
 UNIT = "in units of the on-policy gradient"
+PROGRESS = "progress η"
+USUAL = BATCH_SIZES[0]
+ROW, LETTER = 17, 6.4
+"""Pixels: the height of a preset in the ranking, the width of a letter of its name."""
 
 Band = tuple[float, float, float]
 """What is drawn at one place: the line, and the lower and upper edge of its band."""
+Line = tuple[str, str, Sequence[Interval]]  # name, colour, one number per threshold
 
 
-def threshold_curves(sweep: GradientSweep, *, at: float | None = None) -> Figure:
-    """Bias, noise and whole error over the threshold, with 95 % bands; the thresholds that may be the best are shaded,
-    `at` draws a cursor."""
-    place, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
-    reports, x = sweep.ranking.reports, [place(threshold) for threshold in sweep.thresholds]
-    lines = {
-        "bias": (WARM, [report.relative_bias for report in reports]),
-        "noise": (COOL, [report.noise for report in reports]),
-        "error": (KEPT, [report.error for report in reports]),
-    }
-    traces = [
-        part for name, (colour, values) in lines.items() for part in banded(name, x, list(map(astuple, values)), colour)
+def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float | None = None) -> Figure:
+    """η(B) over the threshold with its 95 % band, and that of no correction (grey line); the thresholds that may be the
+    best are shaded, the best is dashed, `at` draws a cursor. Raises `UsageError` for a B that the sweep lacks."""
+    size = number_of(batch_size, sweep.ranking.reports[0])
+    progress = [report.progress[size] for report in sweep.ranking.reports]
+    choice = sweep.ranking.choices[size]
+    without = progress[choice.best].value - choice.over_nothing.value
+    return _over_thresholds(sweep, sweep.best[size], [("progress", KEPT, progress)], PROGRESS, at, without)
+
+
+def bias_noise_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float | None = None) -> Figure:
+    """Bias and noise over the threshold with 95 % bands, and the best threshold as in `progress_curves`."""
+    reports = sweep.ranking.reports
+    size = number_of(batch_size, reports[0])
+    lines = [
+        ("bias", WARM, [report.relative_bias for report in reports]),
+        ("noise", COOL, [report.noise[size] for report in reports]),
     ]
-    best = [place(end) for end in (sweep.best.value, sweep.best.low, sweep.best.high)]
-    chosen = {"type": "rect", "x0": best[1], "x1": best[2], "yref": "paper", "y0": 0, "y1": 1}
-    chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
-    shapes = [chosen, vertical_line(x=best[0], colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
-    y = {"title_text": UNIT, "rangemode": "tozero"}
-    return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
+    return _over_thresholds(sweep, sweep.best[size], lines, UNIT, at)
+
+
+def best_thresholds(sweep: GradientSweep, *, batch_size: int | None = None) -> Figure:
+    """The threshold that makes the most progress over the answers in a batch, with the ones between which it lies in
+    95 % of the bootstrap samples; a cursor at `batch_size`."""
+    place, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
+    sizes = sweep.ranking.reports[0].batch_sizes
+    ends = [(place(best.value), place(best.low), place(best.high)) for best in sweep.best]
+    shapes = [] if batch_size is None else [vertical_line(x=batch_size, colour=REJECTED, dash="dot", width=2)]
+    ticks = sizes[1::4] if len(sizes) > 4 else sizes  # away from the ends, where a label is cut off
+    x = {"title_text": "answers in a batch", "type": "log", "tickvals": ticks, "ticktext": [f"{n:,}" for n in ticks]}
+    traces = banded("best threshold", sizes, ends, KEPT)
+    return figure(traces, height=300, x=x, y=axis | {"title_text": "best threshold"}, shapes=shapes)
 
 
 def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> Figure:
-    """The same three lines where they are exact and need no band."""
+    """Progress, bias and noise where they are exact and need no band."""
     place, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
     x = [place(threshold) for threshold in toy.thresholds]
-    lines = (("bias", toy.bias, WARM), ("noise", toy.noise, COOL), ("error", toy.error, KEPT))
+    lines = (("progress", toy.progress, KEPT), ("bias", toy.bias, WARM), ("noise", toy.noise, COOL))
     look = {"type": "scatter", "mode": "lines", "x": x}
     traces = [look | {"name": name, "y": y, "line": {"color": colour, "width": 2}} for name, y, colour in lines]
-    best = x[min(range(len(x)), key=toy.error.__getitem__)]
-    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), _nothing(), *_cursor(x, place, at)]
-    y = {"title_text": UNIT, "rangemode": "tozero"}
+    best = x[max(range(len(x)), key=toy.progress.__getitem__)]
+    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), *_cursor(x, place, at)]
+    y = {"title_text": "progress η; bias, noise", "rangemode": "tozero"}
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 
-def _cursor(x: Sequence[float], place: Callable[[float], float], at: float | None) -> list[Part]:
-    """A line at the threshold, or at the end of the axis that lies nearer to it."""
-    if at is None:
-        return []
-    return [vertical_line(x=min(max(place(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]
+def ranking_bars(
+    names: Sequence[str],
+    ranking: Ranking,
+    batch_size: int = USUAL,
+    *,
+    marked: str = "",
+    changed: GradientReport | None = None,
+) -> Figure:
+    """η(B) of every correction with 95 % bars, the best on top. Those that cannot be told from the first of their group
+    share a shade, and every second group a grey ground. `marked` is drawn warm: one of the names, or with `changed`
+    another correction, at its own place among them."""
+    size = number_of(batch_size, ranking.reports[0])
+    groups = [[names[number] for number in group] for group in ranking.choices[size].groups]
+    progress = {name: report.progress[size] for name, report in zip(names, ranking.reports, strict=True)}
+    order = [name for group in groups for name in group]
+    if changed is not None:
+        progress[marked] = changed.progress[size]
+        order.insert(sum(progress[name].value >= progress[marked].value for name in order), marked)
+    colours = {name: fade(ACROSS[0], 0.45 if i % 2 else 0.8) for i, group in enumerate(groups) for name in group}
+    bars = _lying_bars({name: progress[name] for name in order}, [(colours | {marked: WARM})[name] for name in order])
+    grounds = [_ground(order.index(group[0]), order.index(group[-1])) for group in groups[1::2]]
+    return _ranked(bars, order, grounds, marked)
 
 
-def bias_noise_plane(reports: Mapping[str, GradientReport], *, marked: str = "") -> Figure:
-    """One point per preset, noise to the right, bias upwards, with 95 % bars; the error is the distance from the
-    corner. A gradient that is always 0 lies on the dashed arc of error 1. A shorter step has less noise and so lies
-    nearer to the corner, whether or not it learns as much."""
-    points = {name: (report.noise, report.relative_bias) for name, report in reports.items()}
+def bias_noise_plane(reports: Mapping[str, GradientReport], batch_size: int = USUAL, *, marked: str = "") -> Figure:
+    """One point per preset, the noise of batches of B answers to the right, bias upwards, with 95 % bars. Noise can be
+    averaged away, by a larger batch or over steps; bias cannot. Both also change with the length of the step, and a
+    shorter one has less noise whether or not it learns as much: which one learns more, η says."""
+    points = {
+        name: (report.noise[number_of(batch_size, report)], report.relative_bias) for name, report in reports.items()
+    }
     others = {name: ends for name, ends in points.items() if name != marked}
-    top = max(1.2, max((max(across.value, up.value) for across, up in points.values()), default=1.0) * 1.15)
+    right, top = (1.15 * max((pair[i].value for pair in points.values()), default=1.0) or 1.0 for i in (0, 1))
     traces = [_crosses("presets", others, ACROSS[0])]
     if marked in points:
-        inwards = "top right" if points[marked][0].value < top / 2 else "top left"
+        inwards = "top right" if points[marked][0].value < right / 2 else "top left"
         traces.append(_crosses(marked, {marked: points[marked]}, WARM, name_at=inwards))
-    arc = {"type": "circle", "x0": -1, "x1": 1, "y0": -1, "y1": 1, "line": {"color": REJECTED, "dash": "dash"}}
-    x = {"title_text": f"noise, {UNIT}", "range": [0, top]}
+    x = {"title_text": f"noise, {UNIT}", "range": [0, right]}
     y = {"title_text": f"bias, {UNIT}", "range": [0, top]}
-    return figure(traces, height=380, x=x, y=y, shapes=[arc])
+    return figure(traces, height=380, x=x, y=y)
 
 
-def parts_of_error(parts: Mapping[str, Interval]) -> Figure:
+def parts_of_bias(parts: Mapping[str, Interval]) -> Figure:
     """One bar per part with its 95 % interval."""
     bars = bars_with_errors("parts", parts, ACROSS[0])
     return figure([bars], height=380, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
@@ -139,7 +177,66 @@ def _crosses(name: str, points: Mapping[str, tuple[Interval, Interval]], colour:
     }  # fmt: skip
 
 
-def _nothing() -> Part:
-    """The error of a gradient that is always 0."""
-    line = {"color": REJECTED, "dash": "dash", "width": 1}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": line}
+def _over_thresholds(
+    sweep: GradientSweep,
+    best: Interval,
+    lines: Sequence[Line],
+    unit: str,
+    at: float | None,
+    uncorrected: float | None = None,
+) -> Figure:
+    place, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
+    x = [place(threshold) for threshold in sweep.thresholds]
+    traces = [part for name, colour, values in lines for part in banded(name, x, list(map(astuple, values)), colour)]
+    if uncorrected is not None:
+        level = {"type": "scatter", "mode": "lines", "name": "no correction", "x": [x[0], x[-1]]}
+        traces.append(level | {"y": [uncorrected] * 2, "line": {"color": REJECTED, "width": 2}})
+    middle, *ends = (place(end) for end in (best.value, best.low, best.high))
+    chosen = {"type": "rect", "x0": ends[0], "x1": ends[1], "yref": "paper", "y0": 0, "y1": 1}
+    chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
+    shapes = [chosen, vertical_line(x=middle, colour=KEPT, dash="dash", width=2), *_cursor(x, place, at)]
+    return figure(traces, height=300, x=axis, y={"title_text": unit, "rangemode": "tozero"}, shapes=shapes, legend=True)
+
+
+def _cursor(x: Sequence[float], place: Callable[[float], float], at: float | None) -> list[Part]:
+    """A line at the threshold, or at the end of the axis that lies nearer to it."""
+    if at is None:
+        return []
+    return [vertical_line(x=min(max(place(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]
+
+
+def number_of(batch_size: int, report: GradientReport) -> int:
+    """Which of the batch sizes that were asked for."""
+    if batch_size not in report.batch_sizes:
+        sizes = ", ".join(map(str, report.batch_sizes))
+        raise UsageError(
+            f"measured for batches of {sizes} answers; got {batch_size}: give batch_sizes= when measuring."
+        )
+    return report.batch_sizes.index(batch_size)
+
+
+def _ranked(bars: Part, order: Sequence[str], grounds: Sequence[Part], marked: str) -> Figure:
+    """Bars in this order from the top, with all their names, and a note beside the marked one."""
+    note = {"text": "← shown", "x": 1, "xref": "paper", "xanchor": "right", "y": marked, "yref": "y"}
+    notes = [note | {"yanchor": "middle"}] if marked in order else []
+    y = {"type": "category", "categoryorder": "array", "categoryarray": order, "autorange": "reversed"}
+    y |= {"tickfont": {"size": 11}, "dtick": 1, "showgrid": False, "ticks": "outside", "tickcolor": BLANK}
+    x = {"title_text": PROGRESS, "rangemode": "tozero", "side": "top"}
+    drawn = figure([bars], height=ROW * len(order) + 60, x=x, y=y, shapes=grounds, notes=notes)
+    room = 20 + LETTER * max(len(name) for name in order)
+    return drawn.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8, "bargap": 0.25})
+
+
+def _lying_bars(values: Mapping[str, Interval], colours: Sequence[str]) -> Part:
+    return {
+        "type": "bar", "orientation": "h", "name": "progress", "y": list(values),
+        "x": [interval.value for interval in values.values()], "marker": {"color": list(colours)},
+        "error_x": error_bars(list(values.values()), REJECTED),
+        "hovertemplate": "%{y}: η %{x:.3f}<extra></extra>",
+    }  # fmt: skip
+
+
+def _ground(first: int, last: int) -> Part:
+    """Behind the rows with these numbers, over the whole width."""
+    across = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": first - 0.5, "y1": last + 0.5}
+    return across | {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlcorr.config import LossConfig
-from rlcorr.gradients.contributions import blocks_of, mean_gradients, variances
-from rlcorr.gradients.sketch import Sketch
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.gradients.contributions import Contributions, contributions, on_policy
+from rlcorr.gradients.estimates import TINY, blocks_of, covariances, mean_gradients
+from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.types import TokenBatch
 
 REPLICATES = 200
 LEVEL = (0.025, 0.975)
+EXACT_WEIGHTS = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf)
+"""Unbounded sequence weights: their gradient is the on-policy one on average, whatever the mismatch."""
 
 
 @dataclass(frozen=True)
@@ -23,39 +26,71 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def tells(self) -> bool:
+        """Whether 0 is outside."""
+        return self.low > 0 or self.high < 0
+
 
 @dataclass(frozen=True)
 class Replicas:
-    """Bootstrap samples, all in the dtype of the scores: row 0 is the sample itself."""
+    """Bootstrap samples, all in the dtype of the scores: row 0 is the sample itself.
 
-    sequences: Tensor  # (1 + R, B) how often each sequence is drawn
-    reference: Tensor  # (1 + R, K) the gradient of the reference
-    reference_noise: Tensor  # () its variance
-    reference_length: Tensor  # (1 + R,) without what noise adds to it
+    They draw units, which are prompts, or sampled answers; and directions, so that an interval also holds the error of
+    the projection.
+    """
+
+    units: Tensor  # (1 + R, U) how often each is drawn
+    directions: Tensor  # (1 + R, K)
+    reference: Tensor  # (1 + R, K) the on-policy gradient
+    reference_noise: Tensor  # (K,) in its squares
+    target: Contributions
+    """What a correction's gradient should be, of the same units, so that most of their noise cancels in the difference:
+    the on-policy gradient itself where answers are all there, else that of unbounded sequence weights."""
+    exact: bool
+    """Whether the units are prompts whose answers are all there. Then the reference is the target."""
+
+    def without_noise(self, products: Tensor, noise: Tensor) -> Tensor:
+        """Σ over the directions of x·y, (1 + R, K) → (1 + R,), without what the noise of the units adds, (K,).
+
+        Of sampled answers it is taken off once in the sample itself, and twice in a bootstrap sample, because drawing
+        from the sample adds the same variance again. Where the prompts are the task, there is none in the sample; a
+        bootstrap sample has it once, and is made smaller by what it has too much on average: x² and y² of the same
+        prompts grow and shrink together, and their ratio must not lose that.
+        """
+        summed, added = (self.directions * products).sum(-1), (self.directions * noise).sum(-1)
+        times = torch.full_like(summed, 2.0)
+        times[0] = 1
+        if not self.exact:
+            return summed - times * added
+        excess = torch.where((summed[0] > 0) & (added[0] > 0), added[0] / summed[0].clamp(min=TINY), 0)
+        return summed / (1 + (times - 1) * excess)
 
 
 def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:
-    """Over sequences, and over the blocks of the reference."""
-    blocks = blocks_of(sketch.reference, loss, batch.response_mask)
-    drawn = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
-    reference, noise = mean_gradients(blocks, drawn), variances(blocks, drawn[:1])[0]
-    return Replicas(
-        sequences=resampled(len(batch.response_mask), replicates, seed).to(sketch.scores),
-        reference=reference.to(sketch.scores),
-        reference_noise=noise.to(sketch.scores),
-        reference_length=length_of(reference.square().sum(-1) - noises(reference) * noise).to(sketch.scores),
-    )
-
-
-def noises(samples: Tensor) -> Tensor:
-    """(1 + R,): how many times the variance of the mean is in the square of each row. Once in the sample itself; twice
-    in a bootstrap sample, because drawing from the sample adds the same variance again."""
-    return torch.where(torch.arange(len(samples), device=samples.device) == 0, 1.0, 2.0).to(samples)
+    """Over the units, over the blocks of a sampled reference, and over the directions."""
+    directions = resampled(sketch.directions, replicates, seed + 2).to(sketch.scores)
+    if isinstance(sketch, ExactSketch):
+        target = on_policy(batch, sketch, loss)
+        units = resampled(len(target.n), replicates, seed).to(sketch.scores)
+        reference, noise = mean_gradients(target, units), covariances(target, target)
+    else:
+        (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], loss)
+        units = resampled(len(target.n), replicates, seed).to(sketch.scores)
+        blocks = blocks_of(sketch.reference, loss, batch.response_mask)
+        drawn = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
+        reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, drawn), covariances(blocks, blocks)))
+    return Replicas(units, directions, reference, noise, target, isinstance(sketch, ExactSketch))
 
 
 def length_of(squares: Tensor) -> Tensor:
     """From squared lengths whose noise has been taken off. One below 0 is a length of 0: noise alone explains it."""
     return squares.clamp(min=0).sqrt()
+
+
+def reference_lengths(replicas: Replicas) -> Tensor:
+    """(1 + R,): the length of the on-policy gradient, without what noise adds to it."""
+    return length_of(replicas.without_noise(replicas.reference.square(), replicas.reference_noise))
 
 
 def cosine(inner: Tensor, lengths: Tensor) -> Tensor:

@@ -1,11 +1,15 @@
 """Two corrections' gradients on the same answers, and by how much they differ."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.gradients.bootstrap import REPLICATES, Interval, bootstrap, cosine, interval_of, noises
-from rlcorr.gradients.contributions import contributions, covariance, mean_gradients
-from rlcorr.gradients.report import GradientReport, report_of, samples_of
+from rlcorr.gradients.bootstrap import REPLICATES, Interval, bootstrap, cosine, interval_of, length_of
+from rlcorr.gradients.contributions import contributions
+from rlcorr.gradients.estimates import covariances, mean_gradients
+from rlcorr.gradients.report import BATCH_SIZES, GradientReport, report_of, samples_of
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
 
@@ -18,16 +22,18 @@ class GradientComparison:
     a: GradientReport
     b: GradientReport
     bias: Interval
-    noise: Interval
-    error: Interval
     cosine: Interval
     """Of B with the on-policy gradient, less that of A."""
     between: Interval
-    """Cosine of the two gradients of this batch: do the two steps go the same way?"""
+    """Cosine of the two gradients of this batch, or of these prompts: do the two steps go the same way?"""
     expected: Interval
     """Cosine of the two expected gradients, without what their common noise adds; NaN where noise explains one."""
-    b_is_better: float
-    """Share of the bootstrap samples in which B has the smaller error; a tie counts half."""
+    noise: tuple[Interval, ...]
+    """For each batch size of the reports."""
+    progress: tuple[Interval, ...]
+    """Of η, for each batch size."""
+    b_is_better: tuple[float, ...]
+    """Share of the bootstrap samples in which B makes more progress, for each batch size; a tie counts half."""
 
 
 def compare_gradients(
@@ -37,28 +43,35 @@ def compare_gradients(
     b: CorrectionConfig,
     loss: LossConfig | None = None,
     *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> GradientComparison:
-    """Bias, noise, error and direction of both, and by how much they differ. Raises as `report` does."""
+    """Bias, noise, progress and direction of both, and by how much they differ. Raises as `report` does."""
     replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
     parts_a, parts_b = contributions(batch, sketch, [a, b], loss)
-    of_a, of_b = samples_of(parts_a, replicas), samples_of(parts_b, replicas)
-    unit = replicas.reference_length[0]
-    more = {name: of_b[name] - of_a[name] for name in ("relative_bias", "error", "cosine")}
-    more["noise"] = (of_b["variance"].sqrt() - of_a["variance"].sqrt()) / unit
-    g_a, g_b = (mean_gradients(parts, replicas.sequences) for parts in (parts_a, parts_b))
-    inner, sizes = (g_a * g_b).sum(-1), g_a.norm(dim=-1) * g_b.norm(dim=-1)
-    expected = inner - noises(inner) * covariance(parts_a, parts_b)
-    gained = (of_a["error"] - of_b["error"])[1:].sign()
+    of_a, of_b = samples_of(parts_a, replicas, batch_sizes), samples_of(parts_b, replicas, batch_sizes)
+    g_a, g_b = (mean_gradients(parts, replicas.units) for parts in (parts_a, parts_b))
+    lengths = [length_of((replicas.directions * g.square()).sum(-1)) for g in (g_a, g_b)]
+    without_noise = replicas.without_noise(g_a * g_b, covariances(parts_a, parts_b))
+    lengths_alone = [
+        length_of(replicas.without_noise(g.square(), covariances(parts, parts)))
+        for g, parts in ((g_a, parts_a), (g_b, parts_b))
+    ]
+    gained = (of_b.progress - of_a.progress)[:, 1:].nan_to_num(0).sign()
     return GradientComparison(
-        a=report_of(of_a, sketch),
-        b=report_of(of_b, sketch),
-        bias=interval_of(more["relative_bias"], signed=True),
-        noise=interval_of(more["noise"], signed=True),
-        error=interval_of(more["error"], signed=True),
-        cosine=interval_of(more["cosine"], signed=True),
-        between=interval_of(cosine(inner, sizes), signed=True),
-        expected=interval_of(cosine(expected, of_a["length"] * of_b["length"]), signed=True),
-        b_is_better=float((0.5 + gained / 2).mean()),
+        a=report_of(of_a),
+        b=report_of(of_b),
+        bias=interval_of(of_b.relative_bias - of_a.relative_bias, signed=True),
+        cosine=interval_of(of_b.cosine - of_a.cosine, signed=True),
+        between=interval_of(cosine((replicas.directions * g_a * g_b).sum(-1), lengths[0] * lengths[1]), signed=True),
+        expected=interval_of(cosine(without_noise, lengths_alone[0] * lengths_alone[1]), signed=True),
+        noise=_paired(of_a.noise, of_b.noise),
+        progress=_paired(of_a.progress, of_b.progress),
+        b_is_better=tuple((0.5 + gained / 2).mean(-1).tolist()),
     )
+
+
+def _paired(a: torch.Tensor, b: torch.Tensor) -> tuple[Interval, ...]:
+    """B − A of each row, (S, 1 + R)."""
+    return tuple(interval_of(difference, signed=True) for difference in b - a)

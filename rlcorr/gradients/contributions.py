@@ -15,7 +15,7 @@ from torch.nn.functional import embedding_bag
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct, weight_votes
 from rlcorr.errors import UsageError
-from rlcorr.gradients.sketch import Reference, Sketch
+from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
 from rlcorr.types import TokenBatch
@@ -33,13 +33,32 @@ float32, for one that is 1000 times as large, 6e-5 of an advantage."""
 
 @dataclass(frozen=True)
 class Contributions:
-    """What each sequence adds to the gradient Σ_b u_b / Σ_b n_b, divided by the mean of W over m where normalised."""
+    """What each of U units adds to the gradient Σ u / Σ n, divided by the mean of W over m where normalised.
 
-    u: Tensor  # (B, K)
+    A unit is a sampled answer, or a prompt: then each number is an expectation over its answers, under what the engine
+    draws from.
+    """
+
+    u: Tensor  # (U, K)
+    n: Tensor  # (U,)
+    weight: Tensor  # (U,) the mean weight on kept tokens
+    total: Tensor  # (U,) W and m: what batch normalisation takes the mean of
+    count: Tensor  # (U,)
+    u_square: Tensor  # (U, K) of an answer: for the variance
+    u_n: Tensor  # (U, K)
+    n_square: Tensor  # (U,)
+    weight_square: Tensor  # (U,)
+    probability: Tensor  # (U,) of the unit's answers together: 1, or for a prompt how much of it they cover
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What each answer adds, but for its scores."""
+
     n: Tensor  # (B,)
-    weight: Tensor  # (B,) the mean weight on kept tokens
-    total: Tensor  # (B,) W and m: what batch normalisation takes the mean of
-    count: Tensor  # (B,)
+    weight: Tensor
+    total: Tensor
+    count: Tensor
 
 
 @dataclass(frozen=True)
@@ -70,15 +89,40 @@ def contributions(
     loss = _policy_only(loss)
     for correction in corrections:
         _check(batch, sketch, correction)
-    c, unsummed = zip(*(_before_the_scores(batch, correction, loss) for correction in corrections), strict=True)
+    c, rows = zip(*(_before_the_scores(batch, correction, loss) for correction in corrections), strict=True)
     if neighbour is None:
-        sums = per_sequence(torch.stack(c), batch.response_mask, sketch.scores)
+        sums = per_sequence(torch.stack(c), batch.response_mask, sketch)
     else:
-        sums = [neighbour.u + _differing(of_one - neighbour.c, batch.response_mask, sketch.scores) for of_one in c]
-    return [
-        Contributions(u, *(x.to(sketch.scores) for x in (parts.n, parts.weight, parts.total, parts.count)))
-        for parts, u in zip(unsummed, sums, strict=True)
-    ]
+        sums = [neighbour.u + _differing(of_one - neighbour.c, batch.response_mask, sketch) for of_one in c]
+    return [_of_units(u, of_rows, sketch) for u, of_rows in zip(sums, rows, strict=True)]
+
+
+def on_policy(batch: TokenBatch, sketch: ExactSketch, loss: LossConfig) -> Contributions:
+    """What each prompt adds to the gradient of π_old itself: expectations under π_old, divided by what the loss of the
+    sampled answers is divided by."""
+    c, rows = _before_the_scores(batch, CorrectionConfig(), _policy_only(loss))
+    (u,) = per_sequence(c[None], batch.response_mask, sketch)
+    sampled = _of_units(u, rows, sketch)
+    return replace(sampled, u=_expected(u, sketch.answers.trained, sketch))
+
+
+def _of_units(u: Tensor, rows: _Rows, sketch: Sketch) -> Contributions:
+    numbers = {name: values.to(u) for name, values in vars(rows).items()}
+    n, weight = numbers["n"], numbers["weight"]
+    numbers |= {
+        "u": u, "u_square": u.square(), "u_n": u * n[:, None], "n_square": n.square(),
+        "weight_square": weight.square(), "probability": torch.ones_like(n),
+    }  # fmt: skip
+    if isinstance(sketch, ExactSketch):
+        numbers = {name: _expected(values, sketch.answers.sampled, sketch) for name, values in numbers.items()}
+    return Contributions(**numbers)
+
+
+def _expected(of_answers: Tensor, probability: Tensor, sketch: ExactSketch) -> Tensor:
+    """Of each prompt: (A,) or (A, K) → (P,) or (P, K)."""
+    answers = torch.arange(len(probability), device=probability.device)
+    columns = of_answers if of_answers.dim() == 2 else of_answers[:, None]
+    return _bags(answers, probability, sketch.answers.per_prompt, columns).view(-1, *of_answers.shape[1:])
 
 
 def neighbour_of(
@@ -93,7 +137,7 @@ def neighbour_of(
     size, unit = (x.masked_select(batch.response_mask).abs().amax() for x in (c, batch.advantages))
     if not size <= LARGEST_COEFFICIENT * unit:
         return None
-    return Neighbour(c, per_sequence(c[None], batch.response_mask, sketch.scores)[0])
+    return Neighbour(c, per_sequence(c[None], batch.response_mask, sketch)[0])
 
 
 def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
@@ -115,9 +159,7 @@ def loosened(correction: CorrectionConfig) -> CorrectionConfig:
     )
 
 
-def _before_the_scores(
-    batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig
-) -> tuple[Tensor, Contributions]:
+def _before_the_scores(batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig) -> tuple[Tensor, _Rows]:
     """The coefficient of every token, (B, T), and all but the sums over them."""
     assert batch.old_log_probs is not None
     once = replace(correction, rollout_is_batch_normalize=False)
@@ -130,13 +172,14 @@ def _before_the_scores(
     total = count = torch.ones_like(weight)
     if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
         total, count = weight_votes(result.weights, keep, correction.rollout_is)
-    return c, Contributions(u=torch.empty(0), n=n.to(weight), weight=weight, total=total, count=count)
+    return c, _Rows(n=n, weight=weight, total=total, count=count)
 
 
-def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
-    """Σ_t c_t s_t of each sequence, for P sets of coefficients: (P, B, T), (B, T), (N, K) → (P, B, K)."""
-    if len(c) <= ONE_BY_ONE:
-        numbers = torch.arange(len(scores), device=scores.device)
+def per_sequence(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:
+    """Σ_t c_t s_t of each sequence, for C sets of coefficients: (C, B, T), (B, T) → (C, B, K)."""
+    scores = sketch.scores
+    if len(c) <= ONE_BY_ONE or isinstance(sketch, ExactSketch):
+        numbers = rows_of_scores(sketch)
         return torch.stack([_bags(numbers, of_one.masked_select(mask), mask.sum(-1), scores) for of_one in c])
     sums, rest = [], scores
     for rows, of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
@@ -148,11 +191,18 @@ def per_sequence(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
     return torch.cat(sums).transpose(0, 1)
 
 
-def _differing(c: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
+def rows_of_scores(sketch: Sketch) -> Tensor:
+    """(N,) where the score of each response token is, row by row: answers to one prompt share those of their tree."""
+    if isinstance(sketch, ExactSketch):
+        return sketch.answers.nodes
+    return torch.arange(len(sketch.scores), device=sketch.scores.device)
+
+
+def _differing(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:
     """Σ_t c_t s_t of each sequence, (B, T) → (B, K), where most c are 0."""
     of_tokens = c.masked_select(mask)
-    numbers = of_tokens.nonzero()[:, 0]
-    return _bags(numbers, of_tokens[numbers], (mask & (c != 0)).sum(-1), scores)
+    places = of_tokens.nonzero()[:, 0]
+    return _bags(rows_of_scores(sketch)[places], of_tokens[places], (mask & (c != 0)).sum(-1), sketch.scores)
 
 
 def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
@@ -161,59 +211,13 @@ def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
     return embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=c.to(scores))
 
 
-def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contributions:
-    """The reference as contributions of blocks. A token-mean is divided by the mean length in the batch, not in the
-    reference: otherwise responses of another length would look like a bias."""
-    mode = loss.loss_agg_mode
-    u = reference.by_sequence if mode == "seq-mean-token-mean" else reference.by_token
-    n = reference.sequences
-    if mode == "token-mean":
-        n = n * mask.sum(-1).float().mean()
-    if mode == "seq-mean-token-sum-norm":
-        n = n * (mask.shape[1] if loss.loss_scale_factor is None else loss.loss_scale_factor)
-    one = torch.ones_like(n).to(u)
-    return Contributions(u=u, n=n.to(u), weight=one, total=one, count=one)
-
-
-def mean_gradients(parts: Contributions, drawn: Tensor) -> Tensor:
-    """(1 + R, K): the gradient of each bootstrap sample."""
-    factor = (drawn @ parts.total) / (drawn @ parts.count).clamp(min=1e-30)
-    divisor = (drawn @ parts.n).clamp(min=1e-30) * torch.where(factor > 1e-8, factor, 1.0)
-    return drawn @ parts.u / divisor[:, None]
-
-
-def variances(parts: Contributions, drawn: Tensor) -> Tensor:
-    """(1 + R,): Σ over parameters of the variance of the mean gradient, by the delta method on Σu/Σn, the factor and
-    the mean of the whole sample held fixed."""
-    moved, n = _moved(parts)
-    return drawn @ _unbiased(moved.square().sum(-1)) / (drawn @ n).clamp(min=1e-30).square()
-
-
-def covariance(a: Contributions, b: Contributions) -> Tensor:
-    """(): Σ over parameters of the covariance of two mean gradients of the same sequences, by the same method."""
-    (moved_a, n_a), (moved_b, n_b) = _moved(a), _moved(b)
-    return _unbiased((moved_a * moved_b).sum(-1)).sum() / (n_a.sum() * n_b.sum()).clamp(min=1e-30)
-
-
-def _moved(parts: Contributions) -> tuple[Tensor, Tensor]:
-    """How far each sequence alone moves the mean gradient, times Σn: (B, K); and n, (B,)."""
-    mean = mean_gradients(parts, torch.ones(1, len(parts.n)).to(parts.n))[0]
-    factor = parts.total.sum() / parts.count.sum().clamp(min=1e-30)
-    n = parts.n * torch.where(factor > 1e-8, factor, 1.0)
-    return parts.u - n[:, None] * mean, n
-
-
-def _unbiased(squares: Tensor) -> Tensor:
-    return squares * len(squares) / max(len(squares) - 1, 1)
-
-
 def _check(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig) -> None:
     if correction.loss_type in ("clip_cov", "kl_cov"):
         raise UsageError(f"{correction.loss_type} selects tokens by comparing a batch: it has no gradient per token.")
     if batch.old_log_probs is None or batch.advantages is None:
         raise UsageError("a gradient needs old_log_probs and advantages; the recorded batch lacks one of them.")
-    if len(sketch.scores) != int(batch.response_mask.sum()):
+    sketched = len(rows_of_scores(sketch))
+    if sketched != int(batch.response_mask.sum()):
         raise UsageError(
-            f"the sketch has {len(sketch.scores)} tokens, the batch {int(batch.response_mask.sum())}: it is of "
-            "another step."
+            f"the sketch has {sketched} tokens, the batch {int(batch.response_mask.sum())}: it is of another step."
         )

@@ -1,8 +1,15 @@
-"""What a recorded step keeps of its gradients: K random projections of every token's score."""
+"""What a recorded step keeps of its gradients: K random projections of every token's score.
 
-from dataclasses import dataclass
+The tokens are those of sampled answers (`SampledSketch`), or of every likely answer to some prompts (`ExactSketch`).
+"""
 
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
 from torch import Tensor
+
+from rlcorr.gradients.answers import Answers, AnswerTree, answers_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class NextTokens:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class SampledSketch:
     """Scores of one step's tokens, and the reference at the same weights in the same directions."""
 
     scores: Tensor  # (N, K) in the order of batch.response_mask, row by row
@@ -39,3 +46,32 @@ class Sketch:
     def directions(self) -> int:
         """K."""
         return self.scores.shape[1]
+
+
+@dataclass(frozen=True)
+class ExactSketch:
+    """Scores of every node. The P prompts are the task: expected gradients on them, the on-policy one among them, are
+    sums over the answers, without a sample. What other prompts would say is in the intervals."""
+
+    tree: AnswerTree
+    advantages: Tensor  # (N,) of every token, answer by answer in the order of `answers_of`
+    scores: Tensor  # (E, K)
+    next_tokens: NextTokens | None = None
+    weights_hash: str = ""
+    directions_hash: str = ""
+
+    @property
+    def directions(self) -> int:
+        """K."""
+        return self.scores.shape[1]
+
+    @cached_property
+    def answers(self) -> Answers:
+        """With their advantages."""
+        answers = answers_of(self.tree)
+        advantages = torch.zeros(answers.batch.response_mask.shape)
+        advantages[answers.batch.response_mask] = self.advantages.float()
+        return replace(answers, batch=answers.batch.replace(advantages=advantages))
+
+
+Sketch = SampledSketch | ExactSketch

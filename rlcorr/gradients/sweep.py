@@ -1,4 +1,4 @@
-"""The error of the gradient over a threshold: of a recorded step, with intervals, and of the toy, exact."""
+"""Bias, noise and progress over a threshold: of a recorded step, with intervals, and of the toy, exact."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule,
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
-from rlcorr.gradients.report import Ranking, compare
+from rlcorr.gradients.progress import Choice
+from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.toy import Toy, gradient_truth
 from rlcorr.ratios import log_ratio
@@ -24,8 +25,9 @@ class GradientSweep:
     of_ratio: bool
     """Whether they bound a ratio, whose neutral value is 1, or a divergence, where it is 0."""
     ranking: Ranking
-    best: Interval
-    """The threshold with the smallest error, and between which ones it lies in 95 % of the bootstrap samples."""
+    best: tuple[Interval, ...]
+    """For each batch size the threshold that makes the most progress, and between which ones it lies in 95 % of the
+    bootstrap samples."""
 
 
 def gradient_sweep(
@@ -37,6 +39,7 @@ def gradient_sweep(
     side: Side = "band",
     thresholds: Sequence[float] = (),
     loss: LossConfig | None = None,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> GradientSweep:
@@ -44,11 +47,15 @@ def gradient_sweep(
     `at_threshold`; by default sixty, from one that touches nearly every item of the batch to one that touches none."""
     points = sorted(thresholds, reverse=side == "lower") or usual_thresholds(batch, correction, rule, side=side)
     moved = [at_threshold(correction, threshold, rule, side) for threshold in points]
-    ranking = compare(batch, sketch, moved, loss, replicates=replicates, seed=seed)
-    reached = torch.tensor(ranking.support).cumsum(0)
-    ends = sorted(points[min(int((reached < level).sum()), len(points) - 1)] for level in LEVEL)
+    ranking = compare(batch, sketch, moved, loss, batch_sizes=batch_sizes, replicates=replicates, seed=seed)
     of_ratio = is_ratio(correction, moved_rule(correction, rule))
-    return GradientSweep(points, of_ratio, ranking, Interval(points[ranking.best], *ends))
+    return GradientSweep(points, of_ratio, ranking, tuple(_best(points, choice) for choice in ranking.choices))
+
+
+def _best(points: Sequence[float], choice: Choice) -> Interval:
+    reached = torch.tensor(choice.support).cumsum(0)
+    ends = sorted(points[min(int((reached < level).sum()), len(points) - 1)] for level in LEVEL)
+    return Interval(points[choice.best], *ends)
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,9 @@ class ToySweep:
     thresholds: list[float]
     bias: list[float]
     noise: list[float]
-    """Standard deviation over batches of so many responses."""
-    error: list[float]
-    """√(bias² + noise²)."""
+    """Standard deviation over batches of so many answers."""
+    progress: list[float]
+    """η(B) for them."""
 
 
 def spread_of(batch: TokenBatch) -> float:
@@ -79,12 +86,12 @@ def toy_sweep(
     side: Side = "band",
     loss: LossConfig | None = None,
 ) -> ToySweep:
-    """The correction at each threshold (`at_threshold`), for batches of so many responses."""
-    bias, noise = [], []
+    """The correction at each threshold (`at_threshold`), for batches of so many answers."""
+    bias, noise, progress = [], [], []
     for threshold in thresholds:
         moved = at_threshold(correction, threshold, rule, side)
         truth = gradient_truth(toy.where, toy.policies, toy.advantages, moved, loss or LossConfig())
         bias.append(truth.relative_bias)
         noise.append((truth.variance / batch_size) ** 0.5 / float(truth.reference.norm()))
-    error = [(b * b + n * n) ** 0.5 for b, n in zip(bias, noise, strict=True)]
-    return ToySweep(list(thresholds), bias, noise, error)
+        progress.append(truth.progress(batch_size))
+    return ToySweep(list(thresholds), bias, noise, progress)

@@ -12,27 +12,11 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct, weight_votes
 from rlcorr.errors import UsageError
+from rlcorr.gradients.world import World, world
 from rlcorr.kl import kl_penalty
 from rlcorr.masked import masked_sum
 from rlcorr.objective import aggregate, score_coefficients
 from rlcorr.types import CorrectionResult, TokenBatch
-
-LIMIT = 10**6
-
-
-@dataclass(frozen=True)
-class World:
-    """All N responses of at most T tokens over a vocabulary of V, in which token 0 ends a response."""
-
-    vocabulary: int
-    tokens: Tensor  # (N, T) int64
-    mask: Tensor  # (N, T) bool
-    states: Tensor  # (N, T) int64: the row of the table that each token is drawn from
-
-    @property
-    def state_count(self) -> int:
-        """S, the rows of a policy's table."""
-        return int(self.states.max()) + 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +44,7 @@ class GradientTruth:
     expectation: Tensor  # (S, V) E[g] under π_rollout
     reference: Tensor  # (S, V) the policy gradient of π_θ, with the same aggregation
     variance: float
-    """Σ over parameters of Var[g], g the contribution of one response."""
+    """V = E‖u − n E[g]‖²/(E n)², u the contribution of one response: a batch of B has V/B, by the delta method."""
 
     @property
     def bias(self) -> float:
@@ -82,33 +66,11 @@ class GradientTruth:
         """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
         return float((self.expectation * self.reference).sum() / self.reference.square().sum())
 
-
-def world(vocabulary: int, length: int) -> World:
-    """Raises `UsageError` where there are more than a million responses, with the arithmetic."""
-    if vocabulary < 2 or length < 1:
-        raise UsageError(f"a toy world needs a vocabulary ≥ 2 and a length ≥ 1; got {vocabulary} and {length}.")
-    count = response_count(vocabulary, length)
-    if count > LIMIT:
-        raise UsageError(
-            f"{vocabulary} tokens and {length} steps make {count:,} responses; at most {LIMIT:,} can be enumerated "
-            f"(after every step all {vocabulary - 1} tokens but the end go on): take a smaller vocabulary or length."
-        )
-    going = vocabulary - 1
-    rows = []
-    for depth in range(length):  # prefixes of `depth` tokens, none of them 0; prefix i is i in base V − 1
-        last = depth == length - 1
-        prefixes = torch.arange(going**depth)
-        ends = torch.arange(vocabulary if last else 1)
-        prefix = prefixes.repeat_interleave(len(ends))
-        rows.append(_padded(_digits(prefix, depth, going), ends.repeat(len(prefixes)), length))
-    tokens, mask = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    return World(vocabulary, tokens, mask, _states(tokens, mask, going))
-
-
-def response_count(vocabulary: int, length: int) -> int:
-    """(V − 1)^(T−1) responses that reach T tokens, times V; and (V − 1)^(t−1) that end after t < T."""
-    going = vocabulary - 1
-    return sum(going**depth for depth in range(length - 1)) + vocabulary * going ** (length - 1)
+    def progress(self, batch_size: float) -> float:
+        """η(B) = ⟨E[g], reference⟩²/(‖reference‖² (‖E[g]‖² + V/B)), or 0 where g points away: see `progress.py`."""
+        inner = max(float((self.expectation * self.reference).sum()), 0.0)
+        length2 = float(self.expectation.square().sum()) + self.variance / batch_size
+        return inner**2 / (float(self.reference.square().sum()) * length2) if length2 > 0 else 0.0
 
 
 def random_policy(where: World, seed: int, spread: float = 1.0) -> Tensor:
@@ -169,8 +131,7 @@ def gradient_truth(
         raise UsageError(
             f"{correction.loss_type} selects tokens by comparing a batch: it has no gradient per response."
         )
-    sampled = probabilities(where, policies.rollout)
-    batch = _batch(where, policies, advantages)
+    sampled, batch = probabilities(where, policies.rollout), _batch(where, policies, advantages)
     once = replace(correction, rollout_is_batch_normalize=False)  # its factor is an expectation, taken below
     result = correct(batch.replace(old_log_probs=batch.log_probs) if correction.bypass_mode else batch, once)
     counted = where.mask if correction.denominator == "fixed" else result.keep_mask
@@ -180,11 +141,11 @@ def gradient_truth(
     c = c / _mean_weight(sampled, result, correction)
     expectation = _weighted_scores(where, policies.theta, sampled[:, None] * c)
     squared = (c.square() * score_norms(where, policies.theta)).sum(-1)
-    return GradientTruth(
-        expectation=expectation,
-        reference=_reference(where, policies, advantages, loss),
-        variance=float((sampled * squared).sum() - expectation.square().sum()),
-    )
+    share = _shares(sampled, counted, loss)
+    u_n = _weighted_scores(where, policies.theta, (sampled * share)[:, None] * c)
+    n_square = (sampled * share.square()).sum()
+    variance = (sampled * squared).sum() - 2 * (u_n * expectation).sum() + n_square * expectation.square().sum()
+    return GradientTruth(expectation, _reference(where, policies, advantages, loss), float(variance))
 
 
 def kl_gradient(where: World, theta: Tensor, ref: Tensor, estimator: str, sampled_from: Tensor | None = None) -> Tensor:
@@ -248,10 +209,18 @@ def _weighted_scores(where: World, theta: Tensor, c: Tensor) -> Tensor:
 
 def _divisor(sampled: Tensor, counted: Tensor, loss: LossConfig) -> float:
     """Expected tokens or sequences of a response, whichever the loss is divided by; 1 for a sum, and if none are."""
+    return _expected(sampled, _counts(counted, loss)) or 1.0
+
+
+def _shares(sampled: Tensor, counted: Tensor, loss: LossConfig) -> Tensor:
+    """(N,): what each response adds to the divisor, over the divisor."""
+    return _counts(counted, loss).to(sampled) / _divisor(sampled, counted, loss)
+
+
+def _counts(counted: Tensor, loss: LossConfig) -> Tensor:
     if loss.loss_agg_mode == "token-sum":
-        return 1.0
-    counts = counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)
-    return _expected(sampled, counts) or 1.0
+        return torch.ones_like(counted[:, 0])
+    return counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)
 
 
 def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: CorrectionConfig) -> float:
@@ -265,28 +234,3 @@ def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: Correcti
 
 def _expected(sampled: Tensor, values: Tensor) -> float:
     return float((sampled * values).sum())
-
-
-def _digits(number: Tensor, count: int, base: int) -> Tensor:
-    """(n,) → (n, count): digits in this base, the first one first, each plus 1."""
-    powers = torch.tensor([base**place for place in range(count - 1, -1, -1)], dtype=torch.int64)
-    return number[:, None] // powers % base + 1
-
-
-def _padded(prefix: Tensor, last: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Prefixes and their last tokens → (tokens, mask), both (n, length)."""
-    used = prefix.shape[1] + 1
-    tokens = torch.zeros(len(last), length, dtype=torch.int64)
-    tokens[:, : used - 1], tokens[:, used - 1] = prefix, last
-    return tokens, torch.arange(length).expand(len(last), length) < used
-
-
-def _states(tokens: Tensor, mask: Tensor, going: int) -> Tensor:
-    """The number of the prefix before each token: prefixes of fewer tokens first, then in base V − 1."""
-    states = torch.zeros_like(tokens)
-    first, number = 0, torch.zeros(len(tokens), dtype=torch.int64)
-    for column in range(tokens.shape[1]):
-        states[:, column] = torch.where(mask[:, column], first + number, 0)
-        first += going**column
-        number = number * going + tokens[:, column] - 1
-    return states

@@ -17,7 +17,7 @@ from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.records import runs, step_files
 from rlcorr.records.index import entry_named, read_entries
-from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.records.sketch_files import read_gradients
 
 FOLDER = runs.ROOT / "study"
 
@@ -32,7 +32,7 @@ MEASURED = {
     "grad_norm": "grad_norm",
 }
 """Column → key of metrics.jsonl."""
-GRADIENT = ("relative_bias", "cosine", "scale", "error", "reference_length")
+GRADIENT = ("relative_bias", "cosine", "scale", "reference_length")
 """Numbers of the gradient report, each with its interval."""
 
 
@@ -98,7 +98,7 @@ def rows_of(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig)
 
 
 def _gradient(run: Path, step: int, correction: CorrectionConfig, loss: LossConfig) -> dict[str, float]:
-    gradients = report(updated_batch(run, step), read_sketch(run, step), correction, loss)
+    gradients = report(*read_gradients(run, step), correction, loss)
     intervals: list[Interval] = [getattr(gradients, name) for name in GRADIENT]
     numbers = [number for interval in intervals for number in asdict(interval).values()]
     return dict(zip(_gradient_columns(), numbers, strict=True))

@@ -21,6 +21,7 @@ from rlcorr.report import metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
 from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.exact_sketch import exact_sketch
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, stop_ranks
@@ -35,7 +36,7 @@ from rlcorr.train.rollout.collect import Collected, batch_of, greedy_accuracy, j
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
 from rlcorr.train.session import Session, prepare
-from rlcorr.train.sketch import sketch_step
+from rlcorr.train.sketch import sampled_sketch
 from rlcorr.types import TokenBatch
 
 
@@ -140,20 +141,25 @@ def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
     with watch.part("request"):
         request_batches(session, step)
     with watch.part("wait"):
-        mine = session.queue.get()
+        request, mine = session.queue.get()
     collected = joined(gather(session.ranks, mine)[:: config.rollout.tensor_parallel_size])
     batch = batch_of(collected, session.ranks.device)
     row = {"step": step, **summary(batch)}
     if not row["bad/log_probs"] and not row["bad/rewards"]:
-        row |= learn(session, recorder, collected, batch, watch, step)
+        row |= learn(session, recorder, collected, batch, watch, request)
     return row | watch.report(collected.seconds, asynchronous=config.rollout.asynchronous)
 
 
 def learn(
-    session: Session, recorder: Recorder, collected: Collected, batch: TokenBatch, watch: Stopwatch, step: int
+    session: Session,
+    recorder: Recorder,
+    collected: Collected,
+    batch: TokenBatch,
+    watch: Stopwatch,
+    request: BatchRequest,
 ) -> dict[str, Any]:
     """Score, correct, update and record a batch of good numbers."""
-    config, learner = session.config, session.learner
+    config, learner, step = session.config, session.learner, request.step
     with watch.part("score"):
         batch = score(batch, learner.module, session.reference, config, session.ranks)
     with watch.part("correct"):
@@ -164,7 +170,9 @@ def learn(
     sketched = config.sketch.every > 0 and step % config.sketch.every == 0
     if sketched:
         with watch.part("sketch"):
-            recorder.sketch(step, sketch_step(session, batch, step))
+            sketch = sampled_sketch(session, batch, step, request.weights)
+            exact = exact_sketch(session, request.weights) if config.sketch.exact_prompts else None
+            recorder.sketch(step, sketch, exact)
     with watch.part("update"):
         set_learning_rate(learner.optimizer, config.optim, step, config.steps)
         report |= update(learner, whitened(batch, result, config.advantage), result)

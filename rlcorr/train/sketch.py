@@ -16,7 +16,7 @@ from torch.func import functional_call, jvp, vmap
 from transformers import PreTrainedModel
 
 from rlcorr.advantages import whiten
-from rlcorr.gradients.sketch import NextTokens, Reference, Sketch
+from rlcorr.gradients.sketch import NextTokens, Reference, SampledSketch
 from rlcorr.masked import masked_sum
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.config.training import TrainConfig
@@ -24,7 +24,9 @@ from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.learner.microbatch import lengths_of, plan, take
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import ALONE
+from rlcorr.train.learner.router_replay import replayed
 from rlcorr.train.learner.score import score, with_advantages
+from rlcorr.train.rollout.batch_queue import Weights
 from rlcorr.train.rollout.collect import batch_of, collect
 from rlcorr.train.rollout.engine import left_padded
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
@@ -40,30 +42,40 @@ MICROBATCH_TOKENS = 512
 """The tangents of so many tokens along eight directions stay in the cache: 4096 take half as long again."""
 
 
-def sketch_step(session: Session, batch: TokenBatch, step: int) -> Sketch:
-    """Scores of the batch's tokens and the reference. `batch` as it was sampled; the policy not yet updated."""
+def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weights) -> SampledSketch:
+    """Scores of the batch's tokens and the reference. `batch` as it was sampled, with these weights; the policy not yet
+    updated."""
     config, policy = session.config, eager_copy(session.policy)
-    names = dict(policy.named_parameters())
-    by_token, by_sequence, tokens, sequences = reference_gradients(session, policy, step)
-    blocks = torch.cat([by_token, by_sequence])
-    prefixes = places(batch, config.sketch.places, step)
-    scores, following, projected, digest = [], [], [], hashlib.sha256()
-    for chosen in directions(names, config.seed, config.sketch.directions):
+    scores = [token_scores(policy, batch, config, chosen) for chosen in all_directions(session, policy)]
+    return SampledSketch(
+        scores=torch.cat(scores, 1) * config.sketch.directions**-0.5,
+        reference=reference_of(session, policy, step),
+        next_tokens=next_tokens(session, policy, batch, step, weights),
+        weights_hash=hash_of(dict(policy.named_parameters())),
+        directions_hash=hash_of_directions(session, policy),
+    )
+
+
+def all_directions(session: Session, policy: Policy) -> Iterator[dict[str, Tensor]]:
+    """Those of the run, in groups: they follow from its seed."""
+    return directions(dict(policy.named_parameters()), session.config.seed, session.config.sketch.directions)
+
+
+def hash_of_directions(session: Session, policy: Policy) -> str:
+    digest = hashlib.sha256()
+    for chosen in all_directions(session, policy):
         for direction in chosen.values():
             digest.update(direction.numpy(force=True).tobytes())
-        scores.append(token_scores(policy, batch, config, chosen))
-        following.append(next_scores(policy.lm, prefixes, config.rollout.scored_temperature, chosen))
-        flat = torch.cat([direction.flatten(1) for direction in chosen.values()], 1)  # (n, parameters)
-        projected.append(blocks @ flat.T)
-    scale = config.sketch.directions**-0.5
-    table = torch.cat(projected, 1) * scale
-    return Sketch(
-        scores=torch.cat(scores, 1) * scale,
-        reference=Reference(table[:BLOCKS], table[BLOCKS:], tokens, sequences),
-        next_tokens=next_tokens(session, policy, prefixes, torch.cat(following, -1) * scale),
-        weights_hash=hash_of(names),
-        directions_hash=digest.hexdigest(),
-    )
+    return digest.hexdigest()
+
+
+def reference_of(session: Session, policy: Policy, step: int) -> Reference:
+    """The on-policy gradient in the directions of the run."""
+    by_token, by_sequence, tokens, sequences = reference_gradients(session, policy, step)
+    blocks = torch.cat([by_token, by_sequence])
+    flat = (torch.cat([d.flatten(1) for d in chosen.values()], 1) for chosen in all_directions(session, policy))
+    table = torch.cat([blocks @ parameters.T for parameters in flat], 1) * session.config.sketch.directions**-0.5
+    return Reference(table[:BLOCKS], table[BLOCKS:], tokens, sequences)
 
 
 def eager_copy(policy: Policy) -> Policy:
@@ -123,31 +135,48 @@ def places(batch: TokenBatch, count: int, seed: int) -> list[list[int]]:
     ]
 
 
-def next_tokens(session: Session, policy: Policy, prefixes: list[list[int]], scores: Tensor) -> NextTokens:
-    """Distributions of the policy, the reference and the engine; the engine's only while it has the weights that
-    sampled the batch, so not with older or asynchronous ones."""
-    rollout, reference = session.config.rollout, session.reference
+def next_tokens(session: Session, policy: Policy, batch: TokenBatch, step: int, weights: Weights) -> NextTokens:
+    """At some places of the batch: the scores of all tokens, and their distributions under the policy, the reference
+    and the engine with the weights that sampled the batch."""
+    config = session.config
+    rollout, reference = config.rollout, session.reference
+    prefixes = places(batch, config.sketch.places, step)
+    scores = [
+        next_scores(policy.lm, prefixes, rollout.scored_temperature, chosen)
+        for chosen in all_directions(session, policy)
+    ]
 
     def under(lm: PreTrainedModel) -> Tensor:
         return next_log_probs(lm, dict(lm.named_parameters()), prefixes, rollout.scored_temperature).detach()
 
+    def of_engine() -> Tensor:
+        session.worker.engine.sync(weights)
+        return session.worker.engine.next_log_probs(prefixes, rollout.sampling).log_probs
+
     return NextTokens(
         log_probs=under(policy.lm),
-        scores=scores,
+        scores=torch.cat(scores, -1) * config.sketch.directions**-0.5,
         ref_log_probs=None if reference is None else under(reference.lm),
-        rollout_log_probs=None
-        if rollout.staleness
-        else session.worker.engine.next_log_probs(prefixes, rollout.sampling),
+        rollout_log_probs=session.queue.when_idle(of_engine),
     )
 
 
 def next_log_probs(
-    lm: PreTrainedModel, parameters: Mapping[str, Tensor], prefixes: list[list[int]], temperature: float
+    lm: PreTrainedModel,
+    parameters: Mapping[str, Tensor],
+    prefixes: list[list[int]],
+    temperature: float,
+    routed_experts: list[Tensor] | None = None,
 ) -> Tensor:
-    """log π(token | prefix) of every token, (P, V)."""
+    """log π(token | prefix) of every token, (P, V); with the engine's experts where they are given."""
     ids, mask = left_padded(prefixes, lm.device)
     given = {"attention_mask": mask, "position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0), "use_cache": False}
-    logits = functional_call(lm, dict(parameters), (ids,), given).logits[:, -1]
+    routes = None
+    if routed_experts is not None:
+        routes = torch.full((*mask.shape, *routed_experts[0].shape[1:]), -1, device=mask.device)
+        routes[mask] = torch.cat(routed_experts).to(routes)
+    with replayed(lm, routes, mask):
+        logits = functional_call(lm, dict(parameters), (ids,), given).logits[:, -1]
     return (logits.float() / temperature).log_softmax(-1)
 
 

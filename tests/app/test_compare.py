@@ -1,6 +1,7 @@
 """The Compare view's script: both configurations come from the URL, swap, and show what the library says of them."""
 
-from dataclasses import replace
+import math
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import RejectionRule, evaluate, preset
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
@@ -79,19 +81,39 @@ def test_every_metric_is_the_librarys(root: Path, names: tuple[str, str]) -> Non
         assert cells[:2] == [f"{values[key]:.4g}" if key in values else "–" for values in (a, b)], key
 
 
-def test_gradients_are_the_librarys(committed: None) -> None:
+@pytest.mark.parametrize("batch_size", [256, 8192])
+def test_gradients_are_the_librarys(committed: None, batch_size: int) -> None:
     run = runs.ROOT / "kv_fp8_e5m2"
-    step = last_sketch(run)
-    batch, sketch = updated_batch(run, step), read_sketch(run, step)
-    gradients = compare_gradients(batch, sketch, preset("decoupled_token_is"), preset("decoupled_k3_rs"))
-    at = open_app(VIEW, run=run.name, preset_b="decoupled_k3_rs")
+    batch, sketch = read_gradients(run, last_sketch(run))
+    a, b = preset("decoupled_token_is"), preset("decoupled_k3_rs")
+    gradients = compare_gradients(batch, sketch, a, b, batch_sizes=[batch_size])
+    at = open_app(VIEW, run=run.name, preset_b="decoupled_k3_rs", **usual(batch_size))
     numbers = shown(at)
-    assert numbers["Cosine, A with B"] == f"{gradients.between.value:.2f}"
-    assert numbers["B has less error in"] == f"{100 * gradients.b_is_better:.2f} %"
-    noise = gradients.noise
-    assert row(at, "Noise")[2] == f"{noise.value:+.2f} [{noise.low:+.2f},\u00a0{noise.high:+.2f}]"
-    error = gradients.b.error
-    assert row(at, "Error")[1] == f"{error.value:.2f} [{error.low:.2f},\u00a0{error.high:.2f}]"
+    assert numbers["Cosine, A with B"] == text(gradients.between.value)
+    assert numbers["B makes more progress in"] == f"{100 * gradients.b_is_better[0]:.2f} %"
+    assert row(at, "Noise")[2] == difference(gradients.noise[0])
+    assert row(at, "Progress (η)")[2] == difference(gradients.progress[0])
+    assert row(at, "Bias")[2] == difference(gradients.bias)
+    assert row(at, "Cosine")[2] == difference(gradients.cosine)
+    progress = gradients.b.progress[0]
+    assert row(at, "Progress (η)")[1] == f"{text(progress.value)} [{text(progress.low)},\u00a0{text(progress.high)}]"
+
+
+def usual(batch_size: int) -> dict[str, str]:
+    """The address says nothing of what is usual."""
+    return {} if batch_size == 256 else {"answers": str(batch_size)}
+
+
+def text(value: float) -> str:
+    """As the page writes it: two digits after the point, or two that are not 0."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+
+
+def difference(of: Interval) -> str:
+    value, low, high = (end if end.startswith("-") or end == "–" else f"+{end}" for end in map(text, astuple(of)))
+    return f"{value} [{low},\u00a0{high}]"
 
 
 def test_a_step_without_a_sketch_says_so(root: Path) -> None:
@@ -170,6 +192,7 @@ def test_as_fields_are_those_of_the_bench(root: Path) -> None:
         ({"b.is_upper": "-1"}, "b.is_upper=-1 is out of range; using 2."),
         ({"b.level": "word"}, "b.level='word' is not known; using 'token'."),
         ({"is_upper": "many"}, "is_upper='many' is not a number; using 2."),
+        ({"answers": "0"}, "answers='0' is not offered; using 256."),
         ({"compare": RUNS, "run_b": "<b>"}, "unknown run '<b>'."),
         ({"compare": RUNS, "run_b": "alpha", "step_b": "99"}, "This run has no step '99' (2 recorded, 0 to 1)."),
     ],

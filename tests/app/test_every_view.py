@@ -5,6 +5,7 @@ instead, for about 90 seconds: every preset on every run in one of the views, ev
 That finds what two of them break together; what only one view does with one preset on one run is left to chance.
 """
 
+import math
 import re
 from itertools import zip_longest
 
@@ -16,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from rlcorr import PRESETS, correct, evaluate, preset
 from rlcorr.gradients.report import GradientReport, report
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 __all__ = ["committed", "one_scan"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("committed")]
@@ -101,7 +102,7 @@ def read_percent(text: str) -> float:
 def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
     run = runs.ROOT / slug
     step = last_sketch(run)
-    batch, sketch = updated_batch(run, step), read_sketch(run, step)
+    batch, sketch = read_gradients(run, step)
     at = open_app(GRADIENT, run=slug, step=str(step))
     for name in presets_of(GRADIENT, RUNS.index(slug)):
         choose(at, "preset", name)
@@ -117,11 +118,18 @@ def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
 def headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
     """Number and interval of each, as the page writes them."""
     intervals = {
-        "Bias": reported.relative_bias, "Noise": reported.noise, "Error": reported.error, "Cosine": reported.cosine,
-        "Step length": reported.scale, "Sequence ESS": reported.ess,
+        "Progress (η)": reported.progress[0], "Bias": reported.relative_bias, "Noise": reported.noise[0],
+        "Cosine": reported.cosine, "Step length": reported.scale, "Sequence ESS": reported.ess,
     }  # fmt: skip
-    texts = {label: [f"{end:.2f}" for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
-    return {label: (value.replace("nan", "–"), f"{low} to {high}") for label, (value, low, high) in texts.items()}
+    texts = {label: [written(end) for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
+    return {label: (value, f"{low} to {high}") for label, (value, low, high) in texts.items()}
+
+
+def written(value: float) -> str:
+    """Two digits after the point, or two that are not 0."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
 @pytest.mark.parametrize("slug", RUNS)

@@ -1,33 +1,90 @@
 """The gradient view: its numbers are the library's, and what it cannot show it says."""
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from app_pages import committed, one_scan, open_app, root, said, shown
-from app_runs import make_run
+from app_runs import make_run, write_sketch
+from streamlit.testing.v1 import AppTest
 
-from rlcorr import preset
-from rlcorr.gradients.report import report
+from rlcorr import PRESETS, TokenBatch, preset
+from rlcorr.gradients.answers import AnswerTree
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.records import recipes, runs
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
 GRADIENT = "views/gradient.py"
+PROMPTS, DIRECTIONS = 12, 32
+
+
+def exact_sketch(covered: float = 1.0) -> ExactSketch:
+    """Of every prompt two answers of two tokens, which begin alike, and one of one token; `covered` is how likely they
+    are together in the trainer. The trainer likes what is worth more."""
+    some = torch.Generator().manual_seed(3)
+    first = torch.arange(PROMPTS) * 4
+    parents = torch.stack([torch.full((PROMPTS,), -1), first, first, torch.full((PROMPTS,), -1)], 1)
+    rollout = torch.tensor([0.6, 0.5, 0.5, 0.4]).log().repeat(PROMPTS, 1)
+    gap = 0.3 * torch.randn(PROMPTS, 4, generator=some)
+    old = (rollout + gap).exp()
+    old = old / torch.stack([old[:, 0] + old[:, 3], *[old[:, 1] + old[:, 2]] * 2, old[:, 0] + old[:, 3]], 1)
+    old[:, [0, 3]] *= covered
+    tree = AnswerTree(
+        prompts=torch.arange(PROMPTS).repeat_interleave(4), parents=parents.flatten(),
+        tokens=torch.tensor([5, 6, 7, 8]).repeat(PROMPTS), old_log_probs=old.log().flatten(),
+        rollout_log_probs=rollout.flatten(), sampled_log_probs=rollout.flatten(),
+    )  # fmt: skip
+    scores = (
+        torch.randn(4 * PROMPTS, DIRECTIONS, generator=some)
+        + torch.tensor([1.0, 0.5, -0.5, -1]).repeat(PROMPTS)[:, None]
+    )
+    # Answer by answer, token by token: first and second token of two answers, then the short one.
+    return ExactSketch(
+        tree, torch.tensor([1.5, 1.5, 0.5, 0.5, -1.0]).repeat(PROMPTS), scores, None, "weights", "directions"
+    )
+
+
+def make_exact(root: Path, covered: float = 1.0) -> tuple[TokenBatch, Sketch]:
+    """A run whose step has every likely answer; what is read of it."""
+    run = make_run(root, "alpha", steps=1, sequences=32, width=8)
+    write_sketch(run, exact_sketch(covered))
+    return read_gradients(run, 0)
+
+
+def pictures(at: AppTest) -> dict[str, Any]:
+    """Title → figure."""
+    sent = [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
+    return {picture["title"]: json.loads(picture["figure"]) for picture in sent if "figure" in picture}
+
+
+def text(value: float) -> str:
+    """As the page writes it: two digits after the point, or two that are not 0."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
 @pytest.mark.parametrize("name", recipes.read_index())
 def test_every_committed_run_has_its_gradients(committed: None, name: str) -> None:
     run = runs.ROOT / name
     step = last_sketch(run)
-    expected = report(updated_batch(run, step), read_sketch(run, step), preset("decoupled_k3_rs"))
-    at = open_app(GRADIENT, run=name, step=str(step), preset="decoupled_k3_rs")
+    batch, sketch = read_gradients(run, step)
+    expected = report(batch, sketch, preset("decoupled_k3_rs"), batch_sizes=[4096])
+    at = open_app(GRADIENT, run=name, step=str(step), preset="decoupled_k3_rs", answers="4096")
     numbers = shown(at)
-    assert numbers["Bias"] == f"{expected.relative_bias.value:.2f}"
-    assert numbers["Error"] == f"{expected.error.value:.2f}"
-    assert numbers["Sequence ESS"] == f"{expected.ess.value:.2f}"
-    between = {m.label: m.delta for m in at.metric}["Bias"]
-    assert between == f"{expected.relative_bias.low:.2f} to {expected.relative_bias.high:.2f}"
+    assert numbers["Progress (η)"] == text(expected.progress[0].value)
+    assert numbers["Bias"] == text(expected.relative_bias.value)
+    assert numbers["Noise"] == text(expected.noise[0].value)
+    assert numbers["Sequence ESS"] == text(expected.ess.value)
+    between = {m.label: m.delta for m in at.metric}["Progress (η)"]
+    assert between == f"{text(expected.progress[0].low)} to {text(expected.progress[0].high)}"
 
 
 def test_a_bound_moves_the_numbers(committed: None) -> None:
@@ -37,13 +94,142 @@ def test_a_bound_moves_the_numbers(committed: None) -> None:
     assert float(tight["Sequence ESS"]) > float(loose["Sequence ESS"])
 
 
+def test_exact_answers_are_the_librarys(root: Path) -> None:
+    batch, sketch = make_exact(root)
+    expected = report(batch, sketch, preset("decoupled_token_is"))
+    at = open_app(GRADIENT)
+    numbers = shown(at)
+    assert numbers["Progress (η)"] == text(expected.progress[0].value)
+    assert numbers["Bias"] == text(expected.relative_bias.value)
+    assert float(numbers["Bias"]) > 0
+    assert "all likely answers to 12 prompts (covering 100.00 % of the probability in the trainer, 100.00 % in" in said(
+        at
+    )
+    assert not at.warning
+
+
+@pytest.mark.parametrize(("covered", "warned"), [(0.98, True), (0.995, False)])
+def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -> None:
+    make_exact(root, covered)
+    at = open_app(GRADIENT)
+    assert f"covering {100 * covered:.2f} % of the probability" in said(at)
+    warning = f"hold only {100 * covered:.2f} % of the probability in the trainer and 100.00 % in the engine"
+    assert (warning in said(at)) == warned
+
+
+def test_the_answers_in_a_batch_move_numbers_and_pictures(root: Path) -> None:
+    """From the URL, and from the control; what a batch has no part in stays."""
+    batch, sketch = make_exact(root)
+    expected = report(batch, sketch, preset("decoupled_token_is"), batch_sizes=(16, 256, 65536))
+    at = open_app(GRADIENT)
+    usual, drawn = shown(at), pictures(at)
+    at.select_slider(key="answers").set_value(65536).run()
+    assert not at.exception
+    large = shown(at)
+    assert [usual["Progress (η)"], large["Progress (η)"]] == [text(eta.value) for eta in expected.progress[1:]]
+    assert [usual["Noise"], large["Noise"]] == [text(noise.value) for noise in expected.noise[1:]]
+    assert usual["Progress (η)"] != large["Progress (η)"]
+    assert (usual["Bias"], usual["Cosine"]) == (large["Bias"], large["Cosine"])
+    moved = {title for title, figure in pictures(at).items() if figure != drawn[title]}
+    assert moved == {
+        "This step, over the bound", "The best bound, over the batch", "All presets by their progress",
+        "All presets between bias and noise",
+    }  # fmt: skip
+    assert shown(open_app(GRADIENT, answers="16"))["Progress (η)"] == text(expected.progress[0].value)
+
+
+def test_a_batch_size_that_is_not_offered(root: Path) -> None:
+    make_exact(root)
+    at = open_app(GRADIENT, answers="300")
+    assert "answers='300' is not offered; using 256. Offered: 16, 32, 64," in said(at)
+    assert at.select_slider(key="answers").value == 256
+
+
+def test_the_batch_size_is_that_of_compare(root: Path) -> None:
+    make_exact(root)
+    at = open_app(GRADIENT, answers="4096")
+    at.switch_page("views/compare.py").run()
+    assert at.select_slider(key="answers").value == 4096
+
+
+def test_the_sentence_about_the_best_preset(root: Path) -> None:
+    batch, sketch = make_exact(root)
+    ranking = compare(batch, sketch, [preset(name) for name in PRESETS])
+    choice, names = ranking.choices[0], list(PRESETS)
+    order = [number for group in choice.groups for number in group]
+    sentences = said(open_app(GRADIENT))
+    assert f"With 256 answers in a batch, **`{names[choice.best]}`** makes the most progress; in " in sentences
+    assert f"in {100 * choice.support[choice.best]:.0f} % of the bootstrap samples" in sentences
+    assert f"{len(choice.groups[0]) - 1} others cannot be told from it" in sentences
+    assert f"the next, `{names[order[1]]}`" in sentences
+    above = choice.over_nothing
+    difference = f"{text(above.value)} [{text(above.low)}, {text(above.high)}]"
+    assert f"no correction ({difference}): that would take " in sentences
+    assert f" prompts; there are {PROMPTS}." in sentences
+
+
+@pytest.mark.parametrize(
+    ("over", "sentence"),
+    [
+        ((0.4, 0.05, 0.64), "It is 0.40 [0.05, 0.64] above it."),
+        ((0.1, -0.1, 0.3), "told from it (0.10 [-0.10, 0.30]): that would take about 400 answers; there are 100."),
+        ((0.1, -0.001, 0.2), "that would take a few more answers; there are 100."),
+        ((1e-4, -0.1, 0.3), "that would take more than a million answers; there are 100."),
+        ((0.0, -0.1, 0.1), "It is as good as it."),
+    ],
+)  # fmt: skip
+def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, float], sentence: str) -> None:
+    """Intervals shrink with the root of the number: half as wide as they are takes four times as many."""
+    from words import gradient
+
+    assert gradient.over(Interval(*over), "it", 100, "answers").endswith(sentence)
+
+
+def test_presets_are_ranked_as_the_library_ranks_them(root: Path) -> None:
+    """With what is shown among them: the preset itself, or what became of it."""
+    batch, sketch = make_exact(root)
+    ranking = compare(batch, sketch, [preset(name) for name in PRESETS], batch_sizes=[1024])
+    order = [list(PRESETS)[number] for group in ranking.choices[0].groups for number in group]
+    drawn = pictures(open_app(GRADIENT, answers="1024"))["All presets by their progress"]
+    assert drawn["data"][0]["y"] == order
+    assert drawn["layout"]["annotations"][0]["y"] == "decoupled_token_is"
+    changed = pictures(open_app(GRADIENT, answers="1024", is_upper="1.05"))["All presets by their progress"]
+    assert [name for name in changed["data"][0]["y"] if name in PRESETS] == order
+    assert changed["layout"]["annotations"][0]["y"] == "decoupled_token_is, changed"
+
+
+def test_the_best_bound_is_said(root: Path) -> None:
+    make_exact(root)
+    at = open_app(GRADIENT)
+    curve = pictures(at)["This step, over the bound"]
+    best = next(shape for shape in curve["layout"]["shapes"] if shape["line"].get("dash") == "dash")
+    line = next(trace for trace in curve["data"] if trace["name"] == "progress")
+    highest = max(zip(line["y"], line["x"], strict=True))[1]
+    assert best["x0"] == highest
+    assert f"With 256 answers the most is made at {math.exp(highest):.4g};" in said(at)
+
+
+def test_the_toy_is_computed_once_it_is_opened(root: Path) -> None:
+    make_exact(root)
+    assert "The toy, exactly" not in pictures(open_app(GRADIENT))
+    at = open_app(GRADIENT, toy="true", answers="1024")
+    assert {trace["name"] for trace in pictures(at)["The toy, exactly"]["data"]} == {"progress", "bias", "noise"}
+    assert "batches of 1,024" in said(at)
+
+
+def test_what_to_do_about_kl_is_said(root: Path) -> None:
+    make_exact(root)
+    assert "As a loss: k2, or k3+" in said(open_app(GRADIENT))
+
+
 def test_a_preset_without_a_bound(committed: None) -> None:
     assert "This configuration has no bound to move." in said(open_app(GRADIENT, run="stale_4", preset="disabled"))
 
 
-def test_the_engines_distribution_is_not_always_known(committed: None) -> None:
-    """Weights that are four steps old are gone when the step is sketched."""
-    at = open_app(GRADIENT, run="stale_4")
+def test_the_engines_distribution_is_not_always_known(root: Path) -> None:
+    """A sketch may have no places at which all next tokens were sketched."""
+    write_sketch(make_run(root, "alpha", steps=1))
+    at = open_app(GRADIENT, run="alpha")
     at.segmented_control(key="kl_target").set_value("the engine's policy").run()
     assert not at.exception
     assert "no distribution of the engine's policy" in said(at)

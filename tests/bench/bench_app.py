@@ -42,7 +42,7 @@ DRAWN = """async () => {
 DRAG = """async (seconds) => {
   const all = (node, css) => [...node.querySelectorAll("*")].flatMap(
     (n) => [...(n.matches(css) ? [n] : []), ...(n.shadowRoot ? all(n.shadowRoot, css) : [])])
-  const slider = all(document, "input[type=range]")[0]
+  const slider = all(document, "input[data-generation]")[0]
   const move = (position, event) => {
     slider.value = position
     slider.dispatchEvent(new Event(event, { bubbles: true }))
@@ -93,7 +93,7 @@ def row(page: Page, what: str, address: str, keys: Sequence[str], steps: int) ->
         seconds = time.perf_counter() - start
         settled(page)
     page.evaluate(WATCH, list(keys))
-    page.get_by_role("slider").focus()
+    page.locator("input[data-generation]").focus()
     pauses = random.Random(0)
     times = sorted(pressed(page, "PageDown" if i % 6 < 3 else "PageUp", pauses) for i in range(steps))
     rates = page.evaluate(DRAG, 5)

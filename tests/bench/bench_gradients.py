@@ -1,4 +1,5 @@
-"""`make bench ARGS=gradients`: a report and a sweep on 131 k tokens, and what it takes to record a step's sketch."""
+"""`make bench ARGS=gradients`: a moved threshold and all presets on a committed run, a report and a sweep on 131 k
+tokens, and what it takes to record a step's sketches."""
 
 import statistics
 import tempfile
@@ -9,17 +10,22 @@ from pathlib import Path
 import torch
 from processes import ROOT, rlcorr
 
+from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.config import CorrectionConfig
-from rlcorr.gradients.report import report
-from rlcorr.gradients.sketch import Reference, Sketch
+from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.sketch import Reference, SampledSketch
+from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
+from rlcorr.records.recipes import read_index
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.types import TokenBatch
 
 WARM_START = ROOT / "runs" / "warm_start" / "checkpoint"
 ROWS, COLUMNS, DIRECTIONS, POINTS = 1024, 128, 256, 60
+EXACT_PROMPTS = 64
 
 
-def example() -> tuple[TokenBatch, Sketch]:
+def example() -> tuple[TokenBatch, SampledSketch]:
     some = torch.Generator().manual_seed(0)
     old = -torch.rand(ROWS, COLUMNS, generator=some) - 1
     batch = TokenBatch(
@@ -30,7 +36,7 @@ def example() -> tuple[TokenBatch, Sketch]:
     )
     by_token, by_sequence = torch.randn(2, 32, DIRECTIONS, generator=some)
     reference = Reference(by_token, by_sequence, torch.full((32,), 4096.0), torch.full((32,), 32.0))
-    return batch, Sketch(torch.randn(ROWS * COLUMNS, DIRECTIONS, generator=some), reference)
+    return batch, SampledSketch(torch.randn(ROWS * COLUMNS, DIRECTIONS, generator=some), reference)
 
 
 def milliseconds(work: Callable[[], object], times: int) -> tuple[float, float]:
@@ -44,22 +50,53 @@ def milliseconds(work: Callable[[], object], times: int) -> tuple[float, float]:
     return statistics.median(durations), max(durations)
 
 
-def main() -> None:
+def printed(name: str, times: tuple[float, float], allowed: float | None = None) -> None:
+    most = "" if allowed is None else f"; {allowed:.0f} ms are allowed"
+    print(f"{name}: {times[0]:.0f} ms (median), {times[1]:.0f} ms (most){most}", flush=True)
+
+
+def on_committed_runs() -> None:
+    """What the page and the table ask for."""
+    everything = [entry.config for entry in PRESETS.values()]
+    for name in read_index():
+        run = runs.find_run(name)
+        batch, sketch = read_gradients(run, last_sketch(run))
+        moved = iter(at_threshold(preset("decoupled_token_is"), 1 + 0.01 * n) for n in range(1, 1000))
+
+        def answer() -> object:
+            return report(batch, sketch, next(moved))  # noqa: B023 called before the next run is read
+
+        printed(f"{name}, a moved threshold", milliseconds(answer, 20), 50)
+        of_all = milliseconds(lambda: compare(batch, sketch, everything), 3)  # noqa: B023
+        printed(f"{name}, all {len(everything)} presets, 200 bootstrap samples", of_all, 1000)
+
+
+def on_many_tokens() -> None:
     batch, sketch = example()
-    thresholds = torch.linspace(1, 5, POINTS).tolist()
-    caps = [CorrectionConfig(rollout_is="token", rollout_is_threshold=cap) for cap in thresholds]
-    for name, work, times in (
-        ("report of one preset, 200 bootstrap samples", lambda: report.report(batch, sketch, caps[0]), 40),
-        (f"sweep over {POINTS} thresholds", lambda: report.compare(batch, sketch, caps), 3),
-    ):
-        middle, most = milliseconds(work, times)
-        size = f"{ROWS * COLUMNS:,} tokens × {DIRECTIONS} directions, {torch.get_num_threads()} threads"
-        print(f"{name}, {size}: {middle:.0f} ms (median), {most:.0f} ms (most)", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        options = ("--steps", "1", "--eval-prompts", "8", "--sketch.every", "1", "--run", "r")
-        done = rlcorr("train", "--model", str(WARM_START), *options, runs_folder=Path(folder), timeout=1800)
-        assert done.returncode == 0, done.stderr[-2000:]
-        (row,) = runs.read_metrics(Path(folder) / "local" / "r")
-    print(
-        f"sketch of a step, addition, 256 sequences, 256 directions, reference included: {row['timing/sketch']:.0f} s"
-    )
+    caps = [CorrectionConfig(rollout_is="token", rollout_is_threshold=1 + 4 * n / POINTS) for n in range(POINTS)]
+    size = f"{ROWS * COLUMNS:,} tokens × {DIRECTIONS} directions, {torch.get_num_threads()} threads"
+    printed(f"report of one preset, {size}", milliseconds(lambda: report(batch, sketch, caps[0]), 20))
+    printed(f"sweep over {POINTS} thresholds, {size}", milliseconds(lambda: compare(batch, sketch, caps), 3))
+
+
+def of_recording() -> None:
+    """Of the step's own answers with 256 directions; and of every likely answer to 64 prompts with 32, alongside a
+    small one of its own answers."""
+    one_step = ("train", "--model", str(WARM_START), "--steps", "1", "--eval-prompts", "8", "--sketch.every", "1")
+    few = ("--sketch.directions", "32", "--sketch.reference-prompts", "64", "--sketch.places", "1")
+    for name, options in (
+        ("256 sequences, 256 directions, reference included", ()),
+        (f"and every likely answer to {EXACT_PROMPTS} prompts, 32 directions, a small reference; 240 s are allowed",
+         (*few, "--sketch.exact-prompts", str(EXACT_PROMPTS))),
+    ):  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            done = rlcorr(*one_step, *options, "--run", "r", runs_folder=Path(folder), timeout=1800)
+            assert done.returncode == 0, done.stderr[-2000:]
+            (row,) = runs.read_metrics(Path(folder) / "local" / "r")
+        print(f"sketch of a step, addition, {name}: {row['timing/sketch']:.0f} s", flush=True)
+
+
+def main() -> None:
+    on_committed_runs()
+    on_many_tokens()
+    of_recording()

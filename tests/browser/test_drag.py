@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from app_runs import make_run, serve, settled, visit, write_sketch
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +47,14 @@ def url(root: Path) -> Iterator[str]:
         yield address
 
 
+def thumb(page: Page) -> Locator:
+    """Of the threshold; the gradient view has another slider."""
+    return page.locator("input[data-generation]")
+
+
 def hold(page: Page, share: float) -> None:
     """Press the mouse on the thumb, pull it to this share of the slider's width, and keep it pressed."""
-    box = page.get_by_role("slider").bounding_box()
+    box = thumb(page).bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
     page.mouse.down()
@@ -62,7 +67,7 @@ def texts(page: Page) -> list[str]:
 
 def quiet(page: Page) -> None:
     """Wait until the last question has been answered, and drawn."""
-    page.get_by_role("slider").evaluate("""async (input) => {
+    thumb(page).evaluate("""async (input) => {
       const frame = () => new Promise(requestAnimationFrame)
       while (input.asking || input.moved) await frame()
       await frame()
@@ -118,19 +123,40 @@ def test_a_held_threshold_runs_nothing_but_its_answer(page: Page, url: str) -> N
     assert len(sent) - frames <= 1  # the page looks for new runs every two seconds
 
 
+# What the marked bar of the ranking is called.
+RANKED = "document.querySelector('.st-key-ranking .rl-picture')._fullLayout.annotations[0].y"
+
+
 def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
     visit(page, f"{url}/gradient?preset=decoupled_token_is")
     values = page.get_by_test_id("stMetricValue")
-    before, bars = values.all_inner_texts(), page.evaluate(SHOWN, "parts")["bars"]
+    before, lines = values.all_inner_texts(), page.evaluate(SHOWN, "gradient_curves")["lines"]
     hold(page, 0.3)
     quiet(page)
     held = values.all_inner_texts()
     assert held != before
-    assert page.evaluate(SHOWN, "parts")["bars"] != bars
+    assert page.evaluate(SHOWN, "gradient_curves")["lines"] != lines
+    assert page.evaluate(RANKED) == "decoupled_token_is, changed"
     page.mouse.up()
     page.wait_for_url("**is_upper=**")
     settled(page)
     assert values.all_inner_texts() == held
+
+
+def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page, url: str) -> None:
+    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    before, ranked = by_label(page), page.evaluate(SHOWN, "ranking")["bars"]
+    page.get_by_role("slider", name="Answers in a batch (B)").press("ArrowRight")
+    page.wait_for_url("**answers=512**")
+    expect(page.locator(".st-key-numbers").get_by_test_id("stMetricValue").nth(2)).not_to_have_text(before["Noise"][0])
+    settled(page)
+    after = by_label(page)
+    assert (after["Bias"], after["Cosine"]) == (before["Bias"], before["Cosine"])
+    assert page.evaluate(SHOWN, "ranking")["bars"] != ranked
+    page.reload()
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+    assert by_label(page) == after
 
 
 # A headline that no answer knows of, before all others: as where another page's are still being replaced.
@@ -161,7 +187,7 @@ def test_a_number_is_written_under_its_label(page: Page, url: str) -> None:
     hold(page, 0.3)
     quiet(page)
     held = by_label(page)
-    assert held.pop("Stranger") == before["Bias"]
+    assert held.pop("Stranger") == before["Progress (η)"]
     assert held["Noise"] != before["Noise"]
     page.evaluate("document.getElementById('stranger').remove()")
     page.mouse.up()
@@ -199,7 +225,7 @@ def test_without_an_answer_the_page_runs_while_the_thumb_moves(page: Page, url: 
 
 def test_what_is_pressed_right_after_a_drag_finds_the_new_threshold(page: Page, url: str) -> None:
     """The page has not run yet when the link is pressed; pressing makes it run, before the link is let go. (Streamlit
-    drops what a page said last where another page is asked for before a run could begin, as by a click of no length.)"""
+    drops what a page said last where another page is asked for before a run could begin, by a click of no length.)"""
     visit(page, f"{url}/bench?preset=decoupled_token_is")
     slider = page.get_by_label("Upper bound of the weight")
     slider.focus()

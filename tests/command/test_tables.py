@@ -1,3 +1,5 @@
+import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -5,16 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import rlcorr
+from ratio_batches import of_ratios
 from tiny import tiny_config
 
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.command.cli import run_verb
-from rlcorr.command.tables import HEADING, gradient_table, sweep_table
+from rlcorr.command.gradient_document import gradient_document
+from rlcorr.command.tables import HEADING, _covered, _told, gradient_table, sweep_table
 from rlcorr.errors import UsageError
-from rlcorr.gradients.report import report
+from rlcorr.gradients.answers import AnswerTree
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.progress import difference
+from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients, updated_batch
 from rlcorr.train import loop
 from rlcorr.train.config.learning import AdvantageConfig, SketchConfig
 from rlcorr.train.inputs.tasks import TASKS
@@ -35,30 +44,152 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[
         yield loop.train(tiny_config(tiny_model, prompts_per_step=16, steps=3, sketch=FEW))
 
 
+@pytest.fixture(scope="module")
+def exact_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
+    """With every likely answer to eight prompts; most of a random model's are too unlikely."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("exact") / "local")
+        rewarding = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
+        patch.setitem(TASKS, "addition", rewarding)
+        exact = replace(SMALL, exact_prompts=8, smallest_probability=0.003)
+        yield loop.train(tiny_config(tiny_model, sketch=exact))
+
+
 def rows_of(lines: list[str]) -> list[str]:
-    """The lines between the heading and the units."""
+    """The lines between the heading and what is said about them, without those that separate groups."""
     heading = next(number for number, line in enumerate(lines) if line.endswith(HEADING.format("")[-40:]))
     after = lines[heading + 1 :]
-    return after[: after.index("")]
+    return [line for line in after[: after.index("")] if line.strip("-")]
 
 
-def test_all_presets_by_their_error(run: Path) -> None:
+def prose(lines: list[str]) -> str:
+    """Wrapped lines as one."""
+    return " ".join(lines)
+
+
+def numbers_in(line: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", line)]
+
+
+def test_all_presets_by_their_progress(run: Path) -> None:
+    """At 256 answers, the most first; a line stands above each group."""
     lines = gradient_table(run)
     tokens = int(runs.read_step(run, 2).batch.response_mask.sum())
     assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 10 directions; ")
     assert "of 512 on-policy responses" in lines[0]
-    rows = [line.split() for line in rows_of(lines)]
-    assert {row[0] for row in rows} == set(PRESETS)
-    errors = [float(re.findall(r"\] +\d+\.\d+ +(\d+\.\d+) ", line)[0]) for line in rows_of(lines)]
-    assert errors == sorted(errors)
-    assert sum(int(row[-1].rstrip("%")) for row in rows) == pytest.approx(100, abs=10)  # rounded
+    rows = rows_of(lines)
+    assert {row.split()[0] for row in rows} == set(PRESETS)
+    ranking = compare(*read_gradients(run, 2), [preset(name) for name in PRESETS])
+    order = [number for group in ranking.choices[0].groups for number in group]
+    assert [row.split()[0] for row in rows] == [list(PRESETS)[number] for number in order]
+    shares = [numbers_in(row)[-6] for row in rows]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(set(line) == {"-"} for line in lines) == len(ranking.choices[0].groups)
 
 
 def test_the_numbers_are_the_reports(run: Path) -> None:
     (line,) = rows_of(gradient_table(run, 2, ["decoupled_token_is"]))
-    got = report(updated_batch(run, 2), read_sketch(run, 2), preset("decoupled_token_is"))
-    assert f"{got.relative_bias.value:.2f} [{got.relative_bias.low:.2f}, {got.relative_bias.high:.2f}]" in line
-    assert f"{got.cosine.value:.2f} [{got.cosine.low:.2f}, {got.cosine.high:.2f}]" in line
+    got = report(*read_gradients(run, 2), preset("decoupled_token_is"))
+    for interval in (got.relative_bias, got.cosine, got.scale, *got.progress):
+        value = "–" if math.isnan(interval.value) else f"{interval.value:z.3f}"
+        assert f"{value} [{interval.low:z.3f}, {interval.high:z.3f}]" in line
+    assert f"{got.noise[0].value:.2f} " in line
+    assert f" {got.ess.value:.0%} " in line
+
+
+def test_which_is_best_and_how_sure_that_is(run: Path) -> None:
+    names = ["disabled", "decoupled_seq_is", "skyrl_geo_mask"]
+    text = prose(gradient_table(run, 2, names))
+    ranking = compare(*read_gradients(run, 2), [preset(name) for name in names])
+    for choice in ranking.choices:
+        best = names[choice.best]
+        assert f"With {choice.batch_size} answers in a batch {best} makes the most progress" in text
+        assert f"In {choice.support[choice.best]:.0%} of the bootstrap samples it is the best." in text
+    alone = prose(gradient_table(run, 2, ["skyrl_geo_mask"]))
+    assert "bootstrap samples it is the best" not in alone
+    assert "the next" not in alone
+    assert "no correction" in alone
+
+
+def test_what_would_be_needed_to_tell() -> None:
+    """By hand: a difference of 0.1 whose interval reaches to −0.1 needs four times as many answers, 64 here."""
+    batch = of_ratios([1.0] * 16)
+    sketch = SampledSketch(torch.zeros(16, 1), Reference(*torch.ones(2, 1, 1), *torch.ones(2, 1)))
+    untold = _told(Interval(0.1, -0.1, 0.3), "the next, x,", batch, sketch)
+    assert untold == (
+        " From the next, x, it cannot be told: η differs by 0.100 [-0.100, 0.300]. "
+        "Of such a difference about 64 answers would tell; here are 16."
+    )
+    assert "can be told: η differs by 0.100 [0.050, 0.300]." in _told(Interval(0.1, 0.05, 0.3), "x", batch, sketch)
+    assert _told(Interval(1e-9, -1e-7, 1e-5), "x", batch, sketch) == " To three digits x makes the same progress."
+    assert "more than 1,000,000 answers" in _told(Interval(1e-6, -0.2, 0.2), "x", batch, sketch)
+    unknown = _told(Interval(math.nan, math.nan, math.nan), "x", batch, sketch)
+    assert unknown.startswith(" From x it cannot be told")
+    assert "would tell" not in unknown
+
+
+def test_an_exact_sketch_says_what_it_covers(exact_run: Path) -> None:
+    _, sketch = read_gradients(exact_run, 2)
+    assert isinstance(sketch, ExactSketch)
+    lines = gradient_table(exact_run, 2, ["disabled", "decoupled_geo_rs"])
+    shares = sketch.answers.coverage
+    answers = len(sketch.answers.prompts)
+    assert f"every likely answer to {sketch.answers.prompt_count} prompts, {answers} in all" in lines[0]
+    assert f"WARNING: These answers have {shares['old']:.2%} of the probability of π_old" in prose(lines)
+    assert "Below 99% too much is left out: record with a lower --sketch.smallest-probability." in lines
+    assert shares["old"] < 0.99
+    covered = _covered(replace(sketch, tree=certain(sketch)))
+    assert covered == ["These answers have 100.00% of the probability of π_old, 100.00% of the engine's."]
+
+
+def certain(sketch: ExactSketch) -> AnswerTree:
+    """As many nodes, and each prompt's answers have the same probability, together 1."""
+    answers = sketch.answers
+    counts = answers.prompts.bincount()
+    log_probs = torch.zeros(len(sketch.tree.tokens))
+    for row, prompt in enumerate(answers.prompts.tolist()):
+        last = answers.nodes[int(answers.batch.response_mask.sum(-1)[: row + 1].sum()) - 1]
+        log_probs[last] = -math.log(int(counts[prompt]))
+    return replace(sketch.tree, old_log_probs=log_probs, rollout_log_probs=log_probs, sampled_log_probs=log_probs)
+
+
+def test_the_document(run: Path) -> None:
+    """Numbers of the report and paired differences, as JSON."""
+    names = ["decoupled_geo_rs", "disabled", "decoupled_seq_is"]
+    document = json.loads(gradient_document(run, 2, names))
+    assert [entry["preset"] for entry in document] == names
+    ranking = compare(*read_gradients(run, 2), [preset(name) for name in names])
+    for number, (entry, got) in enumerate(zip(document, ranking.reports, strict=True)):
+        assert set(entry) == {"preset", "bias", "noise", "cosine", "eta", "eta_minus_disabled", "coverage"}
+        assert entry["coverage"] is None
+        pairs = [(entry["bias"], got.relative_bias), (entry["cosine"], got.cosine)]
+        for place, size in enumerate(("256", "4096")):
+            gained = difference(ranking.progress[number, place], ranking.progress[1, place])
+            pairs += [(entry["eta"][size], got.progress[place]), (entry["noise"][size], got.noise[place])]
+            pairs += [(entry["eta_minus_disabled"][size], gained)]
+        for numbers, interval in pairs:
+            for number_there, number_here in zip(numbers, vars(interval).values(), strict=True):
+                assert number_there == (
+                    pytest.approx(number_here, rel=1e-4, abs=1e-6) if math.isfinite(number_here) else None
+                )
+    assert document[1]["eta_minus_disabled"] == {"256": [0, 0, 0], "4096": [0, 0, 0]}
+
+
+def test_the_document_on_the_command_line(exact_run: Path) -> None:
+    """Nothing but JSON on stdout, for all presets; null where nothing is known."""
+    done = rlcorr("gradients", str(exact_run), "--json", runs_folder=exact_run.parent.parent, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    document = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert [entry["preset"] for entry in document] == list(PRESETS)
+    _, sketch = read_gradients(exact_run, 2)
+    assert isinstance(sketch, ExactSketch)
+    for entry in document:
+        assert entry["coverage"] == pytest.approx(sketch.answers.coverage)
+        assert set(entry["eta"]) == set(entry["noise"]) == set(entry["eta_minus_disabled"]) == {"256", "4096"}
+    rejecting = [entry for entry in document if entry["cosine"][0] is None]
+    assert all(entry["eta"]["256"][0] in (0, None) for entry in rejecting)
+    with pytest.raises(UsageError, match="--json prints numbers of presets"):
+        run_verb(["gradients", str(exact_run), "--json", "--sweep", "decoupled_token_is"])
 
 
 def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_runs: Path) -> None:
@@ -82,14 +213,13 @@ def test_one_preset_over_its_threshold(run: Path) -> None:
     assert len(thresholds) == 20
     assert thresholds == sorted(thresholds)
     last = at_threshold(preset("decoupled_token_is"), thresholds[-1])
-    got = report(updated_batch(run, 2), read_sketch(run, 2), last)
-    assert f"{got.relative_bias.value:.2f} [{got.relative_bias.low:.2f}, {got.relative_bias.high:.2f}]" in rows[-1]
-    (sentence,) = [line for line in lines if line.startswith("The smallest error is at ")]
-    best, low, high = (
-        float(number.rstrip(".")) for number in re.findall(r"\d+\.?\d*(?:e-\d+)?", sentence) if number != "95"
-    )
-    assert any(best == pytest.approx(threshold, rel=1e-4) for threshold in thresholds)
-    assert low <= high
+    got = report(*read_gradients(run, 2), last)
+    assert f"{got.relative_bias.value:z.3f} [{got.relative_bias.low:z.3f}, {got.relative_bias.high:z.3f}]" in rows[-1]
+    for size in (256, 4096):
+        sentence = prose(lines).split(f"With {size} answers in a batch the most progress is made at ")[1]
+        best, low, high = [float(x) for x in re.findall(r"\d+\.?\d*(?:e-\d+)?", sentence) if x != "95"][:3]
+        assert any(best == pytest.approx(threshold, rel=1e-4) for threshold in thresholds)
+        assert low <= high
 
 
 def test_the_verb_over_a_threshold(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

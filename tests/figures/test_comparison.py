@@ -26,6 +26,7 @@ from two_corrections import (
 
 from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis import comparison
+from rlcorr.errors import UsageError
 from rlcorr.figures import comparison as figures
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.types import CorrectionResult
@@ -89,16 +90,26 @@ def test_both_densities_have_the_wider_axis() -> None:
     assert trace(densities.a, "tokens").customdata.sum() == trace(densities.b, "tokens").customdata.sum() == MASK.sum()
 
 
-def test_bars_and_differences_show_the_numbers() -> None:
-    compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, replicates=40)
-    bars = trace(figures.gradient_bars(compared), "B")
-    expected = [compared.b.relative_bias.value, compared.b.noise.value, compared.b.error.value]
-    assert list(bars.y) == expected
-    points = trace(figures.differences(compared), "B − A")
+@pytest.mark.parametrize(("batch_size", "size"), [(16, 0), (1024, 1)])
+def test_bars_and_differences_show_the_numbers(batch_size: int, size: int) -> None:
+    compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, batch_sizes=(16, 1024), replicates=40)
+    bars = trace(figures.gradient_bars(compared, batch_size), "B")
+    of_b = {"progress": compared.b.progress[size], "bias": compared.b.relative_bias, "noise": compared.b.noise[size]}
+    assert dict(zip(bars.x, bars.y, strict=True)) == {name: interval.value for name, interval in of_b.items()}
+    points = trace(figures.differences(compared, batch_size), "B − A")
     shown = dict(zip(points.y, points.x, strict=True))
-    assert shown == {"bias": compared.bias.value, "noise": compared.noise.value, "error": compared.error.value}
+    assert shown == {
+        "progress": compared.progress[size].value, "bias": compared.bias.value, "noise": compared.noise[size].value,
+        "cosine": compared.cosine.value,
+    }  # fmt: skip
     ends = dict(zip(points.y, np.array(points.x) + np.array(points.error_x.array), strict=True))
-    assert ends["error"] == pytest.approx(max(compared.error.high, compared.error.value))
+    assert ends["progress"] == pytest.approx(max(compared.progress[size].high, compared.progress[size].value))
+
+
+def test_a_batch_size_that_was_not_measured() -> None:
+    compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, batch_sizes=[16], replicates=4)
+    with pytest.raises(UsageError, match="measured for batches of 16 answers; got 256"):
+        figures.differences(compared)
 
 
 def test_pictures_of_nothing() -> None:

@@ -1,75 +1,182 @@
+"""Figures of gradients, from numbers made by hand."""
+
 import math
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+import torch
 
+from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
+from rlcorr.gradients.progress import Choice
 from rlcorr.gradients.report import GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
+NAMES = ("first", "second", "third", "fourth")
 
-def report_of(**numbers: float) -> GradientReport:
-    """All intervals 1 ± 0.1, but for the named ones."""
-    names = [f.name for f in fields(GradientReport) if f.name != "projection_error"]
-    values = {name: numbers.get(name, 1.0) for name in names}
-    intervals = {name: Interval(value, 0.9 * value, 1.1 * value) for name, value in values.items()}
-    return GradientReport(**intervals, projection_error=0.1)
+
+def around(value: float) -> Interval:
+    return Interval(value, 0.9 * value, 1.1 * value)
+
+
+def report_of(progress: float = 0.5, **numbers: float) -> GradientReport:
+    """All intervals 1 ± 0.1, but for the named ones; η is a half more for the larger of the two batches, and noise half
+    as much."""
+    names = [f.name for f in fields(GradientReport) if f.name not in ("batch_sizes", "noise", "progress")]
+    noise = numbers.pop("noise", 1.0)
+    return GradientReport(
+        **{name: around(numbers.get(name, 1.0)) for name in names},
+        batch_sizes=(256, 4096),
+        noise=(around(noise), around(noise / 2)),
+        progress=(around(progress), around(1.5 * progress)),
+    )
+
+
+def choice_of(batch_size: int, best: int, groups: list[list[int]], above_nothing: float = 0.25) -> Choice:
+    return Choice(batch_size, best, [1.0], groups, around(0.1), around(above_nothing))
 
 
 def sweep_of(thresholds: list[float], *, of_ratio: bool) -> GradientSweep:
-    reports = [report_of(relative_bias=0.5 * i, variance=4.0, reference_length=2.0) for i in range(len(thresholds))]
-    return GradientSweep(thresholds, of_ratio, Ranking(reports, 1, [0.0, 1.0, 0.0]), Interval(*thresholds[1:2] * 3))
+    """Each threshold makes more progress than the one before; the best one is the last, for the larger batch too."""
+    places = list(range(len(thresholds)))
+    reports = [report_of(progress=0.1 * (i + 1), relative_bias=0.5 * i, noise=3.0) for i in places]
+    choices = tuple(choice_of(size, places[-1], [places]) for size in (256, 4096))
+    best = tuple(Interval(thresholds[-1], thresholds[i], thresholds[-1]) for i in (0, 1))
+    return GradientSweep(thresholds, of_ratio, Ranking(reports, choices, torch.empty(0)), best)
 
 
-def test_curves_over_a_ratio() -> None:
-    """Ratios stand at their logarithm; noise is √4/2 = 1."""
-    figure: Any = gradients.threshold_curves(sweep_of([1.001, 1.1, 4.0], of_ratio=True), at=1.1)
-    lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
-    assert list(lines) == ["bias", "noise", "error"]
-    assert list(lines["bias"].x) == pytest.approx([0.0009995, 0.0953102, 1.3862944], rel=1e-5)
-    assert list(lines["bias"].y) == [0, 0.5, 1]
-    assert list(lines["noise"].y) == [1, 1, 1]
+def lines_of(figure: Any) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data if trace.mode == "lines"}
+
+
+def test_progress_over_a_ratio() -> None:
+    """Ratios stand at their logarithm; no correction makes 0.25 less than the best."""
+    figure: Any = gradients.progress_curves(sweep_of([1.001, 1.1, 4.0], of_ratio=True), at=1.1)
+    lines = lines_of(figure)
+    assert list(lines) == ["progress", "no correction"]
+    assert list(lines["progress"].x) == pytest.approx([0.0009995, 0.0953102, 1.3862944], rel=1e-5)
+    assert list(lines["progress"].y) == pytest.approx([0.1, 0.2, 0.3])
+    assert list(lines["no correction"].y) == pytest.approx([0.05, 0.05])
     assert list(figure.layout.xaxis.ticktext) == ["1.001", "1.01", "1.1", "1.3", "2", "4"]
     dots = [shape for shape in figure.layout.shapes if shape.line.dash == "dot"]
     assert [shape.x0 for shape in dots] == pytest.approx([0.0953102], rel=1e-5)
 
 
-def test_curves_over_a_divergence() -> None:
-    figure: Any = gradients.threshold_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False))
-    lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
-    assert list(lines["error"].x) == [0.001, 0.01, 0.1]
+def test_progress_at_another_batch_size() -> None:
+    """Its own numbers, its own best threshold, and its own band of it."""
+    sweep = sweep_of([1.001, 1.1, 4.0], of_ratio=True)
+    figure: Any = gradients.progress_curves(sweep, 4096)
+    assert list(lines_of(figure)["progress"].y) == pytest.approx([0.15, 0.3, 0.45])
+    ground, best = figure.layout.shapes
+    assert (ground.x0, ground.x1) == pytest.approx((math.log(1.1), math.log(4)))
+    assert best.x0 == pytest.approx(math.log(4))
+    with pytest.raises(UsageError, match=r"measured for batches of 256, 4096 answers; got 300"):
+        gradients.progress_curves(sweep, 300)
+
+
+def test_bias_and_noise_over_a_divergence() -> None:
+    figure: Any = gradients.bias_noise_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False), 4096)
+    lines = lines_of(figure)
+    assert list(lines["bias"].x) == [0.001, 0.01, 0.1]
+    assert list(lines["bias"].y) == [0, 0.5, 1]
+    assert list(lines["noise"].y) == [1.5, 1.5, 1.5]
     assert list(figure.layout.xaxis.range) == pytest.approx([-3, -1])
+
+
+def test_best_thresholds_over_the_batch() -> None:
+    """The bounds themselves are on the axis, whose coordinates are their distances."""
+    figure: Any = gradients.best_thresholds(sweep_of([0.9, 0.99], of_ratio=True), batch_size=4096)
+    band, line = figure.data
+    assert list(line.x) == [256, 4096]
+    assert list(line.y) == pytest.approx([-math.log(0.99)] * 2)
+    assert list(band.y) == pytest.approx([-math.log(end) for end in (0.99, 0.99, 0.99, 0.9)])
+    assert [shape.x0 for shape in figure.layout.shapes] == [4096]
+    assert set(figure.layout.yaxis.ticktext) <= {"0.99", "0.909091", "0.999"}
 
 
 @pytest.mark.parametrize(("at", "expected"), [(0.0001, 0.001), (7.0, 0.1)])
 def test_a_cursor_beyond_the_curve_stands_at_its_end(at: float, expected: float) -> None:
-    figure: Any = gradients.threshold_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False), at=at)
+    figure: Any = gradients.progress_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False), at=at)
     assert [shape.x0 for shape in figure.layout.shapes if shape.line.dash == "dot"] == [expected]
 
 
 def test_a_band_surrounds_its_line() -> None:
     """Up along the high ends, back along the low ones."""
-    figure: Any = gradients.threshold_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False))
+    figure: Any = gradients.bias_noise_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False))
     band = next(trace for trace in figure.data if trace.name == "bias, 95 %")
     assert list(band.x) == [0.001, 0.01, 0.1, 0.1, 0.01, 0.001]
     assert list(band.y) == pytest.approx([0, 0.55, 1.1, 0.9, 0.45, 0])
 
 
+def ranking() -> Ranking:
+    """The second and the fourth cannot be told apart, nor can the third and the first; at 4096 no two can."""
+    reports = [report_of(progress=progress) for progress in (0.1, 0.8, 0.3, 0.7)]
+    choices = choice_of(256, 1, [[1, 3], [2, 0]]), choice_of(4096, 1, [[1, 3, 2, 0]])
+    return Ranking(reports, choices, torch.empty(0))
+
+
+def test_presets_are_ranked_in_groups() -> None:
+    figure: Any = gradients.ranking_bars(NAMES, ranking(), marked="third")
+    (bars,) = figure.data
+    assert list(bars.y) == ["second", "fourth", "third", "first"]
+    assert list(figure.layout.yaxis.categoryarray) == list(bars.y)
+    assert list(bars.x) == [0.8, 0.7, 0.3, 0.1]
+    assert list(bars.error_x.array) == pytest.approx([0.08, 0.07, 0.03, 0.01])
+    strong, same, marked, faint = bars.marker.color
+    assert strong == same != faint
+    assert marked == gradients.WARM
+    (ground,) = figure.layout.shapes  # behind the third and the fourth bar from the top
+    assert (ground.y0, ground.y1) == (1.5, 3.5)
+    assert [(note.y, note.text) for note in figure.layout.annotations] == [("third", "← shown")]
+
+
+def test_one_group_has_one_shade() -> None:
+    figure: Any = gradients.ranking_bars(NAMES, ranking(), 4096)
+    assert list(figure.data[0].x) == pytest.approx([1.2, 1.05, 0.45, 0.15])
+    assert len(set(figure.data[0].marker.color)) == 1
+    assert not figure.layout.shapes
+    assert not figure.layout.annotations
+
+
+@pytest.mark.parametrize(("progress", "place"), [(0.9, 0), (0.75, 1), (0.3, 3), (0.01, 4)])
+def test_what_was_changed_has_its_own_place(progress: float, place: int) -> None:
+    """Also within a group, whose ground goes on behind it."""
+    changed = report_of(progress=progress)
+    figure: Any = gradients.ranking_bars(NAMES, ranking(), marked="third, changed", changed=changed)
+    (bars,) = figure.data
+    assert (len(bars.y), bars.y[place], bars.x[place]) == (5, "third, changed", progress)
+    assert bars.marker.color[place] == gradients.WARM
+    assert list(bars.marker.color).count(gradients.WARM) == 1
+    (ground,) = figure.layout.shapes
+    covered = list(bars.y)[round(ground.y0 + 0.5) : round(ground.y1 + 0.5)]
+    assert [name for name in covered if name in NAMES] == ["third", "first"]
+
+
 def test_the_plane() -> None:
-    """noise = √variance/length to the right, bias upwards, bars to the ends of both."""
-    a = report_of(relative_bias=0.3, variance=0.25, reference_length=0.5)
-    figure: Any = gradients.bias_noise_plane({"a": a, "b": report_of(), "c": report_of()}, marked="b")
+    """Noise of the batch to the right, bias upwards, bars to the ends of both."""
+    a = report_of(relative_bias=0.3, noise=2.0)
+    reports = {"a": a, "b": report_of(), "c": report_of()}
+    figure: Any = gradients.bias_noise_plane(reports, marked="b")
     others, marked = figure.data
-    assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [1, 1], [0.3, 1])
+    assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [2, 1], [0.3, 1])
     assert list(others.error_y.array) == pytest.approx([0.03, 0.1])
-    assert list(others.error_x.arrayminus) == pytest.approx([1 - 0.9**0.5] * 2)
+    assert list(others.error_x.arrayminus) == pytest.approx([0.2, 0.1])
     assert (list(marked.text), others.mode, marked.mode) == (["b"], "markers", "markers+text")
-    assert marked.textposition == "top left"  # it stands at 1 of 1.27, and its name must not be cut off
-    (arc,) = figure.layout.shapes
-    assert (arc.type, arc.x1, arc.y1) == ("circle", 1, 1)
+    assert marked.textposition == "top right"  # at 1 of 2.3
+    assert (figure.layout.xaxis.range[1], figure.layout.yaxis.range[1]) == pytest.approx((2.3, 1.15))
+    larger: Any = gradients.bias_noise_plane(reports, 4096, marked="a")
+    assert list(larger.data[0].x) == [0.5, 0.5]
+    assert larger.data[1].textposition == "top left"  # it stands at 1 of 1.15, and its name must not be cut off
+
+
+def test_parts_of_the_bias() -> None:
+    figure: Any = gradients.parts_of_bias({"weights": Interval(0.2, 0.1, 0.5), "rules": Interval(0.0, 0.0, 0.0)})
+    (bars,) = figure.data
+    assert (list(bars.x), list(bars.y)) == (["weights", "rules"], [0.2, 0])
+    assert (list(bars.error_y.array), list(bars.error_y.arrayminus)) == ([0.3, 0], [0.1, 0])
 
 
 def test_kl_directions() -> None:
@@ -84,16 +191,18 @@ def test_kl_directions() -> None:
 
 
 def test_exact_curves() -> None:
-    toy = ToySweep([1.5, 2.0, 4.0], [0.4, 0.2, 0.1], [0.1, 0.1, 0.5], [0.41, 0.22, 0.51])
+    toy = ToySweep([1.5, 2.0, 4.0], [0.4, 0.2, 0.1], [0.1, 0.1, 0.5], [0.6, 0.8, 0.7])
     figure: Any = gradients.exact_curves(toy, of_ratio=True, at=3.0)
-    assert [list(trace.y) for trace in figure.data] == [toy.bias, toy.noise, toy.error]
-    best, _, cursor = figure.layout.shapes
+    assert {trace.name: list(trace.y) for trace in figure.data} == {
+        "progress": toy.progress, "bias": toy.bias, "noise": toy.noise,
+    }  # fmt: skip
+    best, cursor = figure.layout.shapes
     assert (best.x0, cursor.x0) == (pytest.approx(math.log(2)), pytest.approx(math.log(3)))
 
 
 def test_bounds_on_both_sides_of_one_do_not_fold() -> None:
     """½ is as far from 1 as 2; drawn by that distance alone, the two stood at the same place."""
-    toy = ToySweep([0.5, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1], [0.1] * 4, [0.41, 0.32, 0.22, 0.14])
+    toy = ToySweep([0.5, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1], [0.1] * 4, [0.5, 0.6, 0.7, 0.8])
     figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.7)
     assert list(figure.data[0].x) == pytest.approx([-math.log(2), 0, math.log(2), math.log(4)])
     cursor = figure.layout.shapes[-1]
@@ -104,6 +213,6 @@ def test_bounds_on_both_sides_of_one_do_not_fold() -> None:
 
 
 def test_a_cursor_on_the_other_side_of_one_stands_at_the_tight_end() -> None:
-    toy = ToySweep([1.5, 4.0], [0.4, 0.1], [0.1, 0.1], [0.41, 0.14])
+    toy = ToySweep([1.5, 4.0], [0.4, 0.1], [0.1, 0.1], [0.5, 0.8])
     figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.5)
     assert figure.layout.shapes[-1].x0 == pytest.approx(math.log(1.5))

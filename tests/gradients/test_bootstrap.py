@@ -7,7 +7,7 @@ from ratio_batches import of_log_ratios
 from rlcorr import CorrectionConfig
 from rlcorr.gradients.bootstrap import cosine, interval_of, resampled
 from rlcorr.gradients.report import report
-from rlcorr.gradients.sketch import Reference, Sketch
+from rlcorr.gradients.sketch import Reference, SampledSketch
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -24,28 +24,35 @@ def test_a_bootstrap_sample_without_a_length_counts_with_the_sign_of_its_inner_p
     assert math.isnan(cosine(inner, torch.zeros(5))[0])
 
 
-def weak_gradient(turned: float, seed: int, sequences: int = 128, directions: int = 16) -> tuple[float, Sketch]:
-    """The cosine between a gradient of length 1 and an on-policy one that is known exactly, and a sketch whose noise in
-    the mean gradient has a variance of 20: one batch hardly tells whether there is a gradient at all."""
+def weak_gradient(turned: float, seed: int, sequences: int = 128, directions: int = 16) -> SampledSketch:
+    """Ratios of ½ and 1½, half of the answers each. Without weights the gradient has length 1 and is turned away from
+    the on-policy one, e, which is known exactly; with exact weights its expectation is e. The difference of the two has
+    noise of a variance of 20: one batch hardly tells whether there is a gradient at all.
+
+    Means m and M of the two halves: (m + M)/2 = v and (½ m + 1½ M)/2 = e give M = 2 e − v, m = 3 v − 2 e.
+    """
     g = torch.Generator().manual_seed(seed)
-    mean = torch.zeros(directions)
-    mean[0], mean[1] = math.cos(turned), math.sin(turned)
-    spread = math.sqrt(20 * sequences / directions)
-    scores = mean + spread * torch.randn(sequences, directions, generator=g)
-    by_token = 32 * torch.eye(directions)[:1].repeat(32, 1)
+    e, v = torch.zeros(2, directions)
+    e[0], v[0], v[1] = 1, math.cos(turned), math.sin(turned)
+    means = torch.where((RATIOS[:sequences] > 1)[:, None], 2 * e - v, 3 * v - 2 * e)
+    spread = math.sqrt(20 * sequences / directions) / 0.5  # an answer enters the difference with 1 − r
+    scores = means + spread * torch.randn(sequences, directions, generator=g)
+    by_token = 32 * e[None].repeat(32, 1)
     blocks = torch.full((32,), 32.0)
-    return math.cos(turned), Sketch(scores, Reference(by_token, by_token, blocks, blocks))
+    return SampledSketch(scores, Reference(by_token, by_token, blocks, blocks))
+
+
+RATIOS = torch.tensor([0.5, 1.5]).repeat(64)
 
 
 @pytest.mark.parametrize("turned", [0.0, math.pi / 4])
 def test_the_interval_of_a_weak_gradients_direction_holds_the_truth(turned: float) -> None:
     """Of 60 intervals of 95 % at least 54 do, with a probability of 0.97. Made only of the bootstrap samples that have
     a length, they missed a truth of 1 more often than that."""
-    batch, held = of_log_ratios(torch.zeros(128, 1)), 0
+    batch, held = of_log_ratios(RATIOS.log()[:, None]), 0
     for seed in range(60):
-        truth, sketch = weak_gradient(turned, seed)
-        direction = report(batch, sketch, CorrectionConfig(), seed=seed).cosine
-        held += direction.low - 1e-6 <= truth <= direction.high + 1e-6
+        direction = report(batch, weak_gradient(turned, seed), CorrectionConfig(), seed=seed).cosine
+        held += direction.low - 1e-6 <= math.cos(turned) <= direction.high + 1e-6
         assert math.isnan(direction.value) or direction.low <= direction.value <= direction.high
     assert held >= 54
 

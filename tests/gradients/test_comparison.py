@@ -11,6 +11,7 @@ from two_corrections import (
     BLOCKS,
     DIRECTIONS,
     ICEPOP,
+    LOG_RATIO,
     MASK,
     POSITIVE,
     ROWS,
@@ -23,6 +24,9 @@ from two_corrections import (
 from rlcorr import CorrectionConfig
 from rlcorr.gradients.bootstrap import resampled
 from rlcorr.gradients.comparison import compare_gradients
+
+SIZE = 256
+"""Answers in a batch."""
 
 
 def sums_of(config: CorrectionConfig) -> np.ndarray:
@@ -45,41 +49,56 @@ def cosine_of(inner: float, lengths: float, number: int) -> float:
     return math.copysign(1, inner) if number else math.nan
 
 
+def exact_sums() -> np.ndarray:
+    """With the whole answer's ratio, unbounded, on every token: what the others are compared with."""
+    advantages, scores = POSITIVE.tensors()["advantages"].double().numpy(), SKETCH.scores.double().numpy()
+    sums = np.zeros((ROWS, DIRECTIONS))
+    for token, (row, column) in enumerate(zip(*MASK.nonzero(), strict=True)):
+        sums[row] += math.exp(LOG_RATIO[row].sum()) * advantages[row, column] * scores[token]
+    return sums
+
+
 def numbers_by_loops(a: CorrectionConfig, b: CorrectionConfig, replicates: int) -> dict[str, list[float]]:
-    """What a report says of each bootstrap sample, written down once more: the mean gradient Σu/Σn, its variance by the
-    delta method, and squares of which their own noise is taken, twice in a sample of the sample."""
+    """What a report says of each bootstrap sample, written down once more: E[g] is the reference and the difference to
+    exact weights on the same answers; from all squares their noise is taken, twice in a sample of the sample. Each
+    sample draws directions, too."""
     lengths = MASK.sum(1).astype(float)
-    draws = resampled(ROWS, replicates, 0).double().numpy()
-    of_blocks = resampled(BLOCKS, replicates, 1).double().numpy()
+    draws, of_blocks, of_directions = (
+        resampled(count, replicates, seed).double().numpy() for count, seed in ((ROWS, 0), (BLOCKS, 1), (DIRECTIONS, 2))
+    )
     blocks, per_block = SKETCH.reference.by_token.double().numpy(), 15 * lengths.mean()
-    mean_r = blocks.mean(0) / per_block
-    noise_r = sum(((u / per_block - mean_r) ** 2).sum() for u in blocks) / (BLOCKS - 1) / BLOCKS
-    unit = math.sqrt((mean_r**2).sum() - noise_r)
-    sums = {"a": sums_of(a), "b": sums_of(b)}
+    noise_r = ((blocks / per_block - blocks.mean(0) / per_block) ** 2).sum(0) / (BLOCKS - 1) / BLOCKS
+    sums = {"a": sums_of(a), "b": sums_of(b), "exact": exact_sums()}
     moved = {name: u - lengths[:, None] * u.sum(0) / lengths.sum() for name, u in sums.items()}
-    share = ROWS / (ROWS - 1)
-    noise = {name: share * (m**2).sum() / lengths.sum() ** 2 for name, m in moved.items()}
-    common = share * (moved["a"] * moved["b"]).sum() / lengths.sum() ** 2
+    share = ROWS / (ROWS - 1) / lengths.sum() ** 2
     of_samples: dict[str, list[float]] = {}
-    for number, (drawn, of_block) in enumerate(zip(draws, of_blocks, strict=True)):
+    for number, (drawn, of_block, times_k) in enumerate(zip(draws, of_blocks, of_directions, strict=True)):
         times, r = (1 if number == 0 else 2), of_block @ blocks / of_block.sum() / per_block
         g = {name: drawn @ u / (drawn @ lengths) for name, u in sums.items()}
+        length_r2 = max(times_k @ (r**2 - times * noise_r), 0)
         sample: dict[str, float] = {}
         for name in ("a", "b"):
-            squares = share * (moved[name] ** 2).sum(1)
-            variance = drawn @ squares / (drawn @ lengths) ** 2
-            bias2 = max(((g[name] - r) ** 2).sum() - times * (noise[name] + noise_r), 0)
-            length = math.sqrt(max((g[name] ** 2).sum() - times * noise[name], 0))
-            length_r = math.sqrt(max((r**2).sum() - times * noise_r, 0))
+            apart, apart_noise = g[name] - g["exact"], share * ((moved[name] - moved["exact"]) ** 2).sum(0)
+            whole = r + apart
+            length2 = times_k @ (whole**2 - times * (noise_r + apart_noise))
+            inner = times_k @ (whole * r - times * noise_r)
+            along2 = max(inner, 0) ** 2 / length_r2
+            squares = np.zeros(DIRECTIONS)
+            for u, size, count in zip(sums[name], lengths, drawn, strict=True):
+                squares += count * (u - size * g[name]) ** 2
+            variance = times_k @ squares * ROWS / (drawn @ lengths) ** 2 * ROWS / (ROWS - 1)
             sample |= {
-                f"bias {name}": math.sqrt(bias2) / unit, f"noise {name}": math.sqrt(variance) / unit,
-                f"error {name}": math.sqrt(bias2 + variance) / unit, f"length {name}": length,
-                f"cosine {name}": cosine_of(g[name] @ r, length * length_r, number),
-            }  # fmt: skip
-        inner = g["a"] @ g["b"]
-        sample["between"] = inner / math.sqrt((g["a"] ** 2).sum() * (g["b"] ** 2).sum())
-        sample["expected"] = cosine_of(inner - times * common, sample["length a"] * sample["length b"], number)
-        for name in ("bias", "noise", "error", "cosine"):
+                f"bias {name}": math.sqrt(max(times_k @ (apart**2 - times * apart_noise), 0) / length_r2),
+                f"noise {name}": math.sqrt(variance / SIZE / length_r2),
+                f"cosine {name}": cosine_of(inner, math.sqrt(max(length2, 0) * length_r2), number),
+                f"progress {name}": along2 / (max(length2, along2) + variance / SIZE),
+            }
+        lengths2 = {name: times_k @ g[name] ** 2 for name in ("a", "b")}
+        alone = {name: max(lengths2[name] - times * share * times_k @ (moved[name] ** 2).sum(0), 0) for name in "ab"}
+        without_noise = times_k @ (g["a"] * g["b"] - times * share * (moved["a"] * moved["b"]).sum(0))
+        sample["between"] = times_k @ (g["a"] * g["b"]) / math.sqrt(lengths2["a"] * lengths2["b"])
+        sample["expected"] = cosine_of(without_noise, math.sqrt(alone["a"] * alone["b"]), number)
+        for name in ("bias", "noise", "cosine", "progress"):
             sample[name] = sample[f"{name} b"] - sample[f"{name} a"]
         for name, value in sample.items():
             of_samples.setdefault(name, []).append(float(value))
@@ -89,33 +108,35 @@ def numbers_by_loops(a: CorrectionConfig, b: CorrectionConfig, replicates: int) 
 @pytest.mark.parametrize(("a", "b"), [(TIS, RULE), (ICEPOP, TIS), (RULE, ICEPOP)])
 def test_paired_differences_against_loops(a: CorrectionConfig, b: CorrectionConfig) -> None:
     expected = numbers_by_loops(a, b, 60)
-    compared = compare_gradients(POSITIVE, SKETCH, a, b, replicates=60)
-    for name in ("bias", "noise", "error", "cosine", "between", "expected"):
-        interval = getattr(compared, name)
+    compared = compare_gradients(POSITIVE, SKETCH, a, b, batch_sizes=(SIZE,), replicates=60)
+    intervals = {name: getattr(compared, name) for name in ("bias", "cosine", "between", "expected")}
+    intervals |= {"noise": compared.noise[0], "progress": compared.progress[0]}
+    for name, interval in intervals.items():
         assert interval.value == pytest.approx(expected[name][0], rel=2e-3, abs=2e-4), name
         ends = np.nanquantile(expected[name][1:], [0.025, 0.975])
         assert (interval.low, interval.high) == pytest.approx(tuple(ends), rel=2e-3, abs=2e-4), name
-    better = np.mean(np.array(expected["error b"][1:]) < np.array(expected["error a"][1:]))
-    assert compared.b_is_better == pytest.approx(better)
-    assert compared.a.error.value == pytest.approx(expected["error a"][0], rel=1e-3)
-    assert compared.b.noise.value == pytest.approx(expected["noise b"][0], rel=1e-3)
+    better = np.mean(0.5 + np.sign(expected["progress"][1:]) / 2)
+    assert compared.b_is_better[0] == pytest.approx(better, abs=0.5 / 60)
+    assert compared.a.progress[0].value == pytest.approx(expected["progress a"][0], rel=1e-3)
+    assert compared.b.noise[0].value == pytest.approx(expected["noise b"][0], rel=1e-3)
 
 
 def test_one_against_itself_is_no_difference() -> None:
     compared = compare_gradients(POSITIVE, SKETCH, ICEPOP, ICEPOP)
-    for interval in (compared.bias, compared.noise, compared.error, compared.cosine):
+    for interval in (compared.bias, *compared.noise, *compared.progress, compared.cosine):
         assert (interval.value, interval.low, interval.high) == (0, 0, 0)
     assert compared.between.low == pytest.approx(1, abs=1e-6)
-    assert compared.expected.low == pytest.approx(1, abs=1e-5)
-    assert compared.b_is_better == 0.5
+    assert compared.expected.value == pytest.approx(1, abs=1e-5)
+    assert compared.b_is_better == (0.5, 0.5)
 
 
 def test_pairing_takes_out_the_noise_that_both_share() -> None:
-    """Two caps that few tokens reach: both errors are known to 10 % or worse, their difference 100 times better."""
+    """Two caps that few tokens reach: both shares of the progress are known to 10 % or worse, their difference 100
+    times better."""
     near = replace(TIS, rollout_is_threshold=2.4), replace(TIS, rollout_is_threshold=2.6)
     compared = compare_gradients(POSITIVE, SKETCH, *near)
-    alone, paired = compared.a.error.high - compared.a.error.low, compared.error.high - compared.error.low
-    assert alone > 0.1 * compared.a.error.value
+    alone, paired = (x.high - x.low for x in (compared.a.progress[0], compared.progress[0]))
+    assert alone > 0.1 * compared.a.progress[0].value
     assert paired < alone / 100
 
 
@@ -125,9 +146,10 @@ def test_twice_the_weight_is_twice_the_noise() -> None:
     doubled = POSITIVE.replace(rollout_log_probs=rollout, old_log_probs=rollout + math.log(2))
     raw = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
     compared = compare_gradients(doubled, SKETCH, CorrectionConfig(), raw)
-    assert compared.noise.value == pytest.approx(compared.a.noise.value, rel=1e-4)
+    for difference, of_a in zip(compared.noise, compared.a.noise, strict=True):
+        assert difference.value == pytest.approx(of_a.value, rel=1e-4)
     assert compared.between.low == pytest.approx(1, abs=1e-5)
-    assert compared.cosine.value == pytest.approx(0, abs=1e-5)
+    assert compared.expected.value == pytest.approx(1, abs=1e-4)
 
 
 def test_where_noise_explains_a_gradient_its_direction_is_unknown() -> None:
@@ -135,14 +157,15 @@ def test_where_noise_explains_a_gradient_its_direction_is_unknown() -> None:
     signs = torch.where(torch.arange(len(SKETCH.scores)) % 2 == 0, 1.0, -1.0)[:, None]
     noise = replace(SKETCH, scores=signs * torch.ones(DIRECTIONS))
     compared = compare_gradients(POSITIVE, noise, TIS, RULE)
-    assert compared.a.length.value == 0
     assert math.isnan(compared.expected.value)
-    assert math.isnan(compared.a.cosine.value)
     assert math.isfinite(compared.between.value)
 
 
 def test_a_batch_in_float64_compares_as_one_in_float32() -> None:
     wide = POSITIVE.replace(**{name: x.double() for name, x in POSITIVE.tensors().items() if x.is_floating_point()})
     narrow, wider = (compare_gradients(batch, SKETCH, TIS, RULE, replicates=20) for batch in (POSITIVE, wide))
-    for name in ("bias", "noise", "error", "cosine", "between", "expected"):
+    for name in ("bias", "cosine", "between", "expected"):
         assert getattr(wider, name).value == pytest.approx(getattr(narrow, name).value, rel=1e-3, abs=1e-4), name
+    for name in ("noise", "progress"):
+        of_sizes = zip(getattr(wider, name), getattr(narrow, name), strict=True)
+        assert all(a.value == pytest.approx(b.value, rel=1e-3, abs=1e-4) for a, b in of_sizes), name

@@ -8,7 +8,7 @@ from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
-from rlcorr.gradients.sketch import Reference, Sketch
+from rlcorr.gradients.sketch import Reference, SampledSketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
 from rlcorr.gradients.toy import small_world
 from rlcorr.presets import PRESETS, preset
@@ -16,30 +16,40 @@ from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 
-def broken_share() -> tuple[TokenBatch, Sketch]:
-    """1,000 answers of one token. Half have ratio 1 and score (1, 0); of the others the ratio is e² or e⁻², and the
-    score (0, ±5), which is noise alone. The on-policy gradient is (½, 0), known without noise."""
+def broken_share() -> tuple[TokenBatch, SampledSketch]:
+    """1,000 answers of one token. Half have ratio 1 and score (1, 0). Of the others the ratio is e² or 1 − (e² − 1)/9,
+    nine times as often, so that ratios are 1 on average, and the score (0, ±5), which is noise alone, with whatever
+    weight. The on-policy gradient is (½, 0), known without noise."""
     half = torch.arange(1000) < 500
-    sign = torch.where(torch.arange(1000) % 2 == 0, 1.0, -1.0)
-    log_ratios = torch.where(half, 0.0, 2 * torch.where(torch.arange(1000) % 4 < 2, 1.0, -1.0))
+    sign = torch.where(torch.arange(1000) // 10 % 2 == 0, 1.0, -1.0)
+    rare = torch.arange(1000) % 10 == 0
+    ratios = torch.where(half, 1.0, torch.where(rare, math.exp(2), 1 - (math.exp(2) - 1) / 9))
     scores = torch.where(half[:, None], torch.tensor([1.0, 0.0]), sign[:, None] * torch.tensor([0.0, 5.0]))
     by_token = torch.tensor([[16.0, 0.0]]).repeat(32, 1)
     reference = Reference(by_token, by_token, torch.full((32,), 32.0), torch.full((32,), 32.0))
-    return of_log_ratios(log_ratios[:, None]), Sketch(scores, reference)
+    return of_log_ratios(ratios.log()[:, None]), SampledSketch(scores, reference)
 
 
 def test_the_best_threshold_rejects_what_is_noise() -> None:
-    """Without the broken half: bias 0, variance of the mean of a coin, ¼/1000. With it 25/2/1000 comes on top. So every
-    threshold below e² has the same, smallest error, and the first of them is named."""
+    """Exact weights leave the mean (½, 0), and no correction does, because the noise cancels. Rejecting all ratios but
+    1, no bias either, and V = ¼, the variance of a coin. With those of .29, nine in twenty of the answers, 25 · .45
+    come on top; with those of e², a twentieth, 25/20 more; all times 1000/999. Of the best, the first is named."""
     batch, sketch = broken_share()
-    rule = RejectionRule.named("token_k1", lower=0.5, upper=2.0)
-    thresholds = (1.5, 3.0, 6.0, 8.0, 20.0)
-    sweep = gradient_sweep(batch, sketch, CorrectionConfig(rollout_rs=(rule,)), thresholds=thresholds)
-    errors = [report_at.error.value for report_at in sweep.ranking.reports]
-    assert errors[:3] == pytest.approx([math.sqrt(0.25 / 999) / 0.5] * 3, rel=1e-4)
-    assert errors[3:] == pytest.approx([math.sqrt((0.25 + 12.5) / 999) / 0.5] * 2, rel=1e-4)
-    assert (sweep.best.value, sweep.best.low, sweep.best.high) == (1.5, 1.5, 1.5)
-    assert sum(sweep.ranking.support) == pytest.approx(1)
+    rule = RejectionRule.named("token_k1", lower=0.2, upper=9.0)
+    thresholds = (1.5, 2.0, 6.0, 8.0, 20.0)
+    sweep = gradient_sweep(
+        batch, sketch, CorrectionConfig(rollout_rs=(rule,)), thresholds=thresholds, batch_sizes=(16, 64)
+    )
+    variances = [0.25] * 2 + [0.25 + 25 * 0.45] + [0.25 + 12.5] * 2
+    for report_at, variance in zip(sweep.ranking.reports, variances, strict=True):
+        assert report_at.variance.value == pytest.approx(variance * 1000 / 999, rel=1e-3)
+        for size, noise in zip((16, 64), report_at.noise, strict=True):
+            assert noise.value == pytest.approx(math.sqrt(variance * 1000 / 999 / size) / 0.5, rel=1e-3)
+    for best, choice in zip(sweep.best, sweep.ranking.choices, strict=True):
+        assert (best.value, best.low, best.high) == (1.5, 1.5, 1.5)
+        assert sum(choice.support) == pytest.approx(1)
+    shares = [report_at.progress[0].value for report_at in sweep.ranking.reports]
+    assert shares[0] > 1.1 * shares[2] > 1.1 * shares[3]
     assert sweep.of_ratio
 
 
@@ -50,7 +60,7 @@ def test_a_point_is_the_report_at_that_threshold() -> None:
     assert sweep.thresholds == [2.0, 9.0]
     for threshold, got in zip(sweep.thresholds, sweep.ranking.reports, strict=True):
         alone = report(batch, sketch, at_threshold(preset("decoupled_token_icepop"), threshold), replicates=20)
-        assert got.error.value == pytest.approx(alone.error.value, rel=1e-5)
+        assert got.progress[0].value == pytest.approx(alone.progress[0].value, rel=1e-5)
         assert got.ess == alone.ess
 
 
@@ -66,8 +76,9 @@ def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
         return
     sweep = gradient_sweep(batch, sketch, correction, loss=PRESETS[name].loss, replicates=20)
     assert len(sweep.ranking.reports) == 60
-    assert sweep.thresholds[0] <= sweep.best.low <= sweep.best.high <= sweep.thresholds[-1]
-    assert all(math.isfinite(report_at.error.value) for report_at in sweep.ranking.reports)
+    for place, best in enumerate(sweep.best):
+        assert sweep.thresholds[0] <= best.low <= best.high <= sweep.thresholds[-1]
+        assert all(0 <= report_at.progress[place].value <= 1 for report_at in sweep.ranking.reports)
 
 
 # --- the toy ---
@@ -76,7 +87,8 @@ def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
 def test_no_gap_is_no_bias() -> None:
     sweep = toy_sweep(small_world(0.0), preset("decoupled_token_is"), [2.0], 256)
     assert sweep.bias == pytest.approx([0], abs=1e-12)
-    assert sweep.error == sweep.noise
+    (noise,) = sweep.noise
+    assert sweep.progress == pytest.approx([1 / (1 + noise**2)])
 
 
 def test_sequence_weights_lose_their_bias_as_the_cap_rises() -> None:
@@ -85,7 +97,18 @@ def test_sequence_weights_lose_their_bias_as_the_cap_rises() -> None:
     assert sweep.bias == sorted(sweep.bias, reverse=True)
     assert sweep.bias[-1] == pytest.approx(0, abs=1e-12)
     assert sweep.noise == sorted(sweep.noise)
-    assert sweep.error == pytest.approx([math.hypot(b, n) for b, n in zip(sweep.bias, sweep.noise, strict=True)])
+    assert sweep.progress[-1] == pytest.approx(1 / (1 + sweep.noise[-1] ** 2))
+
+
+def test_larger_batches_want_looser_bounds() -> None:
+    """Of few answers a tight cap makes the most progress, of many none at all: then noise is cheap, bias is not."""
+    thresholds = [1.05, 1.5, 2.0, 4.0, 8.0, 1e6]
+    best = []
+    for size in (4, 64, 1024, 10**7):
+        shares = toy_sweep(small_world(1.0), preset("decoupled_seq_is"), thresholds, size).progress
+        best.append(thresholds[max(range(len(thresholds)), key=shares.__getitem__)])
+    assert best == sorted(best)
+    assert best[0] < best[-1] == 1e6
 
 
 def test_noise_falls_with_the_batch() -> None:
@@ -107,10 +130,11 @@ def test_rejecting_everything_is_no_step() -> None:
     """The bias is then the whole gradient, and nothing is noisy."""
     sweep = toy_sweep(small_world(0.5), preset("decoupled_geo_rs"), [1 + 1e-15], 64)
     assert (sweep.bias, sweep.noise) == ([pytest.approx(1)], [pytest.approx(0, abs=1e-12)])
+    assert sweep.progress == [0]
 
 
 def test_a_correction_without_a_bound_has_one_truth() -> None:
     """Weights without a cap do not care where it stands beyond the largest ratio."""
     raw = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
     sweep = toy_sweep(small_world(0.2), raw, [1e4, 1e8], 64)
-    assert torch.tensor(sweep.error).unique().numel() == 1
+    assert torch.tensor(sweep.progress).unique().numel() == 1

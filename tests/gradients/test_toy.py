@@ -10,6 +10,7 @@ from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
+from rlcorr.gradients.world import response_count
 from rlcorr.objective import policy_loss
 from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
@@ -48,7 +49,7 @@ def responses(vocabulary: int, length: int) -> set[tuple[int, ...]]:
 def test_every_response_is_there_once(vocabulary: int, length: int) -> None:
     where = toy.world(vocabulary, length)
     rows = [tuple(row[:n]) for row, n in zip(where.tokens.tolist(), where.mask.sum(-1).tolist(), strict=True)]
-    assert len(rows) == len(set(rows)) == toy.response_count(vocabulary, length)
+    assert len(rows) == len(set(rows)) == response_count(vocabulary, length)
     assert set(rows) == responses(vocabulary, length)
 
 
@@ -70,7 +71,7 @@ def test_a_policy_is_a_distribution(vocabulary: int, length: int) -> None:
 
 
 def test_a_million_responses_and_not_one_more() -> None:
-    assert toy.response_count(10, 6) == 597_871
+    assert response_count(10, 6) == 597_871
     with pytest.raises(UsageError, match="11 tokens and 6 steps make 1,111,111 responses; at most 1,000,000"):
         toy.world(11, 6)
     with pytest.raises(UsageError, match=r"vocabulary ≥ 2 and a length ≥ 1; got 1 and 3"):
@@ -148,6 +149,25 @@ def lengths(where: toy.World) -> Tensor:
     return where.mask.sum(-1).double()
 
 
+def variance_of_a_quotient(where: toy.World, policies: toy.Policies, rewards: Tensor) -> float:
+    """E‖u − n E[u]/E[n]‖², response by response: u = Σ_t min(r_t, 2) · reward · ∇ log π_θ(token), n its length. In the
+    table of logits ∇ log π is e_token − π in the token's row; at another π_θ than π_old the loss has its ratio, too."""
+    rollout, old, theta = (x.softmax(-1) for x in (policies.rollout, policies.old, policies.theta))
+    answers: list[tuple[float, Tensor, int]] = []
+    for n, reward in enumerate(rewards.tolist()):
+        u, q, size = torch.zeros_like(theta), 1.0, int(where.mask[n].sum())
+        for s, token in zip(where.states[n][:size].tolist(), where.tokens[n][:size].tolist(), strict=True):
+            q *= float(rollout[s, token])
+            ratio = float(theta[s, token] / old[s, token])
+            if ratio <= 1.2 if reward > 0 else ratio >= 0.8:  # else clipped, and without a gradient
+                c = ratio * min(float(old[s, token] / rollout[s, token]), 2.0) * reward
+                u[s] -= c * theta[s]
+                u[s, token] += c
+        answers.append((q, u, size))
+    mean = sum((q * u for q, u, _ in answers), torch.zeros_like(theta)) / sum(q * size for q, _, size in answers)
+    return sum(q * float((u - size * mean).square().sum()) for q, u, size in answers)
+
+
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
 def test_denominators_are_expectations(
     mode: Aggregation, small: toy.World, policies: toy.Policies, rewards: Tensor
@@ -162,7 +182,11 @@ def test_denominators_are_expectations(
     got = toy.gradient_truth(small, policies, rewards, settings, LossConfig(loss_agg_mode=mode))
     for name in ("expectation", "reference"):
         torch.testing.assert_close(getattr(got, name) * divisor, getattr(whole, name), rtol=1e-12, atol=1e-12)
-    assert got.variance * divisor**2 == pytest.approx(whole.variance)
+    if mode == "token-mean":  # of a quotient of two sums: what a response adds, less its share of the mean
+        whole_variance = variance_of_a_quotient(small, policies, rewards)
+    else:
+        whole_variance = whole.variance
+    assert got.variance * divisor**2 == pytest.approx(whole_variance)
     assert (got.relative_bias, got.cosine) == pytest.approx((whole.relative_bias, whole.cosine))
 
 
@@ -245,6 +269,19 @@ def test_truncation_by_hand() -> None:
     torch.testing.assert_close(got.reference, torch.tensor([[0.25, -0.25]]).double())
     assert (got.relative_bias, got.cosine, got.scale) == pytest.approx((0.2, 1.0, 0.8))
     assert got.variance == pytest.approx(0.32)
+
+
+def test_the_share_of_the_progress_by_hand() -> None:
+    """As above: ⟨E g, g*⟩ = .1, ‖g*‖² = .125, ‖E g‖² = .08. η(B) = .1²/(.125 (.08 + .32/B)): 1 without noise, for a
+    cap does not turn a gradient in one parameter; .2 with one response. Against the gradient, none."""
+    where = toy.world(2, 1)
+    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
+    policies, rewards = toy.Policies(rollout, old, old), torch.tensor([1.0, 0.0]).double()
+    got = toy.gradient_truth(where, policies, rewards, CorrectionConfig(rollout_is="token"))
+    assert [got.progress(size) for size in (1, 4, math.inf)] == pytest.approx([0.2, 0.5, 1])
+    against = replace(got, expectation=-got.expectation)
+    assert against.progress(4) == 0
+    assert replace(got, expectation=torch.zeros_like(got.expectation), variance=0.0).progress(4) == 0
 
 
 def test_a_mean_over_kept_sequences_by_hand() -> None:

@@ -14,7 +14,7 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study
-from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import SeedRange
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
@@ -100,9 +100,10 @@ def test_rows_of_a_training(trained: Path) -> None:
     assert [row["step"] for row in rows] == [metrics["step"] for metrics in recorded]
     assert [row["k3"] for row in rows] == [metrics["rollout_corr/k3_kl"] for metrics in recorded]
     assert rows[0]["relative_bias_value"] is None
-    expected = report(updated_batch(trained, 2), read_sketch(trained, 2), preset("decoupled_seq_is"), loss)
+    expected = report(*read_gradients(trained, 2), preset("decoupled_seq_is"), loss)
     assert rows[1]["scale_low"] == expected.scale.low
-    assert rows[1]["error_value"] == expected.error.value
+    assert rows[1]["relative_bias_value"] == expected.relative_bias.value
+    assert rows[1]["cosine_high"] == expected.cosine.high
 
 
 @pytest.mark.slow
@@ -144,7 +145,7 @@ def test_the_committed_study_is_whole(name: str) -> None:
         trained = [row for row in rows if (row["preset"], row["seed"]) == (arm.preset, arm.seed)]
         assert [row["step"] for row in trained] == list(range(1, config.steps + 1))
         assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
-        with_gradient = [row["step"] for row in trained if row["error_value"] is not None]
+        with_gradient = [row["step"] for row in trained if row["relative_bias_value"] is not None]
         every = config.sketch.every
         assert with_gradient == ([step for step in range(1, config.steps + 1) if step % every == 0] if every else [])
     assert len(rows) == sum(train_config(list(arm.options), "test").steps for arm in studied.arms)

@@ -7,7 +7,7 @@ import torch
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.analysis import comparison
-from rlcorr.gradients.sketch import Reference, Sketch
+from rlcorr.gradients.sketch import Reference, SampledSketch
 
 ROWS, COLUMNS, DIRECTIONS, BLOCKS = 40, 7, 5, 8
 TIS = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2)
@@ -73,14 +73,16 @@ def counted(a: CorrectionConfig, b: CorrectionConfig) -> dict[str, int]:
     return counts
 
 
-def sketched() -> Sketch:
+def sketched() -> SampledSketch:
     """Tokens that the trainer likes more have other scores than the rest, so that masking turns the gradient."""
     g = torch.Generator().manual_seed(6)
     up, down = torch.tensor([2.0, -1, 0.5, 0, 0]), torch.tensor([0, 1, 0.5, 2.0, 0])
     of_token = torch.where(torch.from_numpy(LOG_RATIO[MASK] > 0)[:, None], up, down)
     scores = of_token + torch.randn(of_token.shape, generator=g)
     by_token = 60 * torch.tensor([0.5, -0.2, 0.2, 0.1, 0.0]) + torch.randn(BLOCKS, DIRECTIONS, generator=g)
-    return Sketch(scores, Reference(by_token, by_token, torch.full((BLOCKS,), 60.0), torch.full((BLOCKS,), 15.0)))
+    return SampledSketch(
+        scores, Reference(by_token, by_token, torch.full((BLOCKS,), 60.0), torch.full((BLOCKS,), 15.0))
+    )
 
 
 SKETCH = sketched()

@@ -13,7 +13,7 @@ from rlcorr.train.config.rollout import GREEDY, RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.rollout.engine import Samples, to_batch
+from rlcorr.train.rollout.engine import NextLogProbs, Samples, to_batch
 from rlcorr.train.rollout.start import resolve_engine, start_engine
 from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
@@ -77,7 +77,7 @@ class Forgetful:
     ) -> Samples:
         return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
 
-    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
         return self._engine.next_log_probs(prompts, sampling)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:

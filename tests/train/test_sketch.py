@@ -14,8 +14,9 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import report as gradients
-from rlcorr.gradients.contributions import contributions, mean_gradients
-from rlcorr.gradients.sketch import Reference, Sketch
+from rlcorr.gradients.contributions import contributions
+from rlcorr.gradients.estimates import mean_gradients
+from rlcorr.gradients.sketch import Reference, SampledSketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import preset
 from rlcorr.records import runs
@@ -23,12 +24,12 @@ from rlcorr.records.runs import list_sketches, sketch_path
 from rlcorr.records.sketch_files import read_sketch
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train.config.learning import AdvantageConfig, SketchConfig
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.pretrain_models import new_moe_lm
-from rlcorr.train.sketch import directions, eager_copy, hash_of, next_scores, sketch_step, token_scores
+from rlcorr.train.sketch import directions, eager_copy, hash_of, next_scores, places, sampled_sketch, token_scores
 from rlcorr.types import TokenBatch
 
 pytestmark = pytest.mark.slow  # trainings, and a backward pass per token
@@ -95,7 +96,7 @@ def test_cosines_of_sketches_are_those_of_whole_gradients(tiny_model: Path) -> N
         for chosen in directions(dict(policy.named_parameters()), 0, 256)
     ]
     nothing = Reference(*torch.zeros(2, 1, 256), *torch.ones(2, 1))
-    sketch = Sketch(torch.cat(passes, 1) / 16, nothing)
+    sketch = SampledSketch(torch.cat(passes, 1) / 16, nothing)
     whole, seen = [], []
     for name in ("disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_token_icepop"):
         correction = preset(name)
@@ -134,18 +135,18 @@ def test_the_reference_is_the_gradient_of_an_on_policy_batch(
     from rlcorr.train import sketch as module
 
     seen: dict[str, Any] = {}
-    true_batch, true_step = module.on_policy_batch, sketch_step
+    true_batch, true_step = module.on_policy_batch, sampled_sketch
 
     def on_policy_batch(session: Any, policy: Policy, step: int) -> TokenBatch:
         seen["batch"] = true_batch(session, policy, step)
         return seen["batch"]
 
-    def kept(session: Any, batch: TokenBatch, step: int) -> Sketch:
+    def kept(session: Any, batch: TokenBatch, step: int, weights: Any) -> SampledSketch:
         seen["policy"] = Policy(eager_copy(session.policy).lm, None)
-        return true_step(session, batch, step)
+        return true_step(session, batch, step, weights)
 
     monkeypatch.setattr(module, "on_policy_batch", on_policy_batch)
-    monkeypatch.setattr(loop, "sketch_step", kept)
+    monkeypatch.setattr(loop, "sampled_sketch", kept)
     loop.train(tiny_config(tiny_model, sketch=FEW, **changes))
     batch, policy = seen["batch"], seen["policy"]
     assert len(batch.response_mask) == 64 * 2
@@ -188,15 +189,15 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
 def test_every_token_that_could_follow(tiny_model: Path, local_runs: Path) -> None:
     """At each place the score of each token is its derivative, and the scores of a place weigh up to 0: Σ π ∇ log π."""
     run = loop.train(tiny_config(tiny_model, sketch=replace(FEW, places=5)))
-    places = read_sketch(run, 2).next_tokens
-    assert places is not None
-    assert places.scores.shape == (5, 21, 10)
-    assert places.ref_log_probs is not None  # PPO here has a KL loss to the reference
-    assert places.rollout_log_probs is not None
-    torch.testing.assert_close(places.rollout_log_probs, places.log_probs, rtol=0, atol=1e-5)  # a float32 engine
-    assert (places.ref_log_probs - places.log_probs).abs().max() < 0.1
-    mean = torch.einsum("pv,pvk->pk", places.log_probs.exp(), places.scores)
-    assert mean.abs().max() < 2e-3 * places.scores.abs().max()  # float16
+    following = read_sketch(run, 2).next_tokens
+    assert following is not None
+    assert following.scores.shape == (5, 21, 10)
+    assert following.ref_log_probs is not None  # PPO here has a KL loss to the reference
+    assert following.rollout_log_probs is not None
+    torch.testing.assert_close(following.rollout_log_probs, following.log_probs, rtol=0, atol=1e-5)  # float32
+    assert (following.ref_log_probs - following.log_probs).abs().max() < 0.1
+    mean = torch.einsum("pv,pvk->pk", following.log_probs.exp(), following.scores)
+    assert mean.abs().max() < 2e-3 * following.scores.abs().max()  # float16
 
 
 def test_next_scores_are_derivatives(tiny_model: Path) -> None:
@@ -213,11 +214,29 @@ def test_next_scores_are_derivatives(tiny_model: Path) -> None:
             torch.testing.assert_close(got[row, token], along, rtol=1e-3, atol=1e-4)
 
 
-def test_older_weights_leave_no_distribution_of_the_engine(tiny_model: Path, local_runs: Path) -> None:
-    rollout = RolloutConfig(engine="transformers", dtype="float32", staleness=1)
-    places = read_sketch(loop.train(tiny_config(tiny_model, rollout=rollout, sketch=FEW)), 2).next_tokens
-    assert places is not None
-    assert places.rollout_log_probs is None
+@pytest.mark.usefixtures("rewarding")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_older_weights_have_the_distributions_of_the_engine_that_had_them(
+    asynchronous: bool, tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that is a step behind, under the weights that sampled: those before the first update."""
+    seen: dict[str, Any] = {}
+
+    def kept(session: Any, batch: TokenBatch, step: int, weights: Any) -> SampledSketch:
+        seen["prefixes"] = places(batch, FEW.places, step)
+        return sampled_sketch(session, batch, step, weights)
+
+    monkeypatch.setattr(loop, "sampled_sketch", kept)
+    rollout = RolloutConfig(engine="transformers", dtype="float32", staleness=1, asynchronous=asynchronous)
+    fast = OptimConfig(learning_rate=0.02, final_learning_rate=0.02)
+    got = read_sketch(loop.train(tiny_config(tiny_model, rollout=rollout, sketch=FEW, optim=fast)), 2).next_tokens
+    assert got is not None
+    assert got.rollout_log_probs is not None
+    lm = load_lm(tiny_model, CPU)
+    with torch.no_grad():
+        expected = torch.stack([lm(torch.tensor([p])).logits[0, -1].log_softmax(-1) for p in seen["prefixes"]])
+    torch.testing.assert_close(got.rollout_log_probs, expected, rtol=0, atol=1e-4)
+    assert (got.rollout_log_probs - got.log_probs).abs().max() > 0.01
 
 
 def test_sketching_changes_nothing(tiny_model: Path, local_runs: Path) -> None:

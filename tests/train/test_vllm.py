@@ -20,7 +20,7 @@ from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import EOS_ID, decode, encode, load_tokenizer
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.rollout.engine import RolloutEngine, Samples
+from rlcorr.train.rollout.engine import NextLogProbs, RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
 
@@ -73,11 +73,11 @@ def test_greedy_is_the_trainers_likeliest_token(
 def test_every_next_token_has_the_trainers_log_prob(
     engine: RolloutEngine, policy: Policy, prompts: list[list[int]]
 ) -> None:
-    got = engine.next_log_probs(prompts[:4], Sampling())
+    got = engine.next_log_probs(prompts[:4], Sampling()).log_probs
     with torch.no_grad():
         expected = torch.stack([policy.lm(torch.tensor([p])).logits[0, -1].log_softmax(-1) for p in prompts[:4]])
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
-    two = engine.next_log_probs(prompts[:4], Sampling(top_k=2))
+    two = engine.next_log_probs(prompts[:4], Sampling(top_k=2)).log_probs
     assert two.isfinite().sum(-1).tolist() == [2] * 4
     torch.testing.assert_close(two.exp().sum(-1), torch.ones(4))
 
@@ -99,7 +99,7 @@ class WithoutHead:
     ) -> Samples:
         return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
 
-    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
         return self._engine.next_log_probs(prompts, sampling)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:

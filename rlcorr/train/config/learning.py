@@ -96,9 +96,22 @@ class SketchConfig:
     """Prompts that the trainer's own float32 weights answer, for the on-policy gradient."""
     places: int = 32
     """Response tokens for which every token of the vocabulary is sketched, for exact gradients of KL losses."""
+    exact_prompts: int = 0
+    """Other prompts of which every likely answer is sketched as well: expectations over answers are exact then. For
+    short answers; 0: none."""
+    smallest_probability: float = 5e-4
+    """Exact sketches: answers that are less likely than this under both policies are left out."""
+    tree_mib: int = 256
+    """Exact sketches: memory for all answers; more of them are refused."""
 
     def __post_init__(self) -> None:
         check(self.every >= 0, "sketch.every", self.every, "≥ 0")
         check(self.directions >= 1, "sketch.directions", self.directions, "≥ 1")
         check(self.places >= 1, "sketch.places", self.places, "≥ 1")
         check(self.reference_prompts >= 64, "sketch.reference_prompts", self.reference_prompts, "≥ 64")
+        check(
+            self.exact_prompts == 0 or self.exact_prompts >= 8, "sketch.exact_prompts", self.exact_prompts, "0 or ≥ 8"
+        )
+        smallest = self.smallest_probability
+        check(0 < smallest < 1, "sketch.smallest_probability", smallest, "above 0 and below 1")
+        check(self.tree_mib >= 1, "sketch.tree_mib", self.tree_mib, "≥ 1")

@@ -16,6 +16,9 @@ from rlcorr.train.rollout.collect import Collected
 
 T = TypeVar("T")
 
+Weights = list[tuple[str, Tensor]]
+"""Every tensor that an engine needs, by name."""
+
 
 @dataclass(frozen=True)
 class BatchRequest:
@@ -23,7 +26,7 @@ class BatchRequest:
 
     step: int
     version: int
-    weights: list[tuple[str, Tensor]]
+    weights: Weights
 
 
 class BatchQueue:
@@ -37,9 +40,10 @@ class BatchQueue:
     def put(self, request: BatchRequest) -> None:
         self._waiting.append((request, self._start(lambda: self._make(request))))
 
-    def get(self) -> Collected:
-        """The oldest batch. What went wrong while it was made is raised here."""
-        return self._waiting.popleft()[1].result()
+    def get(self) -> tuple[BatchRequest, Collected]:
+        """The oldest request and its batch. What went wrong while it was made is raised here."""
+        request, batch = self._waiting.popleft()
+        return request, batch.result()
 
     def when_idle(self, work: Callable[[], T]) -> T:
         """Use the engine for something else, once all requested batches are made."""

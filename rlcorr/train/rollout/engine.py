@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,13 @@ class Samples:
     routed_experts: list[Tensor] | None = None  # each (prompt + response − 1, layers, k): the last token is never fed
 
 
+class NextLogProbs(NamedTuple):
+    """What may follow F prompts."""
+
+    log_probs: Tensor  # (F, V) float32, as the engine reports them; −∞ where sampling cuts a token off
+    routed_experts: list[Tensor] | None = None  # each (prompt, layers, k)
+
+
 class RolloutEngine(Protocol):
     """Samples responses with log-probs, and takes new weights."""
 
@@ -35,8 +42,8 @@ class RolloutEngine(Protocol):
         """n responses to each prompt. The same weights, prompts and seed give the same responses."""
         ...
 
-    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
-        """Log-probs of every token that may come next, (prompts, V) float32; −∞ where sampling cuts it off."""
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
+        """Log-probs of every token that may come next."""
         ...
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
-from rlcorr.train.rollout.engine import Samples, left_padded, seeded
+from rlcorr.train.rollout.engine import NextLogProbs, Samples, left_padded, seeded
 
 
 class TransformersEngine:
@@ -37,8 +37,8 @@ class TransformersEngine:
         chosen = log_p.gather(-1, tokens[..., None])[..., 0]
         return _until_stop(tokens.tolist(), chosen.tolist(), self._stops)
 
-    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
-        return self._sample(prompts, 1, sampling, seed=0)[1][:, 0]
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
+        return NextLogProbs(self._sample(prompts, 1, sampling, seed=0)[1][:, 0].cpu())
 
     @torch.no_grad()
     def _sample(

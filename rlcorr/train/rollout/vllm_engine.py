@@ -13,7 +13,7 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.ranks import Ranks
-from rlcorr.train.rollout.engine import Samples, seeded
+from rlcorr.train.rollout.engine import NextLogProbs, Samples, seeded
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
 
 # vLLM reads these when it is imported.
@@ -82,7 +82,7 @@ class VllmEngine:
         routed = None if self._tap is None else self._tap.take(answers)
         return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs], routed)
 
-    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> Tensor:
+    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
         params = self._sampling_params(
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=1, logprobs=-1,
             detokenize=False,
@@ -90,13 +90,12 @@ class VllmEngine:
         requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
         with seeded(0, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
             answers = self._llm.generate(requests, params, use_tqdm=False)
-        if self._tap is not None:
-            self._tap.take(answers)  # or it would count these with the next batch
+        routed = None if self._tap is None else self._tap.take(answers)
         table = torch.full((len(prompts), self._llm.llm_engine.model_config.get_vocab_size()), -torch.inf)
         for row, answer in zip(table, answers, strict=True):
             at: Any = answer.outputs[0].logprobs
             row[list(at[0])] = torch.tensor([token.logprob for token in at[0].values()])
-        return table
+        return NextLogProbs(table, routed)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
