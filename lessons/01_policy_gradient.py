@@ -513,7 +513,9 @@ assert abs(share - 1) < 2 * spread
 # %%
 run = runs.find_run("control_fp32")
 step = last_sketch(run)
-noise = report(updated_batch(run, step), read_sketch(run, step), CorrectionConfig()).noise
+updated = updated_batch(run, step)
+of_step = report(updated, read_sketch(run, step), CorrectionConfig(), batch_sizes=[len(updated.response_mask)])
+(noise,) = of_step.noise
 show("noise of a step / gradient", noise.value, f"[{noise.low:.1f}, {noise.high:.1f}]", digits=1)
 assert noise.low > 2
 

@@ -608,16 +608,15 @@ picture(
 run = runs.find_run("kv_fp8_e5m2")
 step = last_sketch(run)
 updated, sketch = updated_batch(run, step), read_sketch(run, step)
-reports = [report(updated, sketch, config) for config in (CorrectionConfig(), by_weight)]
+sizes = [len(updated.response_mask)]  # the noise of batches like this one
+noises = [report(updated, sketch, config, batch_sizes=sizes).noise[0] for config in (CorrectionConfig(), by_weight)]
 show("", "value", "low", "high")
-for name, found_noise in zip(("every answer counts 1", "counted by its weight"), reports, strict=True):
-    show(
-        f"noise / gradient: {name}", [found_noise.noise.value, found_noise.noise.low, found_noise.noise.high], digits=1
-    )
+for name, noise in zip(("every answer counts 1", "counted by its weight"), noises, strict=True):
+    show(f"noise / gradient: {name}", noise.value, noise.low, noise.high, digits=1)
 share = effective_share(weights[step])
 show("ESS of this step", share, digits=2)
-show("noise that the rule of thumb predicts", reports[0].noise.value / share**0.5, digits=1)
-paired = compare_gradients(updated, sketch, CorrectionConfig(), by_weight).noise
+show("noise that the rule of thumb predicts", noises[0].value / share**0.5, digits=1)
+(paired,) = compare_gradients(updated, sketch, CorrectionConfig(), by_weight, batch_sizes=sizes).noise
 show("noise: weights minus none, paired", paired.value, paired.low, paired.high, digits=1)
 assert paired.low < 0 < paired.high
 

@@ -30,11 +30,12 @@ from rlcorr.figures.curves import curves
 from rlcorr.figures.study import study_curves
 from rlcorr.gradients import toy
 from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch, updated_batch
 from rlcorr.records.study import outcomes, read_study
 from rlcorr.teaching.check import check
 
@@ -432,39 +433,56 @@ assert 0.8 < ratios.min() <= ratios.max() < 1.2
 # trust region of a tenth of the tokens of `stale_4` before the update begins. In `bf16` the two are the same in
 # practice: no ratio lies outside the clip, the smallest only just.
 #
-# And the noise of the gradient? A **score sketch** (lesson 10) lets us compare the two gradients on the same bootstrap
-# samples. The unit is the length of the gradient of a batch that the trainer itself had sampled.
+# And the gradient? A **score sketch** (lesson 10) lets us compare the gradients of two losses on the same data. The
+# unit is the length of the gradient that the trainer's own answers would give. First on the 256 recorded answers of the
+# step. Then on **every likely answer** to 128 other prompts, each counted as often as the engine would write it, so
+# that only the prompts are a sample.
 
 # %%
 run = runs.find_run("stale_4")
 recorded, sketch = updated_batch(run, last_sketch(run)), read_sketch(run, last_sketch(run))
-against_decoupled = compare_gradients(recorded, sketch, preset("decoupled_token_is"), preset("bypass_ppo_clip"))
-without = compare_gradients(recorded, sketch, preset("disabled"), preset("bypass_ppo_clip"))
-show("stale_4", "value", "from", "to")
-for label, interval in (
-    ("noise of PPO", without.a.noise),
-    ("noise of decoupled PPO", against_decoupled.a.noise),
-    ("noise of bypass PPO", against_decoupled.b.noise),
-    ("bypass − PPO, noise", without.noise),
-    ("bypass − decoupled, noise", against_decoupled.noise),
-    ("bypass − decoupled, bias", against_decoupled.bias),
-):
-    show(label, interval.value, interval.low, interval.high, digits=2)
-assert without.noise.high < 0
-assert against_decoupled.noise.high < 0
-assert against_decoupled.bias.low < 0 < against_decoupled.bias.high
+complete, all_answers = read_gradients(run, last_sketch(run))
+bypass, compared = preset("bypass_ppo_clip"), {}
+for place, data_and_sketch in (("256 answers", (recorded, sketch)), ("all likely answers", (complete, all_answers))):
+    show(f"stale_4, {place}", "value", "from", "to")
+    for label, config in (("PPO", preset("disabled")), ("decoupled PPO", preset("decoupled_token_is"))):
+        compared[place, label] = compare_gradients(*data_and_sketch, config, bypass, batch_sizes=[256])
+        difference = compared[place, label]
+        for what, interval in (("noise", difference.noise[0]), ("bias", difference.bias)):
+            show(f"  bypass − {label}, {what}", interval.value, interval.low, interval.high, digits=2)
 
-ratios = correct(recorded, CorrectionConfig()).log_ratio.exp()[recorded.response_mask]
-lengths = sketch.scores.float().norm(dim=-1)
-show("typical length of a score, r < 0.8", float(lengths[ratios < 0.8].median()), digits=1)
-show("typical length of a score, other r", float(lengths[ratios >= 0.8].median()), digits=1)
-assert lengths[ratios < 0.8].median() > 2 * lengths[ratios >= 0.8].median()
+sampled, exact = (compared[place, "decoupled PPO"] for place in ("256 answers", "all likely answers"))
+assert sampled.noise[0].high < 0 < exact.noise[0].low
+assert sampled.bias.low < 0 < sampled.bias.high
+assert exact.bias.low > 0
+against_plain = compared["all likely answers", "PPO"]
+assert not against_plain.noise[0].tells
+assert not against_plain.bias.tells
+
+
+def loud(batch):
+    """Answers with a token that has r > 2 and A < 0: PPO's clip lets it pass, and in bypass mode nothing caps it."""
+    r = correct(batch, CorrectionConfig()).log_ratio.exp()
+    return ((r > 2) & (batch.advantages < 0) & batch.response_mask).any(-1)
+
+
+assert isinstance(all_answers, ExactSketch)
+often = all_answers.answers.sampled  # the probability of each answer under the engine
+show("r > 2 and A < 0: of 256 answers", int(loud(recorded).sum()))
+show("of all answers, a share of", float(often[loud(complete)].sum() / often.sum()), digits=3)
+assert int(loud(recorded).sum()) <= 1
+assert often[loud(complete)].sum() > 0.02 * often.sum()
 
 # %% [markdown]
-# PPO without weights is the noisiest. Where $r$ is small, the trainer would hardly write the token, so its score
-# $\nabla \log p$ is long, and nothing makes it count less. Both other losses weigh it with $r$. Bypass PPO has a little
-# less noise again, because it drops tokens. What that costs in bias, 256 answers cannot say: the interval of the
-# difference holds 0 and is wide. Keep this in mind when somebody calls one of them better after one run.
+# The two halves of the table disagree. On the recorded answers bypass PPO has **less** noise than decoupled PPO, and
+# the interval leaves 0 out. On all answers it has **more**, and the interval leaves 0 out as well. The last lines say
+# why. PPO's clip stops a token with a large $r$ only where $A > 0$. Where $A < 0$ the token keeps its coefficient
+# $r A$, and in bypass mode nothing caps $r$. Such answers are few, and loud. The recorded batch holds one of them, so
+# its bootstrap, which can only draw again what is there, does not know about the rest.
+#
+# With all answers the bias can be told as well: that of bypass PPO is larger than that of decoupled PPO by half a
+# gradient. Between bypass PPO and plain PPO neither noise nor bias can be told apart. **An interval from one batch
+# is about the answers that the batch holds.** Keep this in mind when somebody calls one loss better after one run.
 #
 # ## The same on recorded runs: the ladder
 #

@@ -541,7 +541,8 @@ assert float(odd.any(-1)[rejected].double().mean()) > 0.85
 #
 # ## The gradient on the recorded step
 #
-# The same three levels, without bounds, on the step with a sketch. The reference is the trainer's own gradient.
+# The same three levels, without bounds, on the step with a sketch. Noise and bias are in units of the trainer's own
+# gradient.
 
 # %%
 run = runs.find_run("kv_fp8_e5m2")
@@ -552,26 +553,28 @@ def ends(interval):
     return interval.value, interval.low, interval.high
 
 
-choice = compare(batch, sketch, [unbounded(level) for level in levels.values()])
+sizes = [len(batch.response_mask)]  # the noise of batches like this one
+choice = compare(batch, sketch, [unbounded(level) for level in levels.values()], batch_sizes=sizes)
 show("", "noise", "from", "to", "bias", "from", "to")
 for name, report in zip(levels, choice.reports, strict=True):
-    show(name, *ends(report.noise), *ends(report.relative_bias), digits=2)
+    show(name, *ends(report.noise[0]), *ends(report.relative_bias), digits=2)
     assert report.relative_bias.low == 0
 show("effective share of answers, product", *ends(choice.reports[-1].ess), digits=2)
-nothing = compare_gradients(batch, sketch, unbounded(None), unbounded("geometric"))
+nothing = compare_gradients(batch, sketch, unbounded(None), unbounded("geometric"), batch_sizes=sizes)
 show("geometric and no weights: cosine", *ends(nothing.between), digits=3)
-tokens = compare_gradients(batch, sketch, unbounded(None), unbounded("token"))
-show("token less no weights: noise", *ends(tokens.noise), digits=2)
+tokens = compare_gradients(batch, sketch, unbounded(None), unbounded("token"), batch_sizes=sizes)
+show("token less no weights: noise", *ends(tokens.noise[0]), digits=2)
 assert nothing.between.low > 0.99
-assert tokens.noise.high < 0
-assert tokens.a.noise.value > 2 * tokens.b.noise.value
+assert tokens.noise[0].high < 0
+assert tokens.a.noise[0].value > 2 * tokens.b.noise[0].value
 
 # %% [markdown]
 # Four things to read here.
 #
 # - **The product pays as foretold.** Its weights leave half of the answers (lesson 02's effective sample size).
-# - **The biases are unknown.** Every interval starts at 0 and ends far above 1. The derivation and the toy say that
-#   token weights are biased; this step cannot.
+# - **The biases are unknown.** The product's is 0, because the bias of the others is measured against it, on the same
+#   answers. Their intervals start at 0 and end far above 1. The derivation and the toy say that token weights are
+#   biased; this step cannot.
 # - **The geometric mean does nothing**, as (2) said: its gradient and the one without weights point the same way, with
 #   a cosine of 0.999 and an interval that is as narrow.
 # - **Weights lower the noise here.** Without any, it is more than twice as large as with token weights, and the paired

@@ -508,7 +508,7 @@ def coefficient_sums(batch, sketch, losses):
     result = correct(batch, config)
     coefficients = [score_coefficients(batch.old_log_probs, batch, result, config, loss) for loss in losses]
     pulled = [coefficients[0], *(c - coefficients[0] for c in coefficients[1:])]  # the push, then the pulls alone
-    return per_sequence(torch.stack(pulled), batch.response_mask, sketch.scores)
+    return per_sequence(torch.stack(pulled), batch.response_mask, sketch)
 
 
 def pull_over_push(name):

@@ -2,7 +2,7 @@
 # # 10 · Gradient bias on real runs
 #
 # **Claim.** Every correction is a sum of scores with one coefficient per token, so a small table of projected scores
-# gives the bias, the noise and the direction of all of them, with error bars that often say: one batch cannot tell.
+# gives bias and noise of all of them, and one number that says which step gets further, each with an interval.
 #
 # *35 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07) and
 # what a standard error is.
@@ -12,10 +12,12 @@
 # - write any correction as coefficients of scores, and read its gradient off;
 # - say what a random projection keeps, and how wrong it is;
 # - explain why the length of a noisy difference is too large, and take the noise off;
-# - read bias, noise and direction of a preset on a recorded step, and say what their intervals do not say.
+# - derive the progress η of a step from bias and noise, and say why it does not reward a short step;
+# - read bias, noise and progress of a preset on a recorded step, and say what their intervals do not say.
 
 # %%
 import itertools
+import math
 import warnings
 from dataclasses import replace
 
@@ -25,19 +27,21 @@ from exercises.lesson_10 import COEFFICIENTS, SKETCH, SQUARED_LENGTH
 from show import picture, show
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, preset
-from rlcorr.command.tables import gradient_table
 from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
-from rlcorr.figures.gradients import bias_noise_plane, parts_of_error
-from rlcorr.gradients.bootstrap import bootstrap
+from rlcorr.figures.gradients import bias_noise_plane, parts_of_bias
+from rlcorr.gradients.bootstrap import bootstrap, reference_lengths
 from rlcorr.gradients.comparison import compare_gradients
-from rlcorr.gradients.contributions import contributions, mean_gradients
-from rlcorr.gradients.report import compare, decompose, report
-from rlcorr.gradients.sketch import Reference, Sketch
+from rlcorr.gradients.contributions import contributions
+from rlcorr.gradients.decomposition import decompose
+from rlcorr.gradients.estimates import mean_gradients
+from rlcorr.gradients.progress import units_needed
+from rlcorr.gradients.report import compare, report, report_of, samples_of
+from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities, small_world
 from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch, updated_batch
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
@@ -264,11 +268,73 @@ show("squared length + (2/3) · its noise", float(once_more), digits=3)
 assert abs(lengths.mean() - once_more) < 1e-12
 
 # %% [markdown]
+# Some of the noise need not be there at all: **compare on the same answers**. One correction has the right gradient on
+# average, unbounded sequence weights (lesson 02). So of sampled answers the report takes the bias as the difference
+# between a correction and these weights, on the same answers. An answer to which both give the same weight cancels,
+# however long its score is.
+#
+# ## One number for a step
+#
+# One correction has less bias, another less noise. Which step is better? One could add the two up,
+# $\sqrt{\text{bias}^2 + \text{noise}^2}$: the typical distance of one batch's gradient from the right one. But halve a
+# noisy gradient. Its noise is halved, the distance falls, and nothing is gained, because a learning rate twice as large
+# undoes it.
+#
+# So ask how far a step gets. Let $g^*$ be the on-policy gradient and $g$ that of a batch. A step along $g$ of length
+# factor $a$ raises the objective $J$ by $a\,\langle g^*, g\rangle$ at first order, and the curvature takes at most
+# $\frac L2 a^2 \|g\|^2$ away, if it is at most $L$ in every direction. On average over batches
+#
+# $$ \mathbb{E}\,\big[J(\theta + a g) - J(\theta)\big] \;\ge\; a\,\langle g^*, \mathbb{E} g\rangle
+# - \frac L2 a^2\, \mathbb{E}\|g\|^2, \qquad \mathbb{E}\|g\|^2 = \|\mathbb{E} g\|^2 + \frac VB , $$
+#
+# with $V$ the variance of what one answer adds, and $B$ answers in the batch. The best $a$ makes this
+# $\langle g^*, \mathbb{E} g\rangle^2 / (2L\, \mathbb{E}\|g\|^2)$. The exact gradient, without noise, reaches
+# $\|g^*\|^2/(2L)$. The first over the second is the **progress**
+#
+# $$ \eta(B) = \frac{\langle g^*, \mathbb{E} g\rangle^2}{\|g^*\|^2\, \big(\|\mathbb{E} g\|^2 + V/B\big)} . $$
+#
+# It lies between 0 and 1; where $g$ points away from $g^*$, the best step is none and η is 0. The curvature has
+# cancelled, and the length of $g$ too. Two special cases to remember:
+#
+# - without bias, $\eta = 1/(1 + \text{noise}^2)$: with a noise of 1 half of the progress is left, with 3 a tenth;
+# - with endless answers, $\eta$ is the squared cosine between $\mathbb{E} g$ and $g^*$: only the direction counts.
+#
+# Between them stands $B$: **the same two corrections can change places with the size of the batch.**
+
+# %%
+a_step, L, along, squared, exact2, k = sympy.symbols("a L along squared exact2 k", positive=True)
+raised = a_step * along - L / 2 * a_step**2 * squared
+(best_step,) = sympy.solve(sympy.diff(raised, a_step), a_step)
+reached = raised.subs(a_step, best_step)
+eta = sympy.simplify(reached / reached.subs({along: exact2, squared: exact2}))
+show("best step", str(best_step))
+show("progress", str(eta))
+assert sympy.simplify(eta - along**2 / (exact2 * squared)) == 0
+assert sympy.simplify(eta.subs({along: k * along, squared: k**2 * squared}, simultaneous=True) - eta) == 0
+noise2 = sympy.symbols("noise2", positive=True)
+assert sympy.simplify(eta.subs({along: exact2, squared: exact2 * (1 + noise2)}) - 1 / (1 + noise2)) == 0
+
+halved = replace(truth, expectation=truth.expectation / 2, variance=truth.variance / 4)
+show("token weights in the toy, 16 answers", "bias", "noise", "distance", "progress")
+for name, one_truth in (("as they are", truth), ("the step halved", halved)):
+    noise = (one_truth.variance / 16) ** 0.5 / float(truth.reference.norm())
+    show(name, one_truth.relative_bias, noise, math.hypot(one_truth.relative_bias, noise), one_truth.progress(16))
+assert abs(halved.progress(16) - truth.progress(16)) < 1e-12
+
+# %% [markdown]
+# Half the step has a smaller distance and the same progress. That is why this project does not rank corrections by a
+# distance.
+#
+# η leaves things out. It is about **one** step of the best length. Adam divides each parameter's gradient by its usual
+# size, and trainers clip long gradients; neither is in it. And over many steps noise averages out while bias adds up,
+# so for a whole training read it at a larger $B$ than that of a single step.
+#
 # ## The report against the truth
 #
 # The toy knows the truth, so it can judge the method. Sample 256 answers from its engine and 8,192 from its trainer,
 # project on 64 directions, and ask `report`, as for a recorded run. Do it 60 times, each time with new answers and new
-# directions. Everything is in units of the on-policy gradient: a bias of 1 means, as long as the gradient itself.
+# directions. Bias is in units of the on-policy gradient: 1 means, as long as the gradient itself. η is that of a batch
+# of 256 answers. "Covered" counts how often the 95 % interval holds the truth.
 
 # %%
 engine, trainer = (probabilities(where, logits) for logits in (policies.rollout, policies.old))
@@ -293,69 +359,100 @@ def sampled_step(count, d, references=8192, blocks=32):
     sums = (sketched.sum(1) * advantages[:, None])[on_policy].view(blocks, -1, d.shape[1]).sum(1)
     tokens = toy_lengths[on_policy].view(blocks, -1).sum(1)
     reference = Reference(sums.float(), sums.float(), tokens.float(), torch.full((blocks,), references / blocks))
-    return batch, Sketch(sketched[rows][where.mask[rows]].float(), reference)
+    return batch, SampledSketch(sketched[rows][where.mask[rows]].float(), reference)
 
 
 def naive(batch, sketch, configs):
     """|g − reference| of each correction as it is, noise and all, over the length of the reference."""
     replicas = bootstrap(batch, sketch, LossConfig(), 0, 0)  # no samples: row 0 is the step itself
-    gradients = [mean_gradients(parts, replicas.sequences)[0] for parts in contributions(batch, sketch, configs)]
-    return [float((g - replicas.reference[0]).norm() / replicas.reference_length[0]) for g in gradients]
+    gradients = [mean_gradients(parts, replicas.units)[0] for parts in contributions(batch, sketch, configs)]
+    return [float((g - replicas.reference[0]).norm() / reference_lengths(replicas)[0]) for g in gradients]
 
 
 NAMES = ("disabled", "decoupled_token_is", "decoupled_seq_is")
 
 
-def judged(count, times):
-    """Per preset: exact bias, mean of the naive length, of the report's bias, and how often its interval is right."""
-    steps = [sampled_step(count, directions_of(64)) for _ in range(times)]
-    configs = [preset(name) for name in NAMES]
-    too_long = torch.tensor([naive(*step, configs) for step in steps]).mean(0).tolist()
-    biases_of_steps = [[r.relative_bias for r in compare(*step, configs).reports] for step in steps]
-    for name, length, biases in zip(NAMES, too_long, zip(*biases_of_steps, strict=True), strict=True):
-        exact = gradient_truth(where, policies, advantages, preset(name)).relative_bias
-        right = sum(bias.low <= exact <= bias.high for bias in biases)
-        yield name, exact, length, [bias.value for bias in biases], f"{right / times:.0%}"
+CONFIGS = [preset(name) for name in NAMES]
+TRUTHS = [gradient_truth(where, policies, advantages, config) for config in CONFIGS]
 
 
-show("256 answers, 60 times", "exact", "naive", "report", "covered")
-for name, exact, too_long, biases, right in judged(256, 60):
-    average = sum(biases) / len(biases)
-    show(name, exact, too_long, average, right, digits=2)
-    assert too_long > exact + 0.1
-    assert abs(average - exact) < too_long - exact
+def without_directions(batch, sketch):
+    """The reports, but with bootstrap samples of the answers alone."""
+    replicas = bootstrap(batch, sketch, LossConfig(), 200, 0)
+    replicas = replace(replicas, directions=torch.ones_like(replicas.directions))
+    return [report_of(samples_of(parts, replicas, [256])) for parts in contributions(batch, sketch, CONFIGS)]
+
+
+def covered(intervals, exact_value):
+    right = sum(interval.low <= exact_value <= interval.high for interval in intervals)
+    return right / len(intervals)
+
+
+def mean_of(intervals):
+    return sum(interval.value for interval in intervals) / len(intervals)
+
+
+def judge(reports_of_steps):
+    """Per preset: exact bias, mean of the report's and how often its interval is right, and the same of η(256)."""
+    for one_truth, of_preset in zip(TRUTHS, zip(*reports_of_steps, strict=True), strict=True):
+        biases, shares = [r.relative_bias for r in of_preset], [r.progress[0] for r in of_preset]
+        exact_bias, exact_share = one_truth.relative_bias, one_truth.progress(256)
+        yield exact_bias, mean_of(biases), covered(biases, exact_bias)
+        yield exact_share, mean_of(shares), covered(shares, exact_share)
+
+
+def show_judged(label, rows):
+    """One line per preset: bias and η, each exact, as the report has it, and covered."""
+    show(label, "bias", "report", "covered", "η", "report", "covered")
+    for name, of_bias, of_share in zip(NAMES, rows[::2], rows[1::2], strict=True):
+        cells = [x for exact_one, mean, right in (of_bias, of_share) for x in (exact_one, mean, f"{right:.0%}")]
+        show(name, *cells, digits=2)
+
+
+few = [sampled_step(256, directions_of(64)) for _ in range(60)]
+rows = list(judge([compare(*step, CONFIGS, batch_sizes=[256]).reports for step in few]))
+show_judged("256 answers, 60 times", rows)
+too_long = torch.tensor([naive(*step, CONFIGS) for step in few]).mean(0).tolist()
+show("naive |g − reference|", too_long, digits=2)
+for length, (exact_bias, average, _) in zip(too_long, rows[::2], strict=True):
+    assert length > exact_bias + 0.1
+    assert abs(average - exact_bias) < length - exact_bias
+assert all(right >= 0.85 for _, _, right in rows)
+assert all(abs(average - exact_share) < 0.03 for exact_share, average, _ in rows[1::2])
 
 # %% [markdown]
-# The naive length is too large for all three. The report is near the truth, and its 95 % intervals hold it about as
-# often as they say. For sequence weights it is still above, because a length cannot be negative: where the square
-# without its noise falls below 0, the report says 0, and the average of what is left is above the truth. So **0 with an
-# interval is an honest answer, and the interval is the part to read**.
+# The naive length is too large for all three. The report is near the truth in both numbers, and its 95 % intervals hold
+# it about as often as they say. A length cannot be negative: where the square without its noise falls below 0, the
+# report says 0. So **0 with an interval is an honest answer, and the interval is the part to read**.
 #
-# Now sixteen times as many answers.
+# Now sixteen times as many answers, first as the report does it, then with bootstrap samples that draw the answers
+# only.
 
 # %%
-show("4,096 answers, 20 times", "exact", "naive", "report", "covered")
-in_steps = []
-for name, exact, too_long, biases, right in judged(4096, 20):
-    in_steps.append(biases)
-    show(name, exact, too_long, sum(biases) / len(biases), right, digits=2)
-show("steps with the three in the right order", sum(a > b > c for a, b, c in zip(*in_steps, strict=True)))
+many = [sampled_step(4096, directions_of(64)) for _ in range(20)]
+both_drawn = list(judge([compare(*step, CONFIGS, batch_sizes=[256]).reports for step in many]))
+show_judged("4,096 answers, 20 times", both_drawn)
+answers_drawn = list(judge([without_directions(*step) for step in many]))
+show_judged("the same, directions not drawn", answers_drawn)
+held, held_without = (sum(right for _, _, right in rows) / len(rows) for rows in (both_drawn, answers_drawn))
+show("covered on average, with and without", held, held_without, digits=2)
+assert held >= 0.9
+assert held_without < held - 0.2
 
 # %% [markdown]
-# The report stays right on average. But its intervals are too narrow now: they are about answers, and the third source
-# of error, the 64 directions, is in none of them. While answers are few it does not matter; once they are many, it
-# does. The report says so in a number of its own, `projection_error`, $\sqrt{2/64} = 18\,\%$ of a squared length. It is
-# the same for all presets, because all share the directions: in all 20 steps their order came out right.
+# With many answers the largest error left is not that of the answers. It is that of the 64 directions, $\sqrt{2/64} =
+# 18\,\%$ of a squared length. An interval over answers alone does not know about it and is too narrow. So the report
+# draws the directions again as well: another $K$ of the $K$, with replacement, and its intervals hold both errors.
 #
-# ## The same on a recorded run
+# ## The same on a recorded run, from a sample
 #
 # `kv_fp8_e5m2`, step 48: 128 answers of 59 tokens, and a reference of 8,192 answers. Here is the bias of no correction,
 # first as it is, then without the noise.
 
 
 # %%
-def load(name):
-    """The last step of a run that has a sketch, with its advantages as the update saw them."""
+def load_sampled(name):
+    """The last step of a run that has a sketch: its own answers, with their advantages as the update saw them."""
     run = runs.find_run(name)
     step = last_sketch(run)
     return updated_batch(run, step), read_sketch(run, step)
@@ -365,156 +462,193 @@ def with_interval(interval, digits=2):
     return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
-batch, sketch = load("kv_fp8_e5m2")
+batch, sketch = load_sampled("kv_fp8_e5m2")
 plain = CorrectionConfig()
 (as_it_is,) = naive(batch, sketch, [plain])
-measured_once = report(batch, sketch, plain)
+measured_once = report(batch, sketch, plain, batch_sizes=[128, 4096])
 
 show("answers, tokens, directions", len(batch.response_mask), *sketch.scores.shape)
 show("length of the reference", with_interval(measured_once.reference_length, 3))
 show("|g − reference|, as it is", as_it_is, digits=1)
-show("noise", float(measured_once.noise.value), digits=1)
+show("noise of 128 answers", with_interval(measured_once.noise[0], 1))
 show("bias, without the noise", with_interval(measured_once.relative_bias, 1))
-assert as_it_is < measured_once.noise.value
+show("progress with 128 and 4,096 answers", *(with_interval(share) for share in measured_once.progress))
+assert as_it_is < measured_once.noise[0].value
+assert measured_once.progress[1].low == 0 < 0.9 < measured_once.progress[1].high
 
 # %% [markdown]
 # The difference is 13 times as long as the gradient, and noise explains all of it: 128 answers scatter by as much. What
-# is known about the bias is that it lies below 24. The recorded batch cannot say more.
+# is known about the bias is that it lies below 26, and about the progress with 4,096 answers that it lies between 0 and
+# 0.95. That is next to nothing. This recorded batch cannot say more, and the report does not pretend.
 #
-# ### Check 3, with data: where the truth is known
+# ## The same with every answer
 #
-# `control_fp32` has an engine in 32 bits, so all ratios are 1 and every correction does nothing. The true bias is 0, of
-# every preset. And in each run whose recorded $q$ is what the tokens were drawn with, **unbounded sequence weights have
-# no bias**, whatever the mismatch (lesson 02). Both can be tested. Beside the bias stands the **step length**,
-# $\langle g, \text{ref}\rangle/\|\text{ref}\|^2$: what the step along the right direction is multiplied by. Without a
-# bias it is 1 on average. It needs no noise taken off, because the noise of $g$ and of the reference are independent.
+# The answers of most recorded runs are short, four tokens. Then nothing need be sampled. At a sketched step the
+# recorder takes 128 other prompts and follows **every likely answer** to them, token by token, as a tree. It keeps what
+# trainer and engine give each token, and its score. The expected gradient of a correction is then a sum over answers,
+# each as often as the engine would write it, and the on-policy gradient is the same sum with the trainer's
+# probabilities. Only the prompts are a sample. `read_gradients` reads all this where a step has it, and the report's
+# intervals are over the prompts and the directions.
+#
+# `stale_4` is a run whose engine had weights four updates old. First what its own 256 answers say, then all answers.
+
 
 # %%
-exact_weights = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=float("inf"))
-control, control_sketch = load("control_fp32")
-reports = compare(control, control_sketch, [entry.config for entry in PRESETS.values()]).reports
-lowest, highest = (pick(r.relative_bias.high for r in reports) for pick in (min, max))
-show("control: |g − reference|, as it is", naive(control, control_sketch, [plain])[0], digits=1)
-show("control: bias of no correction", with_interval(reports[0].relative_bias, 1))
-show("control: upper ends of all presets", lowest, highest, digits=1)
-assert all(r.relative_bias.low == 0 for r in reports)
-assert highest - lowest < 0.01
+def load(name):
+    """The last step of a run that has a sketch: every likely answer to 128 prompts, where the run has them."""
+    run = runs.find_run(name)
+    return read_gradients(run, last_sketch(run))
 
-VALID = ("control_fp32", "bf16", "kv_fp8", "kv_fp8_e5m2", "stale_4", "async", "stale_head", "moe_bf16", "moe_replay")
-show("unbounded sequence weights", f"{'bias':>20}{'step length':>22}")
-inside = 0
-for name in VALID:
-    of_run = report(*load(name), exact_weights)
-    show(name, f"{with_interval(of_run.relative_bias):>20}{with_interval(of_run.scale):>22}")
-    assert of_run.relative_bias.low == 0
-    inside += of_run.scale.low <= 1 <= of_run.scale.high
-show("step length of 1 inside", inside, "of", len(VALID))
 
-# %% [markdown]
-# On the control, where there is no bias at all, the naive length is 3.2 gradients: noise, every bit of it. And no
-# interval of the report contradicts a bias of 0. The step length of 1 is inside in eight of nine; `stale_4` just misses
-# it. One miss in nine is more than 5 % and no scandal: on few answers with a few large weights the bootstrap is too
-# sure, because it cannot draw the rare answers that the sample does not hold.
-#
-# Look at what else the table says. The intervals are **wide**: on `kv_fp8_e5m2` a bias of 10 gradients would not be
-# noticed. "Compatible with 0" is not "0".
-
-# %% [markdown]
-# ## Predict, then reveal
-#
-# Back to `kv_fp8_e5m2`. Some presets, from lesson 05, 06 and 07: nothing; a cap of 2 on token ratios or on their
-# product over the answer; a mask (IcePop); rejection of answers by k3, and by a geometric mean outside ±0.1 %. **Write
-# down:**
-#
-# 1. Which has the least noise, and which the most?
-# 2. For which can the recorded step show that there is a bias?
-# 3. A preset that rejected everything would have bias 1 and noise 0, so an error of 1. How many of the library's
-#    presets have less?
-#
-# **Look for** the corner. Noise is to the right, bias upwards, and the error is the distance from the corner. On the
-# dashed arc it is 1. Then look at the vertical bars.
-
-# %%
+stale, stale_sketch = load("stale_4")
+assert isinstance(stale_sketch, ExactSketch)
+covered_by = stale_sketch.answers.coverage
+show("answers, prompts", len(stale.response_mask), stale_sketch.answers.prompt_count)
+show("their probability, trainer and engine", covered_by["old"], covered_by["rollout"])
 SHOWN = (
     "disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_token_icepop", "decoupled_k3_rs",
     "decoupled_geo_rs",
 )  # fmt: skip
-choice = compare(batch, sketch, [entry.config for entry in PRESETS.values()])
-all_reports = dict(zip(PRESETS, choice.reports, strict=True))
-picture(bias_noise_plane({name: all_reports[name] for name in SHOWN}, marked="decoupled_geo_rs"))
+of_sample = compare(*load_sampled("stale_4"), [preset(name) for name in SHOWN]).reports
+of_all = compare(stale, stale_sketch, [preset(name) for name in SHOWN]).reports
+show("bias", f"{'256 sampled answers':>22}{'every answer':>22}")
+for name, sampled, complete in zip(SHOWN, of_sample, of_all, strict=True):
+    show(name, f"{with_interval(sampled.relative_bias):>22}{with_interval(complete.relative_bias):>22}")
+assert min(covered_by.values()) > 0.99
+assert all(r.relative_bias.low == 0 for r in of_sample[:3])
+assert all(r.relative_bias.low > 0.1 for r in of_all)
 
-show("", f"{'bias':>20}{'noise':>20}{'step length':>22}")
+# %% [markdown]
+# The sample left open whether doing nothing has a bias at all. With every answer, each of the six biases is known, and
+# none is 0.
+#
+# ### Check 3, with data: where the truth is known
+#
+# Unbounded sequence weights must have no bias, whatever the mismatch, in each run whose recorded $q$ is what the tokens
+# were drawn with. Of all answers this can be tested: one sum has the engine's probabilities and the weights, the other
+# the trainer's probabilities. And in two runs the recorded $q$ is not what sampled: `top_p` draws from the most likely
+# tokens only, and `temperature_raw` records $q$ before its temperature (lesson 03). There it must fail. Last,
+# `control_fp32` has an engine in 32 bits, where every correction does nothing.
+
+# %%
+exact_weights = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf)
+VALID = ("control_fp32", "bf16", "kv_fp8", "stale_4", "async", "stale_head", "moe_bf16", "moe_replay")
+WRONG = ("top_p", "temperature_raw")
+show("unbounded sequence weights", f"{'bias':>22}", "covered")
+for name in (*VALID, *WRONG):
+    batch, sketch = load(name)
+    assert isinstance(sketch, ExactSketch)
+    bias = report(batch, sketch, exact_weights).relative_bias
+    show(name, f"{with_interval(bias, 3):>22}", min(sketch.answers.coverage.values()))
+    assert bias.high < 0.01 if name in VALID else bias.low > 0.1
+
+on_control = compare(*load("control_fp32"), [entry.config for entry in PRESETS.values()]).reports
+show("control: largest bias of any preset", max(r.relative_bias.high for r in on_control), digits=3)
+assert all(r.relative_bias.high < 0.01 for r in on_control)
+
+# %% [markdown]
+# ## Predict, then reveal
+#
+# `stale_4`, a batch of 256 answers, and six presets from lessons 05, 06 and 07: nothing; a cap of 2 on token ratios or
+# on their product over the answer; a mask (IcePop); rejection of answers by k3, and by a geometric mean outside ±0.1 %.
+# **Write down:**
+#
+# 1. Which has the least noise, and which the most?
+# 2. "Nothing" and the geometric rule both have a bias of 1. Do their steps get equally far?
+# 3. Which has the smallest distance from the exact gradient, $\sqrt{\text{bias}^2 + \text{noise}^2}$, and which the
+#    most progress?
+#
+# **Look for** the two presets at the same height. Noise is to the right, bias upwards.
+
+# %%
+choice = compare(stale, stale_sketch, [entry.config for entry in PRESETS.values()])
+all_reports = dict(zip(PRESETS, choice.reports, strict=True))
+picture(bias_noise_plane({name: all_reports[name] for name in SHOWN}, 256, marked="decoupled_geo_rs"))
+
+show("", "bias", "noise", "distance", "step", f"{'η(256)':>20}{'η(4096)':>20}")
+distance = {}
 for name in SHOWN:
     r = all_reports[name]
-    show(name, f"{with_interval(r.relative_bias):>20}{with_interval(r.noise):>20}{with_interval(r.scale):>22}")
+    distance[name] = math.hypot(r.relative_bias.value, r.noise[0].value)
+    cells = (r.relative_bias.value, r.noise[0].value, distance[name], r.scale.value)
+    show(name, *cells, "".join(f"{with_interval(share):>20}" for share in r.progress), digits=2)
 
-biased = [name for name, r in all_reports.items() if r.relative_bias.low > 0]
-better = [name for name, r in all_reports.items() if r.error.value < 1]
-surely = [name for name, r in all_reports.items() if r.error.high < 1]
+eta_of = {name: all_reports[name].progress[0] for name in SHOWN}
+strict = all_reports["decoupled_geo_rs"]
+assert all_reports["disabled"].noise[0].low > strict.noise[0].high
+assert min(distance, key=lambda name: distance[name]) == "decoupled_geo_rs"
+assert max(eta_of, key=lambda name: eta_of[name].value) == "decoupled_seq_is"
+assert strict.scale.low < 0 < strict.scale.high
+assert strict.progress[0].high < eta_of["decoupled_seq_is"].low
+assert strict.ess.value < 0.2 < 0.5 < all_reports["decoupled_token_is"].ess.value
+
+# %% [markdown]
+# 1. The geometric rule has the least noise, 0.1, and nothing the most, 1.6.
+# 2. No. Without a correction the step goes along $g^*$ in full, and as far again in wrong directions. The geometric
+#    rule rejects nearly everything: a step of length 0 has a bias of 1, too, and gets nowhere. The column "step" tells
+#    them apart. It is $\langle \mathbb{E} g, g^*\rangle/\|g^*\|^2$, what the step along the right direction is
+#    multiplied by.
+# 3. The rule that hardly steps has the smallest distance and the least progress. The most, by the best guess, has the
+#    cap on the product. **A distance would have chosen the preset that hardly moves.**
+#
+# The geometric rule also has the smallest effective sample size and the least noise. **ESS is not noise**: what is
+# rejected adds none.
+#
+# The intervals of η overlap. Does that mean that nothing can be said? The presets share prompts and directions, so much
+# of what makes the intervals wide is common to all. A **paired** difference is sharper: `compare_gradients` takes both
+# on the same bootstrap samples.
+
+# %%
+show("minus no correction", f"{'bias':>24}{'η(256)':>24}{'η(4096)':>24}")
+paired = {name: compare_gradients(stale, stale_sketch, plain, preset(name)) for name in SHOWN[1:]}
+for name, against in paired.items():
+    show(name, "".join(f"{with_interval(difference):>24}" for difference in (against.bias, *against.progress)))
+
+of_product = paired["decoupled_seq_is"]
+assert of_product.bias.high < 0
+assert all(paired[name].progress[1].low > 0 for name in SHOWN[1:4])
+assert not any(paired[name].progress[0].tells for name in SHOWN[1:4])
+assert all(share.high < 0 for share in paired["decoupled_geo_rs"].progress)
+
+groups = [one_choice.groups for one_choice in choice.choices]
 show("presets", len(all_reports))
-show("bias shown", len(biased))
-show("error below 1", len(better))
-show("error surely below 1", len(surely))
-assert all_reports["disabled"].noise.low > all_reports["decoupled_geo_rs"].noise.high
-assert all(all_reports[name].relative_bias.low < 1 < all_reports[name].relative_bias.high for name in biased)
-for name in biased:
-    assert any(rule.name == "seq_mean_k1" and rule.upper <= 1.002 for rule in PRESETS[name].config.rollout_rs), name
-assert not surely
+for one_choice in choice.choices:
+    sizes_of_groups = [len(group) for group in one_choice.groups]
+    show(f"B = {one_choice.batch_size:,}: groups that can be told apart", sizes_of_groups)
+needed = units_needed(128, of_product.progress[0])
+show("prompts to tell the product at 256", needed)
 
 # %% [markdown]
-# 1. Without a correction the noise is 13, with the strict geometric rule 0.4: factors of thirty, and the intervals do
-#    not overlap. **Noise is where presets differ**, and one batch is enough to see it.
-# 2. A bias is shown only for presets with a band of ±0.1 or 0.2 % on the geometric mean. It is about 1, and 1 is inside
-#    all their intervals. That is no surprise: they reject nearly everything, and a step of length 0 has bias 1.
-# 3. By their best guess eight; surely none. This does not say which steps are worth taking. The error is that of the
-#    gradient as it stands, so it rewards whatever makes it short. But a step is the gradient times a learning rate:
-#    what it wins at first order grows with that rate and with the step length, what its noise costs with the square of
-#    the rate. With a small enough rate any step of positive length helps on average, whatever its error.
+# With 4,096 answers per batch, both caps and the mask get surely further than no correction. With 256 none of the three
+# can be told from it, because noise takes most of the progress of all. The geometric rule is surely worse at both
+# sizes. Next, all presets are put into groups: those of a group cannot be told from its best one. At either size the
+# first group holds fifteen presets or more, and **within a group, a rank is made of chance.** To tell the product from
+# nothing at 256 answers, about 200 prompts would be needed; here are 128.
 #
-# Does "no overlap" need to be that crude? The presets share the batch, so much of their noise is common, and a paired
-# difference is sharper: `compare_gradients` takes both on the same bootstrap samples.
+# How η grows with the batch, for the same presets:
 
 # %%
-show("minus no correction", f"{'noise':>24}{'bias':>24}")
-for name in SHOWN[1:]:
-    paired = compare_gradients(batch, sketch, plain, preset(name))
-    show(name, f"{with_interval(paired.noise):>24}{with_interval(paired.bias):>24}")
-    assert paired.noise.high < 0
-    assert paired.bias.low < 0 < paired.bias.high
+sizes = [2**n for n in range(4, 21, 2)]
+over_sizes = compare(stale, stale_sketch, [preset(name) for name in SHOWN], batch_sizes=sizes, replicates=0).reports
+lines = {name: [share.value for share in r.progress] for name, r in zip(SHOWN, over_sizes, strict=True)}
+picture(curves(sizes, lines, x_name="answers in the batch", y_name="progress η", log="x", marks=[256]))
+show("η with endless answers: cosine²")
+for name, r in zip(SHOWN, over_sizes, strict=True):
+    show("  " + name, max(r.cosine.value, 0.0) ** 2, digits=2)
+    assert abs(lines[name][-1] - max(r.cosine.value, 0.0) ** 2) < 0.01
+
+show("toy: token weights, product", "16", "256", "4,096")
+for name, one_truth in zip(NAMES[1:], TRUTHS[1:], strict=True):
+    show("  " + name, [one_truth.progress(size) for size in (16, 256, 4096)], digits=3)
+assert TRUTHS[1].progress(16) > TRUTHS[2].progress(16)
+assert TRUTHS[1].progress(4096) < TRUTHS[2].progress(4096)
 
 # %% [markdown]
-# Every one has less noise than no correction, surely. For the bias, no difference can be shown. **This is what one
-# recorded step says, and a table that ranked these presets by bias would be made of chance.**
+# Every curve climbs to the squared cosine of its correction and stays there. More answers buy off noise, never bias. In
+# the toy, token weights win with 16 answers and the product wins with 4,096: the size of the batch decides. Lesson 11
+# asks the same about thresholds.
 #
-# ## Direction, signal and sample size
-#
-# Two more numbers of the report. The **cosine** between the expected gradient and the reference has the noise taken off
-# both lengths; where noise explains a length whole there is no direction, and the table shows a dash. The
-# **signal-to-noise ratio** is $\|\mathbb{E}\,g\|^2$ over the variance: below 1, a step is mostly chance. Here is
-# `bf16`, where the reference is three times longer than in the control, as `python -m rlcorr gradients` prints it.
-
-# %%
-SOME = ("disabled", "decoupled_token_is", "decoupled_geo_rs", "skyrl_geo_mask")
-for line in gradient_table(runs.find_run("bf16"), names=SOME):
-    show(line)
-
-bf16 = compare(*load("bf16"), [preset(name) for name in SOME]).reports
-for name, r in zip(SOME, bf16, strict=True):
-    show(f"{name}: signal-to-noise", with_interval(r.snr))
-assert bf16[0].scale.low > 0
-assert bf16[2].scale.high < 0.1
-assert all_reports["decoupled_token_is"].ess.value > 0.99 > 0.1 > all_reports["decoupled_geo_rs"].ess.value
-
-# %% [markdown]
-# On `bf16` the direction is known: without a correction the step length is surely above 0, so the step goes up. The
-# strict geometric rule goes at most 0.04 as far as the reference. The signal-to-noise ratio is between 0.1 and 0.3 by
-# its best guess; whether it is below 1, 256 answers cannot say.
-#
-# The ESS column is about the weights alone. On `kv_fp8_e5m2` the token cap has an ESS of 100 % and a noise of 5, the
-# geometric rule an ESS of 7 % and a noise of 0.4. **ESS is not noise**: what an answer adds to the gradient matters as
-# well as its weight, and what a rule rejects adds no noise at all.
-#
-# ## Where an error comes from
+# ## Where a bias comes from
 #
 # A correction leaves the exact one, unbounded sequence weights, in four steps. Each can be measured as a difference on
 # the same answers, where most of the noise cancels: **level** (weights per token, or none, in place of the product),
@@ -528,7 +662,7 @@ mixed = CorrectionConfig(
     rollout_is="token", rollout_is_threshold=1.5, denominator="kept",
     rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.8, upper=1.25),),
 )  # fmt: skip
-unbounded = replace(mixed, rollout_is_threshold=float("inf"), rollout_rs=(), denominator="fixed")
+unbounded = replace(mixed, rollout_is_threshold=math.inf, rollout_rs=(), denominator="fixed")
 stages = (
     exact_weights,
     unbounded,
@@ -550,34 +684,22 @@ for name, value in zip(PARTS, exact_parts, strict=True):
     assert abs(average / value - 1) < 0.1
 
 # %% [markdown]
-# Now the recorded step, with a cap of 2 on the token ratios. **Look for** the two bars that matter, and for the one
-# that everybody argues about.
+# Now the recorded step, with a cap of 2 on token ratios and rejection of answers by k3. **Look for** the bar that
+# matters.
 
 # %%
-parts = decompose(batch, sketch, preset("decoupled_token_is"))
-measured = {name: getattr(parts, name) for name in (*PARTS, "noise")}
-picture(parts_of_error(measured))
+parts = decompose(stale, stale_sketch, preset("decoupled_k3_rs_token_tis"))
+measured = {name: getattr(parts, name) for name in PARTS}
+picture(parts_of_bias(measured))
 for name, value in measured.items():
     show(name, with_interval(value))
-assert parts.truncation.high < 1 < parts.noise.low
+assert parts.rejection.low > max(parts.level.high, parts.truncation.high)
+assert parts.level.low > 0
 
 # %% [markdown]
-# Truncation changes the expected gradient by at most half of its length: this interval does say something, because the
-# two gradients differ in a handful of tokens only. What the level costs, per token in place of per sequence, lies
-# anywhere between 0 and 14: the product's own noise hides it. The noise of the batch is 5. The cap is not the problem
-# of this step.
-#
-# How many answers would it take to see a bias of half a gradient? Noise falls like $1/\sqrt B$.
-
-# %%
-sizes = [128 * 4**n for n in range(6)]
-noise = {name: [all_reports[name].noise.value * (128 / size) ** 0.5 for size in sizes] for name in SHOWN[:3]}
-picture(
-    curves(sizes, noise, x_name="answers in the batch", y_name="noise, in units of the gradient", log="xy", marks=[128])
-)
-needed = {name: round(128 * (all_reports[name].noise.value / 0.5) ** 2) for name in SHOWN[:3]}
-for name, count in needed.items():
-    show(f"{name}: answers for noise ½", f"about {round(count, -3):,}")
+# The rule costs most: with the rejected answers goes a piece of the gradient that is 0.79 times as long as all of it.
+# Weights per token in place of the product cost 0.13, and the cap 0.21. The preset divides by all tokens, so the last
+# part is 0.
 
 # %% [markdown]
 # ## Exercise 1: the coefficients
@@ -665,33 +787,33 @@ check(squared_length_solution, SQUARED_LENGTH)
 # %% [markdown]
 # ## Check yourself
 #
-# **1. A report says: bias 0.00 [0.00, 4.5]. What do you know?**
+# **1. A report on sampled answers says: bias 0.00 [0.00, 4.5]. What do you know?**
 #
 # <details><summary>The correction has no bias.</summary>No. 0 is the best guess, and 4 gradients would look the
 # same.</details>
 # <details><summary>The bias is below about 4.5 gradients; the data cannot say more.</summary>Yes. Read the upper end:
 # it is what was excluded.</details>
-# <details><summary>The measurement failed.</summary>No. An upper bound is a result. Here it is a weak one, because 256
-# answers scatter by 3.7 gradients.</details>
+# <details><summary>The measurement failed.</summary>No. An upper bound is a result, if a weak one. More answers, or all
+# of them, say more.</details>
 #
-# **2. One preset has bias 0.98 [0.74, 1.20] and noise 0.03. Is it good, because its error is below 1?**
+# **2. Preset A has bias 0.98 and noise 0.03, preset B has no bias and a noise of 1.6. Which step gets further?**
 #
-# <details><summary>Yes: an error below 1 is better than no step.</summary>No. 1 is the error of a gradient of 0, and
-# 0.98 with that interval cannot be told from it. Whether a step helps depends on its direction, its noise and the
-# learning rate; a gradient with an error of 5 can teach, in small steps.</details>
-# <details><summary>It hardly steps: it rejects nearly all, and a zero gradient has bias 1 and noise 0.</summary>Yes.
-# Its step length, near 0, says it directly.</details>
-# <details><summary>No: the bias of 0.98 points the wrong way.</summary>Not that either. The bias is the difference to
-# the gradient, and here it is the gradient that is missing.</details>
+# <details><summary>A: its gradient is nearer to the exact one.</summary>It is, and so is a gradient of 0, with bias 1
+# and noise 0. Nearness rewards a short step.</details>
+# <details><summary>B: it makes 1/(1 + 1.6²) = 28 % of the exact progress. A hardly steps, and what is left of it may
+# point anywhere.</summary>Yes. Bias and noise alone do not even say where A goes; its step length and η do.</details>
+# <details><summary>It depends on the learning rate.</summary>How far a given step gets does. η compares both at the
+# rate that is best for each, so that the comparison does not depend on it.</details>
 #
-# **3. You record 16 times as many answers and the same 64 directions. What gets better?**
+# **3. You record 16 times as many answers and the same 64 directions. What becomes of the intervals?**
 #
-# <details><summary>The intervals become four times narrower and stay honest.</summary>They become narrower. But they
-# are about answers only, and the error of the projection, 18 % of a squared length, stays.</details>
+# <details><summary>They become four times narrower.</summary>Only while the noise of the answers is most of their
+# width. They hold the error of the projection as well, 18 % of a squared length, and that stays.</details>
 # <details><summary>Nothing: the projection limits everything.</summary>No. With few answers their noise is much larger
 # than the projection's.</details>
-# <details><summary>The noise falls by four, the projection error stays, so sooner or later more directions are
-# needed.</summary>Yes. In the toy the intervals were honest with 256 answers and too narrow with 4,096.</details>
+# <details><summary>They shrink until the directions are most of what is left in them; then more directions are
+# needed.</summary>Yes. Without drawing the directions they would go on shrinking, and be wrong: you saw it with 4,096
+# answers.</details>
 
 # %% [markdown]
 # ## In the app
@@ -699,30 +821,35 @@ check(squared_length_solution, SQUARED_LENGTH)
 # Start it with `make app`, then open
 #
 # - [the gradient view of this step, a cap on token
-#   ratios](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_token_is): the plane with all
-#   presets, and the parts of the error;
-# - [the strict geometric rule](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_geo_rs), whose
-#   bias is about 1;
+#   ratios](http://localhost:8501/gradient?run=stale_4&step=40&preset=decoupled_token_is): all presets by their
+#   progress, and bias and noise as its parts. Move the number of answers;
+# - [the strict geometric rule](http://localhost:8501/gradient?run=stale_4&step=40&preset=decoupled_geo_rs), whose bias
+#   is 1 and whose progress is 0;
+# - [a step of 128 sampled answers](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_token_is),
+#   which tells little;
 # - [the control](http://localhost:8501/gradient?run=control_fp32&step=40&preset=disabled), where all presets are one
 #   point;
 # - [two presets beside each
-#   other](http://localhost:8501/compare?run=kv_fp8_e5m2&step=48&preset=disabled&preset_b=decoupled_seq_is), with paired
+#   other](http://localhost:8501/compare?run=stale_4&step=40&preset=disabled&preset_b=decoupled_seq_is), with paired
 #   differences.
 #
-# The same as text: `python -m rlcorr gradients kv_fp8_e5m2`.
+# The same as text: `python -m rlcorr gradients stale_4`.
 #
 # ## Pitfalls
 #
 # - **Naive lengths.** A difference of two noisy gradients is long whatever the bias is. Take the noise off, or multiply
 #   two independent halves.
-# - **Ranking by the best guess.** Order presets by bias and the first place is drawn by lot. Look at paired
-#   differences.
+# - **Ranking by the best guess.** Among presets that cannot be told apart, the first place is drawn by lot. Look at
+#   paired differences.
+# - **Ranking by distance, or by bias alone.** Both prefer a short step to a noisy one, whatever it learns.
+# - **Answers that were left out.** "Every likely answer" leaves out the unlikely ones. Look at the share of the
+#   probability that is covered: below 99 % something may be missing. On `moe_bf16` it is 98 %.
 # - **Rare answers.** A bootstrap redraws what is there. If one answer in a thousand carries the weight and none was
 #   drawn, noise and interval are both too small.
 # - **Units.** Where the reference itself cannot be told from noise, there is no unit, and the report's ratios mean
 #   nothing. Look at its length and interval first.
-# - **The first step only.** The scores are those of the weights that sampled the reference. After some updates on the
-#   same batch, $\rho$ is no longer 1 and clips act; the recorded sketch does not know that.
+# - **The first step only.** The scores are those of the weights before the update. After some updates on the same
+#   batch, $\rho$ is no longer 1 and clips act; the recorded sketch does not know that.
 # - **A small bias per step is not a small effect.** Noise averages out over steps, a bias does not.
 #
 # ## References

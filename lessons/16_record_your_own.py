@@ -165,7 +165,7 @@ assert away < 4
 # | `config.yaml` | every option; `--config` makes the run again |
 # | `metrics.jsonl` | a line per step: losses, rewards, and every metric of lesson 12 |
 # | `steps/step_000002.parquet` | one row per answer: texts, token ids, both log-probs, advantages |
-# | `sketch/step_000002.safetensors` | projections of $\nabla\log\pi$ of every token |
+# | `sketch/step_000002.safetensors` | projections of $\nabla\log\pi$ of every token, and of other answers |
 #
 # None of it needs this library. Parquet is read by pandas, by `pyarrow.parquet.read_table(path)`, by DuckDB
 # (`SELECT reward FROM 'steps/*.parquet'`), by anything. Here is pandas, on the committed run `bf16`.
@@ -608,6 +608,7 @@ assert round(steps_needed) == 99
 # | widen the gap | `--rollout.kv-cache-dtype fp8_e5m2`, `--rollout.staleness 4`, `--rollout.temperature 0.7` |
 # | record less | `--record-every 10`; metrics are written at every step all the same |
 # | know the gradient's bias | `--sketch.every 40 --sketch.directions 64 --sketch.reference-prompts 8192` |
+# | the same, exact over short answers | `--sketch.exact-prompts 128` as well: lesson 10 |
 # | train your own model | `--model DIRECTORY --task jsonl --data prompts.jsonl --reward my_module:score` |
 # | follow it | `.venv/bin/tensorboard --logdir runs/local`, or the view Training of the app |
 #
