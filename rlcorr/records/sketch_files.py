@@ -86,14 +86,17 @@ def read_exact(run: Path, step: int) -> ExactSketch | None:
     if "exact_scores" not in tensors:
         return None
     tree = {name.removeprefix("tree_"): values for name, values in tensors.items() if name.startswith("tree_")}
-    tree.setdefault("sampled_log_probs", tree["rollout_log_probs"])
-    return ExactSketch(
-        tree=AnswerTree(**tree),
-        advantages=tensors["exact_advantages"].float(),
-        scores=tensors["exact_scores"].float() * tensors["exact_units"][:, None],
-        next_tokens=sketch.next_tokens,
-        **{name: getattr(sketch, name) for name in HASHES},
-    )
+    try:
+        tree.setdefault("sampled_log_probs", tree["rollout_log_probs"])
+        return ExactSketch(
+            tree=AnswerTree(**tree),
+            advantages=tensors["exact_advantages"].float(),
+            scores=tensors["exact_scores"].float() * tensors["exact_units"][:, None],
+            next_tokens=sketch.next_tokens,
+            **{name: getattr(sketch, name) for name in HASHES},
+        )
+    except (KeyError, TypeError) as error:
+        raise DamagedFile(f"{sketch_path(run, step)}: cannot be read ({first_line(error)}).") from error
 
 
 def read_sketch(run: Path, step: int) -> SampledSketch:

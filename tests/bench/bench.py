@@ -12,6 +12,7 @@ followed  a training alone, and with its page open in Chromium: what being watch
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
 gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds
+exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
 memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_app
+import bench_exact
 import bench_followed
 import bench_gradients
 import bench_library
@@ -135,6 +137,7 @@ PARTS = {
     "library": bench_library.main,
     "sweep": bench_sweep.main,
     "gradients": bench_gradients.main,
+    "exact": bench_exact.bench_exact,
     "memory": bench_memory.main,
     "trainer": bench_trainer.main,
     "router": bench_router.main,

@@ -30,8 +30,7 @@ COMPARED = ("disabled", "decoupled_token_is", "decoupled_k3_rs")
 def bench_exact() -> None:
     for name in ("kv_fp8", "stale_4"):
         with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as seen:
-            options = find_recipe(name).options
-            loop.train(train_config((*options, "--run", "r"), "make bench"))
+            loop.train(train_config(find_recipe(name).options, "make bench"))
             exact, samples = seen[0]
             print(f"{name}: exact against {ANSWERS:,} sampled answers, in standard errors of the sample")
             for line in lines(exact, samples):
@@ -115,7 +114,3 @@ def nodes_of(exact: ExactSketch) -> Tensor:
 
 def nothing(directions: int) -> Reference:
     return Reference(*torch.zeros(2, 1, directions), *torch.ones(2, 1))
-
-
-if __name__ == "__main__":
-    bench_exact()
