@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import Target
 from rlcorr.gradients.progress import Choice, units_needed
@@ -17,7 +18,6 @@ SAMPLED = (
     "{count:,} sampled answers. The 95 % intervals are over them and over the random projections of their scores; "
     "differences are measured on the same answers"
 )
-COVERED = 0.99
 LITTLE_COVERED = (
     "The answers that are measured hold only {old} of the probability in the trainer and {rollout} in the engine. What "
     "the others would add is missing from every number here."
@@ -116,7 +116,7 @@ def unit(coverage: dict[str, float] | None) -> str:
 
 def little_covered(coverage: dict[str, float]) -> str:
     """Empty where enough is."""
-    return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < COVERED else ""
+    return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < ENOUGH_COVERED else ""
 
 
 def best_preset(choice: Choice, names: Sequence[str], units: int, unit: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rlcorr.analysis.thresholds import usual_thresholds
 from rlcorr.errors import UsageError
+from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.progress import Choice, units_needed
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport, compare
@@ -34,7 +35,6 @@ UNITS = (
     "Adam and without clipping of gradients. Brackets: 95 % of the bootstrap samples."
 )
 GROUPS = "A line stands above each preset that can be told from the one that its group begins with."
-ENOUGH_COVERED = 0.99
 MOST_UNITS = 1_000_000
 """More prompts or answers than anybody records."""
 SHOWN = 0.0005

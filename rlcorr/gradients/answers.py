@@ -7,6 +7,9 @@ from torch import Tensor
 
 from rlcorr.types import TokenBatch
 
+ENOUGH_COVERED = 0.99
+"""Of the probability: where the answers have less, it is said beside what is measured on them."""
+
 
 @dataclass(frozen=True)
 class AnswerTree:

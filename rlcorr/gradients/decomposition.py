@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.gradients.bootstrap import (
+    EXACT_WEIGHTS,
     REPLICATES,
     Interval,
     Replicas,
@@ -76,9 +77,7 @@ def _exact(correction: CorrectionConfig) -> CorrectionConfig:
     """Unbounded sequence weights on the same loss. A clipped loss in bypass mode takes no weights: its first step has
     the ratio in the loss, token by token, so the policy gradient stands in for it."""
     loss_type = "reinforce" if correction.bypass_mode else correction.loss_type
-    return CorrectionConfig(
-        rollout_is="sequence", rollout_is_threshold=math.inf, bypass_mode=correction.bypass_mode, loss_type=loss_type
-    )
+    return replace(EXACT_WEIGHTS, bypass_mode=correction.bypass_mode, loss_type=loss_type)
 
 
 def _apart(before: Contributions, after: Contributions, replicas: Replicas) -> Tensor:

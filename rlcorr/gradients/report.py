@@ -130,8 +130,9 @@ def samples_of(parts: Contributions, replicas: Replicas, batch_sizes: Sequence[i
     drawn, reference, target = replicas.units, replicas.reference, replicas.target
     g = mean_gradients(parts, drawn)
     apart, apart_noise = g - mean_gradients(target, drawn), difference_noise(parts, target)
-    g_noise, inner_noise = covariances(parts, parts), covariances(parts, target)
-    if not replicas.exact:  # E[g] is the reference and the difference to it: most noise of the answers cancels in that
+    if replicas.exact:
+        g_noise, inner_noise = covariances(parts, parts), covariances(parts, target)
+    else:  # E[g] is the reference and the difference to it: most noise of the answers cancels in that
         g, g_noise = reference + apart, replicas.reference_noise + apart_noise
         inner_noise = replicas.reference_noise
     g2 = replicas.without_noise(g.square(), g_noise)

@@ -29,7 +29,7 @@ class NextTokens:
     log_probs: Tensor  # (P, V) log π_old
     scores: Tensor  # (P, V, K) of each token
     ref_log_probs: Tensor | None = None  # (P, V), where the run has a reference
-    rollout_log_probs: Tensor | None = None  # (P, V), where the engine still had the weights that sampled
+    rollout_log_probs: Tensor | None = None  # (P, V), of the engine with the weights that sampled
 
 
 @dataclass(frozen=True)

@@ -74,15 +74,17 @@ def _of_exact(sketch: ExactSketch) -> dict[str, Tensor]:
 def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
     """What gradients are measured on: every likely answer to some prompts where the step has them, else its own answers
     as its update sees them. Raises as `read_sketch`, and where the step itself cannot be read."""
-    exact = read_exact(run, step)
-    if exact is not None:
-        return exact.answers.batch, exact
-    return updated_batch(run, step), read_sketch(run, step)
+    sketch, tensors = _read(run, step)
+    exact = _exact(run, step, sketch, tensors)
+    return (updated_batch(run, step), sketch) if exact is None else (exact.answers.batch, exact)
 
 
 def read_exact(run: Path, step: int) -> ExactSketch | None:
     """None where the step has no answers but its own. Raises as `read_sketch`."""
-    sketch, tensors = _read(run, step)
+    return _exact(run, step, *_read(run, step))
+
+
+def _exact(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tensor]) -> ExactSketch | None:
     if "exact_scores" not in tensors:
         return None
     tree = {name.removeprefix("tree_"): values for name, values in tensors.items() if name.startswith("tree_")}
