@@ -5,26 +5,12 @@
 // whenever `data` changes, so what must outlive that is on the element. The page runs again once the thumb has rested,
 // or something else is pressed; or while it moves, where no address answers.
 
-import { write } from "./writing.js"
+import { answered, draw } from "./answers.js"
 
 const STEPS = 600
 const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
 const BUSY = 200  // ms: an answer that takes longer has waited for others, who wait for the next
 const REST = 120  // ms from the last change until the page runs again
-
-const draw = (answer) => {
-  write(answer)
-  for (const [key, figure] of Object.entries(answer.figures)) {
-    document.querySelector(`.st-key-${key} .rl-picture`)?.redraw(figure)
-  }
-}
-
-// Nothing where the address no longer answers, as after a restart of the server.
-const answered = async (address, value) => {
-  const response = await fetch(new URL(`${address}?at=${value}`, document.baseURI))
-  const isAnswer = response.ok && response.headers.get("content-type").startsWith("application/json")
-  return isAnswer ? response.json() : null
-}
 
 export default function ({ data, parentElement, setStateValue }) {
   const input = parentElement.querySelector("input"), shown = parentElement.querySelector("b")

@@ -1,10 +1,15 @@
 """How many answers are in a batch: in the URL as `answers`, and the same in every view that asks."""
 
+from collections.abc import Callable
+
 import streamlit as st
+from browser.live_select import live_select
 from data.sketches import BATCH_SIZES
 from remembered import notices, session
 from words import gradient as say
 
+from controls import drag
+from rlcorr.errors import UsageError
 from rlcorr.gradients import report
 
 KEY = "answers"
@@ -20,6 +25,17 @@ def batch_size() -> int:
     )  # fmt: skip
     st.session_state[f"last_{KEY}"] = picked
     return picked
+
+
+def follow(answer: Callable[[int], drag.Moved]) -> None:
+    """What moves with B does so while it is dragged; to be called below the slider."""
+    live_select(KEY, BATCH_SIZES, address=drag.offer(KEY, lambda at: answer(_offered(at))))
+
+
+def _offered(at: float) -> int:
+    if at not in BATCH_SIZES:
+        raise UsageError(f"{at:g} answers are not offered; offered: {', '.join(map(str, BATCH_SIZES))}.")
+    return int(at)
 
 
 def check_url() -> None:

@@ -1,6 +1,6 @@
 """The gradient view: the progress that a correction's gradient makes, on a recorded step and exactly on a toy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 from browser.picture import picture
@@ -74,6 +74,8 @@ def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
         shown = Shown(measured, name, size, source if folded.open else None)
         with left:
             config = live_bound(config, answer=lambda at: moved(_moving(shown, at)))
+        with right:
+            batch_size.follow(lambda size: moved(_moving(replace(shown, batch_size=size), config)))
         try:
             show_moving(_moving(shown, config), folded)
         except UsageError as error:

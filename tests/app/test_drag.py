@@ -107,3 +107,16 @@ def test_two_visitors_have_two_addresses(opened: Callable[..., AppTest]) -> None
     first, second = opened("bench"), opened("bench")
     assert slider(first)["address"] != slider(second)["address"]
     assert ask("moved/guessed", "at=1.5").status_code == 404
+
+
+def test_an_answer_to_another_batch_size_is_what_the_page_shows(opened: Callable[..., AppTest]) -> None:
+    at = opened("gradient", preset="decoupled_token_is")
+    followed = next(component for component in sent(at) if "values" in component)
+    answer = json.loads(gzip.decompress(ask(followed["address"], "at=4096").body))
+    let_go = opened("gradient", preset="decoupled_token_is", answers="4096")
+    assert {label: number["text"] for label, number in answer["numbers"].items()} == shown(let_go) != shown(at)
+    assert set(answer["figures"].values()) <= {
+        component["figure"] for component in sent(let_go) if "figure" in component
+    }
+    refused = ask(followed["address"], "at=300")
+    assert (refused.status_code, bytes(refused.body)[:38]) == (400, b"300 answers are not offered; offered: ")

@@ -67,9 +67,10 @@ def texts(page: Page) -> list[str]:
 
 def quiet(page: Page) -> None:
     """Wait until the last question has been answered, and drawn."""
-    thumb(page).evaluate("""async (input) => {
+    page.locator("input[type=range]").evaluate_all("""async (inputs) => {
       const frame = () => new Promise(requestAnimationFrame)
-      while (input.asking || input.moved) await frame()
+      do await frame()
+      while (inputs.some((input) => input.asking || input.moved))
       await frame()
     }""")
 
@@ -157,6 +158,28 @@ def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page,
     page.wait_for_selector(".rl-picture .main-svg")
     settled(page)
     assert by_label(page) == after
+
+
+def test_the_gradient_follows_the_batch_size(page: Page, url: str) -> None:
+    """While the thumb is held; the page runs, and the link changes, once it is let go."""
+    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    before, ranked = by_label(page), page.evaluate(SHOWN, "ranking")["bars"]
+    box = page.get_by_role("slider", name="Answers in a batch (B)").bounding_box()
+    assert box is not None
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*middle)
+    page.mouse.down()
+    page.mouse.move(middle[0] + 200, middle[1], steps=8)
+    quiet(page)
+    held = by_label(page)
+    assert held["Progress (η)"] != before["Progress (η)"]
+    assert (held["Bias"], held["Cosine"]) == (before["Bias"], before["Cosine"])
+    assert page.evaluate(SHOWN, "ranking")["bars"] != ranked
+    assert "answers=" not in page.url
+    page.mouse.up()
+    page.wait_for_url("**answers=*")
+    settled(page)
+    assert by_label(page) == held
 
 
 # A headline that no answer knows of, before all others: as where another page's are still being replaced.
