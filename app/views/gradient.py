@@ -211,8 +211,10 @@ def show(chosen: session.Selection) -> None:
         return
     coverage = _coverage(measured)
     st.caption(say.measured_on(sketches.units(measured), coverage))
-    if coverage is not None and (little := say.little_covered(coverage)):
-        st.warning(plain(little))
+    if coverage is not None:
+        st.caption(say.of_these_prompts(sketches.noise_of_prompts(measured)))
+        if little := say.little_covered(coverage):
+            st.warning(plain(little))
     gradient(measured)
 
 

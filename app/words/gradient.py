@@ -18,6 +18,12 @@ SAMPLED = (
     "{count:,} sampled answers. The 95 % intervals are over them and over the random projections of their scores; "
     "differences are measured on the same answers"
 )
+OF_THESE_PROMPTS = (
+    "The numbers are for a training on these prompts. Of the squared length of their gradient {share} % "
+    "[{low}, {high}] comes from the differences between them: over many more prompts like them it is shorter by that, "
+    "and {example:,} answers in a batch there are worth {worth:,.0f} [{least:,.0f}, {most:,.0f}] here."
+)
+EXAMPLE = 4096
 LITTLE_COVERED = (
     "The answers that are measured hold only {old} of the probability in the trainer and {rollout} in the engine. What "
     "the others would add is missing from every number here."
@@ -107,6 +113,15 @@ def measured_on(count: int, coverage: dict[str, float] | None) -> str:
     if coverage is None:
         return INTRO.format(what=SAMPLED.format(count=count))
     return INTRO.format(what=EXACT.format(count=count, **_percents(coverage)))
+
+
+def of_these_prompts(noise: Interval) -> str:
+    """Where the prompts are the task: what the numbers say of a training on more of them."""
+    worth = {
+        name: (1 - x) * EXAMPLE for name, x in (("worth", noise.value), ("least", noise.high), ("most", noise.low))
+    }
+    shares = {name: f"{100 * x:.0f}" for name, x in (("share", noise.value), ("low", noise.low), ("high", noise.high))}
+    return OF_THESE_PROMPTS.format(example=EXAMPLE, **shares, **worth)
 
 
 def unit(coverage: dict[str, float] | None) -> str:

@@ -26,8 +26,10 @@ def gradient_document(run: Path, step: int | None = None, names: Sequence[str] =
     batch, sketch = read_gradients(run, last_sketch(run) if step is None else step)
     chosen = list(names or PRESETS)
     ranking = compare(batch, sketch, [preset(name) for name in (*chosen, NOTHING)])
-    coverage = sketch.answers.coverage if isinstance(sketch, ExactSketch) else None
-    objects = [_of_preset(name, ranking, number) | {"coverage": coverage} for number, name in enumerate(chosen)]
+    measured = {"coverage": None, "prompts": None, "reference_noise": _numbers(ranking.reports[0].reference_noise)}
+    if isinstance(sketch, ExactSketch):
+        measured |= {"coverage": sketch.answers.coverage, "prompts": sketch.answers.prompt_count}
+    objects = [_of_preset(name, ranking, number) | measured for number, name in enumerate(chosen)]
     return json.dumps(objects, indent=2, allow_nan=False)
 
 

@@ -106,7 +106,17 @@ def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report
         )
     doubt = [] if length.low > 0 else ["The reference may be noise (0 is in its interval): read the units with care."]
     what = f"{run.name}, step {step}: {_what(batch, sketch)}, its length {interval_text(length)}"
-    return [what, *doubt, *_covered(sketch)]
+    return [what, *doubt, *_covered(sketch), *(_wrapped([_of_these_prompts(report)]) if exact else [])]
+
+
+def _of_these_prompts(report: GradientReport) -> str:
+    share = report.reference_noise
+    worth = bracketed(1 - share.value, 1 - share.high, 1 - share.low)
+    return (
+        f"The numbers are for training on these prompts. Of the squared length of their gradient "
+        f"{bracketed(share.value, share.low, share.high)} comes from the differences between them: over many more "
+        f"prompts like them it is shorter by that, and B answers are worth {worth} times B here."
+    )
 
 
 def _what(batch: TokenBatch, sketch: Sketch) -> str:

@@ -20,6 +20,7 @@ from rlcorr.gradients.bootstrap import (
     interval_of,
     length_of,
     reference_lengths,
+    reference_noise,
 )
 from rlcorr.gradients.contributions import Contributions, contributions
 from rlcorr.gradients.estimates import answer_variances, covariances, difference_noise, mean_gradients
@@ -39,6 +40,8 @@ class GradientReport:
     length: Interval
     """‖E[g]‖, without what noise adds to it."""
     reference_length: Interval
+    reference_noise: Interval
+    """See `reference_noise`."""
     bias: Interval
     """‖E[g] − g*‖, without what noise adds to it; 0 is inside its interval where noise explains it all. g* is the
     on-policy gradient; of sampled answers that of unbounded sequence weights on the same ones."""
@@ -83,6 +86,7 @@ class Samples:
 
     length: Tensor
     reference_length: Tensor
+    reference_noise: Interval
     bias: Tensor
     relative_bias: Tensor
     cosine: Tensor
@@ -144,6 +148,7 @@ def samples_of(parts: Contributions, replicas: Replicas, batch_sizes: Sequence[i
     return Samples(
         length=length,
         reference_length=unit,
+        reference_noise=reference_noise(replicas),
         bias=length_of(bias2),
         relative_bias=length_of(bias2) / unit,
         cosine=cosine(inner, length * unit),
@@ -165,4 +170,4 @@ def report_of(samples: Samples) -> GradientReport:
     intervals: dict[str, Any] = {name: interval_of(getattr(samples, name), signed=name in signed) for name in single}
     for name in ("noise", "progress"):
         intervals[name] = tuple(interval_of(of_size, signed=False) for of_size in getattr(samples, name))
-    return GradientReport(**intervals, batch_sizes=samples.batch_sizes)
+    return GradientReport(**intervals, reference_noise=samples.reference_noise, batch_sizes=samples.batch_sizes)

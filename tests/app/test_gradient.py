@@ -105,6 +105,8 @@ def test_exact_answers_are_the_librarys(root: Path) -> None:
     assert "all likely answers to 12 prompts (covering 100.00 % of the probability in the trainer, 100.00 % in" in said(
         at
     )
+    share = round(100 * expected.reference_noise.value)
+    assert f"Of the squared length of their gradient {share} % [" in said(at)
     assert not at.warning
 
 

@@ -138,6 +138,10 @@ def test_an_exact_sketch_says_what_it_covers(exact_run: Path) -> None:
     assert f"WARNING: These answers have {shares['old']:.2%} of the probability of π_old" in prose(lines)
     assert "Below 99% too much is left out: record with a lower --sketch.smallest-probability." in lines
     assert shares["old"] < 0.99
+    noise = report(sketch.answers.batch, sketch, preset("disabled")).reference_noise
+    share = f"{noise.value:.2f} [{noise.low:.2f}, {noise.high:.2f}]"
+    assert f"Of the squared length of their gradient {share} comes from the differences between them" in prose(lines)
+    assert f"worth {1 - noise.value:.2f} [{1 - noise.high:.2f}, {1 - noise.low:.2f}] times B here" in prose(lines)
     covered = _covered(replace(sketch, tree=certain(sketch)))
     assert covered == ["These answers have 100.00% of the probability of π_old, 100.00% of the engine's."]
 
@@ -160,8 +164,9 @@ def test_the_document(run: Path) -> None:
     assert [entry["preset"] for entry in document] == names
     ranking = compare(*read_gradients(run, 2), [preset(name) for name in names])
     for number, (entry, got) in enumerate(zip(document, ranking.reports, strict=True)):
-        assert set(entry) == {"preset", "bias", "noise", "cosine", "eta", "eta_minus_disabled", "coverage"}
-        assert entry["coverage"] is None
+        numbers = {"preset", "bias", "noise", "cosine", "eta", "eta_minus_disabled"}
+        assert set(entry) == numbers | {"coverage", "prompts", "reference_noise"}
+        assert (entry["coverage"], entry["prompts"]) == (None, None)
         pairs = [(entry["bias"], got.relative_bias), (entry["cosine"], got.cosine)]
         for place, size in enumerate(("256", "4096")):
             gained = difference(ranking.progress[number, place], ranking.progress[1, place])
@@ -185,6 +190,8 @@ def test_the_document_on_the_command_line(exact_run: Path) -> None:
     assert isinstance(sketch, ExactSketch)
     for entry in document:
         assert entry["coverage"] == pytest.approx(sketch.answers.coverage)
+        assert entry["prompts"] == sketch.answers.prompt_count
+        assert entry["reference_noise"][1] <= entry["reference_noise"][0] <= entry["reference_noise"][2] <= 1
         assert set(entry["eta"]) == set(entry["noise"]) == set(entry["eta_minus_disabled"]) == {"256", "4096"}
     rejecting = [entry for entry in document if entry["cosine"][0] is None]
     assert all(entry["eta"]["256"][0] in (0, None) for entry in rejecting)

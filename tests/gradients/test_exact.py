@@ -12,6 +12,7 @@ from toy_sketches import exact_sketch, node_scores
 from rlcorr.config import Aggregation, CorrectionConfig, LossConfig
 from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree, answers_of, paths_of
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch
@@ -173,6 +174,27 @@ def test_the_intervals_are_over_the_prompts() -> None:
     unlike = exact_sketch(UNEQUAL, everything(UNEQUAL)[:, 3:4])
     got = report(unlike.answers.batch, unlike, CASES["token"][0])
     assert got.reference_length.high - got.reference_length.low > 0.05
+
+
+def test_the_share_that_differences_between_prompts_give() -> None:
+    """The variance of the mean of P gradients, Σ |g − ḡ|²/(P (P − 1)), over |ḡ|², from the toy's own gradients. Each
+    answer counts as the sum of its tokens, so that nothing but P divides."""
+    summed = LossConfig(loss_agg_mode="seq-mean-token-sum")
+    worlds = [toy.small_world(0.3, vocabulary=3, length=2, seed=10 * number) for number in range(4)]
+    truths = [toy.gradient_truth(of.where, of.policies, of.advantages, CorrectionConfig(), summed) for of in worlds]
+    gradients = torch.stack([truth.reference.flatten() for truth in truths])
+    mean = gradients.mean(0)
+    share = float((gradients - mean).square().sum() / (4 * 3) / mean.square().sum())
+    assert 0.1 < share < 0.9
+
+    def noise_of(some: list[toy.Toy], replicates: int = 1) -> Interval:
+        sketch = exact_sketch(some, everything(worlds))
+        return report(sketch.answers.batch, sketch, CorrectionConfig(), summed, replicates=replicates).reference_noise
+
+    assert noise_of(worlds).value == pytest.approx(share, rel=1e-4)
+    assert noise_of(worlds[:1] * 5).value == pytest.approx(0, abs=1e-6)
+    many = noise_of(worlds, replicates=200)
+    assert 0 < many.low < share < many.high <= 1
 
 
 def test_twice_the_same_prompts_is_the_same() -> None:
