@@ -73,6 +73,11 @@ LENGTH_TITLE = "The ratio of whole answers, over their length"
 LENGTH = "One point per answer. Inside the dotted cone lies what independent noise of this size leaves."
 
 K3 = "k3 **{k3}**"
+BIAS = "gradient bias **{bias}** [{low}, {high}]"
+BIAS_IS = (
+    "Of the expected gradient without a correction, in units of the gradient that it should be, on the last step whose "
+    "gradients were recorded. In brackets: 95 % of the bootstrap samples."
+)
 PRESS = "**Press:** {press}"
 CHANGES = "**What will change:** {changes}"
 MISSING = "The recorded run {run} is not here, so this story has no picture."

@@ -6,8 +6,10 @@ import pytest
 from app_pages import committed, one_scan, open_app, root, said
 from app_runs import add_step, make_record, make_run, study_row
 
-from rlcorr import PRESETS, preset
+from rlcorr import PRESETS, CorrectionConfig, preset
+from rlcorr.gradients.report import report
 from rlcorr.records import runs, step_files, study
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
@@ -65,6 +67,8 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
         batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
         d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double()
         assert f"k3 **{float((d.exp() - 1 - d).mean()):.4g}**" in said(at)
+        bias = report(*read_gradients(run, last_sketch(run)), CorrectionConfig()).relative_bias
+        assert f"gradient bias **{bias.value:.2{'g' if bias.value < 0.1 else 'f'}}** [" in said(at)
 
 
 def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> None:
