@@ -300,8 +300,9 @@ assert all(curve.bias == exact[16].bias for curve in exact.values())
 # ### On a recorded step
 #
 # Does it hold outside the toy? `stale_4` has every likely answer to 128 prompts, so bias and noise of each cap are
-# known well. The sweep moves the cap on the product from nearly 1 to the largest weight, for batches from 16 answers to
-# 262,144. **Look for** the shaded stretch: it is where the best cap lies in 95 % of the bootstrap samples. Then, in the
+# known well, for a training on these prompts; over many more, a batch counts as a smaller one (lesson 10). The sweep
+# moves the cap on the product from nearly 1 to the largest weight, for batches from 16 answers to 262,144. **Look for**
+# the shaded stretch: it is where the best cap lies in 95 % of the bootstrap samples. Then, in the
 # second figure, how it moves with the batch.
 
 # %%

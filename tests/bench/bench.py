@@ -11,8 +11,10 @@ sessions  thirty people who move one at once: milliseconds to the answer, memory
 followed  a training alone, and with its page open in Chromium: what being watched costs
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
-gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds
+gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds; what the runs tell
 exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
+progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
+prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: ten minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
@@ -32,6 +34,8 @@ import bench_followed
 import bench_gradients
 import bench_library
 import bench_memory
+import bench_progress
+import bench_prompts
 import bench_router
 import bench_sessions
 import bench_sweep
@@ -138,6 +142,8 @@ PARTS = {
     "sweep": bench_sweep.main,
     "gradients": bench_gradients.main,
     "exact": bench_exact.bench_exact,
+    "progress": bench_progress.bench_progress,
+    "prompts": bench_prompts.bench_prompts,
     "memory": bench_memory.main,
     "trainer": bench_trainer.main,
     "router": bench_router.main,

@@ -1,6 +1,7 @@
 """`make bench ARGS=gradients`: a moved threshold and all presets on a committed run, a report and a sweep on 131 k
 tokens, and what it takes to record a step's sketches."""
 
+import itertools
 import statistics
 import tempfile
 import time
@@ -12,7 +13,8 @@ from processes import ROOT, rlcorr
 
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.config import CorrectionConfig
-from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.progress import difference
+from rlcorr.gradients.report import BATCH_SIZES, compare, report
 from rlcorr.gradients.sketch import Reference, SampledSketch
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
@@ -71,6 +73,20 @@ def on_committed_runs() -> None:
         printed(f"{name}, all {len(everything)} presets, 200 bootstrap samples", of_all, 1000)
 
 
+def what_is_told() -> None:
+    """How many presets have a bias that is known, and how many pairs differ in η for sure."""
+    for name in read_index():
+        run = runs.find_run(name)
+        ranking = compare(*read_gradients(run, last_sketch(run)), [entry.config for entry in PRESETS.values()])
+        biases = [of_one.relative_bias for of_one in ranking.reports]
+        narrow = sum(bias.high - bias.low <= max(0.1, 0.4 * bias.value) for bias in biases)
+        line = f"{name}: {narrow} of {len(biases)} presets have a bias interval within max(0.1, 0.4 × value)"
+        for place, size in enumerate(BATCH_SIZES):
+            pairs = itertools.combinations(ranking.progress[:, place], 2)
+            line += f"; {sum(difference(a, b).tells for a, b in pairs):,} pairs told apart in η({size})"
+        print(line, flush=True)
+
+
 def on_many_tokens() -> None:
     batch, sketch = example()
     caps = [CorrectionConfig(rollout_is="token", rollout_is_threshold=1 + 4 * n / POINTS) for n in range(POINTS)]
@@ -98,5 +114,6 @@ def of_recording() -> None:
 
 def main() -> None:
     on_committed_runs()
+    what_is_told()
     on_many_tokens()
     of_recording()

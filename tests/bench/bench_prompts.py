@@ -1,0 +1,105 @@
+"""What more prompts do to the gradients over all likely answers: two runs trained again, with 1,024 prompts."""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rlcorr import PRESETS
+from rlcorr.command.train_options import train_config
+from rlcorr.gradients.answers import AnswerTree
+from rlcorr.gradients.progress import difference
+from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare
+from rlcorr.gradients.sketch import ExactSketch
+from rlcorr.records import runs
+from rlcorr.records.recipes import find_recipe
+from rlcorr.records.sketch_files import last_sketch, read_exact
+from rlcorr.train import loop
+
+ALL, SOME = 1024, 128
+ASKED = f"--sketch.exact-prompts {ALL} --sketch.tree-mib 2048"
+PRESET = "decoupled_token_is"
+
+
+def bench_prompts() -> None:
+    for name in ("kv_fp8", "stale_head"):
+        for line in lines(recorded(name)):
+            print(f"{name}: {line}", flush=True)
+
+
+def recorded(name: str) -> ExactSketch:
+    """The run's last sketch, with more prompts."""
+    local = runs.LOCAL
+    with tempfile.TemporaryDirectory() as folder:
+        runs.LOCAL = Path(folder)
+        try:
+            run = loop.train(train_config((*find_recipe(name).options, *ASKED.split()), "make bench"))
+            sketch = read_exact(run, last_sketch(run))
+        finally:
+            runs.LOCAL = local
+    assert sketch is not None
+    return sketch
+
+
+def lines(sketch: ExactSketch) -> Iterator[str]:
+    for count in (SOME, 2 * SOME, 4 * SOME, ALL):
+        yield f"{count} prompts: {told(of_prompts(sketch, 0, count))}"
+    rankings = [ranked(of_prompts(sketch, first, first + SOME)) for first in range(0, ALL, SOME)]
+    whole = ranked(sketch)
+    for place, size in enumerate(BATCH_SIZES):
+        pairs, again, over_all = repeated(rankings, whole, place)
+        yield (
+            f"B {size}: of the pairs that {SOME} prompts tell apart ({pairs:,} in {len(rankings)} sets of them), "
+            f"{again:.1%} have the same order on another set, {over_all:.1%} on all {ALL} prompts"
+        )
+
+
+def of_prompts(sketch: ExactSketch, first: int, end: int) -> ExactSketch:
+    """These prompts alone."""
+    tree, batch = sketch.tree, sketch.answers.batch
+    nodes = _between(tree.prompts, first, end)
+    tokens = _between(sketch.answers.prompts.repeat_interleave(batch.response_mask.sum(-1)), first, end)
+    part = {field.name: getattr(tree, field.name)[nodes] for field in fields(AnswerTree)}
+    part["prompts"] = part["prompts"] - first
+    part["parents"] = torch.where(part["parents"] >= 0, part["parents"] - nodes.start, -1)
+    return ExactSketch(AnswerTree(**part), sketch.advantages[tokens], sketch.scores[nodes])
+
+
+def _between(prompts: Tensor, first: int, end: int) -> slice:
+    """Where these prompts are: the numbers ascend."""
+    return slice(int((prompts < first).sum()), int((prompts < end).sum()))
+
+
+def ranked(sketch: ExactSketch) -> Ranking:
+    return compare(sketch.answers.batch, sketch, [entry.config for entry in PRESETS.values()])
+
+
+def told(sketch: ExactSketch) -> str:
+    ranking = ranked(sketch)
+    biases = [report.relative_bias for report in ranking.reports]
+    narrow = sum(bias.high - bias.low <= max(0.1, 0.4 * bias.value) for bias in biases)
+    report = ranking.reports[list(PRESETS).index(PRESET)]
+    noise, eta = report.reference_noise, report.progress[0]
+    return (
+        f"{narrow} of {len(biases)} biases within max(0.1, 0.4 × value); {PRESET}: η({BATCH_SIZES[0]}) {eta.value:.2f} "
+        f"[{eta.low:.2f}, {eta.high:.2f}]; share of differences between prompts {noise.value:.2f} "
+        f"[{noise.low:.2f}, {noise.high:.2f}]"
+    )
+
+
+def repeated(rankings: list[Ranking], whole: Ranking, place: int) -> tuple[int, float, float]:
+    """How many ordered pairs are told apart, in all sets together; how often they have the same order on another set,
+    and on all prompts."""
+    values = torch.stack([ranking.progress[:, place, 0] for ranking in rankings])  # (sets, C)
+    of_whole = whole.progress[:, place, 0]
+    again, over_all = [], []
+    for number, ranking in enumerate(rankings):
+        for a, b in itertools.permutations(range(len(PRESETS)), 2):
+            if difference(ranking.progress[a, place], ranking.progress[b, place]).low > 0:
+                again += [bool(other[a] > other[b]) for at, other in enumerate(values) if at != number]
+                over_all.append(bool(of_whole[a] > of_whole[b]))
+    return len(over_all), sum(again) / max(len(again), 1), sum(over_all) / max(len(over_all), 1)
