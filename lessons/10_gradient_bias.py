@@ -672,7 +672,7 @@ assert all(share.value > 0.5 for share in shares.values())
 # steps old. η(256) of ten presets is measured on 512 prompts. Then each preset makes its own step, along its gradient
 # of the same 16 batches of 256 answers, with the length that was best on 16 others, and the expected reward is
 # computed exactly on 512 held-out prompts. The order by η and the order by what was gained have a rank correlation of
-# 0.67 [0.25, 0.95]. The same preset is first in both, `trl_opsm`; `decoupled_k3_rs` is third by η and gains next to
+# 0.67 [0.25, 0.95]. The same preset is first in both, `trl_opsm`; `decoupled_k3_rs` is second by η and gains next to
 # nothing, which its interval of η, 0.04 to 0.39, had left open.
 
 # %% [markdown]
