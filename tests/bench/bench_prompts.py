@@ -12,6 +12,7 @@ from torch import Tensor
 from rlcorr import PRESETS
 from rlcorr.command.train_options import train_config
 from rlcorr.gradients.answers import AnswerTree
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.progress import difference
 from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare
 from rlcorr.gradients.sketch import ExactSketch
@@ -23,6 +24,8 @@ from rlcorr.train import loop
 ALL, SOME = 1024, 128
 ASKED = f"--sketch.exact-prompts {ALL} --sketch.tree-mib 2048"
 PRESET = "decoupled_token_is"
+SAME = 1e-3
+"""A preset whose number has a smaller spread than this is exact."""
 
 
 def bench_prompts() -> None:
@@ -49,6 +52,11 @@ def lines(sketch: ExactSketch) -> Iterator[str]:
     for count in (SOME, 2 * SOME, 4 * SOME, ALL):
         yield f"{count} prompts: {told(of_prompts(sketch, 0, count))}"
     rankings = [ranked(of_prompts(sketch, first, first + SOME)) for first in range(0, ALL, SOME)]
+    for what, of_sets in (
+        ("relative bias", [[report.relative_bias for report in ranking.reports] for ranking in rankings]),
+        ("η(256)", [[report.progress[0] for report in ranking.reports] for ranking in rankings]),
+    ):
+        yield f"{what}: width of the intervals over that of the spread of {len(rankings)} sets, {calibrated(of_sets)}"
     whole = ranked(sketch)
     for place, size in enumerate(BATCH_SIZES):
         pairs, again, over_all = repeated(rankings, whole, place)
@@ -89,6 +97,20 @@ def told(sketch: ExactSketch) -> str:
         f"[{eta.low:.2f}, {eta.high:.2f}]; share of differences between prompts {noise.value:.2f} "
         f"[{noise.low:.2f}, {noise.high:.2f}]"
     )
+
+
+def calibrated(of_sets: list[list[Interval]]) -> str:
+    """Quartiles over the presets of the mean width of their intervals, over 3.92 standard deviations of their values on
+    disjoint sets of prompts: 1 if the intervals are as wide as they should be."""
+    values, widths = (
+        torch.tensor([[of(interval) for interval in of_set] for of_set in of_sets])
+        for of in (lambda interval: interval.value, lambda interval: interval.high - interval.low)
+    )
+    spread = values.std(0)
+    differs = spread > SAME
+    ratios = widths.mean(0)[differs] / (3.92 * spread[differs])
+    low, middle, high = ratios.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+    return f"median {middle:.2f}, quartiles {low:.2f} and {high:.2f}"
 
 
 def repeated(rankings: list[Ranking], whole: Ranking, place: int) -> tuple[int, float, float]:
