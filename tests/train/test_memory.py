@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd.profiler import profile
+from allocations import peak
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, measure, metrics, preset
@@ -28,21 +28,6 @@ def batch() -> TokenBatch:
     old = rollout + 0.02 * torch.randn(1024, 1024, generator=rng)
     mask = torch.arange(1024) < torch.randint(1, 1025, (1024, 1), generator=rng)
     return TokenBatch(mask, rollout, old_log_probs=old, advantages=torch.randn(1024, 1024, generator=rng))
-
-
-def peak(run: Any) -> int:
-    """Bytes alive at the worst moment, over what was alive before, as the allocator saw them."""
-    recorded: Any = profile(profile_memory=True, use_kineto=True)
-    with recorded:
-        kept = run()
-    assert kept is not None
-    results: Any = recorded.kineto_results
-    changes = sorted((e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]")
-    alive = worst = 0
-    for _, change in changes:
-        alive += change
-        worst = max(worst, alive)
-    return worst
 
 
 def test_the_allocator_is_seen() -> None:

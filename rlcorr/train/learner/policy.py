@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlcorr.train.config.learning import Critic
 from rlcorr.train.learner.router_replay import replayed
+from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.types import TokenBatch
 
 transformers_logging.set_verbosity_error()
@@ -56,15 +57,14 @@ class Policy(nn.Module):
         before = slice(batch.prompt_ids.shape[1] - 1, -1)  # the state at t − 1 predicts token t
         with replayed(self.lm, batch.routed_experts if replay else None, attention):
             hidden = self.lm.base_model(ids, **given)[0][:, before]
-        logits = output_head(self.lm)(hidden).float() / temperature
-        log_p = logits.log_softmax(-1)
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            entropy = -(log_p.exp() * log_p).sum(-1)
+        log_probs, entropy = token_log_probs(
+            output_head(self.lm), hidden, batch.response_ids, temperature, entropy_gradient=entropy_gradient
+        )
         values = None
         if self.value_head is not None:
             seen = hidden if self.value_trunk is None else self.value_trunk(ids, **given)[0][:, before]
             values = self.value_head(seen)[..., 0]
-        return Scores(log_p.gather(-1, batch.response_ids[..., None])[..., 0], entropy, values)
+        return Scores(log_probs, entropy, values)
 
 
 def engine_weights(state: Mapping[str, Tensor], lm: PreTrainedModel) -> list[tuple[str, Tensor]]:
