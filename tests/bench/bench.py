@@ -1,6 +1,6 @@
 """`make bench`: the measured figures of the README, each from processes started as a person starts them.
 
-    make bench                  everything, about three hours on two cores, of which the algorithms take two
+    make bench                  everything, about four hours on two cores, of which the algorithms take two
     make bench ARGS="ppo play"  only these
 
 ppo grpo rloo   addition from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy
@@ -15,6 +15,7 @@ gradients a gradient report and a sweep over thresholds: milliseconds; the sketc
 exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
 progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: ten minutes
+half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
@@ -32,6 +33,7 @@ import bench_app
 import bench_exact
 import bench_followed
 import bench_gradients
+import bench_half_billion
 import bench_library
 import bench_memory
 import bench_progress
@@ -144,6 +146,7 @@ PARTS = {
     "exact": bench_exact.bench_exact,
     "progress": bench_progress.bench_progress,
     "prompts": bench_prompts.bench_prompts,
+    "half_billion": bench_half_billion.bench_half_billion,
     "memory": bench_memory.main,
     "trainer": bench_trainer.main,
     "router": bench_router.main,
