@@ -86,7 +86,7 @@ def paths_of(parents: Tensor) -> Tensor:
     backwards = []
     while bool((here >= 0).any()):
         backwards.append(here)
-        here = torch.where(here >= 0, parents[here.clamp(min=0)].long(), -1)
+        here = torch.where(here >= 0, parents[here].long(), -1)
     table = torch.stack(backwards, 1)
     lengths = (table >= 0).sum(-1, keepdim=True)
     columns = torch.arange(table.shape[1])

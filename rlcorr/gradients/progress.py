@@ -34,9 +34,9 @@ def progress(inner: Tensor, g2: Tensor, reference2: Tensor, noise2: Tensor) -> T
     >>> progress(one, one, one, torch.tensor([0.0, 1.0, 3.0])).tolist()
     [1.0, 0.5, 0.25]
     """
-    along2 = inner.clamp(min=0).square() / reference2.clamp(min=1e-30)
+    along2 = inner.clamp(min=0).square() / reference2
     length2 = torch.maximum(torch.maximum(g2, along2) + noise2, ROUNDING * reference2)
-    return torch.where(reference2 > 0, along2 / length2.clamp(min=1e-30), math.nan)
+    return torch.where(reference2 > 0, along2 / length2, math.nan)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@ import math
 import pytest
 import torch
 from ratio_batches import of_log_ratios
+from torch import Tensor
 
 from rlcorr import CorrectionConfig
-from rlcorr.gradients.bootstrap import cosine, interval_of, resampled
+from rlcorr.gradients.bootstrap import Interval, Replicas, cosine, interval_of, reference_noise, resampled
+from rlcorr.gradients.contributions import Contributions
 from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import Reference, SampledSketch
 
@@ -61,3 +63,57 @@ def test_row_zero_is_the_sample_itself() -> None:
     counts = resampled(7, 3, seed=0)
     assert counts[0].tolist() == [1] * 7
     assert counts.sum(1).tolist() == [7] * 4
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "tells"), [(0.1, 0.3, True), (-0.3, -0.1, True), (-0.1, 0.3, False), (0.0, 0.3, False)]
+)
+def test_an_interval_tells_a_number_from_0(low: float, high: float, tells: bool) -> None:
+    assert Interval(0.2, low, high).tells == tells
+
+
+def replicas_of(reference: list[list[float]], noise: list[float], *, exact: bool) -> Replicas:
+    """Two directions, each drawn once in the sample itself; in every other row the first one twice."""
+    rows = torch.tensor(reference)
+    directions = torch.tensor([[1.0, 1.0], *[[2.0, 0.0]] * (len(rows) - 1)])
+    one = torch.ones(1)
+    nothing = Contributions(
+        u=torch.zeros(1, 2), n=one, weight=one, total=one, count=one, u_square=torch.zeros(1, 2),
+        u_n=torch.zeros(1, 2), n_square=one, weight_square=one, probability=one,
+    )  # fmt: skip
+    return Replicas(torch.ones(len(rows), 1), directions, rows, torch.tensor(noise), nothing, exact)
+
+
+PRODUCTS, NOISE = torch.tensor([[3.0, 1.0], [4.0, 9.0], [1.0, 9.0]]), [1.0, 0.5]
+
+
+def test_noise_is_taken_off_sampled_answers_once_and_of_bootstrap_samples_twice() -> None:
+    """4 − 1.5; then twice the first direction: 8 − 2 · 2 and 2 − 2 · 2."""
+    got = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=False).without_noise(PRODUCTS, torch.tensor(NOISE))
+    assert got.tolist() == pytest.approx([2.5, 4, -2])
+
+
+@pytest.mark.parametrize(
+    ("products", "noise", "expected"),
+    [
+        (PRODUCTS, NOISE, [4, 8 / 1.375, 2 / 1.375]),  # 1.5/4 of the sample's 4 is added on average
+        (PRODUCTS, [-1.0, 0.5], [4, 8, 2]),
+        (-PRODUCTS, NOISE, [-4, -8, -2]),
+    ],
+)
+def test_bootstrap_samples_of_a_whole_task_are_made_smaller(
+    products: Tensor, noise: list[float], expected: list[float]
+) -> None:
+    """The task itself has no noise. Where its product is not above 0, or its noise, nothing is."""
+    got = replicas_of([[0.0, 0.0]] * 3, noise, exact=True).without_noise(products, torch.tensor(noise))
+    assert got.tolist() == pytest.approx(expected)
+
+
+def test_the_share_of_noise_by_hand() -> None:
+    """The sample: (1 + ½)/(9 + 1). Of the two others, whose squares hold the noise twice: 2/(8 − 2); and 1, because
+    nothing is left of 2 − 2."""
+    got = reference_noise(replicas_of([[3.0, 1.0], [2.0, 5.0], [1.0, 5.0]], NOISE, exact=True))
+    assert got.value == pytest.approx(0.15)
+    assert got.low == pytest.approx(1 / 3 + 0.025 * 2 / 3)  # 2.5 % of the way from 1/3 to 1
+    assert got.high == pytest.approx(1 - 0.025 * 2 / 3)
+    assert reference_noise(replicas_of([[0.0, 0.0]] * 2, NOISE, exact=True)).value == 1

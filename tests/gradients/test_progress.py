@@ -31,6 +31,13 @@ def test_the_share_by_hand() -> None:
     assert math.isnan(eta([1, 0], [0, 0], 1))
 
 
+def test_a_length_within_the_rounding_makes_no_progress() -> None:
+    """‖g*‖² is a million, so squares below 0.01 are rounding: 0.005 counts as 0.01, and half of the share is left."""
+    assert eta([0.005**0.5, 0], [1000, 0], 0) == pytest.approx(0.5)
+    assert eta([0.02**0.5, 0], [1000, 0], 0) == pytest.approx(1)
+    assert math.isnan(eta([1, 0], [0, 0], 1))
+
+
 @pytest.mark.parametrize("times", [1e-3, 0.1, 100])
 def test_the_length_of_the_step_does_not_count(times: float) -> None:
     """An estimator and its noise, both as many times as long, make the same progress: the step is as much shorter."""
