@@ -291,7 +291,7 @@ def test_a_coefficient_that_leaves_its_rounding_is_not_near() -> None:
     """Bypass mode has the ratio in the loss, and clips it from below only where the advantage is negative."""
     far = torch.tensor([[0.0], [8.0]])  # e⁸ = 2981
     batch = TokenBatch.from_log_probs(far - 9, torch.full((2, 1), -9.0), torch.ones(2, 1, dtype=torch.bool))
-    batch = batch.replace(advantages=torch.tensor([[1.0], [-1.0]]))
+    batch = batch.replace(advantages=torch.tensor([[0.1], [-0.1]]))  # what counts is 2981 times the largest of them
     clipped = CorrectionConfig(bypass_mode=True, loss_type="ppo_clip")
     assert contributions.neighbour_of(batch, SampledSketch(torch.ones(2, 1), NOTHING), clipped) is None
     assert contributions.neighbour_of(batch, SampledSketch(torch.ones(2, 1), NOTHING), CorrectionConfig()) is not None
