@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.gradients.contributions import Contributions, contributions, on_policy
-from rlcorr.gradients.estimates import TINY, blocks_of, covariances, mean_gradients
+from rlcorr.gradients.estimates import blocks_of, covariances, mean_gradients
 from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.types import TokenBatch
 
@@ -63,7 +63,7 @@ class Replicas:
         times[0] = 1
         if not self.exact:
             return summed - times * added
-        excess = torch.where((summed[0] > 0) & (added[0] > 0), added[0] / summed[0].clamp(min=TINY), 0)
+        excess = torch.where((summed[0] > 0) & (added[0] > 0), added[0] / summed[0], 0)
         return summed / (1 + (times - 1) * excess)
 
 
@@ -99,7 +99,7 @@ def reference_noise(replicas: Replicas) -> Interval:
     squares = (replicas.directions * replicas.reference.square()).sum(-1)
     noise = (replicas.directions * replicas.reference_noise).sum(-1)
     squares[1:] -= noise[1:]  # drawing from the sample has added it once more
-    return interval_of(torch.where(squares > noise, noise / squares.clamp(min=TINY), 1.0), signed=False)
+    return interval_of(torch.where(squares > noise, noise / squares, 1.0), signed=False)
 
 
 def reference_lengths(replicas: Replicas) -> Tensor:

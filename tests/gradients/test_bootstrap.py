@@ -6,7 +6,7 @@ from ratio_batches import of_log_ratios
 from torch import Tensor
 
 from rlcorr import CorrectionConfig
-from rlcorr.gradients.bootstrap import Interval, Replicas, cosine, interval_of, reference_noise, resampled
+from rlcorr.gradients.bootstrap import Interval, Replicas, cosine, interval_of, length_of, reference_noise, resampled
 from rlcorr.gradients.contributions import Contributions
 from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import Reference, SampledSketch
@@ -23,7 +23,8 @@ def test_a_bootstrap_sample_without_a_length_counts_with_the_sign_of_its_inner_p
     """As its length goes to 0 the clamped quotient goes to ±1; only the sample itself, row 0, has no direction then."""
     inner, lengths = torch.tensor([2.0, 1.0, 1.0, -1.0, 0.0]), torch.tensor([1.0, 2.0, 0.0, 0.0, 0.0])
     assert cosine(inner, lengths).tolist() == pytest.approx([1, 0.5, 1, -1, math.nan], nan_ok=True)
-    assert math.isnan(cosine(inner, torch.zeros(5))[0])
+    got = cosine(torch.tensor([2.0, -3.0, 3.0]), torch.tensor([0.0, 1.0, 1.0]))
+    assert got.tolist() == pytest.approx([math.nan, -1, 1], nan_ok=True)
 
 
 def weak_gradient(turned: float, seed: int, sequences: int = 128, directions: int = 16) -> SampledSketch:
@@ -66,7 +67,8 @@ def test_row_zero_is_the_sample_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "tells"), [(0.1, 0.3, True), (-0.3, -0.1, True), (-0.1, 0.3, False), (0.0, 0.3, False)]
+    ("low", "high", "tells"),
+    [(0.1, 0.3, True), (-0.3, -0.1, True), (-0.1, 0.3, False), (0.0, 0.3, False), (-0.3, 0.0, False)],
 )
 def test_an_interval_tells_a_number_from_0(low: float, high: float, tells: bool) -> None:
     assert Interval(0.2, low, high).tells == tells
@@ -97,6 +99,8 @@ def test_noise_is_taken_off_sampled_answers_once_and_of_bootstrap_samples_twice(
     ("products", "noise", "expected"),
     [
         (PRODUCTS, NOISE, [4, 8 / 1.375, 2 / 1.375]),  # 1.5/4 of the sample's 4 is added on average
+        (PRODUCTS / 8, [0.125, 0.125], [0.5, 1 / 1.5, 0.25 / 1.5]),
+        (torch.tensor([[3.0, 1.0], [-4.0, 9.0], [1.0, 9.0]]), [1.5, -1.0], [4, -8 / 1.125, 2 / 1.125]),
         (PRODUCTS, [-1.0, 0.5], [4, 8, 2]),
         (-PRODUCTS, NOISE, [-4, -8, -2]),
     ],
@@ -117,3 +121,14 @@ def test_the_share_of_noise_by_hand() -> None:
     assert got.low == pytest.approx(1 / 3 + 0.025 * 2 / 3)  # 2.5 % of the way from 1/3 to 1
     assert got.high == pytest.approx(1 - 0.025 * 2 / 3)
     assert reference_noise(replicas_of([[0.0, 0.0]] * 2, NOISE, exact=True)).value == 1
+
+
+def test_one_bootstrap_sample_is_its_own_interval() -> None:
+    got = interval_of(torch.tensor([1.0, 3.0]), signed=True)
+    assert (got.value, got.low, got.high) == (1, 3, 3)
+    assert math.isnan(interval_of(torch.tensor([1.0]), signed=True).low)
+    assert [interval_of(torch.tensor([1.0, -3.0]), signed=signed).low for signed in (True, False)] == [-3, 0]
+
+
+def test_a_square_below_0_is_no_length() -> None:
+    assert length_of(torch.tensor([-4.0, 0.0, 9.0])).tolist() == [0, 0, 3]
