@@ -14,7 +14,7 @@ sweep     an index over a million tokens: milliseconds to build, microseconds to
 gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds; what the runs tell
 exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
 progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
-prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: ten minutes
+prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
