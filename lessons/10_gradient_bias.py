@@ -663,9 +663,9 @@ assert all(share.value > 0.5 for share in shares.values())
 # (`make bench ARGS=prompts`):
 #
 # - η(256) of token weights falls from 0.28 with 128 prompts to 0.17 and 0.14 with 1,024, as the formula says.
-# - Of the pairs of presets that 128 prompts tell apart, about 99 % have the same order on all 1,024, and 95 to 98 %
-#   on another 128.
-# - Over eight disjoint sets of 128 prompts, the bias and η of a preset scatter about as widely as their intervals say.
+# - Of the pairs of presets that 128 prompts tell apart, about 99 % have the same order on all 1,024, which hold these
+#   128, and 95 to 98 % on another 128.
+# - Over eight draws of 128 prompts, the bias and η of a preset scatter about as widely as their intervals say.
 #   Only on `kv_fp8`, where few prompts have large ratios, the intervals of η are a third too narrow: a bootstrap cannot
 #   draw prompts that the sample lacks.
 # - The interval of a relative bias hardly gets narrower with more prompts, because the length that it is divided by

@@ -1,4 +1,4 @@
-"""What a threshold changes while it is dragged, answered without a rerun of the page.
+"""What a threshold or a batch size changes while it is dragged, answered without a rerun of the page.
 
 A rerun takes Streamlit 50 ms and the browser 40 more before anything is drawn. So a page offers an address of its own:
 asked for a value, it says what moves, and nothing else. The offer lives in the session that made it and ends with it;
@@ -27,7 +27,7 @@ from rlcorr.figures.correction import Figure
 
 @dataclass(frozen=True)
 class Moved:
-    """What moves with a threshold: numbers and texts, and pictures by their key."""
+    """What moves with what is dragged: numbers and texts, and pictures by their key."""
 
     written: Written
     figures: Mapping[str, Figure]

@@ -9,7 +9,7 @@ from data import corrections, recorded
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.thresholds import Side, usual_thresholds
 from rlcorr.config import LossConfig
-from rlcorr.gradients.bootstrap import REPLICATES, Interval, Replicas, bootstrap, reference_noise
+from rlcorr.gradients.bootstrap import REPLICATES, Interval, Replicas, bootstrap
 from rlcorr.gradients.comparison import GradientComparison, compare_gradients
 from rlcorr.gradients.contributions import Contributions, Neighbour, contributions, loosened, neighbour_of
 from rlcorr.gradients.decomposition import Decomposition, decomposition, stages
@@ -50,11 +50,6 @@ def units(measured: Sketched) -> int:
     """What is a sample: prompts, or the answers themselves."""
     sketch = measured.sketch
     return sketch.answers.prompt_count if isinstance(sketch, ExactSketch) else len(measured.batch.response_mask)
-
-
-def noise_of_prompts(measured: Sketched) -> Interval:
-    """See `reference_noise`."""
-    return reference_noise(_replicas(measured.of, measured))
 
 
 def reported(measured: Sketched, config: CorrectionConfig) -> GradientReport:

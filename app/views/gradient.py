@@ -212,7 +212,7 @@ def show(chosen: session.Selection) -> None:
     coverage = _coverage(measured)
     st.caption(say.measured_on(sketches.units(measured), coverage))
     if coverage is not None:
-        st.caption(say.of_these_prompts(sketches.noise_of_prompts(measured)))
+        st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
         if little := say.little_covered(coverage):
             st.warning(plain(little))
     gradient(measured)

@@ -88,9 +88,9 @@ def length_of(squares: Tensor) -> Tensor:
     return squares.clamp(min=0).sqrt()
 
 
-def reference_noise(replicas: Replicas) -> Interval:
-    """The share of ‖g*‖², the squared length of the mean on-policy gradient of these units, that their differences
-    alone give, at most 1: E‖ḡ‖² = ‖E g‖² + Σ Var/U, for the mean ḡ of U units.
+def reference_noise(replicas: Replicas) -> Tensor:
+    """(1 + R,): the share of ‖g*‖², the squared length of the mean on-policy gradient of these units, that their
+    differences alone give, at most 1: E‖ḡ‖² = ‖E g‖² + Σ Var/U, for the mean ḡ of U units.
 
     Of sampled answers it is taken off everywhere. Where the prompts are the task it belongs to it; a gradient over many
     more prompts like them is shorter by this share, and η of an unbiased gradient is there at B answers what it is here
@@ -99,7 +99,7 @@ def reference_noise(replicas: Replicas) -> Interval:
     squares = (replicas.directions * replicas.reference.square()).sum(-1)
     noise = (replicas.directions * replicas.reference_noise).sum(-1)
     squares[1:] -= noise[1:]  # drawing from the sample has added it once more
-    return interval_of(torch.where(squares > noise, noise / squares, 1.0), signed=False)
+    return torch.where(squares > noise, noise / squares, 1.0)
 
 
 def reference_lengths(replicas: Replicas) -> Tensor:

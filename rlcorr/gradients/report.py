@@ -86,7 +86,7 @@ class Samples:
 
     length: Tensor
     reference_length: Tensor
-    reference_noise: Interval
+    reference_noise: Tensor
     bias: Tensor
     relative_bias: Tensor
     cosine: Tensor
@@ -166,8 +166,8 @@ def samples_of(parts: Contributions, replicas: Replicas, batch_sizes: Sequence[i
 def report_of(samples: Samples) -> GradientReport:
     """Each number of the sample itself, with its interval."""
     signed = ("cosine", "scale")
-    single = ("length", "reference_length", "bias", "relative_bias", "variance", "ess", *signed)
+    single = ("length", "reference_length", "reference_noise", "bias", "relative_bias", "variance", "ess", *signed)
     intervals: dict[str, Any] = {name: interval_of(getattr(samples, name), signed=name in signed) for name in single}
     for name in ("noise", "progress"):
         intervals[name] = tuple(interval_of(of_size, signed=False) for of_size in getattr(samples, name))
-    return GradientReport(**intervals, reference_noise=samples.reference_noise, batch_sizes=samples.batch_sizes)
+    return GradientReport(**intervals, batch_sizes=samples.batch_sizes)

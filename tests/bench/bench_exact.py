@@ -1,22 +1,17 @@
 """Exact sketches against plain sampling: the same weights, the same prompts, and 20,000 answers of the engine."""
 
 import itertools
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import torch
+from exact_training import trained
 from torch import Tensor
 
 from rlcorr import PRESETS, TokenBatch
-from rlcorr.command.train_options import train_config
 from rlcorr.config import LossConfig
 from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
-from rlcorr.records import runs
 from rlcorr.records.recipes import find_recipe
-from rlcorr.train import loop
 from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.inputs.tokenizer import encode
 from rlcorr.train.rollout.engine import Samples
@@ -29,30 +24,10 @@ COMPARED = ("disabled", "decoupled_token_is", "decoupled_k3_rs")
 
 def bench_exact() -> None:
     for name in ("kv_fp8", "stale_4"):
-        with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as seen:
-            loop.train(train_config(find_recipe(name).options, "make bench"))
-            exact, samples = seen[0]
-            print(f"{name}: exact against {ANSWERS:,} sampled answers, in standard errors of the sample")
-            for line in lines(exact, samples):
-                print(f"  {line}", flush=True)
-
-
-@contextmanager
-def recorded_in(folder: Path) -> Iterator[list[tuple[ExactSketch, Samples]]]:
-    """Runs go to this folder, and each exact sketch is kept together with answers that the engine samples then."""
-    seen: list[tuple[ExactSketch, Samples]] = []
-    local, exact_sketch = runs.LOCAL, loop.exact_sketch
-
-    def sketch_and_sample(session: Session, weights: list[tuple[str, Tensor]]) -> ExactSketch:
-        sketch = exact_sketch(session, weights)
-        seen.append((sketch, session.queue.when_idle(lambda: sampled(session))))
-        return sketch
-
-    runs.LOCAL, loop.exact_sketch = folder, sketch_and_sample
-    try:
-        yield seen
-    finally:
-        runs.LOCAL, loop.exact_sketch = local, exact_sketch
+        exact, samples = trained(find_recipe(name).options, sampled)
+        print(f"{name}: exact against {ANSWERS:,} sampled answers, in standard errors of the sample")
+        for line in lines(exact, samples):
+            print(f"  {line}", flush=True)
 
 
 def sampled(session: Session) -> Samples:
@@ -63,9 +38,13 @@ def sampled(session: Session) -> Samples:
         encode(worker.tokenizer, example.prompt)
         for example in itertools.islice(examples(worker.task, config.seed + OTHER_PROMPTS), count)
     ]
-    return worker.engine.generate(
-        prompts, n=ANSWERS // count, max_tokens=worker.task.max_tokens, sampling=config.rollout.sampling, seed=7
-    )
+
+    def generate() -> Samples:
+        return worker.engine.generate(
+            prompts, n=ANSWERS // count, max_tokens=worker.task.max_tokens, sampling=config.rollout.sampling, seed=7
+        )
+
+    return session.queue.when_idle(generate)
 
 
 def lines(exact: ExactSketch, samples: Samples) -> Iterator[str]:

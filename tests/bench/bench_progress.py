@@ -6,18 +6,14 @@ exact for a task with one right answer, is measured with the other half, on prom
 """
 
 import itertools
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas
 import torch
+from exact_training import trained
 from torch import Tensor
 
-from rlcorr.advantages import whiten
-from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.gradients.bootstrap import interval_of
@@ -25,15 +21,12 @@ from rlcorr.gradients.report import compare
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import preset
-from rlcorr.records import runs
 from rlcorr.records.study import find_study
-from rlcorr.train import loop
 from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.inputs.tokenizer import encode
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.learner.score import score, with_advantages
-from rlcorr.train.rollout.batch_queue import Weights
+from rlcorr.train.learner.score import score, whitened, with_advantages
 from rlcorr.train.rollout.collect import batch_of, collect
 from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.session import Session
@@ -42,7 +35,7 @@ from rlcorr.types import TokenBatch
 STEP, PROMPTS, JUDGED = 20, 512, 512
 BATCHES, BATCH_SIZE = 32, 256
 DRAWN_FROM = 2_000_003
-"""Added to the seed of the prompts: neither training nor sketch has seen these."""
+"""Added to the seed of the prompts: another draw than the training's and the sketch's."""
 LENGTHS = torch.tensor([0.005 * 2 ** (n / 2) for n in range(10)])
 """Of a step, in parameter space, if a batch's gradient has its root mean square length."""
 
@@ -69,30 +62,14 @@ def bench_progress() -> None:
     names = list(dict.fromkeys(arm.preset for arm in study.arms))
     (arm,) = (arm for arm in study.arms if arm.preset == "decoupled_seq_is" and arm.seed == 0)
     asked = f"--steps {STEP} --sketch.every {STEP} --sketch.exact-prompts {PROMPTS} --sketch.tree-mib 1024"
-    with tempfile.TemporaryDirectory() as folder, stepped_in(Path(folder), names) as seen:
-        loop.train(train_config((*arm.options, *asked.split()), "make bench"))
-    sketch, steps = seen[0]
+    sketch, steps = trained((*arm.options, *asked.split()), lambda session: stepped(session, names))
     for line in lines(names, sketch, steps):
         print(line, flush=True)
 
 
-@contextmanager
-def stepped_in(folder: Path, names: list[str]) -> Iterator[list[tuple[ExactSketch, list[Steps]]]]:
-    """Runs go to this folder, and each exact sketch is kept with the steps that the corrections make then."""
-    seen: list[tuple[ExactSketch, list[Steps]]] = []
-    local, exact_sketch = runs.LOCAL, loop.exact_sketch
-
-    def sketch_and_step(session: Session, weights: Weights) -> ExactSketch:
-        sketch = exact_sketch(session, weights)
-        batches = list(drawn(session))
-        seen.append((sketch, [steps_of(session, preset(name), batches) for name in names]))
-        return sketch
-
-    runs.LOCAL, loop.exact_sketch = folder, sketch_and_step
-    try:
-        yield seen
-    finally:
-        runs.LOCAL, loop.exact_sketch = local, exact_sketch
+def stepped(session: Session, names: list[str]) -> list[Steps]:
+    batches = list(drawn(session))
+    return [steps_of(session, preset(name), batches) for name in names]
 
 
 def drawn(session: Session) -> Iterator[TokenBatch]:
@@ -109,7 +86,7 @@ def drawn(session: Session) -> Iterator[TokenBatch]:
 
         batch = score(session.queue.when_idle(sample), session.policy, session.reference, config, ALONE)
         batch = with_advantages(batch, config.advantage)
-        yield batch.replace(advantages=whiten(batch.tensors()["advantages"], batch.response_mask))
+        yield whitened(batch, correct(batch, CorrectionConfig()), config.advantage)
 
 
 def steps_of(session: Session, correction: CorrectionConfig, batches: list[TokenBatch]) -> Steps:

@@ -7,19 +7,18 @@ from dataclasses import fields
 from pathlib import Path
 
 import torch
+from bench_gradients import WARM_START, all_ranked, narrow_biases
+from processes import rlcorr
 from torch import Tensor
 
 from rlcorr import PRESETS
-from rlcorr.command.train_options import train_config
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.progress import difference
-from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare
+from rlcorr.gradients.report import BATCH_SIZES, Ranking
 from rlcorr.gradients.sketch import ExactSketch
-from rlcorr.records import runs
 from rlcorr.records.recipes import find_recipe
 from rlcorr.records.sketch_files import last_sketch, read_exact
-from rlcorr.train import loop
 
 ALL, SOME = 1024, 128
 ASKED = f"--sketch.exact-prompts {ALL} --sketch.tree-mib 2048"
@@ -36,14 +35,12 @@ def bench_prompts() -> None:
 
 def recorded(name: str) -> ExactSketch:
     """The run's last sketch, with more prompts."""
-    local = runs.LOCAL
+    options = (*find_recipe(name).options, "--model", str(WARM_START), *ASKED.split())
     with tempfile.TemporaryDirectory() as folder:
-        runs.LOCAL = Path(folder)
-        try:
-            run = loop.train(train_config((*find_recipe(name).options, *ASKED.split()), "make bench"))
-            sketch = read_exact(run, last_sketch(run))
-        finally:
-            runs.LOCAL = local
+        done = rlcorr("train", *options, runs_folder=Path(folder), timeout=3600)
+        assert done.returncode == 0, done.stderr[-2000:]
+        run = Path(folder) / "local" / name
+        sketch = read_exact(run, last_sketch(run))
     assert sketch is not None
     return sketch
 
@@ -51,13 +48,14 @@ def recorded(name: str) -> ExactSketch:
 def lines(sketch: ExactSketch) -> Iterator[str]:
     for count in (SOME, 2 * SOME, 4 * SOME, ALL):
         yield f"{count} prompts: {told(of_prompts(sketch, 0, count))}"
-    rankings = [ranked(of_prompts(sketch, first, first + SOME)) for first in range(0, ALL, SOME)]
+    sets = [of_prompts(sketch, first, first + SOME) for first in range(0, ALL, SOME)]
+    rankings = [all_ranked(part.answers.batch, part) for part in sets]
     for what, of_sets in (
         ("relative bias", [[report.relative_bias for report in ranking.reports] for ranking in rankings]),
         ("η(256)", [[report.progress[0] for report in ranking.reports] for ranking in rankings]),
     ):
         yield f"{what}: width of the intervals over that of the spread of {len(rankings)} sets, {calibrated(of_sets)}"
-    whole = ranked(sketch)
+    whole = all_ranked(sketch.answers.batch, sketch)
     for place, size in enumerate(BATCH_SIZES):
         pairs, again, over_all = repeated(rankings, whole, place)
         yield (
@@ -82,18 +80,12 @@ def _between(prompts: Tensor, first: int, end: int) -> slice:
     return slice(int((prompts < first).sum()), int((prompts < end).sum()))
 
 
-def ranked(sketch: ExactSketch) -> Ranking:
-    return compare(sketch.answers.batch, sketch, [entry.config for entry in PRESETS.values()])
-
-
 def told(sketch: ExactSketch) -> str:
-    ranking = ranked(sketch)
-    biases = [report.relative_bias for report in ranking.reports]
-    narrow = sum(bias.high - bias.low <= max(0.1, 0.4 * bias.value) for bias in biases)
+    ranking = all_ranked(sketch.answers.batch, sketch)
     report = ranking.reports[list(PRESETS).index(PRESET)]
     noise, eta = report.reference_noise, report.progress[0]
     return (
-        f"{narrow} of {len(biases)} biases within max(0.1, 0.4 × value); {PRESET}: η({BATCH_SIZES[0]}) {eta.value:.2f} "
+        f"{narrow_biases(ranking)}; {PRESET}: η({BATCH_SIZES[0]}) {eta.value:.2f} "
         f"[{eta.low:.2f}, {eta.high:.2f}]; share of differences between prompts {noise.value:.2f} "
         f"[{noise.low:.2f}, {noise.high:.2f}]"
     )
@@ -101,7 +93,7 @@ def told(sketch: ExactSketch) -> str:
 
 def calibrated(of_sets: list[list[Interval]]) -> str:
     """Quartiles over the presets of the mean width of their intervals, over 3.92 standard deviations of their values on
-    disjoint sets of prompts: 1 if the intervals are as wide as they should be."""
+    other draws of prompts: 1 if the intervals are as wide as they should be."""
     values, widths = (
         torch.tensor([[of(interval) for interval in of_set] for of_set in of_sets])
         for of in (lambda interval: interval.value, lambda interval: interval.high - interval.low)

@@ -116,11 +116,12 @@ def test_bootstrap_samples_of_a_whole_task_are_made_smaller(
 def test_the_share_of_noise_by_hand() -> None:
     """The sample: (1 + ½)/(9 + 1). Of the two others, whose squares hold the noise twice: 2/(8 − 2); and 1, because
     nothing is left of 2 − 2."""
-    got = reference_noise(replicas_of([[3.0, 1.0], [2.0, 5.0], [1.0, 5.0]], NOISE, exact=True))
+    shares = reference_noise(replicas_of([[3.0, 1.0], [2.0, 5.0], [1.0, 5.0]], NOISE, exact=True))
+    got = interval_of(shares, signed=False)
     assert got.value == pytest.approx(0.15)
     assert got.low == pytest.approx(1 / 3 + 0.025 * 2 / 3)  # 2.5 % of the way from 1/3 to 1
     assert got.high == pytest.approx(1 - 0.025 * 2 / 3)
-    assert reference_noise(replicas_of([[0.0, 0.0]] * 2, NOISE, exact=True)).value == 1
+    assert reference_noise(replicas_of([[0.0, 0.0]] * 2, NOISE, exact=True)).tolist() == [1, 1]
 
 
 def test_one_bootstrap_sample_is_its_own_interval() -> None:
