@@ -3,19 +3,21 @@
 A token that is kept passes every bound of the correction, not only the one that is solved for.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from rlcorr.analysis.sweep import BoundMetrics, Sweep, sweep_rule, sweep_weights
-from rlcorr.analysis.thresholds import Side, at_threshold, moved_rule, tight_thresholds, usual_thresholds
+from rlcorr.analysis.thresholds import LARGEST, Side, at_threshold, moved_rule, tight_thresholds, usual_thresholds
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import between, log_weights, old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
 from rlcorr.rejection import reject
-from rlcorr.rules import RejectionRule
+from rlcorr.rules import SIGNED, RejectionRule
 from rlcorr.types import TokenBatch
 
 POINTS, TIGHT_POINTS = 2000, 500
@@ -37,6 +39,27 @@ def keep_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float,
             + _other_bounds(batch, correction, rule)
         )
     return thresholds[int(enough.long().argmax())]
+
+
+def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, share: float) -> CorrectionConfig:
+    """The correction with one more rejection rule, at the tightest bound at which this share of the batch's tokens is
+    kept: one number for both sides where the divergence has a direction; of rules for negative advantages the lower
+    side alone, as OPSM has it. Raises as `keep_at_least`.
+
+    >>> old, rollout = torch.tensor([[0.6, 0.4, 0.8, 0.5]]).log(), torch.tensor([[0.5, 0.8, 0.2, 0.5]]).log()
+    >>> batch = TokenBatch.from_log_probs(old, rollout, torch.ones(1, 4))  # ratios 1.2, 0.5, 4 and 1
+    >>> (kept,) = with_budget(batch, CorrectionConfig(), "token_k1", 0.5).rollout_rs
+    >>> round(kept.lower, 2), round(kept.upper, 2)
+    (0.83, 1.2)
+    """
+    loosest = RejectionRule.named(rule, upper=math.exp(LARGEST))
+    if loosest.divergence in SIGNED:
+        signed = math.exp(-LARGEST) if loosest.divergence == "k1" else -math.exp(LARGEST)
+        one_sided = loosest.applies_to == "negative"
+        loosest = replace(loosest, lower=signed, upper=math.inf if one_sided else loosest.upper)
+    number = len(correction.rollout_rs)
+    correction = replace(correction, rollout_rs=(*correction.rollout_rs, loosest))
+    return at_threshold(correction, keep_at_least(batch, correction, share, number), number)
 
 
 def ess_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, rule: int | None = None) -> float:

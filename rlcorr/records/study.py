@@ -40,10 +40,15 @@ GRADIENT = ("relative_bias", "cosine", "scale", "reference_length")
 class Arm:
     """One training of the study."""
 
-    preset: str
+    name: str
+    """Of an entry in [shared.arms], or of a preset."""
     seed: int
     options: tuple[str, ...]
     """Of `python -m rlcorr train`."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}_{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -54,21 +59,24 @@ class Study:
     story: str
     look: str
     arms: tuple[Arm, ...]
+    """Seed by seed."""
 
 
 def read_index() -> dict[str, Study]:
     """Name → study, in the order of the file."""
     shared, entries = read_entries(FOLDER / "index.toml")
-    return {name: _study(name, shared | entry, shared["options"]) for name, entry in entries.items()}
+    return {name: _study(name, shared | entry, shared) for name, entry in entries.items()}
 
 
-def _study(name: str, entry: dict[str, Any], shared: str) -> Study:
+def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     arms = []
     for seed in entry["seeds"]:
-        sketches = entry["sketches"] if seed == entry["seeds"][0] else ""
-        for preset in entry["presets"]:
-            options = f"--preset {preset} --seed {seed} --run study_{name}_{preset}_{seed}"
-            arms.append(Arm(preset, seed, tuple(f"{shared} {entry['options']} {sketches} {options}".split())))
+        for arm in entry["arms"]:
+            first = seed == entry["seeds"][0] and arm in entry.get("sketched", entry["arms"])
+            of_arm = shared["arm"].get(arm, f"--preset {arm}")
+            options = f"{shared['options']} {entry['options']} {entry['sketches'] if first else ''} {of_arm}"
+            options += f" --seed {seed} --run study_{name}_{arm}_{seed}"
+            arms.append(Arm(arm, seed, tuple(options.split())))
     return Study(name, entry["story"], entry["look"], tuple(arms))
 
 
@@ -77,11 +85,7 @@ def find_study(name: str) -> Study:
     return entry_named("study", name, read_index())
 
 
-# --- from finished trainings to the table ---
-
-
-def is_finished(run: Path) -> bool:
-    return (run / "manifest.json").is_file() and runs.read_manifest(run).status == "complete"
+# --- from a finished training to rows ---
 
 
 def rows_of(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig) -> list[dict[str, Any]]:
@@ -90,7 +94,7 @@ def rows_of(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig)
     sketched = runs.list_sketches(run)
     for metrics in runs.read_metrics(run):
         step = metrics["step"]
-        row = {"preset": arm.preset, "seed": arm.seed, "step": step}
+        row = {"preset": arm.name, "seed": arm.seed, "step": step}
         row |= {column: metrics.get(key) for column, key in MEASURED.items()}
         row |= _gradient(run, step, correction, loss) if step in sketched else dict.fromkeys(_gradient_columns())
         rows.append(row)
@@ -108,15 +112,6 @@ def _gradient_columns() -> list[str]:
     return [f"{name}_{end}" for name in GRADIENT for end in ("value", "low", "high")]
 
 
-def write_study(study: Study, rows: list[dict[str, Any]], finished: Sequence[Path]) -> Path:
-    """The table, with where it comes from: what is the same in all manifests, and every commit."""
-    manifests = [asdict(runs.read_manifest(run)) for run in finished]
-    provenance = {key: manifests[0][key] for key in ("engine", "engine_settings", "versions", "hardware")}
-    provenance["git_commits"] = sorted({manifest["git_commit"] for manifest in manifests})
-    runs.write_whole(study_path(study.name), step_files.from_rows(rows, provenance))
-    return study_path(study.name)
-
-
 def study_path(name: str) -> Path:
     return FOLDER / f"{name}.parquet"
 
@@ -127,10 +122,14 @@ def read_study(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     path = study_path(find_study(name).name)
     if not path.is_file():
         raise UsageError(f"{path} is not there: python -m rlcorr study {name} --train makes it.")
+    return read_table(name)
+
+
+def read_table(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     try:
-        return step_files.to_rows(path)
+        return step_files.to_rows(study_path(name))
     except step_files.UNREADABLE as error:
-        raise runs.DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
+        raise runs.DamagedFile(f"{study_path(name)}: cannot be read ({first_line(error)}).") from error
 
 
 # --- what came of it ---

@@ -163,8 +163,10 @@ def learn(
     with watch.part("score"):
         batch = score(batch, learner.module, session.reference, config, session.ranks)
     with watch.part("correct"):
-        batch, result = corrected(batch, config)
-        report = metrics(measure(batch, result, config.correction))
+        batch, result, correction = corrected(batch, config, step)
+        report = metrics(measure(batch, result, correction))
+        if config.budget.at_random:  # which no rule of the correction knows
+            report[f"{PREFIX}kept_fraction"] = float(result.keep_mask.sum() / batch.response_mask.sum())
         if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
             prove_step(report[f"{PREFIX}k3_kl"], config.rollout)
     sketched = config.sketch.every > 0 and step % config.sketch.every == 0

@@ -13,9 +13,10 @@ from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
-from rlcorr.records import runs, study
+from rlcorr.records import runs, study, trained_arms
 from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import SeedRange
+from rlcorr.records.trained_arms import TrainedArm
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
 from rlcorr.train.inputs.tasks import TASKS
@@ -28,12 +29,16 @@ def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: f
 @pytest.mark.slow
 @pytest.mark.parametrize("name", study.read_index())
 def test_every_training_of_the_index_is_a_command(name: str) -> None:
-    """Each preset with each seed, under a name of its own; the first seed of a study with sketches has them."""
+    """Each arm with each seed, under a name of its own; the first seed of a study with sketches has them."""
     studied = study.find_study(name)
     configs = [train_config(list(arm.options), "test") for arm in studied.arms]
-    assert [(config.preset, config.seed) for config in configs] == [(arm.preset, arm.seed) for arm in studied.arms]
+    assert [config.seed for config in configs] == [arm.seed for arm in studied.arms]
+    for config, arm in zip(configs, studied.arms, strict=True):
+        assert config.preset == arm.name or config.budget.rule or arm.name in ("none", "product_cap", "token_cap")
+        if config.budget.rule:
+            assert arm.name.endswith(f"_{config.budget.keep * 100:g}")
     assert len({config.run for config in configs}) == len(configs)
-    assert len({(arm.preset, arm.seed) for arm in studied.arms}) == len(configs)
+    assert len({arm.label for arm in studied.arms}) == len(configs)
     for sentence in (studied.story, studied.look):
         assert sentence.endswith(".")
         assert len(sentence.split()) > 5
@@ -110,22 +115,38 @@ def test_rows_of_a_training(trained: Path) -> None:
 def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers as float32; provenance from the manifests; a damaged file is named."""
     monkeypatch.setattr(study, "FOLDER", tmp_path)
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     (tmp_path / "index.toml").write_text(
-        '[shared]\nseeds = [0]\npresets = ["disabled"]\noptions = ""\nsketches = ""\n'
+        '[shared]\nseeds = [0]\narms = ["disabled", "half"]\noptions = ""\nsketches = ""\n'
+        '[shared.arm]\nhalf = "--preset disabled --budget.rule token_k1 --budget.keep 0.5"\n'
         '[small]\nstory = "A story."\nlook = "Nothing."\noptions = "--steps 2"\n'
     )
     with pytest.raises(UsageError, match="python -m rlcorr study small --train makes it"):
         study.read_study("small")
-    arm = study.Arm("disabled", 0, ())
+    small = study.find_study("small")
+    arm, half = small.arms
+    assert (arm.name, half.name, half.options[-7:-3]) == (
+        "disabled",
+        "half",
+        ("token_k1", "--budget.keep", "0.5", "--seed"),
+    )
+    manifest = runs.read_manifest(trained)
     rows = study.rows_of(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
-    path = study.write_study(study.find_study("small"), rows, [trained])
+    about = {key: getattr(manifest, key) for key in ("engine", "engine_settings", "versions", "hardware", "git_commit")}
+    trained_arms.write_trained(small, arm, TrainedArm(rows, about | {"progress": {}}))
+    assert trained_arms.missing(small) == [half]
+    path = trained_arms.gather(small)
+    trained_arms.file_of(small, arm).unlink()
+    assert trained_arms.missing(small) == [half]
     got, provenance = study.read_study("small")
     assert [row["step"] for row in got] == [row["step"] for row in rows]
     assert got[1]["reward"] == pytest.approx(rows[1]["reward"], rel=1e-6)
     assert got[0]["relative_bias_value"] is None
-    manifest = runs.read_manifest(trained)
     assert (provenance["engine"], provenance["git_commits"]) == (manifest.engine, [manifest.git_commit])
     assert "1 seeds, 2 steps" in study_table("small")[2]
+    changed = replace(small, arms=(replace(arm, options=(*arm.options, "--steps", "3")), half))
+    with pytest.raises(UsageError, match=r"small.parquet: disabled_0 was trained with other options"):
+        trained_arms.missing(changed)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(runs.DamagedFile, match=re.escape(str(path))):
         study.read_study("small")
@@ -142,7 +163,7 @@ def test_the_committed_study_is_whole(name: str) -> None:
     studied = study.find_study(name)
     for arm in studied.arms:
         config = train_config(list(arm.options), "test")
-        trained = [row for row in rows if (row["preset"], row["seed"]) == (arm.preset, arm.seed)]
+        trained = [row for row in rows if (row["preset"], row["seed"]) == (arm.name, arm.seed)]
         assert [row["step"] for row in trained] == list(range(1, config.steps + 1))
         assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
         with_gradient = [row["step"] for row in trained if row["relative_bias_value"] is not None]

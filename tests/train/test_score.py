@@ -176,7 +176,7 @@ def kept_advantages(
     monkeypatch: pytest.MonkeyPatch, correction: CorrectionConfig, batch: TokenBatch, **settings: Any
 ) -> list[list[float]]:
     config = train_config(monkeypatch, correction, advantage=AdvantageConfig(**settings))
-    batch, result = corrected(batch, config)
+    batch, result, _ = corrected(batch, config, 1)
     assert batch.advantages is not None
     return torch.where(result.keep_mask, batch.advantages, 0).tolist()
 
@@ -212,7 +212,7 @@ def test_a_rule_for_negative_advantages_sees_them_before_rejection(monkeypatch: 
 def test_advantages_are_whitened_over_the_kept_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept: 1 1 0 0 4 of rewards to go, mean 1.2, variance (2 · 0.04 + 2 · 1.44 + 7.84)/5 = 2.16."""
     config = train_config(monkeypatch, TOKENS, advantage=AdvantageConfig(estimator="reinforce_pp"))
-    batch, result = corrected(of_three(4.0), config)
+    batch, result, _ = corrected(of_three(4.0), config, 1)
     white = whitened(batch, result, config.advantage).advantages
     assert white is not None
     expected = [(x - 1.2) / 2.16**0.5 for x in (1, 1, 0, 0, 4)]
@@ -224,5 +224,5 @@ def test_advantages_are_whitened_over_the_kept_tokens(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("settings", [{"estimator": "grpo"}, {"estimator": "rloo"}, {"whiten": False}])
 def test_what_is_not_whitened(monkeypatch: pytest.MonkeyPatch, settings: dict) -> None:
     advantage = AdvantageConfig(**{"estimator": "reinforce_pp", **settings})
-    batch, result = corrected(of_three(5.0), train_config(monkeypatch, TOKENS, advantage=advantage))
+    batch, result, _ = corrected(of_three(5.0), train_config(monkeypatch, TOKENS, advantage=advantage), 1)
     assert whitened(batch, result, advantage) is batch

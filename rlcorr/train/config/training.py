@@ -9,6 +9,7 @@ from rlcorr.config import CorrectionConfig, LossConfig, LossType
 from rlcorr.errors import UsageError, unknown
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.runs import ROOT
+from rlcorr.train.config.budget import BudgetConfig
 from rlcorr.train.config.checks import check
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
@@ -41,6 +42,7 @@ class TrainConfig:
     """Directory of the model to start from, in Hugging Face format, or the id of one on the hub."""
     preset: str = "decoupled_token_is"
     """Correction, by preset name."""
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -128,6 +130,10 @@ def _check_task(config: TrainConfig) -> None:
 def _check_preset(config: TrainConfig) -> None:
     """Refuse an unknown preset, a loss that does not fit it, and numbers of the loss that contradict its own."""
     _correction_of(config.preset, config.loss_type)
+    if config.budget.rule and (config.correction.bypass_mode or config.correction.rollout_rs):
+        raise UsageError(
+            f"budget.rule goes with a decoupled preset that rejects nothing by itself; got preset {config.preset}."
+        )
     for name, number in _numbers_of(config.preset).items():
         asked = getattr(config.loss, name)
         if asked not in (getattr(TRAINER_LOSS, name), number):

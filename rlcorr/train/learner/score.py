@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from rlcorr.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
+from rlcorr.analysis.budget import with_budget
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.kl import kl_penalty
 from rlcorr.masked import masked_sum
@@ -14,6 +16,7 @@ from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
 from rlcorr.train.learner.policy import Policy
+from rlcorr.train.learner.random_rejection import reject_at_random
 from rlcorr.train.learner.ranks import Ranks, gather
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -88,15 +91,24 @@ FIELDS_READ = {
 """Fields of the batch that each estimator reads."""
 
 
-def corrected(batch: TokenBatch, config: TrainConfig) -> tuple[TokenBatch, CorrectionResult]:
-    """The batch with its advantages, and what the correction decides. A rule that asks for the sign of an advantage
-    sees it as it is before rejection; group statistics without rejected sequences are made afterwards."""
-    batch = with_advantages(batch, config.advantage)
-    result = correct(batch, config.correction)
+def corrected(
+    batch: TokenBatch, config: TrainConfig, step: int
+) -> tuple[TokenBatch, CorrectionResult, CorrectionConfig]:
+    """The batch with its advantages, what the correction decides, and the correction with the bounds of this batch. A
+    rule that asks for the sign of an advantage sees it as it is before rejection; group statistics without rejected
+    sequences are made afterwards."""
+    batch, budget = with_advantages(batch, config.advantage), config.budget
+    correction = config.correction
+    if budget.rule and not budget.at_random:
+        correction = with_budget(batch, correction, budget.rule, budget.keep)
+    result = correct(batch, correction)
+    if budget.at_random:
+        chance = torch.Generator().manual_seed((config.seed << 20) + step)
+        result = reject_at_random(result, batch.response_mask, budget, chance)
     kept = result.keep_mask.any(-1)
     if config.advantage.grouped and not config.advantage.rejected_in_groups and not bool(kept.all()):
         batch = with_advantages(batch, config.advantage, kept)
-    return batch, result
+    return batch, result, correction
 
 
 def whitened(batch: TokenBatch, result: CorrectionResult, config: AdvantageConfig) -> TokenBatch:

@@ -1,0 +1,30 @@
+"""Rejection by budget, whose bound follows every batch."""
+
+from dataclasses import dataclass
+
+from rlcorr.errors import unknown
+from rlcorr.rules import RULE_NAMES
+from rlcorr.train.config.checks import check
+
+AT_RANDOM = ("random_token", "random_sequence")
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """Rejection by budget: every batch keeps the same share of its tokens, whatever its mismatch."""
+
+    rule: str = ""
+    """The rule that rejects besides the preset, as token_k1 or seq_mean_k1; its bound is solved for on every batch.
+    random_token and random_sequence reject by chance, to compare with. Empty: no budget."""
+    keep: float = 0.8
+    """Share of the response tokens that stay."""
+
+    def __post_init__(self) -> None:
+        names = (*RULE_NAMES, *AT_RANDOM)
+        if self.rule and self.rule not in names:
+            raise unknown("budget.rule", self.rule, names)
+        check(0 < self.keep <= 1, "budget.keep", self.keep, "above 0 and at most 1")
+
+    @property
+    def at_random(self) -> bool:
+        return self.rule in AT_RANDOM

@@ -1,0 +1,147 @@
+"""Rejection by budget in the trainer: bounds that follow the batch, and rejection by chance."""
+
+import re
+
+import pytest
+import torch
+
+from rlcorr.command.train_options import train_config
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.train.config.budget import BudgetConfig
+from rlcorr.train.config.learning import AdvantageConfig
+from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.learner.random_rejection import reject_at_random
+from rlcorr.train.learner.score import corrected
+from rlcorr.types import TokenBatch
+
+ROWS, COLUMNS = 200, 5
+
+
+def random_batch(seed: int = 0) -> TokenBatch:
+    """200 sequences of one to five tokens, whose log-ratios have a standard deviation of 0.3; rewards of 0 and 1."""
+    chance = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, COLUMNS + 1, (ROWS, 1), generator=chance)
+    mask = torch.arange(COLUMNS) < lengths
+    rollout = torch.where(mask, -torch.rand(mask.shape, generator=chance), 0)
+    old = torch.where(mask, rollout + 0.3 * torch.randn(mask.shape, generator=chance), 0)
+    return TokenBatch(mask, rollout, old_log_probs=old, rewards=torch.arange(ROWS) % 2.0)
+
+
+def by_budget(rule: str, keep: float, step: int = 1, seed: int = 0) -> tuple[torch.Tensor, CorrectionConfig]:
+    config = TrainConfig(
+        preset="disabled",
+        budget=BudgetConfig(rule, keep),
+        advantage=AdvantageConfig(estimator="reinforce_pp", whiten=False),
+        seed=seed,
+    )
+    batch, result, correction = corrected(random_batch(), config, step)
+    assert torch.equal(result.keep_mask & ~batch.response_mask, torch.zeros_like(result.keep_mask))
+    return result.keep_mask, correction
+
+
+def test_a_token_band_keeps_the_tokens_closest_to_one() -> None:
+    """Half of the tokens, by |log r|, counted here by sorting."""
+    keep, correction = by_budget("token_k1", 0.5)
+    batch = random_batch()
+    assert batch.old_log_probs is not None
+    distance = (batch.old_log_probs - batch.rollout_log_probs).abs()[batch.response_mask]
+    kept = keep[batch.response_mask]
+    needed = -(-len(distance) // 2)
+    assert needed <= int(kept.sum()) <= needed + 3  # 2,000 thresholds are tried
+    assert distance[kept].max() < distance[~kept].min()
+    (rule,) = correction.rollout_rs
+    assert rule.lower == pytest.approx(1 / rule.upper)
+
+
+def test_whole_sequences_by_their_mean() -> None:
+    keep, _ = by_budget("seq_mean_k1", 0.8)
+    batch = random_batch()
+    mask = batch.response_mask
+    assert batch.old_log_probs is not None
+    means = ((batch.old_log_probs - batch.rollout_log_probs) * mask).sum(-1).abs() / mask.sum(-1)
+    whole = keep.any(-1)
+    assert torch.equal(keep, mask & whole[:, None])
+    assert 0.8 <= float(keep.sum() / mask.sum()) < 0.82
+    assert means[whole].max() < means[~whole].min()
+
+
+def test_a_rule_for_negative_advantages_has_a_lower_bound_alone() -> None:
+    """Odd rows have a reward of 1, and stay; of the others those go whose mean log-ratio is lowest."""
+    batch = random_batch().replace(rewards=torch.arange(ROWS) % 2.0 - 0.5)
+    config = TrainConfig(
+        preset="disabled",
+        budget=BudgetConfig("seq_mean_k1_negative", 0.8),
+        advantage=AdvantageConfig(estimator="reinforce_pp", whiten=False),
+    )
+    _, result, correction = corrected(batch, config, 1)
+    assert bool(result.keep_mask[1::2].any(-1).all())
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask
+    means = ((batch.old_log_probs - batch.rollout_log_probs) * mask).sum(-1)[::2] / mask.sum(-1)[::2]
+    kept = result.keep_mask[::2].any(-1)
+    assert means[kept].min() > means[~kept].max()
+    assert correction.rollout_rs[0].upper == float("inf")
+    assert 0.8 <= float(result.keep_mask.sum() / mask.sum()) < 0.82
+
+
+@pytest.mark.parametrize("rule", ["random_token", "random_sequence"])
+def test_chance_follows_seed_and_step_alone(rule: str) -> None:
+    keep, _ = by_budget(rule, 0.5, step=3)
+    again, _ = by_budget(rule, 0.5, step=3)
+    other_step, _ = by_budget(rule, 0.5, step=4)
+    other_seed, _ = by_budget(rule, 0.5, step=3, seed=1)
+    assert torch.equal(keep, again)
+    assert not torch.equal(keep, other_step)
+    assert not torch.equal(keep, other_seed)
+
+
+def test_how_much_chance_keeps() -> None:
+    """Single tokens: ⌈0.3 n⌉ of n. Whole sequences: the first of a random order until they have 0.3 n, so at most four
+    tokens more."""
+    batch = random_batch()
+    mask = batch.response_mask
+    tokens = int(mask.sum())
+    result = correct(batch, CorrectionConfig())
+    chance = torch.Generator().manual_seed(0)
+    single = reject_at_random(result, mask, BudgetConfig("random_token", 0.3), chance).keep_mask
+    assert int(single.sum()) == -(-3 * tokens // 10)
+    assert bool((single <= mask).all())
+    assert bool((single.any(-1) & (single != mask).any(-1)).any())  # parts of sequences
+    whole = reject_at_random(result, mask, BudgetConfig("random_sequence", 0.3), chance).keep_mask
+    assert torch.equal(whole, mask & whole.any(-1, keepdim=True))
+    assert 0.3 * tokens <= int(whole.sum()) < 0.3 * tokens + 5
+
+
+def test_all_sequences_are_as_likely() -> None:
+    """Over 400 draws a sequence of one token is kept about as often as one of five: 0.5 ± 4·√(0.25/400) and the at most
+    four tokens that are kept too many."""
+    batch = random_batch()
+    result, chance = correct(batch, CorrectionConfig()), torch.Generator().manual_seed(0)
+    kept = torch.zeros(ROWS)
+    for _ in range(400):
+        kept += reject_at_random(
+            result, batch.response_mask, BudgetConfig("random_sequence", 0.5), chance
+        ).keep_mask.any(-1)
+    assert float((kept / 400 - 0.5).abs().max()) < 0.12
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"budget": {"rule": "token_k9"}}, "unknown budget.rule 'token_k9'"),
+        ({"budget": {"rule": "token_k1", "keep": 0.0}}, "budget.keep must be above 0 and at most 1; got 0.0."),
+        ({"budget": {"rule": "token_k1"}, "preset": "skyrl_geo_mask"}, "by itself; got preset skyrl_geo_mask"),
+        ({"budget": {"rule": "token_k1"}, "preset": "bypass_ppo_clip"}, "goes with a decoupled preset"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit(options: dict, refusal: str) -> None:
+    budget = options.pop("budget")
+    with pytest.raises(UsageError, match=re.escape(refusal)):
+        TrainConfig(budget=BudgetConfig(**budget), **options)
+
+
+def test_the_options() -> None:
+    config = train_config(["--preset", "disabled", "--budget.rule", "random_token", "--budget.keep", "0.5"], "test")
+    assert config.budget == BudgetConfig("random_token", 0.5)
