@@ -4,27 +4,23 @@ The options are dataclasses, whose docstrings are the help. The trainer is impor
 transformers takes seconds, which the other verbs need not wait.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from tqdm import tqdm
 
 from rlcorr.command.doctor import doctor
 from rlcorr.command.gradient_document import gradient_document
+from rlcorr.command.gradient_table import gradient_table, sweep_table
 from rlcorr.command.play import play
-from rlcorr.command.processes import in_processes
-from rlcorr.command.tables import gradient_table, study_table, sweep_table
+from rlcorr.command.study_verb import Study, run_study
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
 from rlcorr.foreign.pairs import import_file, missing
-from rlcorr.records import runs, study
+from rlcorr.records import runs
 from rlcorr.records.recipes import find_recipe, install, read_index
-from rlcorr.records.trained_arms import gather
-from rlcorr.records.trained_arms import missing as missing_trainings
 from rlcorr.records.verify import verify
 from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.training import TrainConfig
@@ -86,34 +82,6 @@ def run_record(request: Record) -> int:
         config = train_config(recipe.options, "python -m rlcorr record")
         print(f"committed run {install(train(config), recipe)}")
     return 0
-
-
-@dataclass(frozen=True)
-class Study:
-    """What became of every preset under a mismatch that breaks a training, as a table."""
-
-    name: Annotated[str, tyro.conf.Positional]
-    """Name of a study in runs/study/index.toml, or all."""
-    train: bool = False
-    """Make the trainings that are missing."""
-    workers: int = 0
-    """Trainings at once; 0: as many as there are cores."""
-
-
-def run_study(request: Study) -> int:
-    for name in study.read_index() if request.name == "all" else [request.name]:
-        if request.train:
-            _train_study(study.find_study(name), request.workers or os.cpu_count() or 1)
-        print("\n".join(study_table(name)), "\n")
-    return 0
-
-
-def _train_study(wanted: study.Study, workers: int) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core each: as many at once as there are cores
-    arms = missing_trainings(wanted)
-    for _ in tqdm(in_processes(wanted, arms, workers), total=len(arms), desc=wanted.name, unit="training"):
-        pass
-    print(f"written {gather(wanted)}")
 
 
 # --- runs that are there ---

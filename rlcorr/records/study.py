@@ -4,8 +4,8 @@
 seed and step, and where that step has a score sketch the gradient of that preset beside the on-policy one.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from math import nan
 from pathlib import Path
 from statistics import fmean, median
@@ -60,6 +60,8 @@ class Study:
     look: str
     arms: tuple[Arm, ...]
     """Seed by seed."""
+    by_chance: Mapping[str, str] = field(default_factory=dict)
+    """Arm → the arm that rejects as many tokens by chance."""
 
 
 def read_index() -> dict[str, Study]:
@@ -77,7 +79,8 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
             options = f"{shared['options']} {entry['options']} {entry['sketches'] if first else ''} {of_arm}"
             options += f" --seed {seed} --run study_{name}_{arm}_{seed}"
             arms.append(Arm(arm, seed, tuple(options.split())))
-    return Study(name, entry["story"], entry["look"], tuple(arms))
+    by_chance = {arm: other for arm, other in shared["by_chance"].items() if arm in entry["arms"]}
+    return Study(name, entry["story"], entry["look"], tuple(arms), by_chance)
 
 
 def find_study(name: str) -> Study:
@@ -187,15 +190,24 @@ def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[li
     return steps, [over_seeds([row[column] for row in trained if row["step"] == step]) for step in steps]
 
 
+def end_rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Arm → seed → mean reward over the last quarter of the steps."""
+    ends: dict[str, dict[int, float]] = {}
+    for arm, seed in dict.fromkeys((row["preset"], row["seed"]) for row in rows):
+        trained = [row for row in rows if (row["preset"], row["seed"]) == (arm, seed)]
+        ends.setdefault(arm, {})[seed] = fmean(_end(trained, "reward"))
+    return ends
+
+
 def over_seeds(values: Sequence[float]) -> SeedRange:
     return SeedRange(fmean(values), min(values), max(values))
 
 
-def _end(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
+def _end(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
     return _numbers(rows[-max(1, round(LAST * len(rows))) :], column)
 
 
-def _numbers(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
+def _numbers(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
     """Of the steps that have one: a step whose batch was skipped lacks numbers. nan where all lack it."""
     return [row[column] for row in rows if row[column] is not None] or [nan]
 

@@ -14,7 +14,7 @@ from tiny import tiny_config
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.command.cli import run_verb
 from rlcorr.command.gradient_document import gradient_document
-from rlcorr.command.tables import HEADING, _covered, _told, gradient_table, sweep_table
+from rlcorr.command.gradient_table import HEADING, _covered, _told, gradient_table, sweep_table
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval

@@ -1,4 +1,4 @@
-"""Tables as text: what `python -m rlcorr gradients RUN` and `python -m rlcorr study NAME` print."""
+"""Tables as text: what `python -m rlcorr gradients RUN` prints."""
 
 import math
 import textwrap
@@ -15,10 +15,7 @@ from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
-from rlcorr.records.study import SeedRange, find_study, outcomes, read_study
 from rlcorr.types import TokenBatch
-
-# --- gradients: every preset on a recorded step, or one preset over its threshold ---
 
 RANKED_BY = 0
 """The batch size that orders the presets: the first of BATCH_SIZES."""
@@ -176,47 +173,6 @@ def _line(name: str, report: GradientReport) -> str:
         f"{interval_text(report.cosine):>{WIDE}}{interval_text(report.scale):>{WIDE}}{report.ess.value:>7.0%}"
         + "".join(f"{interval_text(share):>{WIDE}}" for share in report.progress)
     )
-
-
-# --- the study: what became of every preset ---
-
-STUDY_WIDTH = 22
-STUDY_COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
-STUDY_HEADING = f"{'preset':<24}" + "".join(f"{name:>{STUDY_WIDTH}}" for name in STUDY_COLUMNS)
-STUDY_UNITS = (
-    "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps; of k3 the median. Highest on "
-    "the way: five steps together."
-)
-
-
-def study_table(name: str) -> list[str]:
-    """Lines of text: the story, then the presets, the highest reward at the end first."""
-    study = find_study(name)
-    rows, origin = read_study(name)
-    seeds, steps = len({row["seed"] for row in rows}), max(row["step"] for row in rows)
-    lines = [
-        f"{name}: {study.story}",
-        study.look,
-        f"{seeds} seeds, {steps} steps; {origin['engine']}, {origin['hardware']}",
-        "",
-        STUDY_HEADING,
-    ]
-    for outcome in outcomes(rows):
-        cells = [
-            _seeds_text(outcome.reward),
-            _seeds_text(outcome.best_reward),
-            _seeds_text(outcome.k3, ".0e"),
-            _seeds_text(outcome.kept_fraction),
-        ]
-        lines.append(f"{outcome.preset:<24}" + "".join(f"{cell:>{STUDY_WIDTH}}" for cell in cells))
-    return [*lines, "", STUDY_UNITS]
-
-
-def _seeds_text(seeds: SeedRange, digits: str = ".2f") -> str:
-    return bracketed(seeds.mean, seeds.lowest, seeds.highest, digits)
-
-
-# --- both ---
 
 
 def interval_text(interval: Interval) -> str:

@@ -1,0 +1,175 @@
+"""Trainings of a study side by side: in processes and on Ray, whatever is killed on the way."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import ROOT, rlcorr, running, wait_for
+
+from rlcorr.records import step_files
+
+INDEX = """
+[shared]
+seeds = [0]
+arms = ["disabled", "half", "product_cap"]
+sketches = ""
+options = '''--model {model} --rollout.engine transformers --rollout.dtype float32 --prompts-per-step 8 --steps 30
+--eval-prompts 2 --eval-every 30 --no-save-model --checkpoint-every 0 --no-tensorboard --record-every 30'''
+
+[shared.arm]
+half = "--preset disabled --budget.rule random_sequence --budget.keep 0.5"
+product_cap = "--preset decoupled_seq_is"
+
+[shared.by_chance]
+
+[small]
+story = "A random model."
+look = "Nothing."
+options = ""
+"""
+NAMES, STEPS = ["disabled_0", "half_0", "product_cap_0"], 30
+
+pytestmark = pytest.mark.slow
+
+
+def study_folder(path: Path, tiny_model: Path) -> Path:
+    (path / "study").mkdir(parents=True)
+    (path / "study" / "index.toml").write_text(INDEX.format(model=tiny_model))
+    return path
+
+
+def in_progress(folder: Path) -> list[Path]:
+    """Trainings that have made a step."""
+    logs = (folder / "local").glob("study_small_*/metrics.jsonl")
+    return [log.parent for log in logs if log.stat().st_size]
+
+
+def finished(folder: Path) -> dict[str, int]:
+    """Name → time of its file, of the trainings that are finished."""
+    return {file.stem: file.stat().st_mtime_ns for file in (folder / "local" / "study_small").glob("*.parquet")}
+
+
+def workers_of(process: int) -> list[int]:
+    """Children that train: Python started by multiprocessing, but not its tracker of resources."""
+    children = map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def of_session(session: int) -> list[int]:
+    """Processes that are alive in a session."""
+    alive = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of_process = stat.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        if int(of_process) == session and state != "Z":
+            alive.append(int(stat.parent.name))
+    return alive
+
+
+def table(folder: Path) -> list[dict]:
+    return step_files.to_rows(folder / "study" / "small.parquet")[0]
+
+
+@pytest.fixture(scope="module")
+def by_processes(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """All trainings in processes, of which one is killed on the way."""
+    folder = study_folder(tmp_path_factory.mktemp("processes"), tiny_model)
+    log = folder / "log"
+    with running(
+        "study", "small", "--train", "--pool", "processes", "--workers", "2", runs_folder=folder, log=log
+    ) as study:
+        wait_for("two trainings", lambda: len(in_progress(folder)) == 2, log)
+        os.kill(workers_of(study.pid)[0], signal.SIGKILL)
+        assert study.wait(300) == 0, log.read_text()
+    return folder
+
+
+def test_a_killed_training_is_tried_again(by_processes: Path) -> None:
+    """And the table holds every step of every training."""
+    rows = table(by_processes)
+    assert sorted(finished(by_processes)) == NAMES
+    assert len(rows) == len(NAMES) * STEPS
+    assert [row["step"] for row in rows] == [*range(1, STEPS + 1)] * len(NAMES)
+    kept = {row["preset"]: row["kept_fraction"] for row in rows}
+    assert kept["disabled"] == 1
+    assert 0.5 <= kept["half"] < 0.9
+    assert not list((by_processes / "local").glob("study_small_*"))  # a finished training is its rows
+
+
+def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path, tiny_model: Path, by_processes: Path) -> None:
+    """Ctrl-C leaves nothing running. What was finished then is not made again, and all comes out the same."""
+    folder = study_folder(tmp_path / "runs", tiny_model)
+    log, words = tmp_path / "log", ("study", "small", "--train", "--pool", "processes", "--workers", "1")
+    with running(*words, runs_folder=folder, log=log) as study:
+        wait_for("a finished training", lambda: bool(finished(folder)), log)
+        before = finished(folder)
+        wait_for("the next one", lambda: bool(in_progress(folder)), log)
+        study.send_signal(signal.SIGINT)
+        study.wait(60)
+        wait_for("the end of all processes", lambda: not of_session(study.pid), log)
+    assert not (folder / "study" / "small.parquet").exists()
+    again = rlcorr(*words, runs_folder=folder)
+    assert again.returncode == 0, again.stderr
+    after = finished(folder)
+    assert {name: after[name] for name in before} == before
+    assert table(folder) == table(by_processes)
+
+
+def test_a_training_that_fails_ends_the_study(tmp_path: Path, tiny_model: Path) -> None:
+    folder = study_folder(tmp_path, tiny_model)
+    index = folder / "study" / "index.toml"
+    index.write_text(index.read_text().replace(f"--model {tiny_model}", f"--model {tmp_path}/none"))
+    ended = rlcorr("study", "small", "--train", "--pool", "processes", "--workers", "1", runs_folder=folder)
+    assert ended.returncode != 0
+    assert "disabled_0 ended with code 1; see" in ended.stderr
+    assert (folder / "local" / "study_small" / "disabled_0.log").read_text()
+
+
+# --- on Ray ---
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple]:
+    """Two nodes of a core each, and the folder in which they train."""
+    from ray.cluster_utils import Cluster
+
+    folder = study_folder(tmp_path_factory.mktemp("ray"), tiny_model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLCORR_RUNS", str(folder))
+        patch.setenv("PYTHONPATH", str(ROOT))
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        try:
+            yield nodes, nodes.add_node(num_cpus=1), folder
+        finally:
+            nodes.shutdown()
+
+
+def test_a_killed_node_changes_nothing(cluster: tuple, tmp_path: Path, by_processes: Path) -> None:
+    """While both nodes train one is killed: its training is made again on the other, and every number is that of the
+    processes."""
+    nodes, second, folder = cluster
+    log = tmp_path / "log"
+    with running("study", "small", "--train", "--address", nodes.address, runs_folder=folder, log=log) as study:
+        wait_for("two trainings", lambda: len(in_progress(folder)) == 2, log)
+        nodes.remove_node(second, allow_graceful=False)
+        assert study.wait(300) == 0, log.read_text()
+    assert table(folder) == table(by_processes)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["--address", "127.0.0.1:9"], "no Ray answers at '127.0.0.1:9'"),
+        (["--address", "nonsense"], "no Ray answers at 'nonsense' (Invalid address format: nonsense)"),
+        (["--pool", "processes", "--address", "auto"], "goes with Ray, not with --pool processes"),
+    ],
+)
+def test_an_address_where_no_ray_answers(words: list[str], refusal: str, tmp_path: Path, tiny_model: Path) -> None:
+    ended = rlcorr("study", "small", "--train", *words, runs_folder=study_folder(tmp_path, tiny_model))
+    assert ended.returncode != 0
+    assert ended.stderr.strip().splitlines()[-1].startswith("rlcorr: ")
+    assert refusal in ended.stderr

@@ -1,0 +1,68 @@
+"""Differences between the arms of a study, and whether η foretold them."""
+
+import math
+
+import pytest
+
+from rlcorr.records.study import end_rewards
+from rlcorr.records.study_comparisons import comparisons, foretold, rank_correlation
+
+
+def trained(arm: str, seed: int, reward: float) -> list[dict]:
+    """Four steps; the last quarter is one step."""
+    return [{"preset": arm, "seed": seed, "step": step, "reward": reward if step == 4 else 9.0} for step in range(1, 5)]
+
+
+ROWS = [
+    *trained("none", 0, 0.1), *trained("none", 1, 0.2), *trained("none", 2, 0.3),
+    *trained("a", 0, 1.1), *trained("a", 1, 2.2), *trained("a", 2, 3.3),
+    *trained("b", 0, 0.0), *trained("b", 1, 0.1),
+]  # fmt: skip
+
+
+def test_the_end() -> None:
+    assert end_rewards(ROWS)["a"] == {0: 1.1, 1: 2.2, 2: 3.3}
+
+
+def test_paired_differences() -> None:
+    """a − none is 1, 2, 3: mean 2, deviation 1, n = 3. Alone t(0.975; 2) = 4.3027 (tables), half width 4.3027/√3."""
+    (a,) = comparisons(ROWS, [("a", "none")])
+    assert (a.arm, a.against, a.seeds) == ("a", "none", 3)
+    assert a.difference.value == pytest.approx(2)
+    assert a.difference.high - 2 == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+    assert a.difference.low == pytest.approx(4 - a.difference.high)
+    assert not a.difference.tells
+
+
+def test_more_comparisons_have_wider_intervals() -> None:
+    """Two at once: t(0.9875; 2) = 6.2053 (tables). b has seeds 0 and 1 alone, where it lies 0.1 below: no spread."""
+    a, b = comparisons(ROWS, [("a", "none"), ("b", "none")])
+    assert a.difference.high - 2 == pytest.approx(6.20535 / 3**0.5, rel=1e-5)
+    assert b.seeds == 2
+    assert (b.difference.low, b.difference.high) == pytest.approx((-0.1, -0.1))
+
+
+def test_one_seed_tells_nothing() -> None:
+    (only,) = comparisons([row for row in ROWS if row["seed"] == 0], [("a", "none")])
+    assert only.difference.value == pytest.approx(1)
+    assert (only.difference.low, only.difference.high) == (-math.inf, math.inf)
+
+
+def test_rank_correlation() -> None:
+    """1 − 6·Σd²/(n(n² − 1)) without ties: ranks 1 2 3 4 and 2 1 4 3, Σd² = 4, so 0.6. A tie shares its rank."""
+    assert rank_correlation([1, 2, 3, 4], [20, 10, 40, 30]) == pytest.approx(0.6)
+    assert rank_correlation([1, 1, 2], [1, 1, 5]) == pytest.approx(1)
+
+
+def test_what_eta_foretold() -> None:
+    """In order, and in the opposite order; an arm that was not trained does not count."""
+    rows = [
+        row
+        for arm, reward in enumerate((0.1, 0.2, 0.3, 0.4))
+        for seed in (0, 1)
+        for row in trained(str(arm), seed, reward)
+    ]
+    eta = {"0": 0.1, "1": 0.3, "2": 0.5, "3": 0.9, "other": 0.0}
+    assert (foretold(eta, rows).value, foretold(eta, rows).low) == pytest.approx((1, 1))
+    turned = {arm: -value for arm, value in eta.items()}
+    assert foretold(turned, rows).value == pytest.approx(-1)
