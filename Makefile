@@ -43,10 +43,10 @@ test-fast: $(READY) ## the tests that start no engine, browser or page, with few
 record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.toml
 	@$(BIN)/python -m rlcorr record $(RUN)
 
-record-all: $(READY) ## make all committed runs again: about an hour on one core
+record-all: $(READY) ## make all committed runs again, about an hour on one core; with a GPU those that need one
 	@$(BIN)/python -m rlcorr record all
 
-study: $(READY) ## what became of every preset under mismatches that break a training; ARGS="stale_8 --train" trains anew
+study: $(READY) ## what became of every arm under a mismatch; ARGS="decide_stale --train" makes missing trainings, on Ray or in processes
 	@$(BIN)/python -m rlcorr study $(or $(ARGS),all)
 
 peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"

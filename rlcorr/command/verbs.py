@@ -15,12 +15,12 @@ from rlcorr.command.doctor import doctor
 from rlcorr.command.gradient_document import gradient_document
 from rlcorr.command.gradient_table import gradient_table, sweep_table
 from rlcorr.command.play import play
+from rlcorr.command.record_verb import Record, run_record
 from rlcorr.command.study_verb import Study, run_study
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
 from rlcorr.foreign.pairs import import_file, missing
 from rlcorr.records import runs
-from rlcorr.records.recipes import find_recipe, install, read_index
 from rlcorr.records.verify import verify
 from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.training import TrainConfig
@@ -63,24 +63,6 @@ def run_pretrain(words: list[str], prog: str) -> int:
     from rlcorr.train.pretrain import pretrain
 
     print(f"recorded in {pretrain(config)}")
-    return 0
-
-
-@dataclass(frozen=True)
-class Record:
-    """Make a committed run again, from its entry in runs/index.toml."""
-
-    run: Annotated[str, tyro.conf.Positional]
-    """Name of the run, or all."""
-
-
-def run_record(request: Record) -> int:
-    from rlcorr.train.loop import train
-
-    for recipe in read_index().values() if request.run == "all" else [find_recipe(request.run)]:
-        print(f"{recipe.name}: {recipe.story} Look at: {recipe.look}")
-        config = train_config(recipe.options, "python -m rlcorr record")
-        print(f"committed run {install(train(config), recipe)}")
     return 0
 
 

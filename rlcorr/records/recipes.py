@@ -21,6 +21,8 @@ class Recipe:
     """What to look at."""
     options: tuple[str, ...]
     """Of `python -m rlcorr train`."""
+    gpu: bool = False
+    """Whether it needs a GPU; the others are recorded without one."""
 
 
 def read_index() -> dict[str, Recipe]:
@@ -28,10 +30,19 @@ def read_index() -> dict[str, Recipe]:
     shared, entries = read_entries(runs.ROOT / "index.toml")
     return {
         name: Recipe(
-            name, entry["story"], entry["look"], _options(f"{shared['options']} {entry['options']} --run {name}")
+            name,
+            entry["story"],
+            entry["look"],
+            _options(f"{shared['options']} {entry['options']} --run {name}"),
+            entry.get("gpu", False),
         )
         for name, entry in entries.items()
     }
+
+
+def sketched() -> list[str]:
+    """Names of the entries that are recorded here, and have score sketches."""
+    return [name for name in read_index() if runs.list_sketches(runs.ROOT / name)]
 
 
 def _options(text: str) -> tuple[str, ...]:

@@ -2,8 +2,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import tiny_config
 
+from rlcorr.command.cli import run_verb
+from rlcorr.command.record_verb import rehearse
 from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import recipes, runs
@@ -22,7 +25,7 @@ def test_every_recipe_is_a_command(name: str) -> None:
     assert recipe.look.endswith(".")
 
 
-@pytest.mark.parametrize("name", recipes.read_index())
+@pytest.mark.parametrize("name", [recipe.name for recipe in recipes.read_index().values() if not recipe.gpu])
 def test_a_committed_run_is_what_its_recipe_makes(name: str) -> None:
     """Its configuration and its story; it verifies, and its last step has a sketch."""
     run = runs.ROOT / name
@@ -31,12 +34,28 @@ def test_a_committed_run_is_what_its_recipe_makes(name: str) -> None:
     assert verify(run).problems == []
     recorded = train_config(["--config", str(run / "config.yaml")], "test")
     assert recorded == train_config(list(recipe.options), "test")
-    assert str(recorded.steps) in manifest.sketches
+    assert bool(manifest.sketches) == (recorded.sketch.every <= recorded.steps)
 
 
 def test_every_committed_run_has_a_recipe() -> None:
+    """And every recipe a run, but for those that wait for a GPU."""
     committed = {name for name, path in runs.list_runs().items() if path.parent == runs.ROOT}
-    assert committed == set(recipes.read_index())
+    index = recipes.read_index()
+    assert committed <= set(index)
+    assert {name for name in index if name not in committed} <= {name for name, recipe in index.items() if recipe.gpu}
+
+
+def test_a_run_that_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="gpu_bf16 needs a GPU, and torch sees none here"):
+        run_verb(["record", "gpu_bf16"])
+
+
+def test_a_rehearsal_leaves_nothing(tiny_model: Path, local_runs: Path) -> None:
+    """One step with these options, and no file of it stays."""
+    options = f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard --run a"
+    rehearse([Recipe("a", "A story.", "Nothing.", tuple(options.split()), gpu=True)])
+    assert list(local_runs.iterdir()) == []
 
 
 def test_another_name_is_refused() -> None:

@@ -1,0 +1,62 @@
+"""`python -m rlcorr record`: the committed runs, made again."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+import tyro
+
+from rlcorr.command.train_options import train_config
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+from rlcorr.records.recipes import Recipe, find_recipe, install, read_index
+from rlcorr.train.config.learning import SketchConfig
+from rlcorr.train.config.training import TrainConfig
+
+
+@dataclass(frozen=True)
+class Record:
+    """Make a committed run again, from its entry in runs/index.toml."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Name of the run; or all: with a GPU those that need one, else all others."""
+
+
+def run_record(request: Record) -> int:
+    from rlcorr.train.loop import train
+
+    recipes = _asked(request.run)
+    if recipes[0].gpu:
+        rehearse(recipes)
+    for recipe in recipes:
+        print(f"{recipe.name}: {recipe.story} Look at: {recipe.look}")
+        print(f"committed run {install(train(_config(recipe)), recipe)}")
+    return 0
+
+
+def _asked(name: str) -> list[Recipe]:
+    """Raises `UsageError` where a run needs a GPU that is not there, or where no entry has the name."""
+    here = torch.cuda.is_available()
+    if name == "all":
+        return [recipe for recipe in read_index().values() if recipe.gpu == here]
+    recipe = find_recipe(name)
+    if recipe.gpu and not here:
+        raise UsageError(f"{name} needs a GPU, and torch sees none here.")
+    return [recipe]
+
+
+def rehearse(recipes: Sequence[Recipe]) -> None:
+    """One small step of each, thrown away: what cannot work fails before the first long training."""
+    from rlcorr.train.loop import train
+
+    for recipe in recipes:
+        config = replace(_config(recipe), steps=1, prompts_per_step=32, eval_prompts=32, sketch=SketchConfig())
+        config = replace(config, run=runs.free_name("rehearsal"))
+        print(f"rehearsal of {recipe.name}")
+        shutil.rmtree(train(config))
+
+
+def _config(recipe: Recipe) -> TrainConfig:
+    return train_config(recipe.options, "python -m rlcorr record")
