@@ -10,7 +10,6 @@ from tqdm import tqdm
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.diagnostics import measure_stream
-from rlcorr.errors import UsageError
 from rlcorr.foreign.stream import check_columns, pair_batches
 from rlcorr.metric_tables import PREFIX
 from rlcorr.presets import preset
@@ -33,10 +32,7 @@ NOTES = (
 def measured_files(files: Sequence[Path], config: CorrectionConfig) -> dict[str, float]:
     """Every metric over all tokens of the files, which need not fit into memory. Raises `UsageError`."""
     check_columns(files, advantages=config.needs_advantages)
-    numbers = metrics(measure_stream(_counted(pair_batches(files, advantages=config.needs_advantages)), config))
-    if not numbers[f"{PREFIX}tokens"]:
-        raise UsageError(f"no tokens in {len(files)} file(s), the first of which is {files[0]}.")
-    return numbers
+    return metrics(measure_stream(_counted(pair_batches(files, advantages=config.needs_advantages)), config))
 
 
 def _counted(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:

@@ -66,9 +66,14 @@ def check_columns(files: Sequence[Path], *, advantages: bool) -> None:
 
 
 def pair_batches(files: Sequence[Path], *, advantages: bool) -> Iterator[TokenBatch]:
-    """All real tokens of the files, in float64, with the advantages if they are asked for. Raises `UsageError`."""
+    """All real tokens of the files, in float64, with the advantages if they are asked for. Raises `UsageError`, also
+    where there are none."""
+    tokens = 0
     for answers in pooled(piece for file in files for piece in _pieces(file, advantages)):
+        tokens += len(answers.fields["rollout_log_probs"])
         yield from batches(answers)
+    if not tokens:
+        raise UsageError(f"no tokens in {len(files)} file(s), the first of which is {files[0]}.")
 
 
 def _pieces(file: Path, advantages: bool) -> Iterator[Answers]:
