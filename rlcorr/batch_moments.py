@@ -12,7 +12,7 @@ from rlcorr.ratios import excess, ratio
 from rlcorr.rejection import log_bounds
 from rlcorr.rules import RejectionRule
 from rlcorr.sequence_moments import Named, NamedOfRule, SequenceMoments
-from rlcorr.types import Moments, RuleMoment
+from rlcorr.types import Measured, Moments, RuleMoment
 
 
 def batch_moments(
@@ -36,13 +36,12 @@ def batch_moments(
     kept, trained = _kept(rows, of_rules, config)
     pooled: dict[Quantity | RuleMoment, Moments] = {
         **_of_pairs(rows),
-        **_of_kept(kept, _trained(trained.pooled(), norm_factor), count),
+        **_of_kept(kept, trained.pooled(), count),
     }
     if config.rollout_is is not None:
         pooled |= _of_weights(rows, config)
     if norm_factor is not None:
-        factor = norm_factor.double()
-        pooled["norm_factor"] = moments(factor[None], torch.ones_like(factor, dtype=torch.bool)[None])
+        pooled |= _of_normalised(pooled["trained"], norm_factor.double())
     vetoes = [of_rules[name]["outside"].total for name in ("seq_min_k1", "seq_max_k1") if name in of_rules]
     if vetoes:
         pooled["veto"] = shares(torch.stack(vetoes).amax(0) > 0, count > 0)
@@ -84,12 +83,23 @@ def _of_kept(kept: Moments, trained: Moments, count: Tensor) -> Named:
     }
 
 
-def _trained(weights: Moments, norm_factor: Tensor | None) -> Moments:
-    """The weights on kept tokens, after batch normalisation if there is one."""
-    if norm_factor is None:
-        return weights
-    factor = norm_factor.double()
-    return replace(weights, total=weights.total / factor, squares=weights.squares / factor.square())
+def normalised(measured: Measured, factor: Tensor) -> Measured:
+    """What was measured without batch normalisation, as it would be with this factor, which only all batches give.
+
+    >>> row = torch.tensor([2.0, 6.0, 20.0, 2.0, 4.0]).double()  # weights 2 and 4
+    >>> normalised(Measured(("trained",), row[None]), torch.tensor(2.0).double()).table[0, :3].tolist()
+    [2.0, 3.0, 5.0]
+    """
+    pooled = {name: Moments(*row) for name, row in zip(measured.names, measured.table, strict=True)}
+    return Measured.of(pooled | _of_normalised(pooled["trained"], factor))
+
+
+def _of_normalised(weights: Moments, factor: Tensor) -> dict[Quantity | RuleMoment, Moments]:
+    """The weights on kept tokens after batch normalisation, and what they were divided by."""
+    return {
+        "trained": replace(weights, total=weights.total / factor, squares=weights.squares / factor.square()),
+        "norm_factor": moments(factor[None], torch.ones_like(factor, dtype=torch.bool)[None]),
+    }
 
 
 def _kept(rows: Named, of_rules: dict[str, NamedOfRule], config: CorrectionConfig) -> tuple[Moments, Moments]:

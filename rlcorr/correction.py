@@ -174,9 +174,17 @@ def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionR
     """
     if config.rollout_is is None or not config.rollout_is_batch_normalize:
         return result
-    mean = kept_mean(result.weights, result.keep_mask, config.rollout_is)
-    factor = torch.where(mean > 1e-8, mean, 1.0)
+    factor = divisor(kept_mean(result.weights, result.keep_mask, config.rollout_is))
     return replace(result, weights=result.weights / factor, norm_factor=factor)
+
+
+def divisor(mean: Tensor) -> Tensor:
+    """What batch normalisation divides by: the mean weight of what is kept, or 1 where that is 0.
+
+    >>> divisor(torch.tensor([2.0, 0.0])).tolist()
+    [2.0, 1.0]
+    """
+    return torch.where(mean > 1e-8, mean, 1.0)
 
 
 def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:

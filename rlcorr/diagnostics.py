@@ -6,12 +6,15 @@ from those (`batch_moments`). Rows are taken in blocks that fit into the cache.
 
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from rlcorr.batch_moments import batch_moments
+from rlcorr.batch_moments import batch_moments, normalised
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import blocks, correct, old_log_probs, require
+from rlcorr.correction import blocks, correct, divisor, old_log_probs, require, weight_votes
+from rlcorr.errors import UsageError
 from rlcorr.masked import moments
 from rlcorr.quantities import Quantity
 from rlcorr.ratios import log_ratio
@@ -73,6 +76,33 @@ def measure_pairs(batch: TokenBatch) -> list[Named]:
     return [
         pair_moments(part, log_ratio(old_log_probs(part), part.rollout_log_probs, part.response_mask)) for part in parts
     ]
+
+
+def measure_stream(batches: Iterable[TokenBatch], config: CorrectionConfig) -> Measured:
+    """What `measure` gives for all these batches as one, of which only one need be in memory; batch normalisation
+    divides by the mean weight over all of them. Raises `UsageError` as `measure` does, and without batches.
+
+    >>> parts = [TokenBatch.from_log_probs(-torch.ones(1, t), -torch.ones(1, t), torch.ones(1, t)) for t in (2, 5)]
+    >>> numbers = metrics(measure_stream(parts, CorrectionConfig()))
+    >>> numbers["rollout_corr/sequences"], numbers["rollout_corr/tokens"]
+    (2.0, 7.0)
+    """
+    level = config.rollout_is if config.rollout_is_batch_normalize else None
+    plain = replace(config, rollout_is_batch_normalize=False)
+    measured, votes = None, torch.zeros(2, dtype=torch.float64)
+    for batch in batches:
+        result = correct(batch, plain)
+        part = measure(batch, result, plain)
+        measured = part if measured is None else measured.merge(part)
+        if level is not None:
+            votes += torch.stack(
+                [x.double().sum() for x in weight_votes(result.weights, result.keep_mask, level)]
+            ).cpu()
+    if measured is None:
+        raise UsageError("there is no batch to measure.")
+    if level is None:
+        return measured
+    return normalised(measured, divisor(votes[0] / votes[1].clamp(min=1)).to(measured.table.device))
 
 
 def measure_probabilities(batch: TokenBatch) -> Measured:

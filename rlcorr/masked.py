@@ -51,8 +51,11 @@ def masked_min(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     return -masked_max(-x, mask, dim)
 
 
-def moments(x: Tensor, mask: Tensor, *, squares: bool = True, extremes: bool = True) -> Moments:
-    """Count, Σx, Σx², min and max over the last dimension: (B, T) → (B,), (B,) → ().
+def moments(
+    x: Tensor, mask: Tensor, *, squares: bool = True, extremes: bool = True, count: Tensor | None = None
+) -> Moments:
+    """Count, Σx, Σx², min and max over the last dimension: (B, T) → (B,), (B,) → (). `count` is `tally(mask)`, for
+    those who have it already.
 
     Without `squares` or `extremes` these are not computed: they are 0, and inf and −inf for the extremes. That is also
     what an empty selection has, and what changes nothing when moments merge.
@@ -61,7 +64,8 @@ def moments(x: Tensor, mask: Tensor, *, squares: bool = True, extremes: bool = T
     >>> [x.item() for x in (one_row.count, one_row.total, one_row.squares, one_row.low, one_row.high)]
     [2.0, 3.0, 5.0, 1.0, 2.0]
     """
-    selected, count = torch.where(mask, x, 0), tally(mask)
+    selected = torch.where(mask, x, 0)
+    count = tally(mask) if count is None else count
     edge = torch.full_like(count, torch.inf)
     extremes = extremes and x.shape[-1] > 0
     return Moments(
@@ -91,7 +95,7 @@ def tally(mask: Tensor, dim: int = -1) -> Tensor:
     >>> tally(torch.tensor([[True, True, False]])).tolist()
     [2.0]
     """
-    return torch.where(mask, 1.0, 0.0).sum(dim)
+    return mask.to(torch.float32).sum(dim)
 
 
 def row_moments(x: Tensor, count: Tensor) -> Moments:

@@ -70,19 +70,31 @@ def describe(key: str) -> str:
     >>> print(describe("rollout_corr/log_ratio_mean"))  # doctest: +ELLIPSIS
     mean of d = log π_old − log π_rollout. Formula: mean d. Range: any real number. Bad: growing over steps: ...
     """
+    metric, rule = _metric(key)
+    allowed = metric.range or "that of the rule's statistic s"
+    told = f"{meaning(key)}. Formula: {metric.formula}. Range: {allowed}. Bad: {metric.bad}."
+    differs = metric.verl and (not rule or RULE_NAMES[rule][1] == "k1")
+    return f"{told} verl's number: {metric.verl}." if differs else told
+
+
+def meaning(key: str) -> str:
+    """What a metric means, in a few words. Raises `UsageError` for unknown keys.
+
+    >>> meaning("rollout_corr/is_ratio_max"), meaning("rollout_corr/rollout_rs_token_k1_masked_fraction")
+    ('largest token ratio', 'token_k1: share of the tokens that the rule alone rejects')
+    """
+    metric, rule = _metric(key)
+    return f"{rule}: {metric.meaning}" if rule else metric.meaning
+
+
+def _metric(key: str) -> tuple[Metric, str]:
+    """The metric, and the rule that it is of, or an empty text."""
     name = key.removeprefix(PREFIX)
     table = METRICS | PROBABILITY_METRICS | OBJECTIVE_METRICS
     if name in table:
-        return _sentence(table[name], table[name].meaning, table[name].verl)
-    for rule, (_, divergence, _, _) in RULE_NAMES.items():
+        return table[name], ""
+    for rule in RULE_NAMES:
         suffix = name.removeprefix(f"rollout_rs_{rule}_")
         if suffix != name and suffix in RULE_METRICS:
-            metric = RULE_METRICS[suffix]
-            return _sentence(metric, f"{rule}: {metric.meaning}", metric.verl if divergence == "k1" else "")
+            return RULE_METRICS[suffix], rule
     raise unknown("metric", name, METRICS)
-
-
-def _sentence(metric: Metric, meaning: str, verl: str) -> str:
-    allowed = metric.range or "that of the rule's statistic s"
-    told = f"{meaning}. Formula: {metric.formula}. Range: {allowed}. Bad: {metric.bad}."
-    return f"{told} verl's number: {verl}." if verl else told

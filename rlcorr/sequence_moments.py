@@ -5,6 +5,7 @@ Of ratios and weights r − 1 is measured too: the spread of a small mismatch wo
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -62,15 +63,16 @@ def pair_moments(batch: TokenBatch, d: Tensor) -> Named:
     >>> pair_moments(batch, d)["abs_d"].high.tolist()
     [2.0]
     """
-    mask = batch.response_mask
+    divergence = k3(d)
+    of_tokens = partial(moments, mask=batch.response_mask, count=tally(batch.response_mask))
     return {
-        "training_log_prob": moments(old_log_probs(batch).to(d.dtype), mask, squares=False, extremes=False),
-        "rollout_log_prob": moments(batch.rollout_log_probs.to(d.dtype), mask, squares=False, extremes=False),
-        "d": moments(d, mask),
-        "abs_d": moments(d.abs(), mask),
-        "k3": moments(k3(d), mask, squares=False, extremes=False),
-        "ratio": moments(ratio(d), mask),
-        "ratio_excess": moments(excess(d), mask, extremes=False),
+        "training_log_prob": of_tokens(old_log_probs(batch).to(d.dtype), squares=False, extremes=False),
+        "rollout_log_prob": of_tokens(batch.rollout_log_probs.to(d.dtype), squares=False, extremes=False),
+        "d": of_tokens(d),
+        "abs_d": of_tokens(d.abs()),
+        "k3": of_tokens(divergence, squares=False, extremes=False),
+        "ratio": of_tokens(ratio(d)),
+        "ratio_excess": of_tokens(excess(d, divergence), extremes=False),
     }
 
 

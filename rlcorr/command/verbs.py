@@ -16,10 +16,13 @@ from rlcorr.command.gradient_document import gradient_document
 from rlcorr.command.gradient_table import gradient_table, sweep_table
 from rlcorr.command.play import play
 from rlcorr.command.record_verb import Record, run_record
+from rlcorr.command.report_table import measured_files, report_document, report_table
 from rlcorr.command.study_verb import Study, run_study
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
 from rlcorr.foreign.pairs import import_file, missing
+from rlcorr.foreign.stream import pair_files
+from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 from rlcorr.train.config.pretraining import PretrainConfig
@@ -101,6 +104,33 @@ def run_gradients(request: Gradients) -> int:
 
 
 @dataclass(frozen=True)
+class Report:
+    """The mismatch of log-prob pairs in Parquet files of any size, and what a preset does about it, in numbers."""
+
+    places: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """What is read: recorded runs, by name or directory; folders of Parquet files; files; or globs of these."""
+    preset: str = "disabled"
+    """Which correction; by default none."""
+    json: bool = False
+    """The numbers as JSON, for other programs."""
+
+    def __post_init__(self) -> None:
+        if not self.places:
+            raise UsageError("report needs something to read: a run, a folder of Parquet files, or a glob.")
+
+
+def run_report(request: Report) -> int:
+    config, files = preset(request.preset), [file for place in request.places for file in pair_files(place)]
+    numbers = measured_files(files, config)
+    print(
+        report_document(request.preset, files, numbers)
+        if request.json
+        else report_table(request.preset, files, numbers)
+    )
+    return 0
+
+
+@dataclass(frozen=True)
 class Import:
     """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz or .safetensors, or another system's dump."""
 
@@ -161,6 +191,7 @@ VERBS: dict[str, tuple[type, Run]] = {
     "record": _parsed(Record, run_record),
     "gradients": _parsed(Gradients, run_gradients),
     "study": _parsed(Study, run_study),
+    "report": _parsed(Report, run_report),
     "import": _parsed(Import, run_import),
     "verify": _parsed(Verify, run_verify),
     "doctor": _parsed(Doctor, lambda _: doctor()),

@@ -1,1 +1,1 @@
-"""Strangers' files of log-prob pairs become a recorded step; sizes are looked at before data."""
+"""Strangers' files of log-prob pairs become a recorded step, or of any size a stream of batches."""

@@ -65,6 +65,17 @@ WANTED = frozenset(name for names in NAMES.values() for name in names) | {
 }  # fmt: skip
 """What is read of a file."""
 
+OF_A_RECORDED_STEP = {
+    "group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"
+}  # fmt: skip
+"""A file with all these columns was written by `records`, which pads no lists."""
+
+_TO_MEASURE = (*PAIR, "response_mask", "lengths", "advantages")
+WANTED_TO_MEASURE = frozenset(name for field in _TO_MEASURE for name in NAMES[field]) | {
+    name for dump in _DUMPS for name in (*dump.columns, *dump.one_of, dump.mask_over_dummy, dump.row_mask) if name
+}  # fmt: skip
+"""What is read of a file of which only the mismatch is measured."""
+
 
 def ours(columns: Columns, names: Collection[str]) -> Columns:
     """The columns under our names. `names` are all of the file's. Raises `UsageError` where the pair is not there, or

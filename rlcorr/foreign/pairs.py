@@ -19,7 +19,7 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.arrays import PICKLE, npz_columns, safetensors_columns
 from rlcorr.foreign.columns import MAX_BYTES, Columns, at_most
 from rlcorr.foreign.json_rows import json_columns
-from rlcorr.foreign.names import WANTED, ours
+from rlcorr.foreign.names import OF_A_RECORDED_STEP, WANTED, ours
 from rlcorr.foreign.parquet import to_columns
 from rlcorr.foreign.step import to_record
 from rlcorr.records import runs
@@ -43,8 +43,6 @@ ENABLES = {
 
 UNKNOWN = -1
 """An id, group or version that the file does not say; an unknown reward is NaN."""
-# A file with all these columns was written by `records`, which pads no lists.
-_OF_A_RECORDED_STEP = {"group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"}
 
 Reader = Callable[[bytes, Set[str]], tuple[Columns, list[str]]]
 _READERS: dict[str, Reader] = {
@@ -65,7 +63,7 @@ def read_pairs(name: str, content: bytes) -> StepRecord:
     """
     try:
         columns, names = _reader(name, content)(content, WANTED)
-        return to_record(ours(columns, names), may_be_padded=not set(names) >= _OF_A_RECORDED_STEP)
+        return to_record(ours(columns, names), may_be_padded=not set(names) >= OF_A_RECORDED_STEP)
     except UsageError as error:
         raise UsageError(f"{_shown(name)}: {error}") from error
 

@@ -1,6 +1,8 @@
 """Strangers' Parquet as columns; what its pages unpack to is counted before they are."""
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +13,10 @@ from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.columns import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, at_most
 from rlcorr.foreign.parquet_sizes import sizes
 
+PART = 1 << 18
+"""Numbers of a column that are read at once of a file of any size."""
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+_UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError)
 
 
 def to_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
@@ -30,9 +35,62 @@ def to_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
         # As a dictionary a text is there once, however often it stands in the column.
         table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(list(types), use_threads=False)
         columns = {name: _column(name, table[name]) for name in types if table[name].null_count < len(table)}
-    except (OSError, pa.ArrowException, LookupError, ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         raise UsageError(f"cannot be read as Parquet ({first_line(error)}).") from error
     return columns, schema.names
+
+
+# --- in parts, for files of any size ---
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of all columns. Raises `UsageError`."""
+    with _opened(path) as file:
+        return file.schema_arrow.names
+
+
+def parts(path: Path, wanted: Set[str]) -> Iterator[tuple[Columns, int]]:
+    """The wanted columns some rows at a time, and how many rows these are: a row group may be larger than the memory.
+
+    What is held is a part, of about `PART` numbers in a column where all rows are of one length, and the pages that it
+    lies in. Unlike `to_columns` this trusts the sizes that the file states. Raises `UsageError`.
+    """
+    with _opened(path) as file:
+        schema = file.schema_arrow
+        types = {name: schema.field(name).type for name in schema.names if name in wanted}
+        if texts := [name for name, kind in types.items() if _is_text(name, kind, 0)]:
+            raise UsageError(
+                f"{texts[0]} is a column of {types[texts[0]]!s:.80}; lists of numbers and numbers are read."
+            )
+        rows = max(file.metadata.num_rows * PART // max(_most_numbers(file.metadata, wanted), 1), 1)
+        for batch in file.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
+            table = pa.Table.from_batches([batch])
+            some = [name for name in types if table[name].null_count < len(table)]
+            yield {name: _column(name, table[name]) for name in some}, len(table)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Read as a stream: whole column chunks, which the reader takes otherwise, may be larger than the memory."""
+    try:
+        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            yield file
+    except _UNREADABLE as error:
+        raise UsageError(f"cannot be read as Parquet ({first_line(error)}).") from error
+
+
+def _most_numbers(metadata: pq.FileMetaData, wanted: Set[str]) -> int:
+    """How many numbers the largest wanted column has."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    of_column = [
+        sum(group.column(place).num_values for group in groups)
+        for place in range(metadata.num_columns)
+        if metadata.schema.column(place).path.partition(".")[0] in wanted
+    ]
+    return max(of_column, default=0)
+
+
+# --- types ---
 
 
 def _is_text(name: str, kind: pa.DataType, rows: int) -> bool:

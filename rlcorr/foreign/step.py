@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.foreign.answers import Answers
 from rlcorr.foreign.columns import MAX_PADDED, MAX_TEXT, Column, Columns, Lists, at_most
 from rlcorr.foreign.names import PAIR
 from rlcorr.records.step_files import StepRecord, pad
@@ -17,18 +18,13 @@ _INT32 = 2**31 - 1
 def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
     """A step of the real tokens, all responses starting in column 0. `may_be_padded`: lists of equal length that end in
     zeros are taken for padding where no mask says what they are. Raises `UsageError`."""
-    columns = _as_lists({name: column for name, column in columns.items() if name in PAIR or not _says_nothing(column)})
-    first = _lists("rollout_log_probs", columns["rollout_log_probs"])
-    for name, column in columns.items():
-        _same_rows(name, column, len(first.lengths))
-    keep = _real(columns, first, may_be_padded)
+    columns, first, keep = _with_real(columns, may_be_padded)
+    answers = _answers(columns, first, keep)
+    fields, lengths = answers.fields, answers.lengths
     if not bool(keep.any()):
         raise UsageError("holds no tokens: no rows, empty lists, or a mask that is 0 everywhere.")
-    lengths = torch.bincount(first.rows()[keep], minlength=len(first.lengths))
     longest = int(lengths.max())
     at_most(MAX_PADDED, len(lengths) * longest, f"places ({len(lengths)} rows as wide as the longest, {longest})")
-    fields = {name: _tokens(name, columns, first, keep) for name in _TOKENS if name in columns}
-    _refuse_where(first, _both_infinite(fields, keep), "rollout_log_probs and old_log_probs are −inf, without a ratio")
     prompt, ids = _ids(columns, first, keep)
     batch = TokenBatch(
         response_mask=pad(keep[keep], lengths)[1],
@@ -39,6 +35,28 @@ def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
     batch.check_values()
     prompts, responses = (_texts(name, columns, len(lengths)) for name in ("prompts", "responses"))
     return StepRecord(_step(columns), batch, prompts, responses)
+
+
+def to_answers(columns: Columns, *, may_be_padded: bool) -> Answers:
+    """Only the numbers of the real tokens, for files that are read in parts; there may be none. Raises `UsageError`."""
+    return _answers(*_with_real(columns, may_be_padded))
+
+
+def _with_real(columns: Columns, may_be_padded: bool) -> tuple[Columns, Lists, Tensor]:
+    """The columns as lists, those of the engine's log-probs, and which of their places hold a real token."""
+    columns = _as_lists({name: column for name, column in columns.items() if name in PAIR or not _says_nothing(column)})
+    first = _lists("rollout_log_probs", columns["rollout_log_probs"])
+    for name, column in columns.items():
+        _same_rows(name, column, len(first.lengths))
+    return columns, first, _real(columns, first, may_be_padded)
+
+
+def _answers(columns: Columns, first: Lists, keep: Tensor) -> Answers:
+    fields = {name: _tokens(name, columns, first, keep) for name in _TOKENS if name in columns}
+    _refuse_both_infinite(fields, first, keep)
+    if bool(keep.all()):
+        return Answers(fields, first.lengths)
+    return Answers(fields, torch.bincount(first.rows()[keep], minlength=len(first.lengths)))
 
 
 # --- shapes ---
@@ -138,9 +156,8 @@ def _looks_padded(columns: Columns, first: Lists) -> bool:
     old = _aligned("old_log_probs", columns, first)
     if len(first.lengths) < 2 or int(first.lengths.min()) != int(first.lengths.max()) or int(first.lengths[0]) < 2:
         return False
-    last = first.places() >= first.lengths[first.rows()] - 2
-    nothing = (first.values == 0) & (old.values == 0) | first.values.isnan() & old.values.isnan()
-    return bool(nothing[last].view(-1, 2).all(-1).any())
+    a, b = (lists.values.view(len(first.lengths), -1)[:, -2:] for lists in (first, old))
+    return bool(((a == 0) & (b == 0) | a.isnan() & b.isnan()).all(-1).any())
 
 
 # --- numbers per token ---
@@ -159,13 +176,14 @@ def _tokens(name: str, columns: Columns, first: Lists, keep: Tensor) -> Tensor:
     _refuse_where(lists, values.isnan() & keep, f"{name} is NaN or null")
     if not log_probs:
         _refuse_where(lists, values.isinf() & keep, f"{name} is infinite")
-    return values[keep]
+    return values if bool(keep.all()) else values[keep]  # to choose takes ten times as long as to look
 
 
-def _both_infinite(fields: dict[str, Tensor], keep: Tensor) -> Tensor:
-    both = torch.zeros_like(keep)
-    both[keep] = (fields["rollout_log_probs"] == -torch.inf) & (fields["old_log_probs"] == -torch.inf)
-    return both
+def _refuse_both_infinite(fields: dict[str, Tensor], first: Lists, keep: Tensor) -> None:
+    both = (fields["rollout_log_probs"] == -torch.inf) & (fields["old_log_probs"] == -torch.inf)
+    if bool(both.any()):
+        wrong = torch.zeros_like(keep).masked_scatter(keep, both)
+        _refuse_where(first, wrong, "rollout_log_probs and old_log_probs are −inf, without a ratio")
 
 
 def _refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:

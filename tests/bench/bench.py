@@ -10,6 +10,7 @@ app       moving a threshold on 131 k and 1 M tokens in headless Chromium: milli
 sessions  thirty people who move one at once: milliseconds to the answer, memory of the server
 followed  a training alone, and with its page open in Chromium: what being watched costs
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
+report    log-prob pairs of 120 million tokens from Parquet, one thread: tokens per second and memory
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
 gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds; what the runs tell
 exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
@@ -38,6 +39,7 @@ import bench_library
 import bench_memory
 import bench_progress
 import bench_prompts
+import bench_report
 import bench_router
 import bench_sessions
 import bench_sweep
@@ -141,6 +143,7 @@ PARTS = {
     "sessions": bench_sessions.main,
     "followed": bench_followed.main,
     "library": bench_library.main,
+    "report": bench_report.main,
     "sweep": bench_sweep.main,
     "gradients": bench_gradients.main,
     "exact": bench_exact.bench_exact,

@@ -1,0 +1,75 @@
+"""What `python -m rlcorr report` prints: the mismatch in files of any size, and what a correction does about it."""
+
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.diagnostics import measure_stream
+from rlcorr.foreign.stream import check_columns, pair_batches
+from rlcorr.metric_tables import PREFIX
+from rlcorr.presets import preset
+from rlcorr.report import meaning, metrics
+from rlcorr.types import TokenBatch
+
+FIRST = (
+    "tokens", "sequences", "kl", "k3_kl", "abs_log_ratio", "is_ratio_mean", "is_ratio_max", "is_ratio_min",
+    "ratio_eff_sample_size", "rollout_is_oob_ratio", "rollout_is_eff_sample_size", "kept_fraction",
+    "trained_eff_sample_size",
+)  # fmt: skip
+"""The metrics that one looks at first; the shares that the rules reject are added."""
+WIDTH = 118
+NOTES = (
+    "Names are those of the metrics, without rollout_corr/. Every number is over all files together, as if they were "
+    "one batch; quantiles do not follow from sums and are left out."
+)
+
+
+def measured_files(files: Sequence[Path], config: CorrectionConfig) -> dict[str, float]:
+    """Every metric over all tokens of the files, which need not fit into memory. Raises `UsageError`."""
+    check_columns(files, advantages=config.needs_advantages)
+    return metrics(measure_stream(_counted(pair_batches(files, advantages=config.needs_advantages)), config))
+
+
+def _counted(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:
+    """The batches, with a bar on a terminal that says how many tokens are done, and how fast."""
+    with tqdm(unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
+        for batch in batches:
+            yield batch
+            bar.update(int(batch.response_mask.sum()))
+
+
+def report_table(name: str, files: Sequence[Path], numbers: dict[str, float]) -> str:
+    """What was read, what the preset does, the numbers that one looks at first, and all others."""
+    rules = [f"rollout_rs_{rule.name}_masked_fraction" for rule in preset(name).rollout_rs]
+    first = [key for key in (PREFIX + metric for metric in (*FIRST, *rules)) if key in numbers]
+    what = f"{len(files)} file{'s' * (len(files) > 1)}, from {files[0]}" + (f" to {files[-1]}" if files[1:] else "")
+    return "\n".join(
+        [
+            f"{what}; preset {name}.",
+            *textwrap.wrap(preset(name).explain(), WIDTH),
+            "",
+            *_lines({key: numbers[key] for key in first}),
+            "",
+            *_lines({key: number for key, number in numbers.items() if key not in first}),
+            "",
+            *textwrap.wrap(NOTES, WIDTH),
+        ]
+    )
+
+
+def _lines(numbers: dict[str, float]) -> Iterator[str]:
+    width = max(map(len, numbers)) - len(PREFIX)
+    for key, number in numbers.items():
+        shown = f"{number:,.0f}" if key in (f"{PREFIX}tokens", f"{PREFIX}sequences") else f"{number:.6g}"
+        yield f"{key.removeprefix(PREFIX):<{width}}{shown:>16}  {meaning(key)}"
+
+
+def report_document(name: str, files: Sequence[Path], numbers: dict[str, float]) -> str:
+    """The same for other programs: the files, the preset, and the metrics by name. What is not finite is null."""
+    finite = {key: number if math.isfinite(number) else None for key, number in numbers.items()}
+    return json.dumps({"files": [str(file) for file in files], "preset": name, "metrics": finite}, indent=2)
