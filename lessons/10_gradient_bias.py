@@ -879,7 +879,7 @@ check(squared_length_solution, SQUARED_LENGTH)
 #   progress, and bias and noise as its parts. Move the number of answers;
 # - [the strict geometric rule](http://localhost:8501/gradient?run=stale_4&step=40&preset=decoupled_geo_rs), whose bias
 #   is 1 and whose progress is 0;
-# - [a step of 128 sampled answers](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_token_is),
+# - [a step with 1,024 sampled answers](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_token_is),
 #   which tells little;
 # - [the control](http://localhost:8501/gradient?run=control_fp32&step=40&preset=disabled), where all presets are one
 #   point;

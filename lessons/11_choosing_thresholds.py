@@ -390,7 +390,7 @@ assert len({by_band.best[BATCHES.index(size)].value for size in (256, 4096, 6553
 # its bias, which in `stale_4` is as long as the gradient (lesson 10). More answers do not take that away, so they are
 # no reason to open the band. Choose the cap of a weight for your batch; the bounds of a rule depend on it much less.
 #
-# And `kv_fp8_e5m2`, whose answers are too long to write down all of them? There 128 sampled answers must do:
+# And `kv_fp8_e5m2`, whose answers are too long to write down all of them? There 1,024 sampled answers must do:
 
 # %%
 long_run = runs.find_run("kv_fp8_e5m2")
@@ -405,7 +405,7 @@ for place in (BATCHES.index(256), BATCHES.index(4096)):
     assert not of_sample.ranking.choices[place].over_nothing.tells
 
 # %% [markdown]
-# The best guess is the tightest band that was tried, the interval reaches nearly as far as was tried, and whether any
+# The best guess is a band of ±3.5 %, its interval reaches from one end of what was tried to the other, and whether any
 # of it is better than no correction cannot be told. **A search always returns a number. Its interval says whether it
 # found something.**
 

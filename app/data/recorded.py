@@ -57,7 +57,7 @@ def stamp(path: Path) -> Stamp:
 
 def pulse(run: Path) -> tuple[Stamp, ...]:
     """Three stats that change with every step: cheap enough to compare every two seconds."""
-    return tuple(stamp(run / name) for name in ("manifest.json", "metrics.jsonl", "steps"))
+    return tuple(stamp(path) for path in (run / "manifest.json", runs.metrics_path(run), run / "steps"))
 
 
 def has_steps(run: Path) -> bool:
@@ -89,7 +89,7 @@ def manifest(run: Path) -> runs.RunManifest:
 
 def metric_rows(run: Path) -> list[dict]:
     """The rows of metrics that name a step."""
-    rows = _metric_rows(run, stamp(run / "metrics.jsonl"))
+    rows = _metric_rows(run, stamp(runs.metrics_path(run)))
     return [row for row in rows if isinstance(row["step"], int)]
 
 
@@ -107,7 +107,7 @@ def step(run: Path, number: int) -> runs.StepRecord:
 def source(run: Path, number: int | None) -> str:
     """Where a picture comes from, in one line: run, step, seed, and the first digits of the sha256 of the step's file
     (of what is on the disk where the manifest does not have it yet). Without a step, that of the metrics over all."""
-    path = run / "metrics.jsonl" if number is None else runs.step_path(run, number)
+    path = runs.metrics_path(run) if number is None else runs.step_path(run, number)
     if number is None and not path.is_file():
         return run.name
     try:

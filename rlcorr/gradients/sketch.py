@@ -1,6 +1,7 @@
 """What a recorded step keeps of its gradients: K random projections of every token's score.
 
 The tokens are those of sampled answers (`SampledSketch`), or of every likely answer to some prompts (`ExactSketch`).
+Where a step has few answers of its own, further ones are sampled for it (`DrawnAnswers`).
 """
 
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.gradients.answers import Answers, AnswerTree, answers_of
+from rlcorr.types import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,15 @@ class Reference:
     by_sequence: Tensor  # (M, K) the same, each response divided by its length
     tokens: Tensor  # (M,)
     sequences: Tensor  # (M,)
+
+    def along_first(self, directions: int) -> "Reference":
+        """In the first of its K directions. A projection is divided by √ of their number."""
+        larger = (self.by_token.shape[1] / directions) ** 0.5
+        return replace(
+            self,
+            by_token=self.by_token[:, :directions] * larger,
+            by_sequence=self.by_sequence[:, :directions] * larger,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,15 @@ class SampledSketch:
     def directions(self) -> int:
         """K."""
         return self.scores.shape[1]
+
+
+@dataclass(frozen=True)
+class DrawnAnswers:
+    """Answers to other prompts than the step's, from the weights that sampled its own: gradients are measured on them.
+    Their scores may be along the first of the sketch's directions alone."""
+
+    batch: TokenBatch  # with both policies' log-probs, and advantages as an update sees them
+    scores: Tensor  # (N, K') in the order of batch.response_mask, row by row
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,13 @@ def find_recipe(name: str) -> Recipe:
 
 
 def install(recorded: Path, recipe: Recipe) -> Path:
-    """Put a recorded run in the place of the committed one, with its story. Raises `UsageError` for a damaged one."""
-    runs.write_manifest(recorded, replace(runs.read_manifest(recorded), story=recipe.story))
+    """Put a recorded run in the place of the committed one, with its story and with its metrics packed. Raises
+    `UsageError` for a damaged one."""
     problems = verify(recorded).problems
     if problems:
         raise UsageError(f"{recorded} is damaged and stays where it is: {problems[0]}")
+    runs.pack_metrics(recorded)
+    runs.finish_run(recorded, replace(runs.read_manifest(recorded), story=recipe.story))
     place = runs.ROOT / recipe.name
     if place.exists():
         shutil.rmtree(place)

@@ -1,16 +1,21 @@
 """Score sketches of recorded steps as files: `sketch/step_000012.safetensors` beside `steps/`.
 
-    scores (N, K) float16               one row per response token, in the order of the step's Parquet file
+    scores (N, K) int8, units (N,)      one row per response token, in the order of the step's Parquet file
     by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32    the reference, in blocks of responses
     next_log_probs, next_ref_log_probs, next_rollout_log_probs (P, V) float32, next_scores (P, V, K) float16
                                         every token that could follow at P places; what was not known is not there
 And in steps that have them, all likely answers to some other prompts, a node per token:
-    tree_prompts int16, tree_parents int32, tree_tokens int32, tree_{old, rollout, sampled}_log_probs float32, all (E,);
+    tree_prompts, tree_parents, tree_tokens, tree_{old, rollout, sampled}_log_probs float32, all (E,);
                                         sampled only where it is not what the engine reports
     exact_advantages (N,) float16       of every token, answer by answer
-    exact_scores (E, K) int8, exact_units (E,) float32    a score is their product: off by at most half a unit, which is
-                                        0.4 % of the largest of its K numbers
+    exact_scores (E, K) int8, exact_units (E,)
+Or A sampled answers to other prompts, of N tokens, one answer after the other:
+    drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
+    drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
 
+An int8 score times its float32 unit is off by at most half a unit, which is 0.4 % of the largest of its K numbers. Sums
+over the next token cancel to less than that, so they keep float16. Files from before have all scores in float16, and no
+units. Integers are as narrow as their values allow.
 The manifest and the file both carry the hashes of the weights and of the directions; they must agree.
 """
 
@@ -25,7 +30,7 @@ from torch import Tensor
 from rlcorr.advantages import GROUPED, whiten
 from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.answers import AnswerTree
-from rlcorr.gradients.sketch import ExactSketch, NextTokens, Reference, SampledSketch, Sketch
+from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.records.runs import (
     DamagedFile,
     RunManifest,
@@ -36,45 +41,72 @@ from rlcorr.records.runs import (
     sketch_path,
     write_whole,
 )
+from rlcorr.records.step_files import pad
 from rlcorr.types import TokenBatch
 
+_INCOMPLETE = (KeyError, TypeError, RuntimeError, ValueError)
+"""What tensors raise that are missing, or whose sizes do not fit."""
 HASHES = ("weights_hash", "directions_hash")
 LARGEST_INT8 = 127
-TREE_DTYPES = {"prompts": torch.int16, "parents": torch.int32, "tokens": torch.int32}
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch | None = None) -> None:
-    """Scores in float16: a projection of standard normal directions is far from its limits."""
-    tensors = {"scores": sketch.scores.half(), **vars(sketch.reference)}
+def write_sketch(run: Path, step: int, sketch: SampledSketch, others: ExactSketch | DrawnAnswers | None = None) -> None:
+    """With the answers that its gradients are measured on, where these are others than the step's own."""
+    tensors = {**_in_units("", sketch.scores), **vars(sketch.reference)}
     if sketch.next_tokens is not None:
         tensors |= {f"next_{name}": value for name, value in vars(sketch.next_tokens).items() if value is not None}
         tensors["next_scores"] = sketch.next_tokens.scores.half()
-    if exact is not None:
-        tensors |= _of_exact(exact)
+    if isinstance(others, ExactSketch):
+        tensors |= _of_exact(others)
+    if isinstance(others, DrawnAnswers):
+        tensors |= _of_drawn(others)
     (run / "sketch").mkdir(exist_ok=True)
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_whole(sketch_path(run, step), save(content, {name: getattr(sketch, name) for name in HASHES}))
 
 
 def _of_exact(sketch: ExactSketch) -> dict[str, Tensor]:
-    units = sketch.scores.abs().amax(-1).clamp(min=1e-30) / LARGEST_INT8
-    tree = {
-        f"tree_{name}": values.to(TREE_DTYPES.get(name, torch.float32)) for name, values in vars(sketch.tree).items()
-    }
+    tree = {f"tree_{name}": _narrow(values) for name, values in vars(sketch.tree).items()}
     if torch.equal(sketch.tree.sampled_log_probs, sketch.tree.rollout_log_probs):
         del tree["tree_sampled_log_probs"]
+    return {**tree, "exact_advantages": sketch.advantages.half(), **_in_units("exact_", sketch.scores)}
+
+
+def _of_drawn(answers: DrawnAnswers) -> dict[str, Tensor]:
+    batch = answers.batch
+    assert batch.old_log_probs is not None
+    assert batch.advantages is not None
     return {
-        **tree,
-        "exact_advantages": sketch.advantages.half(),
-        "exact_scores": (sketch.scores / units[:, None]).round().to(torch.int8),
-        "exact_units": units,
+        "drawn_lengths": _narrow(batch.response_mask.sum(-1)),
+        "drawn_old_log_probs": batch.old_log_probs[batch.response_mask].float(),
+        "drawn_rollout_log_probs": batch.rollout_log_probs[batch.response_mask].float(),
+        "drawn_advantages": batch.advantages[batch.response_mask].half(),
+        **_in_units("drawn_", answers.scores),
     }
+
+
+def _in_units(prefix: str, scores: Tensor) -> dict[str, Tensor]:
+    """(N, K) as int8, with a unit for each row."""
+    units = scores.abs().amax(-1).clamp(min=1e-30) / LARGEST_INT8
+    return {f"{prefix}scores": (scores / units[:, None]).round().to(torch.int8), f"{prefix}units": units.float()}
+
+
+def _narrow(values: Tensor) -> Tensor:
+    """Integers in the first type that holds them all, anything else in float32."""
+    if values.is_floating_point():
+        return values.float()
+    low, high = (int(bound) for bound in values.aminmax())
+    return values.to(next(kind for kind in INTEGERS if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max))
 
 
 def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
-    """What gradients are measured on: every likely answer to some prompts where the step has them, else its own answers
-    as its update sees them. Raises as `read_sketch`, and where the step itself cannot be read."""
+    """What gradients are measured on: every likely answer to some prompts, or the answers drawn for it, where the step
+    has them; else its own answers as its update sees them. Raises as `read_sketch`, and where the step itself cannot
+    be read."""
     sketch, tensors = _read(run, step)
+    if "drawn_scores" in tensors:
+        return _drawn(run, step, sketch, tensors)
     exact = _exact(run, step, sketch, tensors)
     return (updated_batch(run, step), sketch) if exact is None else (exact.answers.batch, exact)
 
@@ -87,18 +119,45 @@ def read_exact(run: Path, step: int) -> ExactSketch | None:
 def _exact(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tensor]) -> ExactSketch | None:
     if "exact_scores" not in tensors:
         return None
-    tree = {name.removeprefix("tree_"): values for name, values in tensors.items() if name.startswith("tree_")}
     try:
+        tree = {name.removeprefix("tree_"): _wide(values) for name, values in tensors.items() if name[:5] == "tree_"}
         tree.setdefault("sampled_log_probs", tree["rollout_log_probs"])
         return ExactSketch(
             tree=AnswerTree(**tree),
             advantages=tensors["exact_advantages"].float(),
-            scores=tensors["exact_scores"].float() * tensors["exact_units"][:, None],
+            scores=_scores("exact_", tensors),
             next_tokens=sketch.next_tokens,
             **{name: getattr(sketch, name) for name in HASHES},
         )
-    except (KeyError, TypeError) as error:
+    except _INCOMPLETE as error:
         raise DamagedFile(f"{sketch_path(run, step)}: cannot be read ({first_line(error)}).") from error
+
+
+def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tensor]) -> tuple[TokenBatch, SampledSketch]:
+    """The drawn answers, and the step's sketch with their scores in place of its own."""
+    try:
+        lengths, scores = tensors["drawn_lengths"].long(), _scores("drawn_", tensors)
+        columns = {
+            name: pad(tensors[f"drawn_{name}"].float(), lengths)
+            for name in ("old_log_probs", "rollout_log_probs", "advantages")
+        }
+        batch = TokenBatch(
+            response_mask=columns["advantages"][1], **{name: padded for name, (padded, _) in columns.items()}
+        )
+        reference = sketch.reference.along_first(scores.shape[1])
+        return batch, replace(sketch, scores=scores, reference=reference)
+    except _INCOMPLETE as error:
+        raise DamagedFile(f"{sketch_path(run, step)}: cannot be read ({first_line(error)}).") from error
+
+
+def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:
+    """As float32, (N, K). Raises `KeyError` for integers without units."""
+    scores = tensors[f"{prefix}scores"]
+    return scores.float() if scores.is_floating_point() else scores.float() * tensors[f"{prefix}units"][:, None]
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.is_floating_point() else values.long()
 
 
 def read_sketch(run: Path, step: int) -> SampledSketch:
@@ -122,13 +181,19 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
         reference = Reference(*(tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences")))
-        following = {name.removeprefix("next_"): v.float() for name, v in tensors.items() if name.startswith("next_")}
-        places = NextTokens(**following) if following else None
-        sketch = SampledSketch(tensors["scores"].float(), reference, places, *(metadata[name] for name in HASHES))
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        sketch = SampledSketch(
+            _scores("", tensors), reference, _next_tokens(tensors), *(metadata[name] for name in HASHES)
+        )
+    except (OSError, SafetensorError, *_INCOMPLETE) as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
     _compare(path, sketch, read_manifest(run), step)
     return sketch, tensors
+
+
+def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
+    if "next_scores" not in tensors:
+        return None
+    return NextTokens(**{name.removeprefix("next_"): v.float() for name, v in tensors.items() if name[:5] == "next_"})
 
 
 def last_sketch(run: Path) -> int:

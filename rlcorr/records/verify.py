@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlcorr.records.runs import DamagedFile, list_steps, read_manifest, read_metrics, read_step, sha256
+from rlcorr.records.runs import (
+    DamagedFile,
+    list_steps,
+    metric_lines,
+    metrics_path,
+    read_manifest,
+    read_metrics,
+    read_step,
+    sha256,
+)
 
 
 @dataclass(frozen=True)
@@ -32,13 +41,13 @@ def verify(run: Path) -> Report:
             problems.append(f"{run / 'manifest.json'}: the run is still going or was killed; nothing is hashed yet.")
     steps = list_steps(run)
     damaged = [problem for step in steps if (problem := _step_problem(run, step))]
-    rows = read_metrics(run)
+    rows, metric_problems = _metrics(run)
     return Report(
         status=status,
-        problems=problems + damaged + _metric_problems(run, len(rows)),
+        problems=problems + damaged + metric_problems,
         readable_steps=len(steps) - len(damaged),
         recorded_steps=len(steps),
-        metric_rows=len(rows),
+        metric_rows=rows,
     )
 
 
@@ -61,8 +70,13 @@ def _step_problem(run: Path, step: int) -> str | None:
     return None
 
 
-def _metric_problems(run: Path, readable: int) -> list[str]:
-    path = run / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else [""]
+def _metrics(run: Path) -> tuple[int, list[str]]:
+    """How many rows can be read, and what is wrong with the others."""
+    try:
+        readable, lines = len(read_metrics(run)), metric_lines(run)
+    except DamagedFile as error:
+        return 0, [str(error)]
     broken = len([line for line in lines if line]) - readable
-    return [f"{path}: {broken} line(s) cut off or damaged, {readable} readable."] if broken else []
+    return readable, (
+        [f"{metrics_path(run)}: {broken} line(s) cut off or damaged, {readable} readable."] if broken else []
+    )

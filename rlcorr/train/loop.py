@@ -14,6 +14,7 @@ import torch
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
+from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
 from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import sketches_until
@@ -21,6 +22,7 @@ from rlcorr.report import metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
 from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.drawn_answers import drawn_answers
 from rlcorr.train.exact_sketch import exact_sketch
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
@@ -173,8 +175,7 @@ def learn(
     if sketched:
         with watch.part("sketch"):
             sketch = sampled_sketch(session, batch, step, request.weights)
-            exact = exact_sketch(session, request.weights) if config.sketch.exact_prompts else None
-            recorder.sketch(step, sketch, exact)
+            recorder.sketch(step, sketch, other_answers(session, request))
     with watch.part("update"):
         set_learning_rate(learner.optimizer, config.optim, step, config.steps)
         report |= update(learner, whitened(batch, result, config.advantage), result)
@@ -182,6 +183,14 @@ def learn(
         with watch.part("record"):
             recorder.step(step, collected, batch)
     return report
+
+
+def other_answers(session: Session, request: BatchRequest) -> ExactSketch | DrawnAnswers | None:
+    """What gradients are measured on instead of the step's own answers, where the run asks for it."""
+    sketch = session.config.sketch
+    if sketch.exact_prompts:
+        return exact_sketch(session, request.weights)
+    return drawn_answers(session, request) if sketch.answers else None
 
 
 def request_batches(session: Session, step: int) -> None:

@@ -46,14 +46,19 @@ def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weig
     """Scores of the batch's tokens and the reference. `batch` as it was sampled, with these weights; the policy not yet
     updated."""
     config, policy = session.config, eager_copy(session.policy)
-    scores = [token_scores(policy, batch, config, chosen) for chosen in all_directions(session, policy)]
     return SampledSketch(
-        scores=torch.cat(scores, 1) * config.sketch.directions**-0.5,
+        scores=scores_of(session, policy, batch, config.sketch.directions),
         reference=reference_of(session, policy, step),
         next_tokens=next_tokens(session, policy, batch, step, weights),
         weights_hash=hash_of(dict(policy.named_parameters())),
         directions_hash=hash_of_directions(session, policy),
     )
+
+
+def scores_of(session: Session, policy: Policy, batch: TokenBatch, count: int) -> Tensor:
+    """Of every response token along the first `count` directions of the run, (N, count)."""
+    groups = directions(dict(policy.named_parameters()), session.config.seed, count)
+    return torch.cat([token_scores(policy, batch, session.config, group) for group in groups], 1) * count**-0.5
 
 
 def all_directions(session: Session, policy: Policy) -> Iterator[dict[str, Tensor]]:
@@ -233,7 +238,7 @@ def reference_gradients(session: Session, policy: Policy, step: int) -> tuple[Te
 
 def on_policy_batch(session: Session, policy: Policy, step: int) -> TokenBatch:
     """Responses of the trainer's own weights to other prompts, with advantages as the run computes them."""
-    config, advantage = session.config, session.config.advantage
+    config = session.config
     temperature = config.rollout.scored_temperature
     exact = RolloutConfig(engine="transformers", dtype="float32", temperature=temperature)
     drawn = list(
@@ -247,9 +252,14 @@ def on_policy_batch(session: Session, policy: Policy, step: int) -> TokenBatch:
         version=step,
         seed=(config.seed << 32) + (step << 8) + 255,
     )
-    batch = batch_of(collected, session.ranks.device)
     unreplayed = replace(config, rollout=replace(config.rollout, router_replay=False))  # it chose no experts for others
-    batch = with_advantages(score(batch, session.policy, session.reference, unreplayed, ALONE), advantage)
+    return as_updated(session, batch_of(collected, session.ranks.device), unreplayed)
+
+
+def as_updated(session: Session, batch: TokenBatch, config: TrainConfig) -> TokenBatch:
+    """A batch as it was collected, with log π_old and with advantages as an update without rejection sees them."""
+    advantage = config.advantage
+    batch = with_advantages(score(batch, session.policy, session.reference, config, ALONE), advantage)
     assert batch.advantages is not None
     plain = advantage.grouped or not advantage.whiten
     return batch if plain else batch.replace(advantages=whiten(batch.advantages, batch.response_mask))

@@ -69,6 +69,9 @@ def test_a_run_takes_its_place(tiny_model: Path, local_runs: Path, monkeypatch: 
     first = recipes.install(train(tiny_config(tiny_model)), recipe)
     assert first == local_runs.parent / "tiny"
     assert runs.read_manifest(first).story == "A story."
+    assert verify(first).problems == []
+    assert "metrics.jsonl.gz" in runs.read_manifest(first).files
+    assert [row["step"] for row in runs.read_metrics(first)] == [1, 2]
     second = recipes.install(train(tiny_config(tiny_model, seed=1)), replace(recipe, story="Another."))
     assert second == first
     assert runs.read_manifest(second).seed == 1

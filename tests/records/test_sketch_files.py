@@ -1,5 +1,6 @@
-"""What is read of a sketch whose file lacks a part."""
+"""What is read of a sketch whose file lacks a part, or was written before scores had units."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,15 @@ import torch
 from app_runs import DIRECTIONS, make_run, write_sketch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from toy_sketches import directions_of, exact_sketch
 
 from rlcorr.gradients import toy
+from rlcorr.gradients.answers import AnswerTree
+from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_exact, read_gradients, read_sketch
+from rlcorr.types import TokenBatch
 
 
 def test_answers_without_their_units_are_damaged(tmp_path: Path) -> None:
@@ -20,11 +25,105 @@ def test_answers_without_their_units_are_damaged(tmp_path: Path) -> None:
     write_sketch(run, exact_sketch([world], directions_of(world, DIRECTIONS, seed=0)))
     batch, _ = read_gradients(run, 0)
     assert len(batch.response_mask) == len(world.where.tokens)
-    path = runs.sketch_path(run, 0)
-    with safe_open(path, "pt") as file:
-        content = {name: file.get_tensor(name) for name in file.keys() if name != "exact_units"}  # noqa: SIM118
-        metadata = file.metadata()
-    save_file(content, path, metadata)
+    path = rewritten(run, lambda tensors: tensors.pop("exact_units"))
     with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read .*exact_units"):
         read_exact(run, 0)
     assert torch.isfinite(read_sketch(run, 0).scores).all()
+
+
+def rewritten(run: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+    """The first step's sketch, with its tensors changed."""
+    path = runs.sketch_path(run, 0)
+    with safe_open(path, "pt") as file:
+        content = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    change(content)
+    save_file(content, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize("name", ["drawn_units", "drawn_lengths", "drawn_advantages"])
+def test_drawn_answers_without_a_part_are_damaged(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path, "alpha", steps=1)
+    write_sketch(run, drawn())
+    path = rewritten(run, lambda tensors: tensors.pop(name))
+    with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read .*{name}"):
+        read_gradients(run, 0)
+    assert torch.isfinite(read_sketch(run, 0).scores).all()
+
+
+def test_drawn_answers_whose_lengths_do_not_fit_are_damaged(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "alpha", steps=1)
+    write_sketch(run, drawn())
+    path = rewritten(run, lambda tensors: tensors.update(drawn_lengths=torch.tensor([3, 1], dtype=torch.int8)))
+    with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read"):
+        read_gradients(run, 0)
+
+
+def test_drawn_answers_come_back(tmp_path: Path) -> None:
+    """Two answers, of one token and of two. A unit is a 127th of the largest of a row: what is a whole number of units
+    comes back but for rounding."""
+    run = make_run(tmp_path, "alpha", steps=1)
+    write_sketch(run, drawn())
+    batch, sketch = read_gradients(run, 0)
+    assert batch.response_mask.tolist() == [[True, False], [True, True]]
+    assert batch.rollout_log_probs.tolist() == [[-0.125, 0.0], [-0.5, -0.25]]
+    assert batch.old_log_probs is not None
+    assert batch.old_log_probs.tolist() == [[-0.25, 0.0], [-0.5, -1.0]]
+    assert batch.advantages is not None
+    assert batch.advantages.tolist() == [[1.0, 0.0], [-0.5, -1.5]]
+    torch.testing.assert_close(sketch.scores, drawn().scores, rtol=1e-6, atol=0)
+
+
+def drawn() -> DrawnAnswers:
+    """Along the first two directions."""
+    batch = TokenBatch(
+        response_mask=torch.tensor([[True, False], [True, True]]),
+        rollout_log_probs=torch.tensor([[-0.125, 0.0], [-0.5, -0.25]]),
+        old_log_probs=torch.tensor([[-0.25, 0.0], [-0.5, -1.0]]),
+        advantages=torch.tensor([[1.0, 0.0], [-0.5, -1.5]]),
+    )
+    return DrawnAnswers(batch, torch.tensor([[127.0, -3.0], [0.0, 0.0], [6.4, -12.7]]))
+
+
+def test_scores_in_float16_are_read_as_they_are(tmp_path: Path) -> None:
+    """As runs have them that were recorded before."""
+    run = make_run(tmp_path, "alpha", steps=1)
+    write_sketch(run)
+    scores = torch.randn(read_sketch(run, 0).scores.shape, generator=torch.Generator().manual_seed(0)).half()
+
+    def older(tensors: dict[str, Tensor]) -> None:
+        del tensors["units"]
+        tensors["scores"] = scores
+
+    rewritten(run, older)
+    assert torch.equal(read_sketch(run, 0).scores, scores.float())
+
+
+def test_integers_without_units_are_damaged(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "alpha", steps=1)
+    write_sketch(run)
+    path = rewritten(run, lambda tensors: tensors.pop("units"))
+    with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read .*units"):
+        read_sketch(run, 0)
+
+
+@pytest.mark.parametrize(
+    ("largest", "kind"),
+    [(127, torch.int8), (128, torch.int16), (32767, torch.int16), (32768, torch.int32), (2**31, torch.int64)],
+)
+def test_a_tree_has_the_narrowest_integers(tmp_path: Path, largest: int, kind: torch.dtype) -> None:
+    """Two nodes, an answer each, of which one is a token with a large number."""
+    run = make_run(tmp_path, "alpha", steps=1)
+    log_probs = torch.full((2,), -0.5)
+    tree = AnswerTree(
+        prompts=torch.tensor([0, 1]), parents=torch.tensor([-1, -1]), tokens=torch.tensor([3, largest]),
+        old_log_probs=log_probs, rollout_log_probs=log_probs.clone(), sampled_log_probs=log_probs.clone(),
+    )  # fmt: skip
+    write_sketch(run, ExactSketch(tree, torch.ones(2), torch.ones(2, DIRECTIONS)))
+    with safe_open(runs.sketch_path(run, 0), "pt") as file:
+        assert file.get_tensor("tree_tokens").dtype == kind
+        assert file.get_tensor("tree_parents").dtype == torch.int8
+    read = read_exact(run, 0)
+    assert read is not None
+    assert read.tree.tokens.tolist() == [3, largest]

@@ -198,3 +198,16 @@ def test_a_damaged_line_of_metrics(run: Path, line: str, rows: int) -> None:
     assert [row["step"] for row in runs.read_metrics(run)] == [*STEPS][:rows]
     problems = verify(run).problems
     assert f"{path}: 1 line(s) cut off or damaged, {rows} readable." in problems
+
+
+@pytest.mark.parametrize("cut", [5, 40, -1])
+def test_packed_metrics_that_are_cut_off(run: Path, cut: int) -> None:
+    """In the header, among the rows, and before the last byte of the checksum."""
+    runs.pack_metrics(run)
+    path = run / "metrics.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:cut])
+    report = verify(run)
+    assert report.metric_rows == 0
+    assert any(problem.startswith(f"{path}: cannot be read") for problem in report.problems)
+    with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read"):
+        runs.read_metrics(run)

@@ -179,7 +179,7 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
     assert verify(run).problems == []
     step, sketch = runs.read_step(run, 4), read_sketch(run, 4)
     assert sketch.scores.shape == (int(step.batch.response_mask.sum()), 10)
-    assert load_file(sketch_path(run, 4))["scores"].dtype == torch.float16
+    assert load_file(sketch_path(run, 4))["scores"].dtype == torch.int8
     assert sketch.weights_hash != read_sketch(run, 2).weights_hash  # the update between them
     assert sketch.directions_hash == read_sketch(run, 2).directions_hash
     report = gradients.report(step.batch, sketch, CorrectionConfig())

@@ -5,7 +5,7 @@ from typing import Literal
 
 from rlcorr.advantages import GROUPED
 from rlcorr.config import KL_ESTIMATORS
-from rlcorr.errors import unknown
+from rlcorr.errors import UsageError, unknown
 from rlcorr.train.config.checks import check
 from rlcorr.validated import member
 
@@ -103,6 +103,11 @@ class SketchConfig:
     """Exact sketches: answers that are less likely than this under both policies are left out."""
     tree_mib: int = 256
     """Exact sketches: memory for all answers; more of them are refused."""
+    answers: int = 0
+    """Answers to other prompts, drawn with the weights that sampled the step's own; gradients are measured on these.
+    For long answers; 0: gradients are measured on the step's own."""
+    answer_directions: int = 0
+    """Directions for these answers, the first of all; 0: all."""
 
     def __post_init__(self) -> None:
         check(self.every >= 0, "sketch.every", self.every, "≥ 0")
@@ -115,3 +120,14 @@ class SketchConfig:
         smallest = self.smallest_probability
         check(0 < smallest < 1, "sketch.smallest_probability", smallest, "above 0 and below 1")
         check(self.tree_mib >= 1, "sketch.tree_mib", self.tree_mib, "≥ 1")
+        check(self.answers >= 0, "sketch.answers", self.answers, "≥ 0")
+        most = self.directions
+        check(
+            0 <= self.answer_directions <= most, "sketch.answer_directions", self.answer_directions,
+            f"between 0 and sketch.directions, which is {most}",
+        )  # fmt: skip
+        if self.answers and self.exact_prompts:
+            raise UsageError(
+                f"gradients are measured on {self.answers} sampled answers or on every likely answer to "
+                f"{self.exact_prompts} prompts, not on both: leave sketch.answers or sketch.exact_prompts out."
+            )

@@ -85,6 +85,7 @@ class TrainConfig:
             "max_response_tokens", "max_bad_steps",
         ):  # fmt: skip
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
+        _check_answers(self)
         check(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, "≥ 0")
         check(
             self.optim.minibatches <= self.prompts_per_step * self.samples_per_prompt,
@@ -138,6 +139,14 @@ def _check_preset(config: TrainConfig) -> None:
         asked = getattr(config.loss, name)
         if asked not in (getattr(TRAINER_LOSS, name), number):
             raise UsageError(f"preset {config.preset} sets {name}={number}; got {asked} as well.")
+
+
+def _check_answers(config: TrainConfig) -> None:
+    """Refuse a number of answers for the sketch that tells less than the step's own, or leaves a group incomplete."""
+    answers, samples = config.sketch.answers, config.samples_per_prompt
+    step = config.prompts_per_step * samples
+    check(answers == 0 or answers >= step, "sketch.answers", answers, f"0 or at least {step}, the answers of a step")
+    check(answers % samples == 0, "sketch.answers", answers, f"a multiple of samples_per_prompt, {samples}")
 
 
 def _correction_of(name: str, loss_type: LossType | None) -> CorrectionConfig:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rlcorr.gradients.sketch import ExactSketch, SampledSketch
+from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, SampledSketch
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.sketch_files import with_sketch, write_sketch
@@ -76,9 +76,9 @@ class Recorder:
         if self._main:
             runs.write_step(self.path, StepRecord(step, batch, collected.prompts, collected.responses))
 
-    def sketch(self, step: int, sketch: SampledSketch, exact: ExactSketch | None) -> None:
+    def sketch(self, step: int, sketch: SampledSketch, others: ExactSketch | DrawnAnswers | None) -> None:
         if self._main:
-            write_sketch(self.path, step, sketch, exact)
+            write_sketch(self.path, step, sketch, others)
             self._manifest = with_sketch(self._manifest, step, sketch)
             runs.write_manifest(self.path, self._manifest)
 
