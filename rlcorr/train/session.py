@@ -49,6 +49,8 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     stops = eos_ids(model, tokenizer)
     precision = config.optim.precision
     policy = Policy(load_lm(model, ranks.device), critic_of(config), precision).to(ranks.device)
+    if config.optim.gradient_checkpointing:
+        policy.checkpoint_layers()
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
     engine = start_engine(config.rollout, model, ranks, stops, log)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))

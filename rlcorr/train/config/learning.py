@@ -77,6 +77,8 @@ class OptimConfig:
     precision: Precision = "float32"
     """Number format of the trainer's products: float32, or autocast to bfloat16 or float16, over float32 weights, in
     scores and updates alike. float16 scales the loss; a step that overflows is skipped and counted."""
+    gradient_checkpointing: bool = False
+    """Keep only the input of each layer, and compute it again in the backward pass: less memory, a third more work."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from rlcorr.train.config.learning import Critic, Precision
@@ -65,6 +66,16 @@ class Policy(nn.Module):
             seen = hidden if self.value_trunk is None else self.value_trunk(ids, **given)[0][:, before]
         values = None if self.value_head is None else self.value_head(seen.to(self.value_head.weight))[..., 0]
         return Scores(log_probs, entropy, values)
+
+    def checkpoint_layers(self) -> None:
+        """Keep no more than the input of each layer for the backward pass."""
+        for trunk in (self.lm, self.value_trunk):
+            if trunk is None:
+                continue
+            trunk.gradient_checkpointing_enable({"use_reentrant": False})
+            for module in trunk.modules():
+                if isinstance(module, GradientCheckpointingLayer):
+                    module.training = True  # asked for by transformers; the modules inside, and their dropout, stay off
 
     def in_float32(self) -> "Policy":
         """The same tensors, with products in float32."""
