@@ -31,7 +31,7 @@ from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
 
 ROUNDING_K3 = {"float32": 1e-7, "float16": 1e-4, "bfloat16": 1e-3, "fp8": 0.05, "fp8_e5m2": 0.2}
-"""The k3 that rounding alone may reach, by the coarsest number format of the engine.
+"""The k3 that rounding alone may reach, by the coarsest number format of the two sides.
 
 Measured on perturbed weights of the warm start: float32 3e-13, float16 1e-6 (1.3e-5 on a random model of the tests),
 bfloat16 1e-4, where one stale tensor gives 3e-3 to 1e-1. An fp8 KV cache rounds by 1e-2 (e4m3) to 7e-2 (e5m2) itself.

@@ -29,6 +29,7 @@ class Checkpoint:
     bad_steps: int  # in a row, up to this one
     policy: dict[str, Tensor]
     optimizer: dict[str, Any]
+    scaler: dict[str, Any]  # of the loss in float16; otherwise empty
     shuffle: Tensor
     chance: Tensor
     requests: list[BatchRequest]  # batches that were requested ahead; sampled again from the same weights
@@ -64,7 +65,10 @@ def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: in
     policy, optimizer = full_state(learner.module), full_optimizer_state(learner.module, learner.optimizer)
     if session.ranks.main:
         generators = {"shuffle": learner.shuffle.get_state(), "chance": learner.chance.get_state()}
-        state = Checkpoint(step, accuracy, bad_steps, policy, optimizer, **generators, requests=session.queue.requests)
+        state = Checkpoint(
+            step, accuracy, bad_steps, policy, optimizer, learner.scaler.state_dict(), **generators,
+            requests=session.queue.requests,
+        )  # fmt: skip
         write_checkpoint(path, state)
 
 
@@ -72,6 +76,7 @@ def restore(session: Session, state: Checkpoint) -> tuple[float, int, float]:
     """Put everything back as it was; the accuracy, the bad steps in a row and the seconds so far."""
     learner = session.learner
     load_state(learner.module, learner.optimizer, state.policy, state.optimizer)
+    learner.scaler.load_state_dict(state.scaler)
     learner.shuffle.set_state(state.shuffle)
     learner.chance.set_state(state.chance)
     for request in state.requests:

@@ -47,7 +47,10 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
     task, tokenizer = task_of(config), load_tokenizer(model)
     stops = eos_ids(model, tokenizer)
-    policy = Policy(load_lm(model, ranks.device), critic_of(config)).to(ranks.device)
+    precision = config.optim.precision
+    policy = Policy(load_lm(model, ranks.device), critic_of(config), precision).to(ranks.device)
+    if config.optim.gradient_checkpointing:
+        policy.checkpoint_layers()
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
     engine = start_engine(config.rollout, model, ranks, stops, log)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
@@ -56,7 +59,9 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     measured = probe(
         engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, after_sync_k3=after_sync
     )
-    reference = Policy(load_lm(model, ranks.device), None).requires_grad_(False) if config.needs_reference else None
+    reference = None
+    if config.needs_reference:
+        reference = Policy(load_lm(model, ranks.device), None, precision).requires_grad_(False)
     worker = RolloutWorker(engine, tokenizer, task, stops)
     sample = sampler(config, ranks, worker, first_step)
     return Session(
@@ -77,6 +82,7 @@ def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
     return Learner(
         module=module,
         optimizer=torch.optim.AdamW(policy.parameters(), lr=config.optim.learning_rate, weight_decay=0.0),
+        scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.optim.precision == "float16"),
         shuffle=torch.Generator().manual_seed(config.seed),
         chance=torch.Generator(ranks.device).manual_seed(config.seed),
         config=config,

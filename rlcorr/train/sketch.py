@@ -36,6 +36,9 @@ from rlcorr.types import TokenBatch
 TOGETHER = 8
 """Directions per pass: they share the forward pass."""
 BLOCKS = 32
+GRADIENT_BYTES = 2**29
+"""For the gradients of as many blocks of the reference at a time as fit, and of one at least. Every group of blocks
+draws all directions once more, which takes longer than the gradients of a small model."""
 OTHER_PROMPTS = 1_000_003
 """Added to the seed of the prompts: the reference sees none that the run trains on in this order."""
 MICROBATCH_TOKENS = 512
@@ -75,12 +78,48 @@ def hash_of_directions(session: Session, policy: Policy) -> str:
 
 
 def reference_of(session: Session, policy: Policy, step: int) -> Reference:
-    """The on-policy gradient in the directions of the run."""
-    by_token, by_sequence, tokens, sequences = reference_gradients(session, policy, step)
-    blocks = torch.cat([by_token, by_sequence])
-    flat = (torch.cat([d.flatten(1) for d in chosen.values()], 1) for chosen in all_directions(session, policy))
-    table = torch.cat([blocks @ parameters.T for parameters in flat], 1) * session.config.sketch.directions**-0.5
-    return Reference(table[:BLOCKS], table[BLOCKS:], tokens, sequences)
+    """Σ advantage · ∇ log π over each block of responses in the directions of the run, by token and by sequence; tokens
+    and responses per block. Sampled from the trainer's own weights in float32, judged and scored like the run's
+    batches."""
+    config = session.config
+    batch = on_policy_batch(session, policy, step)
+    assert batch.group_ids is not None
+    prompts = torch.arange(config.sketch.reference_prompts, device=batch.group_ids.device)
+    blocks = [batch.rows(torch.isin(batch.group_ids, block)) for block in prompts.tensor_split(BLOCKS)]
+    bytes_of_block = 2 * sum(p.numel() * p.element_size() for p in policy.parameters())
+    at_once = max(GRADIENT_BYTES // bytes_of_block, 1)
+    tables = [along_directions(session, policy, blocks[at : at + at_once]) for at in range(0, BLOCKS, at_once)]
+    by_token, by_sequence = torch.cat(tables, 1) * config.sketch.directions**-0.5
+    lengths = [block.response_mask.sum(-1) for block in blocks]
+    tokens, sequences = torch.tensor([[int(n.sum()), int((n > 0).sum())] for n in lengths]).to(by_token).unbind(-1)
+    return Reference(by_token, by_sequence, tokens, sequences)
+
+
+def along_directions(session: Session, policy: Policy, blocks: list[TokenBatch]) -> Tensor:
+    """⟨Σ advantage · ∇ log π, direction⟩ of some blocks, (2, blocks, K): by token, by sequence. The directions are
+    drawn anew, so that no more than these blocks' gradients are in memory."""
+    gradients = {name: torch.zeros(2, len(blocks), p.numel()).to(p) for name, p in policy.named_parameters()}
+    for number, block in enumerate(blocks):
+        add_gradients(policy, block, session.config, {name: sums[:, number] for name, sums in gradients.items()})
+    passes = []
+    for chosen in all_directions(session, policy):
+        passes.append(torch.stack([gradients[name] @ d.flatten(1).T for name, d in chosen.items()]).sum(0))
+    return torch.cat(passes, -1)
+
+
+def add_gradients(policy: Policy, block: TokenBatch, config: TrainConfig, sums: dict[str, Tensor]) -> None:
+    """Add Σ advantage · ∇ log π of a block's responses to `sums`, name → (2, numbers of the parameter): of every token
+    alike, and of every sequence by the mean over its tokens."""
+    for rows in plan(range(len(block.response_mask)), lengths_of(block), MICROBATCH_TOKENS, 1)[0]:
+        some = take(block, rows)
+        assert some.advantages is not None
+        log_p = policy(some, config.rollout.scored_temperature).log_probs
+        per_response = masked_sum(some.advantages * log_p, some.response_mask, -1)
+        values = per_response.sum(), (per_response / some.response_mask.sum(-1).clamp(min=1)).sum()
+        for which, value in enumerate(values):
+            gradients = torch.autograd.grad(value, list(policy.parameters()), retain_graph=which == 0)
+            for total, gradient in zip(sums.values(), gradients, strict=True):
+                total[which] += gradient.flatten()
 
 
 def eager_copy(policy: Policy) -> Policy:
@@ -102,11 +141,13 @@ def directions(like: Mapping[str, Tensor], seed: int, count: int) -> Iterator[di
     """`count` standard normal directions over all these tensors, in groups: name → (n, *shape). Direction k depends on
     the seed and k alone."""
     for first in range(0, count, TOGETHER):
-        group = []
-        for number in range(first, min(first + TOGETHER, count)):
+        numbers = range(first, min(first + TOGETHER, count))
+        group = {name: torch.empty(len(numbers), *p.shape).to(p) for name, p in like.items()}
+        for place, number in enumerate(numbers):
             generator = torch.Generator().manual_seed((seed << 20) + number)
-            group.append({name: torch.randn(p.shape, generator=generator).to(p) for name, p in like.items()})
-        yield {name: torch.stack([direction[name] for direction in group]) for name in like}
+            for direction in group.values():
+                direction[place] = torch.randn(direction.shape[1:], generator=generator)
+        yield group
 
 
 @torch.no_grad()
@@ -197,43 +238,6 @@ def next_scores(
         return next_log_probs(lm, parameters, prefixes, temperature)
 
     return vmap(lambda direction: jvp(log_probs, (weights,), (direction,))[1])(along).permute(1, 2, 0)
-
-
-def reference_gradients(session: Session, policy: Policy, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Σ advantage · ∇ log π over each block of responses, as (BLOCKS, parameters), by token and by sequence; tokens and
-    responses per block. Sampled from the trainer's own float32 weights, judged and scored like the run's batches."""
-    config = session.config
-    batch = on_policy_batch(session, policy, step)
-    groups = torch.arange(config.sketch.reference_prompts).tensor_split(BLOCKS)
-    assert batch.group_ids is not None
-    parameters = list(policy.parameters())
-    sums: dict[str, list[Tensor]] = {"token": [], "sequence": []}
-    tokens, sequences = [], []
-    for block in groups:
-        part = batch.rows(torch.isin(batch.group_ids, block.to(batch.group_ids)))
-        lengths = part.response_mask.sum(-1)
-        tokens.append(lengths.sum())
-        sequences.append((lengths > 0).sum())
-        total = {
-            name: torch.zeros(sum(p.numel() for p in parameters), device=part.response_mask.device) for name in sums
-        }
-        for rows in plan(range(len(lengths)), lengths_of(part), MICROBATCH_TOKENS, 1)[0]:
-            some = take(part, rows)
-            assert some.advantages is not None
-            log_p = policy(some, config.rollout.scored_temperature).log_probs
-            per_response = masked_sum(some.advantages * log_p, some.response_mask, -1)
-            for name, value in (
-                ("token", per_response.sum()),
-                ("sequence", (per_response / some.response_mask.sum(-1).clamp(min=1)).sum()),
-            ):
-                gradients = torch.autograd.grad(value, parameters, retain_graph=name == "token")
-                total[name] += torch.cat([gradient.flatten() for gradient in gradients])
-        for name in sums:
-            sums[name].append(total[name])
-    return (
-        torch.stack(sums["token"]), torch.stack(sums["sequence"]), torch.stack(tokens).float(),
-        torch.stack(sequences).float(),
-    )  # fmt: skip
 
 
 def on_policy_batch(session: Session, policy: Policy, step: int) -> TokenBatch:

@@ -96,7 +96,8 @@ def learner(policy: Policy, config: TrainConfig, optimizer: torch.optim.Optimize
     """Without an optimizer of its own it moves nothing: the gradient stays to be looked at."""
     still = torch.optim.SGD(policy.parameters(), lr=0.0)
     generators = [torch.Generator().manual_seed(seed) for seed in (3, 4)]
-    return Learner(policy, optimizer or still, *generators, config=config, ranks=ALONE)
+    scaler = torch.amp.GradScaler("cpu", enabled=config.optim.precision == "float16")
+    return Learner(policy, optimizer or still, scaler, *generators, config=config, ranks=ALONE)
 
 
 def one_update(policy: Policy, config: TrainConfig, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:

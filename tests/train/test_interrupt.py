@@ -15,7 +15,7 @@ import torch
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 folder, weights = Path(sys.argv[1]), {f"w{n}": torch.ones(100_000) for n in range(12)}
-checkpoint = Checkpoint(1, 0.5, 0, weights, {}, torch.zeros(1), torch.zeros(1), [])
+checkpoint = Checkpoint(1, 0.5, 0, weights, {}, {}, torch.zeros(1), torch.zeros(1), [])
 write_checkpoint(folder, checkpoint)
 
 def interrupt(*_):

@@ -1,13 +1,16 @@
-"""The one-off shift, the padding, the tokenizer, and what is sent to an engine."""
+"""The one-off shift, the padding, the tokenizer, what is kept for the backward pass, and what an engine is sent."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from tiny import CPU
+from allocations import peak
+from tiny import CPU, save_tiny_model
 
+from rlcorr.train.config.learning import Precision
 from rlcorr.train.inputs.tokenizer import EOS_ID, decode, encode, load_tokenizer
-from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
+from rlcorr.train.learner.policy import Policy, Scores, engine_weights, load_lm
+from rlcorr.train.learner.ranks import decoder_layers
 from rlcorr.train.rollout.engine import Samples, to_batch
 
 PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]]
@@ -65,3 +68,30 @@ def test_text_survives_a_saved_tokenizer(tiny_model: Path) -> None:
     ids = encode(tokenizer, text)
     assert len(ids) == len(text) + 1  # one token per character, and <bos>
     assert decode(tokenizer, [*ids[1:], EOS_ID, 7]) == text
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_checkpointed_layers_change_no_gradient_and_keep_less(precision: Precision, tmp_path: Path) -> None:
+    """Eight layers of width 64 keep over 20 tensors as wide as the layer each; checkpointed, one each, and one layer's
+    at a time in the backward pass."""
+    model = save_tiny_model(tmp_path, layers=8)
+    rows = torch.randint(3, 20, (8, 60)).tolist()
+    batch = to_batch([[1, 5, 6]] * 8, Samples(rows, [[0.0] * 60] * 8), CPU)
+    gradients, peaks = [], []
+    for checkpointed in (False, True):
+        policy = Policy(load_lm(model, CPU), "separate", precision)
+        if checkpointed:
+            policy.checkpoint_layers()
+        scores: list[Scores] = []
+        peaks.append(peak(lambda p=policy, s=scores: s.append(p(batch, 1.0)) or s))
+        (scores[0].log_probs.sum() + scores[0].values.sum()).backward()  # pyright: ignore[reportOptionalMemberAccess]
+        gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]))
+    assert torch.equal(*gradients)
+    assert peaks[1] < peaks[0] / 3
+
+
+def test_checkpointing_switches_no_dropout_on(tmp_path: Path) -> None:
+    policy = Policy(load_lm(save_tiny_model(tmp_path), CPU))
+    policy.checkpoint_layers()
+    assert policy.lm.is_gradient_checkpointing
+    assert not any(module.training for layer in decoder_layers(policy) for module in list(layer.modules())[1:])

@@ -43,6 +43,7 @@ def example_checkpoint() -> Checkpoint:
     optimizer.step()
     return Checkpoint(
         step=7, accuracy=0.25, bad_steps=2, policy={"lm.w": weight.detach()}, optimizer=optimizer.state_dict(),
+        scaler={"scale": 2.0**12, "_growth_tracker": 5},
         shuffle=torch.Generator().manual_seed(3).get_state(), chance=torch.Generator().manual_seed(4).get_state(),
         requests=[BatchRequest(8, 5, [("w", torch.randn(2))]), BatchRequest(9, 6, [("w", torch.randn(2))])],
     )  # fmt: skip

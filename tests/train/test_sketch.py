@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from allocations import peak
 from safetensors.torch import load_file, save_file
-from tiny import CPU, tiny_config
+from tiny import CPU, save_tiny_model, tiny_config
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
@@ -24,6 +25,7 @@ from rlcorr.records.runs import list_sketches, sketch_path
 from rlcorr.records.sketch_files import read_sketch
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
+from rlcorr.train import sketch as module
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
@@ -123,17 +125,15 @@ def test_a_direction_depends_on_its_number_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"advantage": AdvantageConfig(estimator="grpo")}],
-    ids=["ppo", "grpo"],
+    ("changes", "gradient_bytes"),
+    [({}, 2**29), ({}, 1), ({"advantage": AdvantageConfig(estimator="grpo")}, 2**29)],
+    ids=["ppo", "a block at a time", "grpo"],
 )
 @pytest.mark.usefixtures("rewarding")
 def test_the_reference_is_the_gradient_of_an_on_policy_batch(
-    changes: dict[str, Any], tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], gradient_bytes: int, tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By token and by sequence, against one backward pass through the trainer's own loss of the whole batch."""
-    from rlcorr.train import sketch as module
-
+    """Every block by token and by sequence, against one backward pass through its own two prompts of two answers."""
     seen: dict[str, Any] = {}
     true_batch, true_step = module.on_policy_batch, sampled_sketch
 
@@ -145,30 +145,49 @@ def test_the_reference_is_the_gradient_of_an_on_policy_batch(
         seen["policy"] = Policy(eager_copy(session.policy).lm, None)
         return true_step(session, batch, step, weights)
 
+    monkeypatch.setattr(module, "GRADIENT_BYTES", gradient_bytes)
     monkeypatch.setattr(module, "on_policy_batch", on_policy_batch)
     monkeypatch.setattr(loop, "sampled_sketch", kept)
     loop.train(tiny_config(tiny_model, sketch=FEW, **changes))
     batch, policy = seen["batch"], seen["policy"]
     assert len(batch.response_mask) == 64 * 2
-    read = read_sketch(local_runs / "tiny", 2)
+    read = read_sketch(local_runs / "tiny", 2).reference
     log_p, mask = policy(batch, 1.0).log_probs, batch.response_mask
     per_response = (batch.advantages * log_p * mask).sum(-1)
-    chosen = [torch.cat(parts) for parts in zip(*(
-        [group[name] for name, _ in policy.named_parameters()]
-        for group in directions(dict(policy.named_parameters()), 0, 10)
-    ), strict=True)]  # fmt: skip
-    for value, blocks in (
-        (per_response.sum(), read.reference.by_token),
-        ((per_response / mask.sum(-1)).sum(), read.reference.by_sequence),
-    ):
-        gradients = torch.autograd.grad(value, list(policy.parameters()), retain_graph=True)
-        along = (
-            torch.stack([(d * g).flatten(1).sum(-1) for d, g in zip(chosen, gradients, strict=True)]).sum(0) / 10**0.5
-        )
+    chosen = {
+        name: torch.cat([group[name] for group in directions(dict(policy.named_parameters()), 0, 10)])
+        for name, _ in policy.named_parameters()
+    }
+    for values, blocks in ((per_response, read.by_token), (per_response / mask.sum(-1), read.by_sequence)):
+        expected = []
+        for value in values.view(32, 4).sum(-1):
+            gradients = torch.autograd.grad(value, list(policy.parameters()), retain_graph=True)
+            along = [(d * g).flatten(1).sum(-1) for d, g in zip(chosen.values(), gradients, strict=True)]
+            expected.append(torch.stack(along).sum(0) / 10**0.5)
+        along = torch.stack(expected)
         assert along.abs().max() > 1e-3 or not bool(batch.advantages.any())
-        torch.testing.assert_close(blocks.sum(0), along, rtol=1e-3, atol=1e-4 * float(along.abs().max()) + 1e-6)
-    assert float(read.reference.tokens.sum()) == float(mask.sum())
-    assert float(read.reference.sequences.sum()) == 128
+        torch.testing.assert_close(blocks, along, rtol=1e-3, atol=1e-4 * float(along.abs().max()) + 1e-6)
+    assert torch.equal(read.tokens, mask.view(32, -1).sum(-1).float())
+    assert read.sequences.tolist() == [4] * 32
+
+
+def test_the_reference_takes_the_memory_of_some_gradients_not_of_all(
+    tmp_path: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight directions, a block's two sums, the gradient that is added to them and the copy that samples are twelve
+    times the parameters; two for each of 32 blocks would be 64 times."""
+    model, peaks = save_tiny_model(tmp_path / "wide", width=256), []
+
+    def measured(session: Any, *rest: Any) -> SampledSketch:
+        policy = eager_copy(session.policy)
+        parameters = sum(p.numel() * p.element_size() for p in policy.parameters())
+        peaks.append(peak(lambda: module.reference_of(session, policy, 2)) / parameters)
+        return sampled_sketch(session, *rest)
+
+    monkeypatch.setattr(module, "GRADIENT_BYTES", 1)
+    monkeypatch.setattr(loop, "sampled_sketch", measured)
+    loop.train(tiny_config(model, sketch=FEW))
+    assert 8 < peaks[0] < 20
 
 
 @pytest.mark.usefixtures("rewarding")

@@ -12,6 +12,7 @@ from rlcorr.validated import member
 Estimator = Literal["gae", "grpo", "rloo", "reinforce_pp"]
 Critic = Literal["shared", "separate"]
 Sharding = Literal["ddp", "fsdp"]
+Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class OptimConfig:
     """Bonus on the entropy of the kept tokens."""
     sharding: Sharding = "ddp"
     """Several ranks: every rank holds the whole model (ddp), or a part of it (fsdp)."""
+    precision: Precision = "float32"
+    """Number format of the trainer's products: float32, or autocast to bfloat16 or float16, over float32 weights, in
+    scores and updates alike. float16 scales the loss; a step that overflows is skipped and counted."""
+    gradient_checkpointing: bool = False
+    """Keep only the input of each layer, and compute it again in the backward pass: less memory, a third more work."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -82,11 +88,13 @@ class OptimConfig:
         for name in ("warmup_steps", "entropy_coef"):
             check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
         member("sharding", self.sharding, Sharding)
+        member("precision", self.precision, Precision)
 
 
 @dataclass(frozen=True)
 class SketchConfig:
-    """Score sketches of recorded steps: what gradient bias and variance are computed from."""
+    """Score sketches of recorded steps: what gradient bias and variance are computed from. They are made in float32,
+    whatever the trainer's precision is."""
 
     every: int = 0
     """Steps between sketches; 0: none. A step with a sketch is recorded as well."""

@@ -35,7 +35,7 @@ class RolloutConfig:
     engine: EngineName = "auto"
     """vllm, transformers, or auto: vllm where it is installed."""
     dtype: Dtype = "bfloat16"
-    """Number format of the engine's weights and activations; the trainer always computes in float32."""
+    """Number format of the engine's weights and activations; the trainer's is optim.precision."""
     kv_cache_dtype: KvCacheDtype = "auto"
     """Number format of the engine's KV cache (vllm); auto: the same as dtype."""
     quantization: Quantization = "none"
@@ -97,7 +97,7 @@ class RolloutConfig:
 
     @property
     def exact(self) -> bool:
-        """Whether rounding in float32 is all that may lie between the engine and the trainer."""
+        """Whether rounding in float32 is all that may lie between the engine and a trainer in float32."""
         plain = RolloutConfig(
             engine=self.engine, dtype="float32", temperature=self.temperature, router_replay=self.router_replay,
             tensor_parallel_size=self.tensor_parallel_size, data_parallel_size=self.data_parallel_size,

@@ -93,6 +93,8 @@ class TrainConfig:
             self.optim.minibatches,
             "at most prompts_per_step · samples_per_prompt",
         )
+        if self.optim.gradient_checkpointing and self.rollout.router_replay:
+            raise UsageError("router_replay and gradient_checkpointing exclude each other; switch one off.")
         if self.advantage.grouped and self.samples_per_prompt < 2:
             raise UsageError(
                 f"{self.advantage.estimator} compares the samples of a prompt: samples_per_prompt must be at least 2."

@@ -32,7 +32,7 @@ REMEDIES = {
     "bad/log_probs": "the engine reports log-probs that are not finite: try --rollout.dtype float32 or bfloat16",
     "bad/rewards": "the reward function raises or returns what is not a number: its message is above",
     "bad/loss": "the loss is not finite: try a smaller learning rate, or a bounded correction",
-    "bad/gradient": "the gradient is not finite: try a smaller learning rate",
+    "bad/gradient": "the gradient is not finite: try a smaller learning rate, and no --optim.precision float16",
     "bad/all_rejected": "the correction rejects every token: widen the bounds of its rules, or look at the mismatch",
 }
 

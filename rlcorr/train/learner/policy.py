@@ -1,4 +1,4 @@
-"""The trained model: a causal language model in float32, with a critic where one is needed, and its scores."""
+"""The trained model: a causal language model with float32 weights, a critic where one is needed, and its scores."""
 
 import copy
 from collections.abc import Mapping
@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
-from rlcorr.train.config.learning import Critic
+from rlcorr.train.config.learning import Critic, Precision
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.types import TokenBatch
@@ -29,11 +30,12 @@ class Scores(NamedTuple):
 
 class Policy(nn.Module):
     """A language model, and for GAE a critic: a value head on the same hidden states (shared), or on a trunk of its own
-    that starts as a copy (separate)."""
+    that starts as a copy (separate). Weights, softmax and values are float32; `precision` is that of the products."""
 
-    def __init__(self, lm: PreTrainedModel, critic: Critic | None = "shared") -> None:
+    def __init__(self, lm: PreTrainedModel, critic: Critic | None = "shared", precision: Precision = "float32") -> None:
         super().__init__()
         self.lm = lm
+        self.precision: Precision = precision
         self.value_trunk = copy.deepcopy(lm.base_model) if critic == "separate" else None
         self.value_head = None if critic is None else nn.Linear(lm.config.hidden_size, 1)
         if self.value_head is not None:
@@ -55,16 +57,37 @@ class Policy(nn.Module):
         positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
         given = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
         before = slice(batch.prompt_ids.shape[1] - 1, -1)  # the state at t − 1 predicts token t
-        with replayed(self.lm, batch.routed_experts if replay else None, attention):
-            hidden = self.lm.base_model(ids, **given)[0][:, before]
-        log_probs, entropy = token_log_probs(
-            output_head(self.lm), hidden, batch.response_ids, temperature, entropy_gradient=entropy_gradient
-        )
-        values = None
-        if self.value_head is not None:
+        with self._products():
+            with replayed(self.lm, batch.routed_experts if replay else None, attention):
+                hidden = self.lm.base_model(ids, **given)[0][:, before]
+            log_probs, entropy = token_log_probs(
+                output_head(self.lm), hidden, batch.response_ids, temperature, entropy_gradient=entropy_gradient
+            )
             seen = hidden if self.value_trunk is None else self.value_trunk(ids, **given)[0][:, before]
-            values = self.value_head(seen)[..., 0]
+        values = None if self.value_head is None else self.value_head(seen.to(self.value_head.weight))[..., 0]
         return Scores(log_probs, entropy, values)
+
+    def checkpoint_layers(self) -> None:
+        """Keep no more than the input of each layer for the backward pass."""
+        for trunk in (self.lm, self.value_trunk):
+            if trunk is None:
+                continue
+            trunk.gradient_checkpointing_enable({"use_reentrant": False})
+            for module in trunk.modules():
+                if isinstance(module, GradientCheckpointingLayer):
+                    module.training = True  # asked for by transformers; the modules inside, and their dropout, stay off
+
+    def in_float32(self) -> "Policy":
+        """The same tensors, with products in float32."""
+        other = copy.copy(self)
+        other.precision = "float32"
+        return other
+
+    def _products(self) -> torch.autocast:
+        """Each weight is used once per pass: to keep its rounded copy would only take memory."""
+        wanted = self.precision != "float32"
+        dtype = getattr(torch, self.precision) if wanted else None
+        return torch.autocast(self.lm.device.type, dtype, enabled=wanted, cache_enabled=False)
 
 
 def engine_weights(state: Mapping[str, Tensor], lm: PreTrainedModel) -> list[tuple[str, Tensor]]:

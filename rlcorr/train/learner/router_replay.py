@@ -46,7 +46,7 @@ def _check(lm: PreTrainedModel, routed: Tensor, attention: Tensor) -> None:
     expected = (*attention.shape, *layers_and_k(lm))
     if routed.shape != expected:
         raise UsageError(f"routed experts have shape {tuple(routed.shape)}; this model and batch need {expected}.")
-    if lm.is_gradient_checkpointing:  # the backward pass would route anew, outside the block
+    if lm.is_gradient_checkpointing and torch.is_grad_enabled():  # the backward pass routes anew, outside the block
         raise UsageError("router replay and gradient checkpointing exclude each other; switch one off.")
 
 

@@ -39,6 +39,7 @@ class Learner:
 
     module: nn.Module  # the policy, or what shares it out over ranks
     optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler  # of the loss in float16; otherwise it passes everything on
     shuffle: torch.Generator
     chance: torch.Generator  # for losses that select at random
     config: TrainConfig
@@ -113,15 +114,17 @@ def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Meas
         part = take(mini.batch, rows)
         with accumulate(learner.module, last=number == len(groups[ranks.rank])):
             loss, terms, moments = microbatch_loss(learner, mini, part, rows, policy_part)
-            (loss * ranks.size).backward()  # ranks average their gradients; the parts are to be summed
+            learner.scaler.scale(loss * ranks.size).backward()  # ranks average gradients; the parts are to be summed
         sums.append(terms)
         measured += moments
     totals = sum_over_ranks(ranks, torch.stack(sums).sum(0))
     measured = [moments for of_rank in gather(ranks, measured) for moments in of_rank]
+    learner.scaler.unscale_(learner.optimizer)
     grad_norm = clip_gradients(learner.module, config.optim.max_grad_norm)
     fault = _fault(totals, measured, grad_norm)
     if fault is None:
-        learner.optimizer.step()
+        learner.scaler.step(learner.optimizer)
+    learner.scaler.update()  # lowers the scale after a gradient that is not finite
     return torch.cat([totals, grad_norm[None].to(totals)]), measured, fault
 
 

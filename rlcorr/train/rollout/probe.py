@@ -48,7 +48,7 @@ def probe(
     """Sample as the run will, score as the run will, and say which known pattern the difference fits.
 
     stale tensor   a tensor that the engine does not take from a sync; on fresh weights it does not show
-    precision      no more than rounding in the engine's number format explains
+    precision      no more than rounding in the number formats of the engine and of the trainer explains
     temperature    rounding is left once the trainer scores at another temperature: the engine's, or 1
     routing        rounding is left once the trainer takes the engine's experts
     top-p mass     π_trainer ≤ π_engine on nearly every token: the engine shares out the mass that it cut off
@@ -61,23 +61,23 @@ def probe(
     same_ids = round_trip(tokenizer, sampled.response_ids)
     pattern, sentence = pattern_of(policy, config, batch, d, after_sync_k3, same_ids)
     mask = batch.response_mask
-    mean_d, mean_k3 = float(masked_mean(d.abs(), mask)), float(masked_mean(k3(d), mask))
-    return Probe(int(mask.sum()), mean_d, mean_k3, after_sync_k3, same_ids, pattern, sentence)
+    mean_d, size = float(masked_mean(d.abs(), mask)), float(masked_mean(k3(d), mask))
+    return Probe(int(mask.sum()), mean_d, size, after_sync_k3, same_ids, pattern, sentence)
 
 
 def pattern_of(
     policy: Policy, config: RolloutConfig, batch: TokenBatch, d: Tensor, after_sync_k3: float, same_ids: float
 ) -> tuple[ProbedPattern, str]:
     """The first pattern that fits, and a sentence about it."""
-    bound, scored, mask = rounding_bound(config), config.scored_temperature, batch.response_mask
+    bound, scored, mask = rounding_bound(config, policy.precision), config.scored_temperature, batch.response_mask
 
     def k3_with(temperature: float, replay: bool) -> float:
-        return float(masked_mean(k3(difference(policy, batch, temperature, replay)), mask))
+        return mean_k3(policy, batch, temperature, replay)
 
     if not after_sync_k3 <= bound:
         return "stale tensor", "a sync leaves a tensor behind in the engine; the gap will grow with every step."
     if float(masked_mean(k3(d), mask)) <= bound:
-        return "precision", f"rounding in the engine's number format explains it (up to {bound:.0e})."
+        return "precision", rounding_sentence(policy, config, batch, bound)
     for other in sorted({1.0, config.temperature} - {scored}):
         if (k3_there := k3_with(other, config.router_replay)) <= bound:
             return "temperature", f"at {other:g} the trainer agrees (k3 {k3_there:.1e}); it scores at {scored:g}."
@@ -88,6 +88,21 @@ def pattern_of(
     if same_ids < 1:
         return "tokenizer", f"only {same_ids:.0%} of the responses come back from their text as the same ids."
     return "unexplained", "no known pattern fits: compare the tokens, the prompts and the weights."
+
+
+def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, bound: float) -> str:
+    """Whose rounding it is: a trainer that rounds as well is held against itself in float32."""
+    if policy.precision == "float32":
+        return f"rounding in the engine's number format explains it (up to {bound:.0e})."
+    alone = mean_k3(policy.in_float32(), batch, config.scored_temperature, config.router_replay)
+    return (
+        f"rounding in the engine's {config.dtype} and the trainer's {policy.precision} explains it (up to "
+        f"{bound:.0e}); with the trainer in float32 k3 would be {alone:.1e}."
+    )
+
+
+def mean_k3(policy: Policy, batch: TokenBatch, temperature: float, replay: bool) -> float:
+    return float(masked_mean(k3(difference(policy, batch, temperature, replay)), batch.response_mask))
 
 
 def difference(policy: Policy, batch: TokenBatch, temperature: float, replay: bool) -> Tensor:

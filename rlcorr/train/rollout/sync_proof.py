@@ -11,6 +11,7 @@ from rlcorr.analysis.triage import ROUNDING_K3
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
+from rlcorr.train.config.learning import Precision
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
@@ -24,11 +25,12 @@ CONTEXT = 6
 """Prompt tokens used: rounding errors pile up with length, and only the weights are on trial."""
 
 
-def rounding_bound(config: RolloutConfig) -> float:
-    """The k3 that rounding alone may reach. With an fp8 KV cache the proof sees only faults that are coarser still,
-    such as a sync that did nothing (3e-1)."""
+def rounding_bound(config: RolloutConfig, precision: Precision) -> float:
+    """The k3 that rounding alone may reach, in the coarsest format of the engine and of a trainer in `precision`. With
+    an fp8 KV cache the proof sees only faults that are coarser still, such as a sync that did nothing (3e-1)."""
     coarse = [ROUNDING_K3["fp8"]] if config.quantization == "fp8" else []
-    return max(ROUNDING_K3[config.dtype], ROUNDING_K3.get(config.kv_cache_dtype, 0.0), *coarse)
+    formats = (ROUNDING_K3[config.dtype], ROUNDING_K3[precision], ROUNDING_K3.get(config.kv_cache_dtype, 0.0))
+    return max(*formats, *coarse)
 
 
 @torch.no_grad()
@@ -48,19 +50,19 @@ def sync_k3(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> 
 
 def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, prompts: list[list[int]]) -> float:
     """`sync_k3`. Raises `UsageError` if it is more than rounding, unless that is what was asked for."""
-    after_sync = sync_k3(engine, policy, prompts)
-    if not after_sync <= rounding_bound(config) and not config.stale_lm_head:
+    after_sync, bound = sync_k3(engine, policy, prompts), rounding_bound(config, policy.precision)
+    if not after_sync <= bound and not config.stale_lm_head:
         raise UsageError(
             f"the engine did not take the weights it was sent: after a sync k3 is {after_sync:.1e}, rounding explains "
-            f"at most {rounding_bound(config):.0e}. A tensor is left behind."
+            f"at most {bound:.0e}. A tensor is left behind."
         )
     return after_sync
 
 
-def prove_step(k3_mean: float, config: RolloutConfig) -> None:
-    """A float32 engine proves every sync by the pairs of its step: k3 above 1e-7 is a stale tensor. Coarser formats
-    cannot, which is why `prove_sync` perturbs. Raises `UsageError`."""
-    if config.exact and not k3_mean <= ROUNDING_K3["float32"]:
+def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> None:
+    """A float32 engine beside a float32 trainer proves every sync by the pairs of its step: k3 above 1e-7 is a stale
+    tensor. Coarser formats cannot, which is why `prove_sync` perturbs. Raises `UsageError`."""
+    if precision == "float32" and config.exact and not k3_mean <= ROUNDING_K3["float32"]:
         raise UsageError(
             f"k3 between a float32 engine and the trainer is {k3_mean:.1e}, and rounding explains at most "
             f"{ROUNDING_K3['float32']:.0e}: the engine did not take the weights of the last step."

@@ -1,0 +1,212 @@
+"""The trainer in float32, bfloat16 and float16: sizes of errors, the scale of the loss, what is recorded."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from learners import gradient, hand_gradient, learner, one_update, scored_batch, small_policy, train_config, weights
+from outcome import outcome
+from tiny import CPU, tiny_config
+
+from rlcorr import CorrectionConfig
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+from rlcorr.train import loop
+from rlcorr.train.checkpoint import read_checkpoint
+from rlcorr.train.config.learning import OptimConfig, Precision
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.inputs.tokenizer import EOS_ID
+from rlcorr.train.learner.policy import Policy, load_lm, output_head
+from rlcorr.train.learner.token_log_probs import token_log_probs
+from rlcorr.train.learner.update import update
+from rlcorr.train.rollout.probe import rounding_sentence
+from rlcorr.train.rollout.sync_proof import prove_step, prove_sync, rounding_bound
+from rlcorr.train.rollout.transformers_engine import TransformersEngine
+from rlcorr.types import TokenBatch
+
+ROUNDED: tuple[Precision, ...] = ("bfloat16", "float16")
+UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+"""Largest relative error of one rounding: 8 and 11 bits of significand."""
+SCALED = OptimConfig(epochs=1, minibatches=1, max_grad_norm=1e9, precision="float16")
+FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")
+PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]] * 4
+
+
+@torch.no_grad()
+def errors(policy: Policy, batch: TokenBatch, precision: Precision) -> torch.Tensor:
+    """Of the log-probs of the response tokens, against float32."""
+    exact = policy.in_float32()(batch, 1.0).log_probs
+    rounded = Policy(policy.lm, None, precision)(batch, 1.0).log_probs
+    return (rounded - exact)[batch.response_mask]
+
+
+def test_errors_have_the_size_of_the_format() -> None:
+    """Logits of a few units, each behind some ten rounded products: an error of about u times a few units times √10.
+    Three bits more make it smaller by 8."""
+    policy = small_policy()
+    batch = scored_batch(policy)
+    spread = policy(batch, 1.0).log_probs[batch.response_mask].std()
+    sizes = {name: errors(policy, batch, name).square().mean().sqrt() for name in ROUNDED}
+    for name, size in sizes.items():
+        assert UNIT[name] * spread < size < 20 * UNIT[name] * spread
+    assert 3 < sizes["bfloat16"] / sizes["float16"] < 20
+
+
+@torch.no_grad()
+def test_float32_is_the_plain_computation_to_the_last_bit() -> None:
+    """The same operations without autocast, also where a caller has switched it on."""
+    policy = small_policy()
+    batch = scored_batch(policy)
+    ids = torch.cat([batch.prompt_ids, batch.response_ids], -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    positions = (attention.long().cumsum(-1) - 1).clamp(min=0)
+    hidden = policy.lm.base_model(ids, attention_mask=attention, position_ids=positions, use_cache=False)[0]
+    before = hidden[:, attention.shape[1] - batch.response_mask.shape[1] - 1 : -1]
+    assert batch.response_ids is not None
+    expected, _ = token_log_probs(output_head(policy.lm), before, batch.response_ids, 1.0)
+    assert torch.equal(policy(batch, 1.0).log_probs, expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(policy(batch, 1.0).log_probs, expected)
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_scores_are_float32_and_so_are_weights_and_gradients(precision: Precision) -> None:
+    policy = small_policy("separate")
+    policy.precision = precision
+    scores = policy(scored_batch(policy), 1.0, entropy_gradient=True)
+    assert {tensor.dtype for tensor in scores} == {torch.float32}
+    (scores.log_probs.sum() + scores.entropy.sum() + scores.values.sum()).backward()
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    assert {p.grad.dtype for p in policy.parameters() if p.grad is not None} == {torch.float32}
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_an_update_has_the_gradient_of_float32_but_for_rounding(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """−Σ A ∇log π_θ / N of the whole batch, without importance weights; a scaled loss leaves no factor behind."""
+    policy = small_policy()
+    batch = scored_batch(policy)
+    assert batch.advantages is not None
+    correction = CorrectionConfig(loss_type="gpg")
+    config = train_config(monkeypatch, correction, optim=replace(SCALED, precision=precision))
+    mask = batch.response_mask
+    factors = [(-row[real] / mask.sum()).tolist() for row, real in zip(batch.advantages, mask, strict=True)]
+    expected = hand_gradient(policy, batch, factors)
+    policy.precision = precision
+    got, _ = one_update(policy, config, batch)
+    assert (got - expected).norm() < 20 * UNIT[precision] * expected.norm()
+    assert not torch.equal(got, expected)
+
+
+# --- float16: the scale of the loss ---
+
+
+def test_an_overflow_is_skipped_and_counted_and_lowers_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scale of 2^40 is beyond float16 whatever the gradient is. Each skipped step halves it, until one fits."""
+    policy = small_policy()
+    batch = scored_batch(policy)
+    config = train_config(monkeypatch, CorrectionConfig(), optim=SCALED)
+    policy.precision = "float16"
+    adam = torch.optim.AdamW(policy.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    steps = replace(learner(policy, config, adam), scaler=scaler)
+    result, before, skipped = correct(batch, config.correction), weights(policy), 0
+    while update(steps, batch, result)["bad/gradient"]:
+        skipped += 1
+        assert torch.equal(weights(policy), before)
+        assert scaler.get_scale() == 2.0 ** (40 - skipped)
+        assert skipped < 40
+    assert skipped > 10  # float16 ends at 2^16; the loss itself is float32, and of size 1
+    assert bool(weights(policy).isfinite().all())
+    assert not torch.equal(weights(policy), before)
+    assert scaler.get_scale() == 2.0 ** (40 - skipped)
+
+
+@pytest.mark.usefixtures("rewarding")
+def test_a_run_in_float16_goes_on_with_its_scale(tiny_model: Path, local_runs: Path) -> None:
+    """The scale grows after 2,000 steps in a row without an overflow, so a checkpoint holds how many there were."""
+    optim = OptimConfig(learning_rate=1e-2, precision="float16")
+    config = tiny_config(tiny_model, steps=3, optim=optim, tensorboard=False)
+    expected = outcome(loop.train(replace(config, run="whole")))
+    loop.train(replace(config, stop_at_accuracy=0.0))  # after the first step
+    assert read_checkpoint(local_runs / "tiny", CPU).scaler["_growth_tracker"] == 4
+    assert outcome(loop.train(config, resume=True)) == expected
+    state = read_checkpoint(local_runs / "tiny", CPU).scaler
+    assert (state["_growth_tracker"], state["scale"]) == (12, 2.0**16)
+    assert [row["bad/gradient"] for row in runs.read_metrics(local_runs / "tiny")] == [0, 0, 0]
+
+
+# --- what knows of it ---
+
+
+def test_only_known_formats_are_taken() -> None:
+    with pytest.raises(UsageError, match=r"unknown precision 'bf16'.*bfloat16"):
+        OptimConfig(precision="bf16")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_the_proof_of_a_sync_asks_a_rounded_trainer_for_its_format(precision: Precision, tiny_model: Path) -> None:
+    """With a float32 engine k3 is beyond float32 and within the trainer's format, and no step is held to float32."""
+    lm = load_lm(tiny_model, CPU)
+    engine, policy = TransformersEngine(FLOAT32, lm, [EOS_ID]), Policy(lm, None, precision)
+    proved = prove_sync(engine, policy, FLOAT32, PROMPTS)
+    assert rounding_bound(FLOAT32, "float32") < proved <= rounding_bound(FLOAT32, precision)
+    prove_step(proved, FLOAT32, precision)
+    with pytest.raises(UsageError, match="the engine did not take the weights of the last step"):
+        prove_step(proved, FLOAT32, "float32")
+
+
+def test_a_head_left_behind_is_beyond_the_rounding_of_bfloat16(tiny_model: Path) -> None:
+    lm = load_lm(tiny_model, CPU)
+    engine = TransformersEngine(replace(FLOAT32, stale_lm_head=True), lm, [EOS_ID])
+    with pytest.raises(UsageError, match="A tensor is left behind"):
+        prove_sync(engine, Policy(lm, None, "bfloat16"), FLOAT32, PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "bound"),
+    [("float32", "float32", 1e-7), ("bfloat16", "float32", 1e-3), ("float32", "bfloat16", 1e-3),
+     ("float16", "float16", 1e-4), ("float16", "bfloat16", 1e-3)],
+)  # fmt: skip
+def test_the_coarsest_format_of_both_sides_bounds_the_rounding(engine: str, precision: Precision, bound: float) -> None:
+    config = RolloutConfig(engine="transformers", dtype=engine)  # pyright: ignore[reportArgumentType]
+    assert rounding_bound(config, precision) == bound
+
+
+@torch.no_grad()
+def test_the_probe_says_whose_rounding_it_is() -> None:
+    """Log-probs of the trainer itself in float32: all of the gap is the trainer's."""
+    policy = small_policy()
+    batch = scored_batch(policy)
+    batch = batch.replace(rollout_log_probs=policy(batch, 1.0).log_probs)
+    assert rounding_sentence(policy, FLOAT32, batch, 1e-7).startswith("rounding in the engine's number format")
+    policy.precision = "bfloat16"
+    said = rounding_sentence(policy, FLOAT32, batch, 1e-3)
+    assert "the engine's float32 and the trainer's bfloat16" in said
+    assert said.endswith("with the trainer in float32 k3 would be 0.0e+00.")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_manifest_says_it(precision: Precision, tiny_model: Path, local_runs: Path) -> None:
+    """And both scores round: the reference's log-probs are those of π_old before the first update."""
+    config = tiny_config(tiny_model, steps=1, optim=OptimConfig(precision=precision), tensorboard=False)
+    manifest = runs.read_manifest(loop.train(config))
+    assert manifest.trainer_dtype == manifest.config["optim"]["precision"] == precision
+    assert manifest.story.endswith(f"the trainer computes in {precision}.")
+    batch = runs.read_step(local_runs / "tiny", 1).batch
+    assert torch.equal(batch.tensors()["ref_log_probs"], batch.tensors()["old_log_probs"])
+    gap = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].abs().max()
+    assert (float(gap) < 1e-4) == (precision == "float32")
+
+
+def test_gradients_of_parameters_are_those_of_the_shared_tensors() -> None:
+    """`in_float32` is a view, not a copy."""
+    policy = small_policy()
+    policy.precision = "bfloat16"
+    batch = scored_batch(policy)
+    policy.in_float32()(batch, 1.0).log_probs.sum().backward()
+    assert policy.precision == "bfloat16"
+    assert bool(gradient(policy).any())
