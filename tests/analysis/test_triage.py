@@ -212,6 +212,8 @@ EXPECTED = {
     "kv_fp8_e5m2": "beyond rounding",
     "moe_bf16": "precision",
     "moe_replay": "precision",
+    "both_bf16": "precision",
+    "both_fp16": "precision",
 }
 SWAPPED = {("moe_bf16", 40): "beyond rounding"}
 """A step whose largest gap is a swapped expert."""

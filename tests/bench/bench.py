@@ -17,6 +17,7 @@ exact     gradients over all likely answers beside those of 20,000 sampled ones,
 progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
+precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
@@ -37,6 +38,7 @@ import bench_gradients
 import bench_half_billion
 import bench_library
 import bench_memory
+import bench_precision
 import bench_progress
 import bench_prompts
 import bench_report
@@ -149,6 +151,7 @@ PARTS = {
     "exact": bench_exact.bench_exact,
     "progress": bench_progress.bench_progress,
     "prompts": bench_prompts.bench_prompts,
+    "precision": bench_precision.bench_precision,
     "half_billion": bench_half_billion.bench_half_billion,
     "memory": bench_memory.main,
     "trainer": bench_trainer.main,
