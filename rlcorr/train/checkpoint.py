@@ -4,7 +4,7 @@ The data position, the seeds of the samples and the learning rate are functions 
 """
 
 import io
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
-from rlcorr.train.learner.ranks import full_optimizer_state, full_state, load_state
+from rlcorr.train.learner.ranks import full_optimizer_state, full_state, load_state, whole
 from rlcorr.train.rollout.batch_queue import BatchRequest
 from rlcorr.train.session import Session
 
@@ -63,13 +63,20 @@ def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: in
     """Write the state after this step. Every rank calls it; the first one writes."""
     learner = session.learner
     policy, optimizer = full_state(learner.module), full_optimizer_state(learner.module, learner.optimizer)
+    requests = [_for_file(request, session.ranks.main) for request in session.queue.requests]
     if session.ranks.main:
         generators = {"shuffle": learner.shuffle.get_state(), "chance": learner.chance.get_state()}
         state = Checkpoint(
             step, accuracy, bad_steps, policy, optimizer, learner.scaler.state_dict(), **generators,
-            requests=session.queue.requests,
+            requests=requests,
         )  # fmt: skip
         write_checkpoint(path, state)
+
+
+def _for_file(request: BatchRequest, main: bool) -> BatchRequest:
+    """With whole weights on the first rank; every rank takes part."""
+    gathered = ((name, whole(tensor)) for name, tensor in request.weights)
+    return replace(request, weights=[(name, tensor) for name, tensor in gathered if main])
 
 
 def restore(session: Session, state: Checkpoint) -> tuple[float, int, float]:

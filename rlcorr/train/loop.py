@@ -27,7 +27,7 @@ from rlcorr.train.drawn_answers import drawn_answers
 from rlcorr.train.exact_sketch import exact_sketch
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
-from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, stop_ranks
+from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, state_here, stop_ranks, whole
 from rlcorr.train.learner.score import corrected, score, whitened
 from rlcorr.train.learner.update import update
 from rlcorr.train.output.config_file import write_config
@@ -210,7 +210,9 @@ def request_batches(session: Session, step: int) -> None:
     last = min(step + ahead, config.steps)
     if first > last:
         return
-    weights = engine_weights(full_state(session.learner.module), session.policy.lm)
+    weights = engine_weights(state_here(session.learner.module), session.policy.lm)
+    if config.rollout.asynchronous:  # gathered now: in its thread that would cross what the trainer gathers
+        weights = [(name, whole(tensor)) for name, tensor in weights]
     if ahead:  # the trainer goes on with these tensors before the engine, or a checkpoint, has read them
         weights = [(name, tensor.clone()) for name, tensor in weights]
     for requested in range(first, last + 1):
@@ -223,7 +225,7 @@ def held_out_accuracy(session: Session) -> float:
     per_engine = config.rollout.tensor_parallel_size
     engines = max(ranks.size // per_engine, 1)
     mine = session.held_out[ranks.rank // per_engine :: engines]
-    weights = engine_weights(full_state(session.learner.module), session.policy.lm)
+    weights = engine_weights(state_here(session.learner.module), session.policy.lm)
 
     def work() -> float:
         session.worker.engine.sync(weights)

@@ -27,8 +27,10 @@ from rlcorr.train.learner.ranks import (
     gather,
     load_state,
     start_ranks,
+    state_here,
     stop_ranks,
     sum_over_ranks,
+    whole,
     wrap,
 )
 from rlcorr.train.rollout.engine import Samples, to_batch
@@ -88,16 +90,22 @@ def shared_step(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Rank
             (loss * ranks.size).backward()
         total += loss.detach()
         local.append(sum(float(p.grad.norm()) for p in module.parameters() if p.grad is not None))
-    gradients = {name.removeprefix("module."): whole(p.grad) for name, p in module.named_parameters()}
+    gradients = {name.removeprefix("module."): whole_gradient(p) for name, p in module.named_parameters()}
     norm = clip_gradients(module, MAX_NORM)
     optimizer.step()
-    state = {name: tensor.clone() for name, tensor in full_state(module).items()}
+    state = {name: whole(tensor).clone() for name, tensor in state_here(module).items()}
     return {"loss": sum_over_ranks(ranks, total), "gradients": gradients, "norm": norm, "state": state, "local": local}
 
 
-def whole(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+def share_here(state: dict[str, Tensor]) -> float:
+    """Of all numbers of a state, those that lie on this rank."""
+    here = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in state.values()]
+    return sum(map(Tensor.numel, here)) / sum(map(Tensor.numel, state.values()))
+
+
+def whole_gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return whole(parameter.grad).clone()
 
 
 @torch.no_grad()
@@ -124,7 +132,8 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)
-    checkpoint = full_state(module), full_optimizer_state(module, optimizer)
+    mine = full_state(module), full_optimizer_state(module, optimizer)
+    checkpoint = gather(ranks, mine)[0]
     tensor = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
     return {
         "gathered": gather(ranks, {"rank": ranks.rank, "rows": [torch.arange(ranks.rank + 1)] * ranks.rank}),
@@ -133,6 +142,8 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
         "gathered_alone": sum(isinstance(m, FSDPModule) for m in policy.modules()),
         "first": first,
         "optimizer": checkpoint[1],
+        "for_files": [len(state) for state in mine],
+        "share_here": share_here(state_here(module)),
         "from_own": resumed(checkpoint, ranks, sharding),
         "from_alone": resumed(torch.load(folder / "alone.pt"), ranks, sharding),
     }

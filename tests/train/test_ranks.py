@@ -129,6 +129,16 @@ def test_fsdp_shards_every_parameter_and_ddp_none(both: list[Any]) -> None:
 
 
 @pytest.mark.slow
+def test_nobody_holds_the_whole_but_the_first_rank_for_a_file(both: list[Any]) -> None:
+    """What goes to the engines is each rank's half, but for tensors that two ranks cannot share out evenly."""
+    assert [size > 0 for size in both[0]["for_files"]] == [True, True]
+    assert both[1]["for_files"] == [0, 0]
+    for rank in both:
+        expected = 0.5 if rank["sharding"] == "fsdp" else 1
+        assert rank["share_here"] == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "of_ranks"), [("first", "first"), ("second", "from_own"), ("second", "from_alone")])
 def test_two_ranks_take_the_steps_of_one(both: list[Any], alone: dict[str, Any], step: str, of_ranks: str) -> None:
     """Also after loading their own checkpoint, and that of one process."""

@@ -72,6 +72,7 @@ class Policy(nn.Module):
         for trunk in (self.lm, self.value_trunk):
             if trunk is None:
                 continue
+            assert isinstance(trunk, PreTrainedModel)
             trunk.gradient_checkpointing_enable({"use_reentrant": False})
             for module in trunk.modules():
                 if isinstance(module, GradientCheckpointingLayer):

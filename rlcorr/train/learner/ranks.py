@@ -32,8 +32,10 @@ from rlcorr.errors import UsageError
 
 T = TypeVar("T")
 
-WHOLE = StateDictOptions(full_state_dict=True)
-"""Whole tensors on every rank. With `cpu_offload`, all but the first rank would get nothing."""
+GIVEN = StateDictOptions(full_state_dict=True)
+"""Of a state that every rank gives whole."""
+FOR_FILES = StateDictOptions(full_state_dict=True, cpu_offload=True)
+"""Gathers one tensor after the other, on the CPU of the first rank; the others get nothing."""
 
 
 @dataclass(frozen=True)
@@ -142,17 +144,28 @@ def accumulate(module: nn.Module, last: bool) -> Iterator[None]:
 def clip_gradients(module: nn.Module, max_norm: float) -> Tensor:
     """Clip in place; returns the norm before, of the whole gradient."""
     norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole(norm)
+
+
+def state_here(module: nn.Module) -> dict[str, Tensor]:
+    """Under the policy's own names: whole tensors, or this rank's shards. They share memory with the module."""
+    return get_model_state_dict(module)  # pyright: ignore[reportReturnType]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Gathered from all shards, which every rank must ask for; a tensor that is not sharded as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def full_state(module: nn.Module) -> dict[str, Tensor]:
-    """Whole tensors on every rank, under the policy's own names; those that are not sharded share memory with it."""
-    return get_model_state_dict(module, options=WHOLE)  # pyright: ignore[reportReturnType]
+    """Whole tensors on the first rank's CPU, under the policy's own names, and nothing on the others. Those that are
+    not sharded and lie on the CPU share memory with the module."""
+    return get_model_state_dict(module, options=FOR_FILES)  # pyright: ignore[reportReturnType]
 
 
 def full_optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Whole tensors on every rank, by the names of parameters: any number of ranks can load it."""
-    return dict(get_optimizer_state_dict(module, optimizer, options=WHOLE))
+    """The same of the optimizer, by the names of parameters: any number of ranks can load it."""
+    return dict(get_optimizer_state_dict(module, optimizer, options=FOR_FILES))
 
 
 def load_state(
@@ -160,5 +173,5 @@ def load_state(
 ) -> None:
     """The inverse of `full_state` and `full_optimizer_state`; every rank gives the whole. The optimizer may keep the
     very tensors of `state`."""
-    set_model_state_dict(module, dict(policy), options=WHOLE)
-    set_optimizer_state_dict(module, optimizer, dict(state), options=WHOLE)
+    set_model_state_dict(module, dict(policy), options=GIVEN)
+    set_optimizer_state_dict(module, optimizer, dict(state), options=GIVEN)

@@ -17,7 +17,7 @@ from rlcorr.train.rollout.collect import Collected
 T = TypeVar("T")
 
 Weights = list[tuple[str, Tensor]]
-"""Every tensor that an engine needs, by name."""
+"""Every tensor that an engine needs, by name; of a sharded policy this rank's shards."""
 
 
 @dataclass(frozen=True)

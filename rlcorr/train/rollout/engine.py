@@ -47,7 +47,7 @@ class RolloutEngine(Protocol):
         ...
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        """Replace every weight."""
+        """Replace every weight. Shards are gathered one after the other, at the same time on every rank."""
         ...
 
     def close(self) -> None:

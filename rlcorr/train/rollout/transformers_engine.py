@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.learner.ranks import whole
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, left_padded, seeded
 
 
@@ -64,9 +65,12 @@ class TransformersEngine:
         return tokens, torch.stack(out.logits if raw else out.scores, 1).float().log_softmax(-1)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        stale = self._config.stale_lm_head
-        sent = {name: tensor for name, tensor in weights if not (stale and name == "lm_head.weight")}
-        self._lm.load_state_dict(sent, strict=not stale)
+        sent = [(n, t) for n, t in weights if not (self._config.stale_lm_head and n == "lm_head.weight")]
+        places = self._lm.state_dict()
+        for name, tensor in sent:
+            places[name].copy_(whole(tensor))
+        missing = places.keys() - {name for name, _ in sent}
+        assert missing <= {"lm_head.weight"}, f"a sync lacks {missing}"
 
     def close(self) -> None: ...
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
-from rlcorr.train.learner.ranks import Ranks
+from rlcorr.train.learner.ranks import Ranks, whole
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, seeded
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
 
@@ -99,8 +99,10 @@ class VllmEngine:
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
+        # vLLM takes one layer at a time, so no more than that is whole here. Workers apart get a list that was pickled.
+        streamed = iter(sent) if self._workers_apart else ((name, whole(tensor)) for name, tensor in sent)
         self._llm.collective_rpc(forget_packing)
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(sent)})
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": streamed})
 
     def close(self) -> None:
         if self._settings.get("distributed_executor_backend") == "external_launcher":
