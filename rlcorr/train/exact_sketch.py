@@ -63,7 +63,7 @@ def _grown(session: Session, policy: Policy, drawn: list[Example], weights: Weig
         return _joined([_distributions(session, policy, part) for part in parts])
 
     return grow(
-        [encode(worker.tokenizer, example.prompt) for example in drawn],
+        [encode(worker.tokenizer, example.prompt, worker.task.instruction) for example in drawn],
         evaluate,
         stops=worker.stops,
         max_tokens=worker.task.max_tokens,

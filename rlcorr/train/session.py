@@ -47,14 +47,14 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
     task, tokenizer = task_of(config), load_tokenizer(model)
     stops = eos_ids(model, tokenizer)
+    held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
+    prompts = [encode(tokenizer, example.prompt, task.instruction) for example in held_out[:PROBED]]
     precision = config.optim.precision
     policy = Policy(load_lm(model, ranks.device), critic_of(config), precision).to(ranks.device)
     if config.optim.gradient_checkpointing:
         policy.checkpoint_layers()
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
     engine = start_engine(config.rollout, model, ranks, stops, log)
-    held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
-    prompts = [encode(tokenizer, example.prompt) for example in held_out[:PROBED]]
     after_sync = prove_sync(engine, policy, config.rollout, prompts)
     measured = probe(
         engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, after_sync_k3=after_sync

@@ -5,8 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config
+from chat_models import (
+    END_OF_TEXT,
+    END_OF_TEXT_ID,
+    END_OF_TURN,
+    END_OF_TURN_ID,
+    TEMPLATE,
+    TURN,
+    TURN_ID,
+    byte_level,
+    save,
+)
+from tokenizers import Tokenizer, normalizers
 
 from rlcorr.errors import UsageError
 from rlcorr.train.inputs.tasks import ALPHABET
@@ -20,39 +30,6 @@ from rlcorr.train.inputs.tokenizer import (
     eos_ids,
     load_tokenizer,
 )
-
-END_OF_TEXT, TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-END_OF_TEXT_ID, TURN_ID, END_OF_TURN_ID = 0, 1, 2
-TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message.role == 'robot' %}{{ raise_exception('robots may not speak') }}{% endif %}"
-    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-TEXTS = ["What is 12 plus 3456789?", "user assistant system be brief: 4 + 5 = 9, 99*9=891 "] * 20
-
-
-def byte_level(**settings: Any) -> PreTrainedTokenizerFast:
-    """Byte-level BPE whose numbers are cut into groups of three digits, unlike Qwen2's single digits."""
-    tokenizer = Tokenizer(models.BPE())
-    digits = pre_tokenizers.Split(Regex(r"\d{1,3}"), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    trainer: Any = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=[END_OF_TEXT, TURN, END_OF_TURN], show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
-
-
-def save(tokenizer: PreTrainedTokenizerFast, path: Path, **config: Any) -> Path:
-    """Beside a Qwen2 config, and named as Qwen2's models name theirs."""
-    tokenizer.save_pretrained(path)
-    Qwen2Config(vocab_size=len(tokenizer), **config).save_pretrained(path)
-    settings = json.loads((path / "tokenizer_config.json").read_text())
-    (path / "tokenizer_config.json").write_text(json.dumps(settings | {"tokenizer_class": "Qwen2Tokenizer"}))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +72,15 @@ def test_a_text_is_one_user_message(chat_model: Path) -> None:
     assert ids == file_ids(chat_model, "<|im_start|>user\n12+3=<|im_end|>\n<|im_start|>assistant\n")
     assert ids[0] == TURN_ID
     assert ids.count(END_OF_TURN_ID) == 1
+
+
+def test_an_instruction_stands_before_a_text_for_a_chat_model_alone(chat_model: Path, plain_model: Path) -> None:
+    chat, plain = load_tokenizer(chat_model), load_tokenizer(plain_model)
+    whole = "<|im_start|>user\nAdd.\n12+3=<|im_end|>\n<|im_start|>assistant\n"
+    assert encode(chat, "12+3=", "Add.") == file_ids(chat_model, whole)
+    assert encode(plain, "12+3=", "Add.") == file_ids(plain_model, "12+3=")
+    messages = [{"role": "user", "content": "12+3="}]
+    assert encode(chat, messages, "Add.") == encode(chat, messages)
 
 
 def test_messages_are_taken_as_they_are(chat_model: Path) -> None:

@@ -14,6 +14,11 @@ LARGEST_TARGET = 99
 LONGEST_ANSWER = 12
 """Characters of a right answer with a pair of parentheses around every sum: ((10-11)*12). Ours are shorter."""
 
+INSTRUCTION = (
+    "Before the = stands a target, after it are numbers. Reach the target with + - * / and parentheses; use each "
+    "number exactly once. Answer with the expression, and nothing else. Example: 46=3,7,25= is answered 3*7+25"
+)
+
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 2}
 ATOM = 3

@@ -33,13 +33,15 @@ Stream = Callable[[random.Random], Iterator[Example]]
 @dataclass(frozen=True)
 class Task:
     """`stream` yields examples without end; `reward` judges a response, from 0 to 1; `max_tokens` fits every answer and
-    its end. `held_out` yields the prompts for evaluation, and may end; None: they are one in eight of `stream`."""
+    its end. `held_out` yields the prompts for evaluation, and may end; None: they are one in eight of `stream`.
+    `instruction` tells a chat model what to do with a prompt; models without a chat template never see it."""
 
     name: str
     stream: Stream
     reward: Callable[[Example, str], float]
     max_tokens: int
     held_out: Stream | None = None
+    instruction: str = ""
 
 
 def _addition(rng: random.Random) -> Iterator[Example]:
@@ -83,12 +85,15 @@ def _countdown_score(example: Example, response: str) -> float:
     return countdown.score(prompt_text(example.prompt), response)
 
 
+ADD = "Answer with the sum, and nothing else. Example: 12+34= is answered 46"
+ADD_UP = "Answer with all partial sums, separated by commas, and nothing else. Example: 3+4+1= is answered 3,7,8"
+
 TASKS = {
     task.name: task
     for task in (
-        Task("addition", _addition, exact, max_tokens=5),
-        Task("running_sum", _running_sum, _correct_prefix, max_tokens=80),
-        Task("countdown", _countdown, _countdown_score, max_tokens=16),
+        Task("addition", _addition, exact, max_tokens=5, instruction=ADD),
+        Task("running_sum", _running_sum, _correct_prefix, max_tokens=80, instruction=ADD_UP),
+        Task("countdown", _countdown, _countdown_score, max_tokens=16, instruction=countdown.INSTRUCTION),
     )
 }
 """The built-in tasks. `jsonl` is made of the user's file by `jsonl_task`."""

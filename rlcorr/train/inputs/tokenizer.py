@@ -42,11 +42,15 @@ def load_tokenizer(model_path: Path, probe: str = PROBE) -> PreTrainedTokenizerF
     return tokenizer
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, prompt: str | list[dict[str, str]]) -> list[int]:
-    """Ids of a prompt. With a chat template: a text is one user message, and the assistant's turn is opened. Without:
-    <bos>, where the tokenizer has one, and the text. Raises `UsageError` for messages without a template."""
+def encode(tokenizer: PreTrainedTokenizerFast, prompt: str | list[dict[str, str]], instruction: str = "") -> list[int]:
+    """Ids of a prompt. With a chat template: a text is one user message that begins with the instruction, if there is
+    one, and the assistant's turn is opened. Without: <bos>, where the tokenizer has one, and the text. Raises
+    `UsageError` for messages without a template."""
     if tokenizer.chat_template is not None:
-        return _chat_ids(tokenizer, [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
+        if isinstance(prompt, str):  # no system message: some templates refuse it
+            content = f"{instruction}\n{prompt}" if instruction else prompt
+            return _chat_ids(tokenizer, [{"role": "user", "content": content}])
+        return _chat_ids(tokenizer, prompt)
     if not isinstance(prompt, str):
         raise UsageError(
             f"prompts made of messages need a chat template; {_name(tokenizer)} has none: use plain texts."
