@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlcorr.errors import UsageError, unknown
-from rlcorr.train.inputs import countdown
+from rlcorr.train.inputs import countdown, sorting
 
 ALPHABET = "0123456789+-*/=(),"
 """Every character that a prompt or an answer of a built-in task may hold."""
@@ -83,12 +83,22 @@ def _countdown_score(example: Example, response: str) -> float:
     return countdown.score(prompt_text(example.prompt), response)
 
 
+def _sorting(rng: random.Random) -> Iterator[Example]:
+    while True:
+        yield Example(*sorting.draw(rng))
+
+
+def _sorting_score(example: Example, response: str) -> float:
+    return sorting.score(prompt_text(example.prompt), response)
+
+
 TASKS = {
     task.name: task
     for task in (
         Task("addition", _addition, exact, max_tokens=5),
         Task("running_sum", _running_sum, _correct_prefix, max_tokens=80),
         Task("countdown", _countdown, _countdown_score, max_tokens=16),
+        Task("sorting", _sorting, _sorting_score, max_tokens=494),
     )
 }
 """The built-in tasks. `jsonl` is made of the user's file by `jsonl_task`."""
