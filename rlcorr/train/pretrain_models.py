@@ -10,7 +10,7 @@ _SHARED: dict[str, Any] = {
     "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 512,
     "tie_word_embeddings": True, "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID,
 }  # fmt: skip
-_FOUR_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 4}
+_FOUR_HEADS: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
 
 
 def new_lm(vocab_size: int) -> Qwen2ForCausalLM:
