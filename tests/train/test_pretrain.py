@@ -46,7 +46,9 @@ def test_sorting_alone(local_runs: Path) -> None:
     assert list(manifest.config["greedy_accuracy"]) == ["sorting"]
 
 
-@pytest.mark.parametrize(("name", "task"), [("warm_start", "addition"), ("warm_start_moe", "addition")])
+@pytest.mark.parametrize(
+    ("name", "task"), [("warm_start", "addition"), ("warm_start_moe", "addition"), ("warm_start_long", "sorting")]
+)
 def test_the_shipped_warm_starts_are_what_their_manifests_say(name: str, task: str) -> None:
     """And leave PPO something to do: at most half of the held-out prompts are answered completely."""
     warm_start = runs.ROOT / name
