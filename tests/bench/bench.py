@@ -15,6 +15,7 @@ gradients a gradient report and a sweep over thresholds: milliseconds; the sketc
 exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
 progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
+long      answers of 200 to 500 tokens: weights, bounds and the effective sample size over the length; seconds
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
@@ -35,6 +36,7 @@ import bench_followed
 import bench_gradients
 import bench_half_billion
 import bench_library
+import bench_long
 import bench_memory
 import bench_progress
 import bench_prompts
@@ -146,6 +148,7 @@ PARTS = {
     "exact": bench_exact.bench_exact,
     "progress": bench_progress.bench_progress,
     "prompts": bench_prompts.bench_prompts,
+    "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
     "memory": bench_memory.main,
     "trainer": bench_trainer.main,

@@ -57,9 +57,14 @@ def printed(name: str, times: tuple[float, float], allowed: float | None = None)
     print(f"{name}: {times[0]:.0f} ms (median), {times[1]:.0f} ms (most){most}", flush=True)
 
 
+def sketched() -> list[str]:
+    """The committed runs that have a score sketch."""
+    return [name for name in read_index() if runs.list_sketches(runs.ROOT / name)]
+
+
 def on_committed_runs() -> None:
     """What the page and the table ask for."""
-    for name in read_index():
+    for name in sketched():
         run = runs.find_run(name)
         batch, sketch = read_gradients(run, last_sketch(run))
         moved = iter(at_threshold(preset("decoupled_token_is"), 1 + 0.01 * n) for n in range(1, 1000))
@@ -85,7 +90,7 @@ def narrow_biases(ranking: Ranking) -> str:
 
 def what_is_told() -> None:
     """How many presets have a bias that is known, and how many pairs differ in η for sure."""
-    for name in read_index():
+    for name in sketched():
         run = runs.find_run(name)
         ranking = all_ranked(*read_gradients(run, last_sketch(run)))
         line = f"{name}: {narrow_biases(ranking)}"
