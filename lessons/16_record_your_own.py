@@ -455,14 +455,15 @@ assert abs(float(weights @ (inner - g @ h).square()) - exact_variance) < 1e-12
 # %% [markdown]
 # ### Check 3, on recorded sketches
 #
-# Every committed run has a sketch with $K = 64$ directions, and in it the gradient of 32 blocks of on-policy answers.
-# Take blocks in pairs. Cut their 64 directions into eight groups of eight, and compute the cosine from each group: how
-# far do the eight answers spread around that of all 64? Expected is $(1 - c^2)/\sqrt 8$, and of the squared length
-# $\sqrt{2/8} = 0.5$. The interval is over the eleven runs.
+# Eleven of the committed runs have a sketch with $K = 64$ directions, and in it the gradient of 32 blocks of on-policy
+# answers. Take blocks in pairs. Cut their 64 directions into eight groups of eight, and compute the cosine from each
+# group: how far do the eight answers spread around that of all 64? Expected is $(1 - c^2)/\sqrt 8$, and of the squared
+# length $\sqrt{2/8} = 0.5$. The interval is over the eleven runs.
 
 # %%
 of_cosine, of_length, expected_cosine = [], [], []
-names = [name for name in runs.list_runs() if runs.find_run(name).parent == runs.ROOT]
+committed = [name for name, run in runs.list_runs().items() if run.parent == runs.ROOT]
+names = [name for name in committed if runs.list_sketches(runs.find_run(name))]
 for name in names:
     run = runs.find_run(name)
     blocks = sketch_files.read_sketch(run, sketch_files.last_sketch(run)).reference.by_token
