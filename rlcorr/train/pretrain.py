@@ -1,4 +1,4 @@
-"""The warm start: a small model that half knows both tasks, trained by supervision."""
+"""The warm starts: small models that half know their tasks, trained by supervision."""
 
 import itertools
 from dataclasses import asdict
@@ -22,9 +22,6 @@ from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
 
-TASK_NAMES = ("addition", "running_sum")
-HELD_OUT_PROMPTS = 512
-
 
 def pretrain(config: PretrainConfig) -> Path:
     """Train, measure greedy accuracy on held-out prompts, save in Hugging Face format with a manifest."""
@@ -36,10 +33,12 @@ def pretrain(config: PretrainConfig) -> Path:
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=config.warmup_steps)
     streams = {name: examples(get_task(name), config.seed) for name in _names(config)}
-    rows = {"addition": config.addition_batch, "running_sum": config.running_sum_batch}
+    rows = {
+        "addition": config.addition_batch, "running_sum": config.running_sum_batch, "sorting": config.sorting_batch
+    }  # fmt: skip
     with tqdm(range(1, config.max_steps + 1), desc="pretrain", unit="step", dynamic_ncols=True) as progress:
         for step in progress:
-            name = "addition" if step % config.addition_every == 0 else "running_sum"
+            name = _name_at(config, step)
             batch = _supervised(list(itertools.islice(streams[name], rows[name])), tokenizer)
             loss = -policy(batch, 1.0).log_probs[batch.response_mask].mean()
             optimizer.zero_grad()
@@ -48,15 +47,20 @@ def pretrain(config: PretrainConfig) -> Path:
             optimizer.step()
             warmup.step()
             if step % config.eval_every == 0:
-                accuracy = _accuracy(policy, tokenizer, "addition")
-                progress.set_postfix(loss=f"{loss.item():.3f}", addition=f"{accuracy:.0%}")
+                accuracy = _accuracy(policy, tokenizer, config.task, config.eval_prompts)
+                progress.set_postfix({"loss": f"{loss.item():.3f}", config.task: f"{accuracy:.0%}"})
                 if accuracy >= config.stop_at_accuracy:
                     break
     return _save(path, config, policy, tokenizer)
 
 
 def _names(config: PretrainConfig) -> tuple[str, ...]:
-    return TASK_NAMES if config.addition_every > 1 else TASK_NAMES[:1]
+    """The tasks it is trained on, the one that decides when it stops first."""
+    return (config.task, "running_sum") if config.task == "addition" and config.addition_every > 1 else (config.task,)
+
+
+def _name_at(config: PretrainConfig, step: int) -> str:
+    return "running_sum" if "running_sum" in _names(config) and step % config.addition_every else config.task
 
 
 def _supervised(drawn: list[Example], tokenizer: PreTrainedTokenizerFast) -> TokenBatch:
@@ -73,7 +77,7 @@ def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrai
     policy.lm.bfloat16().save_pretrained(checkpoint)
     tokenizer.save_pretrained(checkpoint)
     policy.lm.float()
-    accuracy = {name: _accuracy(policy, tokenizer, name) for name in _names(config)}
+    accuracy = {name: _accuracy(policy, tokenizer, name, config.eval_prompts) for name in _names(config)}
     print(", ".join(f"greedy accuracy on {name}: {value:.1%}" for name, value in accuracy.items()))
     manifest = RunManifest(
         slug=config.run,
@@ -91,9 +95,9 @@ def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrai
     return path
 
 
-def _accuracy(policy: Policy, tokenizer: PreTrainedTokenizerFast, name: str) -> float:
+def _accuracy(policy: Policy, tokenizer: PreTrainedTokenizerFast, name: str, prompts: int) -> float:
     task = get_task(name)
     stops = [eos_id(tokenizer)]
     engine = TransformersEngine(RolloutConfig(dtype="float32"), policy.lm, stops)
-    held_out = list(itertools.islice(examples(task, 0, held_out=True), HELD_OUT_PROMPTS))
+    held_out = list(itertools.islice(examples(task, 0, held_out=True), prompts))
     return greedy_accuracy(RolloutWorker(engine, tokenizer, task, stops), held_out)

@@ -10,11 +10,18 @@ _SHARED: dict[str, Any] = {
     "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 512,
     "tie_word_embeddings": True, "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID,
 }  # fmt: skip
+_FOUR_HEADS: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
 
 
 def new_lm(vocab_size: int) -> Qwen2ForCausalLM:
     """The small Qwen2: 3 layers of width 192, tied embeddings, 1.3 M parameters."""
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocab_size, hidden_size=192, intermediate_size=512, **_SHARED))
+
+
+def new_narrow_lm(vocab_size: int) -> Qwen2ForCausalLM:
+    """A narrower Qwen2: 3 layers of width 128 with 4 heads, tied embeddings, 0.64 M parameters."""
+    config = Qwen2Config(vocab_size=vocab_size, hidden_size=128, intermediate_size=384, **_SHARED | _FOUR_HEADS)
+    return Qwen2ForCausalLM(config)
 
 
 def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
@@ -32,5 +39,5 @@ def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
     return Qwen3MoeForCausalLM(config)
 
 
-NEW_MODELS = {"qwen2": new_lm, "qwen3_moe": new_moe_lm}
+NEW_MODELS = {"qwen2": new_lm, "qwen2_narrow": new_narrow_lm, "qwen3_moe": new_moe_lm}
 """Architecture → a new model of it, given the size of its vocabulary."""

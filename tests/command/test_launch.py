@@ -49,7 +49,7 @@ def wait_for(what: str, happened: Callable[[], bool], seconds: float = 240) -> N
     [
         ({"preset": "icepop"}, "preset must be one of disabled, .*; got 'icepop'"),
         ({"preset": "disabled; rm -rf /"}, "preset must be one of"),
-        ({"task": "jsonl"}, "task must be one of addition, running_sum, countdown; got 'jsonl'"),
+        ({"task": "jsonl"}, "task must be one of addition, running_sum, countdown, sorting; got 'jsonl'"),
         ({"steps": 0}, "steps must be between 1 and 10000; got 0"),
         ({"steps": "9 --wandb x"}, "steps must be of type int; got '9 --wandb x'"),
         ({"steps": True}, "steps must be of type int; got True"),

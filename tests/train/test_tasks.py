@@ -52,6 +52,8 @@ def test_held_out_prompts_are_never_trained_on(name: str) -> None:
             False,
             ["8+6+3+8+1+2+2+7+3+6+3+8+7+1+1+5+3+7+1+7=", "3+7+3+9+2+9+1+3+6+3+5+2+6+3+5+4+9+2+9+2="],
         ),
+        ("sorting", 0, False, ["571707117168=", "091740548941=", "364012216379="]),
+        ("sorting", 0, True, ["001709148442=", "139654637397=", "874317094969="]),
         (
             "running_sum",
             0,
@@ -184,7 +186,7 @@ def test_dividing_by_zero_is_worth_nothing() -> None:
 
 
 def test_unknown_task_names_what_exists() -> None:
-    with pytest.raises(UsageError, match=r"'adition'.*'addition'.*addition, countdown, jsonl, running_sum"):
+    with pytest.raises(UsageError, match=r"'adition'.*'addition'.*addition, countdown, jsonl, running_sum, sorting"):
         get_task("adition")
 
 

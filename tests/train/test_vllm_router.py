@@ -164,9 +164,8 @@ def test_experts_that_stay_unpacked_are_found(
 
 def test_replay_removes_most_of_the_mismatch(start: Start, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint of a pretraining, in bfloat16, against the float32 trainer."""
-    monkeypatch.setattr(pretraining, "HELD_OUT_PROMPTS", 8)  # how well it answers is not asked here
-    few = {"max_steps": 200, "addition_every": 1, "addition_batch": 16, "eval_every": 1000}
-    model = pretrain(PretrainConfig(run="moe", architecture="qwen3_moe", **few)) / "checkpoint"
+    few = PretrainConfig("moe", max_steps=200, addition_every=1, addition_batch=16, eval_every=1000, eval_prompts=8)
+    model = pretrain(replace(few, architecture="qwen3_moe")) / "checkpoint"
     engine, policy = start(BFLOAT16, model), Policy(load_lm(model, CPU), None)
     without, replayed = measure(engine, policy, prompts(128, 20, 40), max_tokens=60)
     assert without.other_set > 1e-3  # bfloat16 tips some choices

@@ -29,7 +29,7 @@ class TrainConfig:
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
     task: str = "addition"
-    """addition, running_sum, countdown, or jsonl: your own prompts."""
+    """addition, running_sum, countdown, sorting, or jsonl: your own prompts."""
     data: Path | None = None
     """jsonl: the file, one {"prompt": …, "answer": …} per line."""
     eval_data: Path | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlcorr.errors import UsageError, unknown
-from rlcorr.train.inputs import countdown
+from rlcorr.train.inputs import countdown, sorting
 
 ALPHABET = "0123456789+-*/=(),"
 """Every character that a prompt or an answer of a built-in task may hold."""
@@ -85,6 +85,15 @@ def _countdown_score(example: Example, response: str) -> float:
     return countdown.score(prompt_text(example.prompt), response)
 
 
+def _sorting(rng: random.Random) -> Iterator[Example]:
+    while True:
+        yield Example(*sorting.draw(rng))
+
+
+def _sorting_score(example: Example, response: str) -> float:
+    return sorting.score(prompt_text(example.prompt), response)
+
+
 ADD = "Answer with the sum, and nothing else. Example: 12+34= is answered 46"
 ADD_UP = "Answer with all partial sums, separated by commas, and nothing else. Example: 3+4+1= is answered 3,7,8"
 
@@ -94,6 +103,7 @@ TASKS = {
         Task("addition", _addition, exact, max_tokens=5, instruction=ADD),
         Task("running_sum", _running_sum, _correct_prefix, max_tokens=80, instruction=ADD_UP),
         Task("countdown", _countdown, _countdown_score, max_tokens=16, instruction=countdown.INSTRUCTION),
+        Task("sorting", _sorting, _sorting_score, max_tokens=494, instruction=sorting.INSTRUCTION),
     )
 }
 """The built-in tasks. `jsonl` is made of the user's file by `jsonl_task`."""
