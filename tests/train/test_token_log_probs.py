@@ -81,7 +81,7 @@ LOGITS = 4 * LARGE * TOKENS
 
 @pytest.mark.slow  # a gigabyte of logits
 def test_memory_grows_with_the_chunk_and_not_with_the_batch() -> None:
-    """The head's gradient is there in either case, and once more while a chunk's is added to it: no third time."""
+    """The head's gradient is there in either case, and a piece of it more while a chunk's is added."""
     torch.manual_seed(0)
     head = nn.Linear(8, LARGE, bias=False)
     hidden, ids = torch.randn(TOKENS, 1, 8, requires_grad=True), torch.randint(LARGE, (TOKENS, 1))
@@ -96,5 +96,5 @@ def test_memory_grows_with_the_chunk_and_not_with_the_batch() -> None:
     of_head, of_chunk = 4 * 8 * LARGE, LOGITS // (TOKENS // 16)
     whole, sixteen, thirty_two = (bytes_of(count) for count in (TOKENS, 16, 32))
     assert whole > 2 * LOGITS
-    assert sixteen < 5 * of_chunk + 2.2 * of_head
+    assert sixteen < 5 * of_chunk + 1.2 * of_head
     assert thirty_two - sixteen == pytest.approx((whole - sixteen) / 15, rel=0.2)

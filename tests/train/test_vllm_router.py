@@ -16,7 +16,6 @@ from router_gap import measure
 from tiny import CPU, save_random
 
 from rlcorr.errors import UsageError
-from rlcorr.train import pretrain as pretraining
 from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
@@ -162,7 +161,7 @@ def test_experts_that_stay_unpacked_are_found(
     assert prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6)) <= FLOAT32_K3
 
 
-def test_replay_removes_most_of_the_mismatch(start: Start, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_removes_most_of_the_mismatch(start: Start, local_runs: Path) -> None:
     """The checkpoint of a pretraining, in bfloat16, against the float32 trainer."""
     few = PretrainConfig("moe", max_steps=200, addition_every=1, addition_batch=16, eval_every=1000, eval_prompts=8)
     model = pretrain(replace(few, architecture="qwen3_moe")) / "checkpoint"

@@ -12,6 +12,8 @@ from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = 2**24
 """Of a chunk: 64 MiB in float32, three times that with what the softmax needs."""
+ENTRIES_AT_ONCE = 2**14
+"""Rows of the head whose gradient from a chunk is made at a time, before it is added to that of all chunks."""
 
 
 class Settings(NamedTuple):
@@ -42,7 +44,7 @@ def token_log_probs(
 
 class _Recomputed(torch.autograd.Function):
     """`_in_chunks` that keeps no logits. The gradient of the head, as large as the head, is one tensor that all chunks
-    are added to: autograd alone would hold up to three of its size."""
+    are added to piece by piece: autograd alone would hold up to three of its size."""
 
     @staticmethod
     def forward(
@@ -61,42 +63,57 @@ class _Recomputed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_log_probs: Tensor, of_entropies: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, bias, tokens = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
-        asked: Any = zip((states, weight, bias), needed, strict=True)
-        sums = [torch.zeros_like(tensor) if wanted else None for tensor, wanted in asked]
-        rounded = weight.detach().to(ctx.dtype).requires_grad_(needed[1])
-        rounded_bias = None if bias is None else bias.detach().to(ctx.dtype).requires_grad_(needed[2])
-        number = 2 if ctx.settings.entropy_gradient else 1
+        for_states, for_weight, for_bias = ctx.needs_input_grad[:3]
+        of_states = torch.empty_like(states) if for_states else None
+        of_weight = torch.zeros_like(weight) if for_weight else None
+        of_bias = torch.zeros_like(bias) if for_bias else None
+        rounded, rounded_bias = weight.to(ctx.dtype), None if bias is None else bias.to(ctx.dtype)
         for at in range(0, len(tokens), ctx.count):
             rows = slice(at, at + ctx.count)
-            some = states[rows].detach().to(ctx.dtype).requires_grad_(needed[0])
-            with torch.enable_grad():
-                values = _of_chunk(some, rounded, rounded_bias, tokens[rows], ctx.settings)
-            parts: Any = zip((some, rounded, rounded_bias), needed, strict=True)
-            inputs = [tensor for tensor, wanted in parts if wanted]
-            given = (of_log_probs[rows], of_entropies[rows])
-            gradients = torch.autograd.grad(values[:number], inputs, given[:number])
-            places = [None if sums[0] is None else sums[0][rows], *sums[1:]]
-            for place, gradient in zip([place for place in places if place is not None], gradients, strict=True):
-                place += gradient
-        return *sums, None, None, None
+            some = states[rows].to(ctx.dtype)
+            of_logits = _of_logits(
+                nn.functional.linear(some, rounded, rounded_bias), tokens[rows], ctx.settings,
+                of_log_probs[rows], of_entropies[rows],
+            ).to(ctx.dtype)  # fmt: skip
+            if of_states is not None:
+                of_states[rows] = of_logits @ rounded
+            if of_weight is not None:
+                parts = of_logits.split(ENTRIES_AT_ONCE, -1)
+                for entries, part in zip(of_weight.split(ENTRIES_AT_ONCE), parts, strict=True):
+                    entries += part.T @ some
+            if of_bias is not None:
+                of_bias += of_logits.sum(0)
+        return of_states, of_weight, of_bias, None, None, None
 
 
 def _in_chunks(
     states: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, settings: Settings, count: int
 ) -> tuple[Tensor, Tensor]:
     parts = [
-        _of_chunk(some_states, weight, bias, some_tokens, settings)
+        _from_logits(nn.functional.linear(some_states, weight, bias), some_tokens, settings)
         for some_states, some_tokens in zip(states.split(count), tokens.split(count), strict=True)
     ]
     log_probs, entropies = zip(*parts, strict=True)
     return torch.cat(log_probs), torch.cat(entropies)
 
 
-def _of_chunk(
-    states: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, settings: Settings
-) -> tuple[Tensor, Tensor]:
-    log_p = (nn.functional.linear(states, weight, bias).float() / settings.temperature).log_softmax(-1)
+def _from_logits(logits: Tensor, tokens: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+    log_p = (logits.float() / settings.temperature).log_softmax(-1)
     with torch.set_grad_enabled(settings.entropy_gradient and torch.is_grad_enabled()):
         entropies = -(log_p.exp() * log_p).sum(-1)
     return log_p.gather(-1, tokens[:, None])[:, 0], entropies
+
+
+def _of_logits(
+    logits: Tensor, tokens: Tensor, settings: Settings, of_log_probs: Tensor, of_entropies: Tensor
+) -> Tensor:
+    """The gradient of `_from_logits`, (g·(1[token] − p) − h·p·(log p + H))/temperature, from the gradients g of
+    log-probs and h of the entropies H. In place: logits are large."""
+    log_p = (logits.float() / settings.temperature).log_softmax(-1)
+    p, g = log_p.exp(), of_log_probs[:, None]
+    if settings.entropy_gradient:
+        entropies = -(p * log_p).sum(-1, keepdim=True)
+        p *= log_p.add_(entropies).mul_(of_entropies[:, None]).add_(g)
+    else:
+        p *= g
+    return p.neg_().scatter_add_(-1, tokens[:, None], g).div_(settings.temperature)
