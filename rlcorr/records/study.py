@@ -75,11 +75,11 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     for seed in entry["seeds"]:
         for arm in entry["arms"]:
             first = seed == entry["seeds"][0] and arm in entry.get("sketched", entry["arms"])
-            of_arm = shared["arm"].get(arm, f"--preset {arm}")
+            of_arm = shared.get("arm", {}).get(arm, f"--preset {arm}")
             options = f"{shared['options']} {entry['options']} {entry['sketches'] if first else ''} {of_arm}"
             options += f" --seed {seed} --run study_{name}_{arm}_{seed}"
             arms.append(Arm(arm, seed, tuple(options.split())))
-    by_chance = {arm: other for arm, other in shared["by_chance"].items() if arm in entry["arms"]}
+    by_chance = {arm: other for arm, other in shared.get("by_chance", {}).items() if arm in entry["arms"]}
     return Study(name, entry["story"], entry["look"], tuple(arms), by_chance)
 
 

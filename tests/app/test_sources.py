@@ -14,7 +14,7 @@ TRAINING, COMPARE = "views/training.py", "views/compare.py"
 INDEX = """
 [shared]
 seeds = [0, 2]
-presets = ["disabled"]
+arms = ["disabled"]
 options = ""
 sketches = ""
 [small]

@@ -76,7 +76,7 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> No
     study.FOLDER.mkdir()
     one = '[{name}]\nstory = "About {name}."\nlook = "l"\noptions = ""\n'
     (study.FOLDER / "index.toml").write_text(
-        '[shared]\nseeds = [0]\npresets = ["disabled"]\noptions = ""\nsketches = ""\n'
+        '[shared]\nseeds = [0]\narms = ["disabled"]\noptions = ""\nsketches = ""\n'
         + one.format(name="first") + one.format(name="stale_8"),
         encoding="utf-8",
     )  # fmt: skip

@@ -23,7 +23,7 @@ VIEW = "views/training.py"
 INDEX = """
 [shared]
 seeds = [0, 1]
-presets = ["disabled", "decoupled_token_is"]
+arms = ["disabled", "decoupled_token_is"]
 options = "--steps 4"
 sketches = ""
 [small]

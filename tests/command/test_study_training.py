@@ -22,8 +22,6 @@ options = '''--model {model} --rollout.engine transformers --rollout.dtype float
 half = "--preset disabled --budget.rule random_sequence --budget.keep 0.5"
 product_cap = "--preset decoupled_seq_is"
 
-[shared.by_chance]
-
 [small]
 story = "A random model."
 look = "Nothing."

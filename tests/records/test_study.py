@@ -119,7 +119,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     (tmp_path / "index.toml").write_text(
         '[shared]\nseeds = [0]\narms = ["disabled", "half"]\noptions = ""\nsketches = ""\n'
         '[shared.arm]\nhalf = "--preset disabled --budget.rule token_k1 --budget.keep 0.5"\n'
-        '[shared.by_chance]\n[small]\nstory = "A story."\nlook = "Nothing."\noptions = "--steps 2"\n'
+        '[small]\nstory = "A story."\nlook = "Nothing."\noptions = "--steps 2"\n'
     )
     with pytest.raises(UsageError, match="python -m rlcorr study small --train makes it"):
         study.read_study("small")
