@@ -17,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 from rlcorr import PRESETS, correct, evaluate, preset
 from rlcorr.gradients.report import GradientReport, report
 from rlcorr.records import runs
+from rlcorr.records.recipes import sketched
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 __all__ = ["committed", "one_scan"]  # fixtures
@@ -98,7 +99,7 @@ def read_percent(text: str) -> float:
     return float(text.strip("<> %")) / 100
 
 
-@pytest.mark.parametrize("slug", RUNS)
+@pytest.mark.parametrize("slug", sketched())
 def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
     run = runs.ROOT / slug
     step = last_sketch(run)

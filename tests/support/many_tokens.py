@@ -13,12 +13,17 @@ import pyarrow.parquet as pq
 LONGEST = 1000
 _CHILD = """
 import resource, sys, time, torch
+from pathlib import Path
 from rlcorr.command.cli import run_verb
 torch.set_num_threads(1)
 start = time.perf_counter()
 run_verb(["report", *sys.argv[1:], "--json"])
-print(time.perf_counter() - start, time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-      file=sys.stderr)
+seconds, cpu_seconds = time.perf_counter() - start, time.process_time()
+if sys.platform == "darwin":
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+else:  # ru_maxrss begins with the size of the process that started this one
+    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+print(seconds, cpu_seconds, peak, file=sys.stderr)
 """
 
 
@@ -82,4 +87,4 @@ def reported(*words: str) -> Reported:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     seconds, cpu_seconds, size = map(float, done.stderr.split()[-3:])
-    return Reported(done.stdout, seconds, cpu_seconds, size / (1 << 20 if sys.platform == "darwin" else 1 << 10))
+    return Reported(done.stdout, seconds, cpu_seconds, size / 1024)
