@@ -3,9 +3,8 @@
 import { answered, draw } from "./answers.js"
 
 export default function ({ data }) {
-  const input = document.querySelector(`.st-key-${data.slider} input`)
+  let input = null, gone = false
   const value = () => data.values[Number(input.value)]
-  let gone = false
   const ask = async () => {
     input.asking = true
     const asked = value(), answer = await answered(data.address, asked).catch(() => null)
@@ -14,11 +13,20 @@ export default function ({ data }) {
     if (value() !== asked) ask()
     else if (answer) draw(answer)
   }
-  const observer = new MutationObserver(() => { if (!input.asking) ask() })
-  observer.observe(input, { attributeFilter: ["aria-valuetext"] })
+  const moved = new MutationObserver(() => { if (!input.asking) ask() })
+  const begin = () => {
+    input = document.querySelector(`.st-key-${data.slider} input`)
+    if (!input) return
+    appeared.disconnect()
+    moved.observe(input, { attributeFilter: ["aria-valuetext"] })
+  }
+  const appeared = new MutationObserver(begin) // Streamlit loads the code of its sliders late
+  appeared.observe(document.body, { childList: true, subtree: true })
+  begin()
   return () => {
     gone = true
-    input.asking = false
-    observer.disconnect()
+    appeared.disconnect()
+    moved.disconnect()
+    if (input) input.asking = false
   }
 }

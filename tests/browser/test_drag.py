@@ -1,5 +1,6 @@
 """A threshold that is dragged, in a real Chromium: what moves before it is let go."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,6 +159,20 @@ def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page,
     page.wait_for_selector(".rl-picture .main-svg")
     settled(page)
     assert by_label(page) == after
+
+
+def test_the_gradient_follows_the_batch_size_where_the_slider_comes_late(page: Page, url: str) -> None:
+    """Streamlit's code of its sliders is held back until everything else is there."""
+    held: list[Route] = []
+    page.route(re.compile(r"/Slider\."), lambda route: held.append(route))
+    page.goto(f"{url}/gradient?preset=decoupled_token_is")
+    expect(page.get_by_text("Progress (η)").first).to_be_visible()
+    for route in held:
+        route.continue_()
+    assert held
+    expect(page.get_by_role("slider", name="Answers in a batch (B)")).to_be_visible()
+    settled(page)
+    expect(page.get_by_text("BidiComponent Error")).to_have_count(0)
 
 
 def test_the_gradient_follows_the_batch_size(page: Page, url: str) -> None:
