@@ -150,8 +150,10 @@ def test_advantages_are_those_of_an_update(
 
 
 @slow
+@pytest.mark.usefixtures("rewarding")
 def test_drawing_changes_nothing_else(tiny_model: Path, local_runs: Path) -> None:
-    """Neither the training nor what is recorded of its steps, in an asynchronous run that is a step ahead as well."""
+    """Neither the training nor what is recorded of its steps, in an asynchronous run that is a step ahead as well; but
+    for rounding, which two threads that compute side by side do not repeat on every processor."""
 
     def outcome(run: Path) -> list[dict[str, Any]]:
         rows = runs.read_metrics(run)
@@ -161,10 +163,20 @@ def test_drawing_changes_nothing_else(tiny_model: Path, local_runs: Path) -> Non
     config = tiny_config(tiny_model, steps=4, rollout=rollout)
     without = loop.train(replace(config, run="without", sketch=replace(FEW, answers=0)))
     drawn = loop.train(replace(config, run="with", sketch=FEW))
-    assert outcome(drawn) == outcome(without)
+    assert [row["grad_norm"] > 0 for row in outcome(without)] == [True] * 4
+    for row, expected in zip(outcome(drawn), outcome(without), strict=True):
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-4)
     for step in (2, 4):
-        assert runs.step_path(drawn, step).read_bytes() == runs.step_path(without, step).read_bytes()
-        assert torch.equal(read_sketch(drawn, step).scores, read_sketch(without, step).scores)
+        batch, expected = runs.read_step(drawn, step).batch, runs.read_step(without, step).batch
+        assert batch.response_ids is not None
+        assert expected.response_ids is not None
+        assert torch.equal(batch.response_ids, expected.response_ids)
+        torch.testing.assert_close(batch.rollout_log_probs, expected.rollout_log_probs, rtol=0, atol=1e-4)
+        torch.testing.assert_close(batch.old_log_probs, expected.old_log_probs, rtol=0, atol=1e-4)
+        scores = read_sketch(without, step).scores
+        torch.testing.assert_close(
+            read_sketch(drawn, step).scores, scores, rtol=0, atol=2e-2 * float(scores.abs().max())
+        )
 
 
 @slow
