@@ -6,6 +6,7 @@ never leaks, and batch normalisation happens after rejection.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,7 +98,8 @@ def joined(parts: list[CorrectionResult]) -> CorrectionResult:
     if len(parts) == 1:
         return parts[0]
     names = ("log_ratio", "weights", "keep_mask", "rejected_by")
-    return CorrectionResult(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+    columns: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return CorrectionResult(**columns)
 
 
 def require(batch: TokenBatch, config: CorrectionConfig) -> None:

@@ -94,7 +94,7 @@ def correction_moments(batch: TokenBatch, result: CorrectionResult, config: Corr
         log_w = log_weights(d, mask, config.rollout_is)
         of_batch |= _of_weights(bound_weights(log_w, config), log_w, _has_tokens(mask), config)
         of_batch["log_weight"] = moments(log_w, _has_tokens(mask), squares=False, extremes=False)
-    if not whole_sequences(config):
+    if not (result.only_by_rules and whole_sequences(config)):
         of_batch |= {"kept": shares(keep, mask), "trained": moments(weights, keep, extremes=False)}
     return SequenceMoments(of_batch, {rule.name: _of_rule(rule, batch, d) for rule in config.rollout_rs})
 

@@ -117,6 +117,7 @@ class CorrectionResult:
     keep_mask: Tensor  # (B, T) bool: real tokens that no rule rejected
     rejected_by: Tensor  # (B, T) int8: 0 kept or padding, k = the k-th rule (the first that objected)
     norm_factor: Tensor | None = None  # () what batch normalisation divided the weights by
+    only_by_rules: bool = True  # False where tokens are left out that no rule rejected
 
     def rows(self, index: Tensor | slice) -> "CorrectionResult":
         """The result of these rows."""
@@ -126,6 +127,7 @@ class CorrectionResult:
             self.keep_mask[index],
             self.rejected_by[index],
             self.norm_factor,
+            self.only_by_rules,
         )
 
 

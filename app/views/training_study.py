@@ -27,7 +27,7 @@ def study() -> None:
     try:
         result = studies.table(name)
     except UsageError as error:
-        st.info(f"{plain(str(error))} {say.MAKE_STUDY.format(name=name)}")
+        st.info(plain(str(error)))
         return
     _curves(result)
     _outcomes(result)

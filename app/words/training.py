@@ -68,7 +68,6 @@ WHOLE_NUMBERS = """<style>
 """A line breaks within names, and not within numbers."""
 NO_STUDIES = "There is no index of studies in {folder}, so none can be shown."
 NO_BIAS = "No step of this study has a score sketch, so the bias of its gradients is not known."
-MAKE_STUDY = "`python -m rlcorr study {name} --train` makes it anew."
 
 # --- a training beside the app ---
 

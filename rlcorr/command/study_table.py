@@ -38,7 +38,7 @@ def study_table(name: str) -> list[str]:
             _seeds_text(outcome.kept_fraction),
         ]
         lines.append(f"{outcome.preset:<24}" + "".join(f"{cell:>{WIDTH}}" for cell in cells))
-    decided = _decided(study, rows, origin["progress"]) if "none" in {arm.name for arm in study.arms} else []
+    decided = _decided(study, rows, origin["progress"]) if NONE in {arm.name for arm in study.arms} else []
     return [*lines, "", UNITS, *decided]
 
 

@@ -10,7 +10,6 @@ import tyro
 from tqdm import tqdm
 
 from rlcorr.command.processes import in_processes
-from rlcorr.command.study_table import study_table
 from rlcorr.errors import UsageError
 from rlcorr.records import study
 from rlcorr.records.trained_arms import gather, missing
@@ -38,6 +37,8 @@ class Study:
 
 
 def run_study(request: Study) -> int:
+    from rlcorr.command.study_table import study_table  # scipy's statistics take half a second
+
     for name in study.read_index() if request.name == "all" else [request.name]:
         if request.train:
             _train(request, study.find_study(name))

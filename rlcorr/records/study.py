@@ -132,7 +132,10 @@ def read_table(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     try:
         return step_files.to_rows(study_path(name))
     except step_files.UNREADABLE as error:
-        raise runs.DamagedFile(f"{study_path(name)}: cannot be read ({first_line(error)}).") from error
+        raise runs.DamagedFile(
+            f"{study_path(name)}: cannot be read ({first_line(error)}). Delete it; python -m rlcorr study {name} "
+            "--train makes it anew."
+        ) from error
 
 
 # --- what came of it ---

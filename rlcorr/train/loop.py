@@ -17,11 +17,10 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
 from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
-from rlcorr.records.runs import RunManifest
 from rlcorr.records.sketch_files import sketches_until
 from rlcorr.report import metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
-from rlcorr.train.config.learning import OptimConfig, Precision
+from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.drawn_answers import drawn_answers
 from rlcorr.train.exact_sketch import exact_sketch
@@ -104,9 +103,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
             f"probe: mean |Δ| {probe.abs_log_ratio:.1e}, k3 {probe.k3:.1e}, {probe.pattern}: {probe.sentence}",
             flush=True,
         )
-    manifest = with_precision(
-        manifest_of(config, session.worker.engine.description, ranks, asdict(session.probe)), config.optim.precision
-    )
+    manifest = manifest_of(config, session.worker.engine.description, ranks, asdict(session.probe))
     if state:
         manifest = replace(manifest, sketches=sketches_until(path, done))
     try:
@@ -133,12 +130,6 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     finally:
         session.queue.close()
         session.worker.engine.close()
-
-
-def with_precision(manifest: RunManifest, precision: Precision) -> RunManifest:
-    """A manifest that says in which number format the trainer computes."""
-    story = manifest.story.replace("the trainer computes in float32", f"the trainer computes in {precision}")
-    return replace(manifest, story=story, trainer_dtype=precision)
 
 
 def _first_request(state: Checkpoint | None, otherwise: int) -> int:
@@ -176,8 +167,6 @@ def learn(
     with watch.part("correct"):
         batch, result, correction = corrected(batch, config, step)
         report = metrics(measure(batch, result, correction))
-        if config.budget.at_random:  # which no rule of the correction knows
-            report[f"{PREFIX}kept_fraction"] = float(result.keep_mask.sum() / batch.response_mask.sum())
         if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
             prove_step(report[f"{PREFIX}k3_kl"], config.rollout, config.optim.precision)
     sketched = config.sketch.every > 0 and step % config.sketch.every == 0

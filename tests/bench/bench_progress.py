@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pandas
 import torch
 from exact_training import trained
 from torch import Tensor
@@ -22,6 +21,7 @@ from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.objective import policy_loss
 from rlcorr.presets import preset
 from rlcorr.records.study import find_study
+from rlcorr.records.study_comparisons import rank_correlation
 from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.inputs.tokenizer import encode
 from rlcorr.train.learner.policy import Policy
@@ -147,8 +147,3 @@ def lines(names: list[str], sketch: ExactSketch, steps: list[Steps]) -> Iterator
     both = zip(eta.T.tolist(), means.T.tolist(), strict=True)
     agreed = interval_of(torch.tensor([rank_correlation(a, b) for a, b in both]), signed=True)
     yield f"  rank correlation {agreed.value:.2f} [{agreed.low:.2f}, {agreed.high:.2f}]"
-
-
-def rank_correlation(a: list[float], b: list[float]) -> float:
-    """Spearman's; equal values share their mean rank."""
-    return pandas.Series(a).rank().corr(pandas.Series(b).rank())

@@ -8,7 +8,9 @@ import torch
 from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
+from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
+from rlcorr.report import metrics
 from rlcorr.train.config.budget import BudgetConfig
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
@@ -112,6 +114,20 @@ def test_how_much_chance_keeps() -> None:
     whole = reject_at_random(result, mask, BudgetConfig("random_sequence", 0.3), chance).keep_mask
     assert torch.equal(whole, mask & whole.any(-1, keepdim=True))
     assert 0.3 * tokens <= int(whole.sum()) < 0.3 * tokens + 5
+
+
+@pytest.mark.parametrize("rule", ["random_token", "random_sequence"])
+def test_metrics_know_what_chance_left_out(rule: str) -> None:
+    """Without weights a share f of the tokens is kept, and (Σw)²/(N·Σw²) over all N is f as well."""
+    config = TrainConfig(
+        preset="disabled", budget=BudgetConfig(rule, 0.5), advantage=AdvantageConfig(estimator="reinforce_pp")
+    )
+    batch, result, correction = corrected(random_batch(), config, 1)
+    numbers = metrics(measure(batch, result, correction))
+    share = int(result.keep_mask.sum()) / int(batch.response_mask.sum())
+    assert 0.5 <= share < 0.51
+    assert numbers["rollout_corr/kept_fraction"] == pytest.approx(share)
+    assert numbers["rollout_corr/trained_eff_sample_size"] == pytest.approx(share)
 
 
 def test_all_sequences_are_as_likely() -> None:

@@ -27,4 +27,4 @@ def reject_at_random(
         before = lengths.cumsum(0) - lengths
         keep = torch.zeros_like(mask)
         keep[order[before < needed]] = mask[order[before < needed]]
-    return replace(result, keep_mask=result.keep_mask & keep)
+    return replace(result, keep_mask=result.keep_mask & keep, only_by_rules=False)

@@ -26,11 +26,11 @@ def manifest_of(config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe
     return RunManifest(
         slug=config.run,
         story=f"{ALGORITHMS[config.advantage.estimator]} on {config.task}: {engine['name']} samples in "
-        f"{_number_format(config)}, the trainer computes in float32.",
+        f"{_number_format(config)}, the trainer computes in {config.optim.precision}.",
         task=config.task,
         model=config.as_dict()["model"],
         seed=config.seed,
-        trainer_dtype="float32",
+        trainer_dtype=config.optim.precision,
         engine=engine["name"],
         engine_settings=engine,
         versions=versions(),
