@@ -169,7 +169,7 @@ def learn(
         report = metrics(measure(batch, result, correction))
         if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
             prove_step(report[f"{PREFIX}k3_kl"], config.rollout, config.optim.precision)
-    sketched = config.sketch.every > 0 and step % config.sketch.every == 0
+    sketched = config.sketch.made_at(step)
     if sketched:
         with watch.part("sketch"):
             sketch = sampled_sketch(session, batch, step, request.weights)

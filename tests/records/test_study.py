@@ -175,7 +175,8 @@ def test_the_committed_study_is_whole(name: str) -> None:
         assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
         with_gradient = [row["step"] for row in trained if row["relative_bias_value"] is not None]
         every = config.sketch.every
-        assert with_gradient == ([step for step in range(1, config.steps + 1) if step % every == 0] if every else [])
+        last = config.sketch.until or config.steps
+        assert with_gradient == ([step for step in range(1, last + 1) if step % every == 0] if every else [])
     assert len(rows) == sum(train_config(list(arm.options), "test").steps for arm in studied.arms)
     assert provenance["engine"].startswith("vllm")
     assert all(commit and not commit.endswith("+") for commit in provenance["git_commits"])

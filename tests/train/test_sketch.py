@@ -205,6 +205,12 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
     assert report.ess.value == pytest.approx(1)
 
 
+def test_the_last_step_that_has_one(tiny_model: Path, local_runs: Path) -> None:
+    run = loop.train(tiny_config(tiny_model, steps=5, record_every=100, sketch=replace(FEW, until=3)))
+    assert list_sketches(run) == [2]
+    assert runs.list_steps(run) == [2, 5]
+
+
 def test_every_token_that_could_follow(tiny_model: Path, local_runs: Path) -> None:
     """At each place the score of each token is its derivative, and the scores of a place weigh up to 0: Σ π ∇ log π."""
     run = loop.train(tiny_config(tiny_model, sketch=replace(FEW, places=5)))

@@ -98,6 +98,8 @@ class SketchConfig:
 
     every: int = 0
     """Steps between sketches; 0: none. A step with a sketch is recorded as well."""
+    until: int = 0
+    """The last step that may have one; 0: that of the run."""
     directions: int = 256
     """Random directions K of the parameter space: a cosine is known to about 1/√K."""
     reference_prompts: int = 1024
@@ -119,6 +121,7 @@ class SketchConfig:
 
     def __post_init__(self) -> None:
         check(self.every >= 0, "sketch.every", self.every, "≥ 0")
+        check(self.until >= 0, "sketch.until", self.until, "≥ 0")
         check(self.directions >= 1, "sketch.directions", self.directions, "≥ 1")
         check(self.places >= 1, "sketch.places", self.places, "≥ 1")
         check(self.reference_prompts >= 64, "sketch.reference_prompts", self.reference_prompts, "≥ 64")
@@ -139,3 +142,6 @@ class SketchConfig:
                 f"gradients are measured on {self.answers} sampled answers or on every likely answer to "
                 f"{self.exact_prompts} prompts, not on both: leave sketch.answers or sketch.exact_prompts out."
             )
+
+    def made_at(self, step: int) -> bool:
+        return self.every > 0 and step % self.every == 0 and (self.until == 0 or step <= self.until)
