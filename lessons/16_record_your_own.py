@@ -15,6 +15,7 @@
 # - say beforehand how many answers, how many directions and how much disk a question needs.
 
 # %%
+import gzip
 import hashlib
 import json
 import math
@@ -165,7 +166,7 @@ assert away < 4
 # | `config.yaml` | every option; `--config` makes the run again |
 # | `metrics.jsonl` | a line per step: losses, rewards, every metric of lesson 12; the committed runs have it as `.gz` |
 # | `steps/step_000002.parquet` | one row per answer: texts, token ids, both log-probs, advantages |
-# | `sketch/step_000002.safetensors` | projections of $\nabla\log\pi$ of every token, and of other answers |
+# | `sketch/step_000002.safetensors.gz` | projections of $\nabla\log\pi$ of every token, and of other answers |
 #
 # None of it needs this library. Parquet is read by pandas, by `pyarrow.parquet.read_table(path)`, by DuckDB
 # (`SELECT reward FROM 'steps/*.parquet'`), by anything. Here is pandas, on the committed run `bf16`.
@@ -507,8 +508,8 @@ assert abs(mean_length - 0.5) < 2 * error_length
 #
 # A response token has five float32 (both log-probs, the reference's, the value, the advantage) and one int32 (its id):
 # 24 bytes. A prompt token has its id: 4. Text, rewards and names are small beside them. A sketch has $K$ int8 per
-# response token, and a float32 that they are multiplied by. The reference is there once, in float32, and at $P$ places
-# all $V$ tokens, in float16.
+# response token, of which it uses -31 to 31, and a float32 that they are multiplied by. The reference is there once, in
+# float32, and at $P$ places all $V$ tokens, in float16.
 #
 # $$ \text{pairs} \approx 24\,N + 4\,N_{\text{prompt}}, \qquad \text{sketch} \approx (K + 4)\,N
 # + 2 \cdot 32 \cdot 4K + 2\,P\,V K $$
@@ -532,7 +533,8 @@ further, of_further = sketch_files.read_gradients(long_run, 48)
 further_bytes = (of_further.directions + 4 + 8 + 2) * of_further.scores.shape[0]
 small = 4 * (2 * 32 + 3 * 16 * 21)  # counts of the blocks, and three tables of log-probs at the places
 small += len(further.response_mask)  # a byte for the length of each further answer
-header = 8 + int.from_bytes(path.read_bytes()[:8], "little")  # of a safetensors file: names, shapes, hashes
+content = gzip.decompress(path.read_bytes())
+header = 8 + int.from_bytes(content[:8], "little")  # of a safetensors file: names, shapes, hashes
 sizes_of = {N: sketch.scores.shape[0], K: sketch.directions, M: 32, PLACES: 16, VOCABULARY: 21}
 foretold_bytes = int(sketch_bytes.subs(sizes_of))
 
@@ -540,12 +542,15 @@ show("tokens, directions", sketch.scores.shape[0], sketch.directions)
 show("further tokens, directions", of_further.scores.shape[0], of_further.directions)
 show("foretold, own and further", foretold_bytes, further_bytes)
 show("small things, header", small, header)
-show("the file", path.stat().st_size)
-assert foretold_bytes + further_bytes + small + header == path.stat().st_size
+show("the content", len(content))
+show("packed", path.stat().st_size)
+assert foretold_bytes + further_bytes + small + header == len(content)
+assert path.stat().st_size < 0.8 * len(content)
 
 # %% [markdown]
-# To the byte. The pairs carry texts and are compressed: a file keeps the first bytes of all floats of a column
-# together, which are much alike, then all second bytes. So theirs is an upper estimate.
+# To the byte. gzip then stores scores of six bits in six bits and not in eight. The pairs carry texts and are
+# compressed: a file keeps the first bytes of all floats of a column together, which are much alike, then all second
+# bytes. So theirs is an upper estimate.
 #
 # ### Check 3, on all recorded steps
 

@@ -4,7 +4,7 @@
                metrics.jsonl                   one JSON object per step, flushed as it is written; in the committed
                                                runs, which grow no more, as metrics.jsonl.gz
                steps/step_000012.parquet       one row per sequence: texts, ids, log-probs
-               sketch/step_000012.safetensors  score sketches (`sketch_files.py`), in runs that have them
+               sketch/step_000012.safetensors.gz  score sketches (`sketch_files.py`), in runs that have them
                checkpoint/                     in runs that ship a model
 
 A run holds pairs of log-probs from before any correction, so every preset can be replayed on it.
@@ -163,7 +163,7 @@ def list_steps(run: Path) -> list[int]:
 
 def numbered(folder: Path, ending: str) -> list[int]:
     """The steps that have a file `step_000012.ending` in this folder, ascending. Unfinished files do not count."""
-    names = (re.fullmatch(rf"step_(\d+)\.{ending}", path.name) for path in folder.glob("step_*"))
+    names = (re.fullmatch(rf"step_(\d+)\.{re.escape(ending)}", path.name) for path in folder.glob("step_*"))
     return sorted(int(match[1]) for match in names if match)
 
 
@@ -173,11 +173,11 @@ def step_path(run: Path, step: int) -> Path:
 
 def list_sketches(run: Path) -> list[int]:
     """Steps with a score sketch, ascending; `sketch_files.py` reads and writes them."""
-    return numbered(run / "sketch", "safetensors")
+    return numbered(run / "sketch", "safetensors.gz")
 
 
 def sketch_path(run: Path, step: int) -> Path:
-    return run / "sketch" / f"step_{step:06d}.safetensors"
+    return run / "sketch" / f"step_{step:06d}.safetensors.gz"
 
 
 def read_step(run: Path, step: int) -> StepRecord:

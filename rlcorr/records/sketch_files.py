@@ -1,4 +1,4 @@
-"""Score sketches of recorded steps as files: `sketch/step_000012.safetensors` beside `steps/`.
+"""Score sketches of recorded steps as files: `sketch/step_000012.safetensors.gz` beside `steps/`.
 
     scores (N, K) int8, units (N,)      one row per response token, in the order of the step's Parquet file
     by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32    the reference, in blocks of responses
@@ -13,18 +13,21 @@ Or A sampled answers to other prompts, of N tokens, one answer after the other:
     drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
     drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
 
-An int8 score times its float32 unit is off by at most half a unit, which is 0.4 % of the largest of its K numbers. Sums
-over the next token cancel to less than that, so they keep float16. Files from before have all scores in float16, and no
-units. Integers are as narrow as their values allow.
+A score is a whole number between -31 and 31, times the unit of its row. It is off by at most half a unit, 1.6 % of the
+largest of its K numbers, by as much upwards as downwards: over many answers this averages out. Sums over the next token
+cancel to less than that, so they keep float16. Integers are as narrow as their values allow.
 The manifest and the file both carry the hashes of the weights and of the directions; they must agree.
 """
 
+import gzip
+import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from rlcorr.advantages import GROUPED, whiten
@@ -47,7 +50,8 @@ from rlcorr.types import TokenBatch
 _INCOMPLETE = (KeyError, TypeError, RuntimeError, ValueError)
 """What tensors raise that are missing, or whose sizes do not fit."""
 HASHES = ("weights_hash", "directions_hash")
-LARGEST_INT8 = 127
+LARGEST = 31
+"""Of a score in units: six bits, which is what gzip makes of such numbers."""
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -63,7 +67,19 @@ def write_sketch(run: Path, step: int, sketch: SampledSketch, others: ExactSketc
         tensors |= _of_drawn(others)
     (run / "sketch").mkdir(exist_ok=True)
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_whole(sketch_path(run, step), save(content, {name: getattr(sketch, name) for name in HASHES}))
+    write_tensors(sketch_path(run, step), content, {name: getattr(sketch, name) for name in HASHES})
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    write_whole(path, gzip.compress(save(tensors, metadata), mtime=0))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """With the metadata, which a safetensors file has in JSON behind the eight bytes of its length."""
+    content = gzip.decompress(path.read_bytes())
+    tensors = load(content)
+    end = 8 + int.from_bytes(content[:8], "little")
+    return tensors, json.loads(content[8:end]).get("__metadata__", {})
 
 
 def _of_exact(sketch: ExactSketch) -> dict[str, Tensor]:
@@ -87,8 +103,8 @@ def _of_drawn(answers: DrawnAnswers) -> dict[str, Tensor]:
 
 
 def _in_units(prefix: str, scores: Tensor) -> dict[str, Tensor]:
-    """(N, K) as int8, with a unit for each row."""
-    units = scores.abs().amax(-1).clamp(min=1e-30) / LARGEST_INT8
+    """(N, K) as whole numbers, with a unit for each row."""
+    units = scores.abs().amax(-1).clamp(min=1e-30) / LARGEST
     return {f"{prefix}scores": (scores / units[:, None]).round().to(torch.int8), f"{prefix}units": units.float()}
 
 
@@ -151,9 +167,8 @@ def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
 
 
 def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:
-    """As float32, (N, K). Raises `KeyError` for integers without units."""
-    scores = tensors[f"{prefix}scores"]
-    return scores.float() if scores.is_floating_point() else scores.float() * tensors[f"{prefix}units"][:, None]
+    """As float32, (N, K). Raises `KeyError` without units."""
+    return tensors[f"{prefix}scores"].float() * tensors[f"{prefix}units"][:, None]
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -177,14 +192,12 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
             f"--sketch.every {step}"
         )
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
+        tensors, metadata = read_tensors(path)
         reference = Reference(*(tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences")))
         sketch = SampledSketch(
             _scores("", tensors), reference, _next_tokens(tensors), *(metadata[name] for name in HASHES)
         )
-    except (OSError, SafetensorError, *_INCOMPLETE) as error:
+    except (OSError, EOFError, zlib.error, SafetensorError, *_INCOMPLETE) as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
     _compare(path, sketch, read_manifest(run), step)
     return sketch, tensors

@@ -214,6 +214,9 @@ EXPECTED = {
     "moe_replay": "precision",
     "both_bf16": "precision",
     "both_fp16": "precision",
+    "long_bf16": "precision",
+    "long_kv_fp8_e5m2": "beyond rounding",
+    "long_stale_4": "beyond rounding",
 }
 SWAPPED = {("moe_bf16", 40): "beyond rounding"}
 """A step whose largest gap is a swapped expert."""

@@ -16,6 +16,7 @@ gradients a gradient report and a sweep over thresholds: milliseconds; the sketc
 exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
 progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
+long      answers of 200 to 500 tokens: weights, bounds and the effective sample size over the length; seconds
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
@@ -37,6 +38,7 @@ import bench_followed
 import bench_gradients
 import bench_half_billion
 import bench_library
+import bench_long
 import bench_memory
 import bench_precision
 import bench_progress
@@ -152,6 +154,7 @@ PARTS = {
     "progress": bench_progress.bench_progress,
     "prompts": bench_prompts.bench_prompts,
     "precision": bench_precision.bench_precision,
+    "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
     "memory": bench_memory.main,
     "trainer": bench_trainer.main,

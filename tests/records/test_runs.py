@@ -306,7 +306,7 @@ def test_files_that_are_no_steps_are_passed_over(run: Path) -> None:
 
 def test_steps_and_sketches_lie_where_the_readme_says(tmp_path: Path) -> None:
     assert runs.step_path(tmp_path, 12) == tmp_path / "steps" / "step_000012.parquet"
-    assert runs.sketch_path(tmp_path, 12) == tmp_path / "sketch" / "step_000012.safetensors"
+    assert runs.sketch_path(tmp_path, 12) == tmp_path / "sketch" / "step_000012.safetensors.gz"
 
 
 def test_steps_are_listed_by_number(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_steps_are_listed_by_number(tmp_path: Path) -> None:
     (tmp_path / "sketch").mkdir()
     for step in (1000000, 12, 999999):
         (tmp_path / "steps" / f"step_{step:06d}.parquet").touch()
-        (tmp_path / "sketch" / f"step_{step + 1:06d}.safetensors").touch()
+        (tmp_path / "sketch" / f"step_{step + 1:06d}.safetensors.gz").touch()
     assert runs.list_steps(tmp_path) == [12, 999999, 1000000]
     assert runs.list_sketches(tmp_path) == [13, 1000000, 1000001]
 

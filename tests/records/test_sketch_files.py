@@ -1,13 +1,13 @@
-"""What is read of a sketch whose file lacks a part, or was written before scores had units."""
+"""What is read of a sketch, whole or without a part."""
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from app_runs import DIRECTIONS, make_run, write_sketch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load
 from torch import Tensor
 from toy_sketches import directions_of, exact_sketch
 
@@ -15,7 +15,7 @@ from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import read_exact, read_gradients, read_sketch
+from rlcorr.records.sketch_files import read_exact, read_gradients, read_sketch, read_tensors, write_tensors
 from rlcorr.types import TokenBatch
 
 
@@ -34,11 +34,9 @@ def test_answers_without_their_units_are_damaged(tmp_path: Path) -> None:
 def rewritten(run: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
     """The first step's sketch, with its tensors changed."""
     path = runs.sketch_path(run, 0)
-    with safe_open(path, "pt") as file:
-        content = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        metadata = file.metadata()
+    content, metadata = read_tensors(path)
     change(content)
-    save_file(content, path, metadata)
+    write_tensors(path, content, metadata)
     return path
 
 
@@ -61,7 +59,7 @@ def test_drawn_answers_whose_lengths_do_not_fit_are_damaged(tmp_path: Path) -> N
 
 
 def test_drawn_answers_come_back(tmp_path: Path) -> None:
-    """Two answers, of one token and of two. A unit is a 127th of the largest of a row: what is a whole number of units
+    """Two answers, of one token and of two. A unit is a 31st of the largest of a row: what is a whole number of units
     comes back but for rounding."""
     run = make_run(tmp_path, "alpha", steps=1)
     write_sketch(run, drawn())
@@ -83,21 +81,25 @@ def drawn() -> DrawnAnswers:
         old_log_probs=torch.tensor([[-0.25, 0.0], [-0.5, -1.0]]),
         advantages=torch.tensor([[1.0, 0.0], [-0.5, -1.5]]),
     )
-    return DrawnAnswers(batch, torch.tensor([[127.0, -3.0], [0.0, 0.0], [6.4, -12.7]]))
+    return DrawnAnswers(batch, torch.tensor([[31.0, -3.0], [0.0, 0.0], [1.6, -3.1]]))
 
 
-def test_scores_in_float16_are_read_as_they_are(tmp_path: Path) -> None:
-    """As runs have them that were recorded before."""
+NO_SKETCHES = {
+    "empty": b"",
+    "plain": b"no gzip",
+    "no tensors": gzip.compress(b"no tensors"),
+    "cut off": gzip.compress(b"x" * 99)[:-5],
+}
+
+
+@pytest.mark.parametrize("content", NO_SKETCHES.values(), ids=NO_SKETCHES)
+def test_a_file_that_is_no_sketch_is_damaged(content: bytes, tmp_path: Path) -> None:
     run = make_run(tmp_path, "alpha", steps=1)
     write_sketch(run)
-    scores = torch.randn(read_sketch(run, 0).scores.shape, generator=torch.Generator().manual_seed(0)).half()
-
-    def older(tensors: dict[str, Tensor]) -> None:
-        del tensors["units"]
-        tensors["scores"] = scores
-
-    rewritten(run, older)
-    assert torch.equal(read_sketch(run, 0).scores, scores.float())
+    path = runs.sketch_path(run, 0)
+    path.write_bytes(content)
+    with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read"):
+        read_sketch(run, 0)
 
 
 def test_integers_without_units_are_damaged(tmp_path: Path) -> None:
@@ -121,9 +123,9 @@ def test_a_tree_has_the_narrowest_integers(tmp_path: Path, largest: int, kind: t
         old_log_probs=log_probs, rollout_log_probs=log_probs.clone(), sampled_log_probs=log_probs.clone(),
     )  # fmt: skip
     write_sketch(run, ExactSketch(tree, torch.ones(2), torch.ones(2, DIRECTIONS)))
-    with safe_open(runs.sketch_path(run, 0), "pt") as file:
-        assert file.get_tensor("tree_tokens").dtype == kind
-        assert file.get_tensor("tree_parents").dtype == torch.int8
+    content = load(gzip.decompress(runs.sketch_path(run, 0).read_bytes()))
+    assert content["tree_tokens"].dtype == kind
+    assert content["tree_parents"].dtype == torch.int8
     read = read_exact(run, 0)
     assert read is not None
     assert read.tree.tokens.tolist() == [3, largest]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from allocations import peak
-from safetensors.torch import load_file, save_file
 from tiny import CPU, save_tiny_model, tiny_config
 
 from rlcorr.config import CorrectionConfig, LossConfig
@@ -22,7 +21,7 @@ from rlcorr.objective import policy_loss
 from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.runs import list_sketches, sketch_path
-from rlcorr.records.sketch_files import read_sketch
+from rlcorr.records.sketch_files import read_sketch, read_tensors, write_tensors
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
 from rlcorr.train import sketch as module
@@ -198,7 +197,7 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
     assert verify(run).problems == []
     step, sketch = runs.read_step(run, 4), read_sketch(run, 4)
     assert sketch.scores.shape == (int(step.batch.response_mask.sum()), 10)
-    assert load_file(sketch_path(run, 4))["scores"].dtype == torch.int8
+    assert read_tensors(sketch_path(run, 4))[0]["scores"].dtype == torch.int8
     assert sketch.weights_hash != read_sketch(run, 2).weights_hash  # the update between them
     assert sketch.directions_hash == read_sketch(run, 2).directions_hash
     report = gradients.report(step.batch, sketch, CorrectionConfig())
@@ -277,7 +276,7 @@ def test_a_resumed_run_keeps_its_sketches(tiny_model: Path, local_runs: Path) ->
     config = tiny_config(tiny_model, steps=4, sketch=FEW)
     run = loop.train(config)
     before = [read_sketch(run, step) for step in (2, 4)]
-    for cut_off in ("steps/step_000004.parquet.tmp", "sketch/step_000004.safetensors.tmp"):  # killed while writing
+    for cut_off in ("steps/step_000004.parquet.tmp", "sketch/step_000004.safetensors.gz.tmp"):  # killed while writing
         (run / cut_off).write_bytes(b"PAR1")
     runs.rewind(run, 3)
     assert list_sketches(run) == [2]
@@ -297,9 +296,9 @@ def test_a_step_without_a_sketch_says_how_to_get_one(tiny_model: Path, local_run
 def test_a_sketch_of_other_weights_is_refused(tiny_model: Path, local_runs: Path) -> None:
     run = loop.train(tiny_config(tiny_model, sketch=FEW))
     path, hashes = sketch_path(run, 2), runs.read_manifest(run).sketches["2"]
-    content = load_file(path)
+    content, _ = read_tensors(path)
     for name, what in (("weights_hash", "weights"), ("directions_hash", "directions")):
-        save_file(content, path, {**hashes, name: "f" * 64})
+        write_tensors(path, content, {**hashes, name: "f" * 64})
         with pytest.raises(UsageError, match=f"of other {what} than the manifest says: {'f' * 16}… in the file, "
                                              f"{hashes[name][:16]}… in the manifest"):  # fmt: skip
             read_sketch(run, 2)
