@@ -800,7 +800,8 @@ check(mixture_weights_solution, MIXTURE)
 #
 # Start it with `make app`:
 #
-# - [the study](http://localhost:8501/training?part=Study&study=stale_8): pick presets and compare rewards, k3 and bias;
+# - [the study](http://localhost:8501/training?part=Study&study=stale_8): its verdict, and the curves of a
+#   few corrections;
 # - [stale_4](http://localhost:8501/mismatch?run=stale_4&step=20) and
 #   [async](http://localhost:8501/mismatch?run=async&step=20), whose views name the lag;
 # - [the clip around q on stale_4](http://localhost:8501/bench?run=stale_4&step=20&preset=bypass_ppo_clip) and, beside

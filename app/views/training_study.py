@@ -1,5 +1,7 @@
 """The study: what became of every preset under a mismatch that breaks a training."""
 
+from dataclasses import astuple
+
 import streamlit as st
 from browser.picture import picture
 from data import studies
@@ -7,10 +9,11 @@ from data.studies import StudyTable
 from words import training as say
 from words.text import plain, swatches, table
 
+from rlcorr.command.gradient_table import bracketed
 from rlcorr.errors import UsageError, unknown
-from rlcorr.figures.canvas import Figure
-from rlcorr.figures.study import preset_colours, study_bias, study_curves
+from rlcorr.figures.study import differences, foretelling, preset_colours, study_curves
 from rlcorr.records.study import FOLDER, SeedRange
+from rlcorr.records.study_comparisons import NO_CORRECTION
 
 
 def study() -> None:
@@ -29,8 +32,43 @@ def study() -> None:
     except UsageError as error:
         st.info(plain(str(error)))
         return
-    _curves(result)
+    _decisions(result)
     _outcomes(result)
+    _curves(result)
+
+
+def _decisions(result: StudyTable) -> None:
+    """What differs from no correction, in a sentence and in pictures, and whether η foretold it."""
+    pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
+    if result.against_nothing:
+        st.markdown(f"##### {_verdict(result)}")
+    for place, (against, compared) in zip(st.columns(2), pairs.items(), strict=True):
+        title, caption = say.AGAINST[against]
+        if compared:
+            with place:
+                picture(
+                    title, differences(compared), key=f"study_{against}", source=result.source,
+                    caption=caption.format(count=len(compared)),
+                )  # fmt: skip
+    title, caption = say.FORETOLD
+    for (training, step), (progress, agreed) in result.foretold.items():
+        text = caption.format(training=training, step=step, agreed=bracketed(*astuple(agreed)))
+        picture(title, foretelling(progress, result.outcomes), key="study_eta", caption=text, source=result.source)
+
+
+def _verdict(result: StudyTable) -> str:
+    """Which corrections are surely better, which surely worse, and how many cannot be told."""
+    told = [pair for pair in result.against_nothing if pair.difference.tells]
+    better, worse = ([p.arm for p in told if (p.difference.value > 0) == more] for more in (True, False))
+    sentences = [
+        say.TOLD.format(direction=direction, names=", ".join(f"`{name}`" for name in names))
+        for direction, names in (("better", better), ("worse", worse))
+        if names
+    ]
+    total, seeds = len(result.against_nothing), result.against_nothing[0].seeds
+    if rest := total - len(told):
+        sentences.append(say.NOT_TOLD.format(count=rest, all=total, seeds=seeds))
+    return " ".join(sentences)
 
 
 @st.fragment
@@ -41,23 +79,21 @@ def _curves(result: StudyTable) -> None:
         if got and got not in colours:
             st.warning(plain(f"{unknown('preset', got, colours)} Drawn without it."))
     picked = st.pills(
-        say.PRESETS_DRAWN, list(colours), default=list(colours), selection_mode="multi", key="presets",
+        say.PRESETS_DRAWN, list(colours), default=_few(result), selection_mode="multi", key="presets",
         bind="query-params",
     )  # fmt: skip
     st.html(swatches({preset: colours[preset] for preset in picked}))
-    left, right = st.columns(2)
-    figures: dict[str, Figure | None] = {
-        column: study_curves(result.rows, picked, column, log=column == "k3")
-        for column in ("reward", "k3", "kept_fraction")
-    }
-    figures["relative_bias"] = study_bias(result.rows, picked)
-    for place, (column, figure) in zip((left, right, left, right), figures.items(), strict=True):
-        title, caption = say.STUDY_CURVES[column]
+    for place, (column, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with place:
-            if figure is None:
-                st.info(say.NO_BIAS)
-            else:
-                picture(title, figure, key=f"study_{column}", caption=caption, source=result.source)
+            figure = study_curves(result.rows, picked, column, log=column == "k3")
+            picture(title, figure, key=f"study_{column}", caption=caption, source=result.source)
+
+
+def _few(result: StudyTable) -> list[str]:
+    """The three that end best, the last one, and the one without a correction: more lines cannot be told apart."""
+    order = [outcome.preset for outcome in result.outcomes]
+    shown = {*order[:3], order[-1], *NO_CORRECTION}
+    return [arm for arm in order if arm in shown]
 
 
 def _outcomes(result: StudyTable) -> None:

@@ -45,29 +45,43 @@ PARTS = ("Runs", "Study", "Train")
 # --- the study ---
 
 STUDY = "Mismatch"
-PRESETS_DRAWN = "Presets"
+PRESETS_DRAWN = "Corrections"
 STUDY_CURVES = {
     "reward": ("Reward", "Mean over the seeds; the band reaches from the lowest seed to the highest."),
     "k3": ("k3", "Estimated KL divergence between engine and trainer, logarithmic."),
     "kept_fraction": ("Kept tokens", "Share of the tokens that the preset did not reject."),
-    "relative_bias": (
-        "Gradient bias",
-        "Of the first seed, in lengths of the on-policy gradient, logarithmic from 0.1; the band is the 95 % "
-        "bootstrap interval. 1 is what a gradient of 0 would have.",
-    ),
 }
 OUTCOMES = (
     "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps, of k3 its median. Highest on "
     "the way: the best five steps together."
 )
-OUTCOME_COLUMNS = ["Preset", "Reward at the end", "Highest on the way", "k3 at the end", "Kept"]
+OUTCOME_COLUMNS = ["Correction", "Reward at the end", "Highest on the way", "k3 at the end", "Kept"]
 WHOLE_NUMBERS = """<style>
 .rl-outcomes .rl-table td { overflow-wrap: normal }
 .rl-outcomes .rl-table td:first-child { overflow-wrap: anywhere; min-width: 4rem }
 </style>"""
 """A line breaks within names, and not within numbers."""
 NO_STUDIES = "There is no index of studies in {folder}, so none can be shown."
-NO_BIAS = "No step of this study has a score sketch, so the bias of its gradients is not known."
+TOLD = "Surely {direction} than without a correction: {names}."
+NOT_TOLD = "{count} of {all} cannot be told from no correction on {seeds} seeds."
+AGAINST = {
+    "nothing": (
+        "Reward at the end, less that without a correction",
+        "On the same seeds and prompts. All {count} intervals of this picture hold together in 95 % of such studies "
+        "(Student's t, Bonferroni).",
+    ),
+    "chance": (
+        "… less that of as much rejection by chance",
+        "Which tokens, or merely how many? The arm beside each leaves out the same share, drawn by chance. All {count} "
+        "intervals hold together.",
+    ),
+}
+FORETOLD = (
+    "Does η foretell the reward?",
+    "η of each correction at step {step} of `{training}`, at the size of its batches, and the reward at the end of a "
+    "training with it. Rank correlation {agreed}.",
+)
+"""The interval draws arms and seeds anew."""
 
 # --- a training beside the app ---
 

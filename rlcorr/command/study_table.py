@@ -5,10 +5,8 @@ from typing import Any
 
 from rlcorr.command.gradient_table import bracketed, interval_text
 from rlcorr.records.study import SeedRange, Study, find_study, outcomes, read_study
-from rlcorr.records.study_comparisons import comparisons, foretold
+from rlcorr.records.study_comparisons import Comparison, against_chance, against_nothing, foretold
 
-NONE = "none"
-"""The arm without a correction, which all others are compared with."""
 WIDTH = 22
 COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
 HEADING = f"{'arm':<24}" + "".join(f"{name:>{WIDTH}}" for name in COLUMNS)
@@ -38,17 +36,13 @@ def study_table(name: str) -> list[str]:
             _seeds_text(outcome.kept_fraction),
         ]
         lines.append(f"{outcome.preset:<24}" + "".join(f"{cell:>{WIDTH}}" for cell in cells))
-    decided = _decided(study, rows, origin["progress"]) if NONE in {arm.name for arm in study.arms} else []
-    return [*lines, "", UNITS, *decided]
+    return [*lines, "", UNITS, *_decided(study, rows, origin.get("progress", {}))]
 
 
 def _decided(study: Study, rows: Sequence[Mapping[str, Any]], progress: Mapping[str, Any]) -> list[str]:
     """What differs from no correction, and from as much rejection by chance; and whether η foretold the rewards."""
-    arms = dict.fromkeys(row["preset"] for row in rows)
-    with_none = [(arm, NONE) for arm in arms if arm != NONE]
-    with_chance = [(arm, other) for arm, other in study.by_chance.items() if arm in arms and other in arms]
-    lines = _compared("no correction", rows, with_none)
-    lines += _compared("as much rejection by chance", rows, with_chance)
+    lines = _compared("no correction", against_nothing(rows))
+    lines += _compared("as much rejection by chance", against_chance(rows, study.by_chance))
     for training, of_steps in progress.items():
         for step, of_arms in of_steps.items():
             agreed = interval_text(foretold({arm: numbers[0] for arm, numbers in of_arms.items()}, rows))
@@ -56,11 +50,11 @@ def _decided(study: Study, rows: Sequence[Mapping[str, Any]], progress: Mapping[
     return lines
 
 
-def _compared(against: str, rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]]) -> list[str]:
+def _compared(against: str, pairs: Sequence[Comparison]) -> list[str]:
     if not pairs:
         return []
     lines = ["", f"Reward at the end less that of {against}, seed by seed; all {len(pairs)} intervals together 95 %."]
-    for pair in comparisons(rows, pairs):
+    for pair in pairs:
         told = "" if pair.difference.tells else "  not told"
         lines.append(f"{pair.arm:<24}{interval_text(pair.difference):>26}{told}")
     return lines

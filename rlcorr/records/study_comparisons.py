@@ -13,6 +13,8 @@ from rlcorr.records.study import end_rewards
 
 ALPHA = 0.05
 """The chance that any of a family of comparisons is wrong, where no arm differs from another."""
+NO_CORRECTION = ("none", "disabled")
+"""What the arm without a correction is called; a study has at most one of them."""
 RESAMPLES = 2000
 
 
@@ -33,6 +35,18 @@ def comparisons(rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, st
     The interval is infinite with one seed."""
     ends = end_rewards(rows)
     return [_comparison(ends, arm, against, ALPHA / len(pairs)) for arm, against in pairs]
+
+
+def against_nothing(rows: Sequence[Mapping[str, Any]]) -> list[Comparison]:
+    """Every arm beside the one without a correction, where the rows have it."""
+    arms = dict.fromkeys(row["preset"] for row in rows)
+    return comparisons(rows, [(arm, none) for none in NO_CORRECTION if none in arms for arm in arms if arm != none])
+
+
+def against_chance(rows: Sequence[Mapping[str, Any]], by_chance: Mapping[str, str]) -> list[Comparison]:
+    """Every arm beside the one that rejects as many tokens by chance, where the rows have both."""
+    arms = {row["preset"] for row in rows}
+    return comparisons(rows, [(arm, other) for arm, other in by_chance.items() if {arm, other} <= arms])
 
 
 def _comparison(ends: Mapping[str, Mapping[int, float]], arm: str, against: str, alpha: float) -> Comparison:

@@ -51,7 +51,7 @@ def test_a_study_names_its_seeds_and_its_table(root: Path) -> None:
     rows = [study_row("disabled", seed, step, 0.5) for seed in (0, 2) for step in (1, 2, 3, 4)]
     runs.write_whole(study.study_path("small"), step_files.from_rows(rows, {}))
     stamps = sources(open_app(TRAINING, part="Study"))
-    assert len(stamps) == 4
+    assert len(stamps) == 3  # reward, k3, kept tokens
     assert {source for _, source in stamps} == {f"study small · seeds 0, 2 · {digest(study.study_path('small'))}"}
 
 

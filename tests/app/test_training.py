@@ -20,6 +20,21 @@ from rlcorr.records import runs, step_files, study
 __all__ = ["one_scan", "root"]  # fixtures
 
 VIEW = "views/training.py"
+DECIDING = """
+[shared]
+options = ""
+sketches = ""
+
+[shared.by_chance]
+token_band_50 = "random_token_50"
+
+[small]
+story = "Weights that are old."
+look = "Look at the reward."
+arms = ["none", "product_cap", "token_band_50", "random_token_50"]
+seeds = [0, 1, 2]
+options = "--steps 4"
+"""
 INDEX = """
 [shared]
 seeds = [0, 1]
@@ -183,7 +198,12 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     at = open_app(VIEW, part="Study")
     assert "Weights that are old. Look at the reward." in said(at)
     drawn = pictures(at)
-    assert list(drawn) == ["Reward", "Kept tokens", "k3", "Gradient bias"]
+    assert list(drawn) == ["Reward at the end, less that without a correction", "Reward", "k3", "Kept tokens"]
+    # Differences 0.4 and 0.3: 0.35 ± 12.706·0.0707/√2 = 0.635, with Student's t at one degree of freedom.
+    assert "1 of 1 cannot be told from no correction on 2 seeds." in said(at)
+    (points,) = drawn["Reward at the end, less that without a correction"]["data"]
+    assert (points["y"], points["x"]) == (["decoupled_token_is"], pytest.approx([0.35]))
+    assert points["error_x"]["array"] == pytest.approx([0.6353], rel=1e-3)
     lines = {trace["name"]: trace for trace in drawn["Reward"]["data"] if trace["mode"] == "lines"}
     assert lines["disabled"]["y"] == pytest.approx([0.3] * 4)  # 0.2 and 0.4
     assert lines["decoupled_token_is"]["y"] == pytest.approx([0.65] * 4)
@@ -191,6 +211,38 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     assert page.index("decoupled_token_is</td>") < page.index("disabled</td>")  # the higher reward first
     assert "0.65 [0.60,\u00a00.70]" in page
     assert "2 seeds, 4 steps; vllm, 1 CPU threads." in said(at)
+
+
+def test_what_a_study_decides(studies: Path) -> None:
+    """Four arms on three seeds, always 0.4 above or 0.1 below `none`: differences without any scatter. The rewards at
+    the end are 0.55, 0.15, 0.05 and 0.15, with ranks 4, 2.5, 1, 2.5; η of three arms has the same order."""
+    index = studies / "index.toml"
+    index.write_text(DECIDING)
+    lifts = {"none": 0.0, "product_cap": 0.4, "token_band_50": 0.0, "random_token_50": -0.1}
+    rows = [
+        study_row(arm, seed, step, 0.05 + 0.1 * seed + lift)
+        for arm, lift in lifts.items()
+        for seed in (0, 1, 2)
+        for step in (1, 2, 3, 4)
+    ]
+    eta = {"product_cap": [0.9, 0.8, 1.0], "token_band_50": [0.2, 0.1, 0.3], "none": [0.1, 0.0, 0.2]}
+    facts = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
+    facts["progress"] = {"none_0": {"10": eta}}
+    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
+    at = open_app(VIEW, part="Study")
+    assert "Surely better than without a correction: `product_cap`." in said(at)
+    assert "Surely worse than without a correction: `random_token_50`." in said(at)
+    assert "1 of 3 cannot be told from no correction on 3 seeds." in said(at)
+    drawn = pictures(at)
+    (chance,) = drawn["… less that of as much rejection by chance"]["data"]
+    assert (chance["y"], chance["x"]) == (["token_band_50"], pytest.approx([0.1]))
+    (points,) = drawn["Does η foretell the reward?"]["data"]
+    assert dict(zip(points["text"], points["y"], strict=True)) == pytest.approx(
+        {"product_cap": 0.55, "token_band_50": 0.15, "none": 0.15}
+    )
+    # Ranks of η 3, 2, 1 and of the reward 3, 1.5, 1.5: correlation 0.866.
+    assert "η of each correction at step 10 of `none_0`" in said(at)
+    assert "Rank correlation 0.87 [" in said(at)
 
 
 def test_presets_of_the_study_can_be_left_out(studies: Path) -> None:

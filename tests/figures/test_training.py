@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from rlcorr.figures import study, training
-from rlcorr.figures.canvas import ACROSS
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM
 from rlcorr.figures.training import PANELS, Panel, _short, nearest, over_steps, spread
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.records.study import Outcome, SeedRange
+from rlcorr.records.study_comparisons import Comparison
 
 K3 = Panel({"k3": "rollout_corr/k3_kl"}, log=True)
 TWO = Panel({"first": "a", "second": "b"}, sparse=frozenset({"b"}))
@@ -133,12 +136,38 @@ def test_the_colour_of_a_preset_stays_when_others_are_left_out() -> None:
     assert trace(figure, "b").line.color == colours["b"] != colours["a"]
 
 
-def test_the_bias_has_its_own_interval_where_there_is_a_sketch() -> None:
-    figure: Any = study.study_bias(STUDY, ["a", "b"])
-    assert [t.name for t in figure.data if t.mode == "lines"] == ["a"]
-    assert list(trace(figure, "a").y) == [1.0, 0.1]
-    assert list(figure.data[0].y) == [2.0, 0.2, 0.1, 0.5]  # 0.05 lies below what is drawn
-    assert study.study_bias([study_row("a", 0, 1, 1.0)], ["a"]) is None
+def test_differences_have_the_largest_on_top_and_end_where_rewards_do() -> None:
+    pairs = [
+        Comparison("low", "none", 3, Interval(-0.2, -0.3, -0.1)),
+        Comparison("open", "none", 1, Interval(0.1, -math.inf, math.inf)),
+        Comparison("high", "none", 3, Interval(0.4, 0.1, 0.7)),
+    ]
+    figure: Any = study.differences(pairs)
+    (points,) = figure.data
+    assert list(points.y) == ["high", "open", "low"]
+    assert list(points.marker.color) == [KEPT, REJECTED, WARM]
+    assert list(points.error_x.array) == pytest.approx([0.3, 0.9, 0.1])
+    assert list(points.error_x.arrayminus) == pytest.approx([0.3, 1.1, 0.1])
+
+
+def test_progress_beside_the_reward() -> None:
+    """Arms that were not trained have no point."""
+    nothing = SeedRange(1.0, 1.0, 1.0)
+    outcomes = [Outcome("a", SeedRange(0.5, 0.4, 0.7), nothing, nothing, nothing)]
+    eta = {"a": Interval(0.2, 0.1, 0.4), "b": Interval(0.3, 0.1, 0.4)}
+    figure: Any = study.foretelling(eta, outcomes)
+    (points,) = figure.data
+    assert (list(points.text), list(points.x), list(points.y)) == (["a"], [0.2], [0.5])
+    assert (points.error_x.array[0], points.error_x.arrayminus[0]) == pytest.approx((0.2, 0.1))
+    assert (points.error_y.array[0], points.error_y.arrayminus[0]) == pytest.approx((0.2, 0.1))
+
+
+def test_no_two_of_twenty_five_lines_look_alike() -> None:
+    names = [f"arm{number}" for number in range(25)]
+    rows = [study_row(name, 0, step, 1.0) for name in names for step in (1, 2)]
+    figure: Any = study.study_curves(rows, names, "reward")
+    lines = [t.line for t in figure.data if t.mode == "lines"]
+    assert len({(line.color, line.dash) for line in lines}) == 25
 
 
 def test_names_of_one_family_keep_their_ends() -> None:
