@@ -10,7 +10,7 @@ from controls import sharing, upload_box
 from controls.pickers import announce_new_runs, pick, watch, world
 from data import recorded
 from remembered import navigation, session
-from words import pages, words
+from words import pages, training, words
 from words.text import plain
 
 from rlcorr.records import runs
@@ -44,7 +44,9 @@ name = next(name for name, other in PAGES.items() if other is page)
 navigation.set_pages(PAGES)
 another_view = navigation.enter(name)
 load_plotly()
-sharing.apply(hidden, without_pickers=name == "learn", another_view=another_view)
+part = st.session_state.get("part", st.query_params.get("part"))
+of_no_run = name == "learn" or (name == "training" and part == training.PARTS[1])  # a study has runs of its own
+sharing.apply(hidden, without_pickers=of_no_run, another_view=another_view)
 links = sharing.heading(name)
 before = st.container()
 all_runs = recorded.all_runs()

@@ -78,8 +78,8 @@ BIAS_IS = (
     "Of the expected gradient without a correction, in units of the gradient that it should be, on the last step whose "
     "gradients were recorded. In brackets: 95 % of the bootstrap samples."
 )
-PRESS = "**Press:** {press}"
-CHANGES = "**What will change:** {changes}"
+PRESS = "**Try:** {press}"
+CHANGES = "**Watch:** {changes}"
 MISSING = "The recorded run {run} is not here, so this story has no picture."
 
 YOURS = "Your runs"

@@ -276,7 +276,7 @@ def size(tokens: Tokens) -> Symptom:
     if size_k3 > OTHER_PROMPT:
         sentence += "Another prompt or chat template looks like this."
     else:
-        sentence += "Older weights look like this, and so does a cache in 8 bits: pairs cannot tell which."
+        sentence += "Older weights look like this, and so does a cache in 8 bits: log-probs alone cannot tell which."
     return Symptom("beyond rounding", sentence, numbers, max(1 - bound / size_k3, 0.0))
 
 

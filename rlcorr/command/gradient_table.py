@@ -68,7 +68,7 @@ THRESHOLDS = 20
 
 
 def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None = None) -> list[str]:
-    """Lines of text: one preset at ascending thresholds, and which of them should have been chosen. Raises as
+    """Lines of text: one preset at ascending thresholds, and the best with its 95 % interval. Raises as
     `gradient_table` does, and for a preset without a threshold."""
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)

@@ -84,6 +84,20 @@ def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Pag
     expect(names).to_have_text(both)
 
 
+def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
+    """It has runs of its own. The pickers are back with the curves."""
+    visit(page, f"{url}/training?run=alpha")
+    expect(page.get_by_label("Run", exact=True)).to_be_visible()
+    page.get_by_role("radio", name="Study").click()
+    expect(page.get_by_text("There is no index of studies")).to_be_visible()
+    expect(page.get_by_label("Run", exact=True)).to_be_hidden()
+    page.reload()
+    expect(page.get_by_text("There is no index of studies")).to_be_visible()
+    expect(page.get_by_label("Run", exact=True)).to_be_hidden()
+    page.get_by_role("radio", name="Runs").click()
+    expect(page.get_by_label("Run", exact=True)).to_be_visible()
+
+
 def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
     with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
         for query in ("run=alpha&with=beta,gamma", "part=Study", "part=Train"):
