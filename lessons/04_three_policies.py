@@ -251,7 +251,7 @@ for where in worlds:  # rung 3: the same first step, answer by answer
 # %% [markdown]
 # Read the columns from left to right.
 #
-# - With **one token** per answer every rung is exact, as the symbols said.
+# - With **one token** per answer every weight is exact, as the symbols said. The first two rows have none, and a bias.
 # - With **several tokens**, only a weight of the whole answer is exact, and token weights are not: they repair the
 #   choice of a token, but not how the engine got there. Lesson 06 is about that.
 # - **Later**, decoupled PPO has a small bias even with the weight of the answer. Its $\rho$ is that of one token, where
@@ -271,8 +271,8 @@ for where in worlds:  # rung 3: the same first step, answer by answer
 # | $A > 0$, push up | $A\rho$ | $A\rho$ | $A(1+\varepsilon)$, **gradient 0** |
 # | $A < 0$, push down | $A(1-\varepsilon)$, **gradient 0** | $A\rho$ | $A\rho$ |
 #
-# Only the side counts to which $A$ pushes. A token that others have dragged the wrong way keeps its gradient, however
-# far away it is. Symbols first: $t > 0$ is how far $\rho$ is beyond the bound.
+# The gradient is 0 only beyond the bound towards which $A$ pushes. A token that other tokens have dragged the wrong way
+# keeps its gradient, however far away it is. Symbols first: $t > 0$ is how far $\rho$ is beyond the bound.
 
 # %%
 epsilon, t, size = sympy.symbols("epsilon t a", positive=True)  # size = |A|

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 08 · KL estimators: a value is not a gradient
 #
-# **Claim.** k1, k2 and k3 report nearly the same number, but as losses they pull apart: k1 nowhere, k2 along the KL
-# that was meant, k3 along the other one.
+# **Claim.** Where the policies are close, k1, k2 and k3 estimate the same number, but as losses they pull apart: k1
+# nowhere, k2 along the KL that was meant, k3 along the other one.
 #
 # *35 minutes · intermediate · any laptop; no GPU, no network.* You need the score of lesson 01 and the weights of
 # lesson 02. Lesson 07 used k1, k2 and k3 to reject; here they are a penalty.
@@ -49,7 +49,7 @@ generator = torch.Generator().manual_seed(8)
 #
 # Nobody sums over a vocabulary of 150,000 tokens at every position. One has the token that was drawn, and its two
 # log-probs. Let $\delta = \log\pi - \log\mathrm{ref}$ and $r = \mathrm{ref}/\pi = e^{-\delta}$. As always, the policy
-# that **drew** stands below the line. Schulman's three estimators, and one more:
+# that **drew** the token is the denominator. Schulman's three estimators, and one more:
 #
 # | name | of one token | other names |
 # |---|---|---|
@@ -367,12 +367,12 @@ assert drawn["k1"][0] - drawn["k3"][0] > 3 * (drawn["k1"][1] ** 2 + drawn["k3"][
 
 # %% [markdown]
 # Read this table slowly, because it goes against the textbook. Summed over all next tokens, k1 and k3 are equal, as
-# they must be. On the 896 tokens that were drawn, k3 comes out a third below k1, and the standard errors say that
-# this cannot be chance. It is: the spread of one k3 is over a hundred, and nearly all of it sits on tokens that
-# the policy writes less than once in ten thousand times, and the reference far more often. Hardly any was drawn, so
-# neither the mean nor its error knows of them. It is lesson 00's rare token again. In `moe_bf16` one was drawn, with a
-# k3 of 220, and k3 comes out at twice k1 with an error that is half of itself. After some training **k3
-# underestimates quietly, and now and then jumps**; k1's error can be believed.
+# they must be. On the 896 tokens that were drawn, k3 comes out a third below k1, by far more than the standard errors
+# allow. It is chance all the same, and the standard errors are wrong: the spread of one k3 is over a hundred, and
+# nearly all of it sits on tokens that the policy writes less than once in ten thousand times, and the reference far
+# more often. Hardly any was drawn, so neither the mean nor its error knows of them. It is lesson 00's rare token again.
+# In `moe_bf16` one was drawn, with a k3 of 220, and k3 comes out at twice k1 with an error that is half of itself.
+# After some training **k3 underestimates quietly, and now and then jumps**; k1's error can be believed.
 #
 # Now the gradients, from the same places. `kl_report` compares the expected gradient of each loss with both truths; the
 # intervals are over places. The run is `bf16` after 400 steps, far from its reference. **Look for** the loss whose
@@ -656,7 +656,7 @@ show("e^x − x − 1 = 10 at x =", str(edge.evalf(4)))
 # *5 minutes.* From the log-probs of the drawn tokens in the policy and in the reference, `(B, T)`, and the mask, return
 # the mean k3 over the real tokens.
 #
-# <details><summary>Hint 1</summary>The policy that drew stands below the line.</details>
+# <details><summary>Hint 1</summary>The policy that drew the tokens is the denominator.</details>
 # <details><summary>Hint 2</summary>Take the differences where the mask is True, and only then exponentials.</details>
 
 
@@ -778,7 +778,8 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 #
 # - **Value and gradient.** "Unbiased" and "low variance" are said of values. Ask of a loss what its slope $\kappa'$ is.
 # - **Names.** verl's default `low_var_kl` in the loss is k3; its `k3+` is the repair. `kl` is k1, `mse` is k2.
-# - **Direction.** k3 of $\delta$ and k3 of $-\delta$ estimate different things. Who drew stands below the line.
+# - **Direction.** k3 of $\delta$ and k3 of $-\delta$ estimate different things. The policy that drew is the
+#   denominator.
 # - **Clamps.** A clamp on the value of a penalty switches it off where it is needed most. Clamp what goes into the
 #   exponential, or use k3+.
 # - **A falling loss.** The reported k3 may rise while training does what its gradient says, and fall when it does not.

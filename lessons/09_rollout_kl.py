@@ -758,7 +758,8 @@ show("1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
 # <details><summary>It removes the rounding.</summary>No. The engine rounds whatever the weights are; its errors cannot
 # be trained away by moving towards them.</details>
 # <details><summary>It pulls the trainer after the rounding errors of the batch, and slows learning.</summary>Yes. The
-# pull is small there because δ is, but its target is noise. Against stale weights it is a brake with a sense.</details>
+# pull is small there because δ is, but its target is noise. Against stale weights, whose gap is no noise, the brake has
+# a purpose.</details>
 # <details><summary>Nothing at all, whatever β is.</summary>With β = 1 the pull was already several hundredths of the
 # push. With β = 100 it would rule.</details>
 

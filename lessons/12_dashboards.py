@@ -274,7 +274,7 @@ rows("training/rollout_probs_diff_mean", "training/rollout_actor_probs_pearson_c
 # |---|---|---|---|
 # | `abs_log_ratio_max` | the worst token | below 0.5 in 16 bits | above 3: a ratio beyond 20 |
 # | `abs_log_ratio_min` | the best token | near 0 | well above 0: a constant offset |
-# | `log_ratio_std`, `abs_log_ratio_std` | spread | a few times mean \|d\| | ten times: few tokens carry it |
+# | `log_ratio_std`, `abs_log_ratio_std` | spread | a few to eleven times mean \|d\| | little: a few tokens make it |
 # | `is_ratio_max`, `is_ratio_min` | the same, by side | near 1 | 0.01: "impossible" tokens were written |
 # | `is_ratio_std`, `chi2_token` | the noise that unbounded weights would have | near 0 | above 1 |
 # | `chi2_seq` | the same of whole answers | near 0 | above 1: sequence weights are noise |
@@ -291,7 +291,8 @@ assert all(10 < patients[n]["log_ratio_std"] / patients[n]["abs_log_ratio"] < 11
 assert patients["e5m2"]["abs_log_ratio_max"] > 7 * patients["head"]["abs_log_ratio_max"]
 
 # %% [markdown]
-# In `bf16` and `moe` the spread is eleven times mean |d|: few tokens carry the mismatch. In `moe` they are broken, with
+# In `bf16` and `moe` the spread is eleven times mean |d|: few tokens carry the mismatch, healthy or not. In `moe` they
+# are broken, with
 # |d| up to 3.4; in `bf16` they are merely those that are not certain. The largest |d| tells the two apart.
 #
 # `chi2_token` is negative for three of them. χ² cannot be; on a sample that lacks the rare large ratios it is. Now
