@@ -388,7 +388,7 @@ rows(*[rule + suffix for suffix in RULE_METRICS])
 # | `entropy` | of the policy, per token | falls slowly | 0, or rising while the reward falls |
 # | `actor/ppo_kl`, `actor/pg_clipfrac` | how far this update moved; share clipped | below 0.1; below 0.3 | above |
 # | `actor/pg_loss`, `actor/kl_loss` | policy loss; KL to the reference | around 0; growing slowly | without end |
-# | `lr_factor` | what rejection multiplies the step by | 1 | far below 1 |
+# | `lr_factor` | what rejection multiplies the loss by; Adam undoes what stays the same | 1 | far below 1 |
 # | `actor/pg_clipfrac_lower`, `rollout_kl` | only with dual clip; only with the rollout KL loss | | |
 
 # %%

@@ -123,6 +123,8 @@ def digest(figure: Figure) -> str:
 
 def _digest_of(trace: Any) -> str:
     drawn = np.asarray(trace.z if trace.type == "heatmap" else trace.y)
+    if drawn.dtype.kind == "U":  # names: the numbers lie across
+        drawn = np.asarray(trace.x)
     size = "×".join(str(n) for n in drawn.shape)
     values = drawn[drawn != None].astype(float)  # noqa: E711 - elementwise: gaps in a line are None
     values = values[np.isfinite(values)]

@@ -56,8 +56,10 @@ def test_only_figures_with_relabelled_axes_say_how_to_read_them() -> None:
 def test_digest() -> None:
     lines = [{"type": "scatter", "name": "reward", "x": [0, 1, 2], "y": [0.25, None, 0.75]}]
     lines.append({"type": "scatter", "name": "nothing", "x": [0, 1, 2], "y": [None, None, None]})
+    lines.append({"type": "scatter", "name": "lying", "x": [2, 4], "y": ["a", "b"]})
     assert digest(figure(lines, height=100, x={}, y={})) == (
-        "reward (scatter, 3): sum=1 mean=0.5 min=0.25 max=0.75\nnothing (scatter, 3): nothing drawn"
+        "reward (scatter, 3): sum=1 mean=0.5 min=0.25 max=0.75\nnothing (scatter, 3): nothing drawn\n"
+        "lying (scatter, 2): sum=6 mean=3 min=2 max=4"
     )
     assert digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
         "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"

@@ -11,11 +11,13 @@ from rlcorr.command.cli import run_verb
 from rlcorr.command.study_table import study_table
 from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study, trained_arms
 from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import SeedRange
+from rlcorr.records.study_comparisons import against_chance, against_nothing, foretold
 from rlcorr.records.trained_arms import TrainedArm
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
@@ -155,7 +157,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
 # --- the committed study ---
 
 
-UNTRAINED = {"decide_stale", "decide_cache"}
+UNTRAINED = {"decide_cache"}
 
 
 def test_which_studies_wait_for_their_trainings() -> None:
@@ -208,5 +210,44 @@ def test_what_the_readme_says_of_it() -> None:
     for name in ("stale_0", "kv_bf16"):
         reward = study.outcomes(study.read_study(name)[0])[0].reward
         assert f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]" in " ".join(text.split())
+    told = {
+        name: [pair.arm for pair in against_nothing(study.read_study(name)[0]) if pair.difference.tells]
+        for name in ("stale_8", "kv_fp8_e5m2")
+    }
+    assert told == {"stale_8": ["decoupled_token_icepop"], "kv_fp8_e5m2": []}
     below = {outcome.preset for outcome in stale if outcome.reward.mean < 0.1}
     assert below == {"decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"}
+
+
+def test_what_the_readmes_say_was_decided() -> None:
+    """The table of `decide_stale`, who is better than no correction and than chance, and what η foretold."""
+    text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
+    rows, provenance = study.read_study("decide_stale")
+    nothing = against_nothing(rows)
+    chance = against_chance(rows, study.find_study("decide_stale").by_chance)
+    assert {pair.seeds for pair in (*nothing, *chance)} == {6}
+    beside = [{pair.arm: bold(pair.difference) for pair in pairs} for pairs in (nothing, chance)]
+    for outcome in study.outcomes(rows):
+        reward = outcome.reward
+        cells = [
+            f"`{outcome.preset}`",
+            f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]",
+            f"{outcome.kept_fraction.mean:.0%}".replace("%", " %"),
+            *(pairs.get(outcome.preset, "–") for pairs in beside),
+        ]
+        assert f"| {' | '.join(cells)} |" in text
+    better = {pair.arm for pair in nothing if pair.difference.low > 0}
+    assert better == {"product_cap", "token_cap", "geometric_negative_50"}
+    assert {pair.arm for pair in nothing if pair.difference.high < 0} == set()
+    told = {"geometric_negative_50", "geometric_negative_80", "geometric_50"}
+    assert {pair.arm for pair in chance if pair.difference.tells} == told
+    eta = {arm: numbers[0] for arm, numbers in provenance["progress"]["none_0"]["10"].items()}
+    agreed = foretold(eta, rows)
+    for path in (runs.ROOT / "README.md", runs.ROOT.parent / "README.md"):
+        words = " ".join(path.read_text(encoding="utf-8").split())
+        assert f"rank correlation {agreed.value:.2f} [{agreed.low:.2f}, {agreed.high:.2f}]" in words.lower()
+
+
+def bold(difference: Interval) -> str:
+    text = f"{difference.value:z.2f} [{difference.low:z.2f}, {difference.high:z.2f}]"
+    return f"**{text}**" if difference.tells else text
