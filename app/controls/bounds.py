@@ -38,7 +38,9 @@ def _of_rule(rule: RejectionRule, place: Place, value: float) -> Bound:
         return _of_ratio(rule.name, place, value, 99.0)
     index, side = place
     key, label = f"{rule.name}_{side}", f"{rule.name}: {side} bound"
-    high = {"binary_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0}.get(rule.divergence, 100.0)
+    high = {"binary_kl": 20.0, "forward_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0, "prob_gap": 1.0}.get(
+        rule.divergence, 100.0
+    )
     if side == "lower":
         return Bound(key, index, side, label, value, -high, -1e-7, 0.0, "Smallest value kept.")
     return Bound(key, index, side, label, value, 1e-7, high, 0.0, "Largest value kept.")
