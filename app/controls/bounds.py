@@ -19,6 +19,7 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
     if config.rollout_is is not None:
         reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0}[config.rollout_is]
         if math.isfinite(config.rollout_is_threshold):
+            reach = max(reach, config.rollout_is_threshold - 1)
             bounds.append(_of_ratio("is", (None, "upper"), config.rollout_is_threshold, reach))
         if config.rollout_is_threshold_lower is not None:
             bounds.append(_of_ratio("is", (None, "lower"), config.rollout_is_threshold_lower, reach))
