@@ -46,8 +46,8 @@ from rlcorr.gradients.toy import small_world
 from rlcorr.ratios import over_sequence
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
-from rlcorr.systems.export import exports, to_python, to_verl_yaml
-from rlcorr.systems.verl import from_verl, to_verl
+from rlcorr.systems.export import exports, to_python
+from rlcorr.systems.verl import from_verl, to_verl, verl_text
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
@@ -584,7 +584,7 @@ assert abs(float(elsewhere.mean()) - 122 / 129) < 0.01
 
 # %%
 chosen = CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.98, upper=1.05),))
-for line in [*to_python(chosen).splitlines(), "", *to_verl_yaml(chosen).splitlines()]:
+for line in [*to_python(chosen).splitlines(), "", *verl_text(chosen).splitlines()]:
     show(line)
 assert from_verl(to_verl(chosen)) == chosen
 

@@ -52,10 +52,10 @@ def rule_statistic(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> Tensor:
 def _divergence(name: Divergence, batch: TokenBatch, d: Tensor) -> Tensor:
     if name == "k1":
         return d
-    if name in ("binary_kl", "prob_diff", "signed_kl"):
+    if name in _OF_PROBABILITIES:
         old, rollout = batch.old_log_probs, batch.rollout_log_probs
         assert old is not None
-        return {"binary_kl": binary_kl, "prob_diff": prob_diff, "signed_kl": signed_kl}[name](old.detach(), rollout)
+        return _OF_PROBABILITIES[name](old.detach(), rollout)
     c = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)  # per token, before it is summed: one token cannot make the sum infinite
     if name == "tv":
         return torch.expm1(c).abs()
@@ -129,6 +129,29 @@ def binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.maximum(p * token + (1 - p) * rest, -(q * token + (1 - q) * rest))
 
 
+def forward_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(Q‖P) of the coins, Q of π_rollout: the gate of FlashREINFORCE (OpenRLHF 0.11.2, binary_kl; pull request 1339).
+
+    Never below 0, where rounding in float32 could bring it (−4.5e-8, OpenRLHF issue 1354).
+
+    >>> round(forward_kl(torch.tensor(0.5).log(), torch.tensor(0.25).log()).item(), 4)
+    0.1308
+    >>> forward_kl(torch.tensor(0.25).log(), torch.tensor(0.25).log()).item() == 0
+    True
+    """
+    _, q, token, rest = coins(log_p, log_q, PROBABILITY_FLOOR)
+    return -(q * token + (1 - q) * rest).clamp(max=0)
+
+
+def prob_gap(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """|p − q|, the total variation of the coins (OpenRLHF's tv gate, which keeps p and q 1e-6 off 0 and 1).
+
+    >>> round(prob_gap(torch.tensor(0.2).log(), torch.tensor(0.5).log()).item(), 4)
+    0.3
+    """
+    return prob_diff(log_p, log_q).abs()
+
+
 def signed_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL(Q‖P) of the coins, negative where p < q (DPPO, arXiv:2602.04879).
 
@@ -151,3 +174,13 @@ def coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, T
     log_p, log_q = at_least_float32(log_p).clamp(low, high), at_least_float32(log_q).clamp(low, high)
     rest = (-torch.expm1(log_p)).log() - (-torch.expm1(log_q)).log()
     return log_p.exp(), log_q.exp(), log_p - log_q, rest
+
+
+_OF_PROBABILITIES = {
+    "binary_kl": binary_kl,
+    "prob_diff": prob_diff,
+    "signed_kl": signed_kl,
+    "forward_kl": forward_kl,
+    "prob_gap": prob_gap,
+}
+"""Divergences that the log-ratio alone does not give."""

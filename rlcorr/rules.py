@@ -12,7 +12,9 @@ from rlcorr.validated import member, positive, two_sided
 
 Level = Literal["token", "sequence"]
 Reduce = Literal["sum", "mean", "max", "min"]
-Divergence = Literal["k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "tv", "mult_error"]
+Divergence = Literal[
+    "k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "tv", "mult_error", "forward_kl", "prob_gap"
+]  # fmt: skip
 AppliesTo = Literal["all", "negative", "outward"]
 
 SIGNED: tuple[Divergence, ...] = ("k1", "prob_diff", "signed_kl")
@@ -27,6 +29,8 @@ _SUBJECT = {
     "signed_kl": "signed binary KL",
     "tv": "|r − 1|",
     "mult_error": "e^|log r|",
+    "forward_kl": "binary KL(π_rollout‖π_old)",
+    "prob_gap": "|π_old − π_rollout|",
 }
 _RATIO = {
     None: "ratio",
@@ -60,6 +64,8 @@ class RejectionRule:
     signed_kl   KL(Q‖P) of the same coins, with the sign of π_old − π_rollout
     tv          |r − 1|, whose mean estimates twice the total variation
     mult_error  e^|d| ≥ 1, the factor by which the two probabilities differ
+    forward_kl  KL(Q‖P) of the coins of binary_kl, without a sign (FlashREINFORCE)
+    prob_gap    |π_old − π_rollout|, the total variation of these coins
 
     k1, prob_diff and signed_kl take a lower bound, an upper bound, or both; the others only an upper one. Bounds
     belong to the inside, and NaN is outside.

@@ -19,7 +19,7 @@ from rlcorr.rules import RULE_NAMES
     [
         ({"level": "row"}, "unknown level 'row'.*Known: sequence, token"),
         ({"level": None}, "unknown level 'None'"),
-        ({"divergence": "k4"}, "unknown divergence 'k4'.*binary_kl, k1, k2, k3"),
+        ({"divergence": "k4"}, "unknown divergence 'k4'.*binary_kl, forward_kl, k1, k2, k3"),
         ({"level": "sequence"}, "unknown reduce 'none'.*max, mean, min, sum"),
         ({"level": "sequence", "reduce": "median"}, "unknown reduce 'median'"),
         ({"reduce": "mean"}, "a token rule reduces nothing: reduce must be None, got 'mean'"),
@@ -203,7 +203,7 @@ def test_a_config_cannot_be_changed_afterwards() -> None:
         ("decoupled_token_is", ["its own ratio π_old/π_rollout", "above 2 becomes 2"]),
         ("decoupled_token_icepop", ["its own ratio", "outside [0.5, 5] becomes 0"]),
         ("decoupled_seq_is_rs", ["product of its sequence's ratios", "seq_sum_k1", "0.5 ≤ product of", "≤ 2."]),
-        ("decoupled_geo_rs", ["No importance weights", "0.999 ≤ geometric mean of the sequence's ratios ≤ 1.001"]),
+        ("decoupled_geo_rs", ["No importance weights", "0.999001 ≤ geometric mean of the sequence's ratios ≤ 1.001"]),
         ("decoupled_k3_rs_seq_tis", ["above 2", "seq_mean_k3 keeps a sequence while mean", "k3 ≤ 0.01"]),
         ("bypass_ppo_clip", ["π_θ/π_rollout directly", "(bypass)"]),
         ("bypass_pg_is", ["ratios π_θ/π_rollout", "without clipping", "(bypass)", "above 2"]),

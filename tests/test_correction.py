@@ -24,6 +24,7 @@ from rlcorr.rules import RULE_NAMES
 UPPER = {
     "k1": (1.3, 5.0), "k2": (0.01, 3.0), "k3": (0.01, 3.0), "binary_kl": (0.03, 2.0), "prob_diff": (0.02, 0.3),
     "signed_kl": (0.01, 0.2), "tv": (0.1, 2.0), "mult_error": (1.1, 5.0),
+    "forward_kl": (0.01, 2.0), "prob_gap": (0.02, 0.3),
 }  # fmt: skip
 LOWER = {"k1": 0.7, "prob_diff": -0.03, "signed_kl": -0.02}
 BOUNDS = {"one upper": (None, 2.0), "two": (0.6, 1.7), "no upper": (0.6, math.inf)}

@@ -13,6 +13,7 @@ from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.skyrl import to_skyrl
+from rlcorr.systems.verl import to_verl
 from rlcorr.types import TokenBatch
 
 SKYRL = GOLDEN["skyrl-main"]
@@ -38,18 +39,15 @@ def test_numbers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VERL["presets"])
-def test_bounds_are_the_numbers_that_verl_writes(name: str) -> None:
-    written = VERL["presets"][name]["rollout_rs_threshold"]
-    for rule in preset(name).rollout_rs:
-        assert "_".join(str(x) for x in (rule.lower, rule.upper) if x is not None) == str(written)
+def test_verls_presets_are_written_with_verls_numbers(name: str) -> None:
+    assert to_verl(preset(name)) == VERL["presets"][name]
 
 
 @pytest.mark.parametrize("name", VERL["presets"])
-def test_bounds_are_nearly_those_that_verl_applies(name: str) -> None:
-    """verl's "0.999_1.001" keeps r in [1/1.001, 1/0.999] = [0.999001, 1.001001]: one part in a million from ours."""
+def test_bounds_are_those_that_verl_applies(name: str) -> None:
+    """verl's "0.999_1.001" keeps r in [1/1.001, 1/0.999] = [0.999001, 1.001001]."""
     for rule, theirs in zip(preset(name).rollout_rs, config(VERL["presets"][name]).rollout_rs, strict=True):
-        assert rule.upper == pytest.approx(theirs.upper, rel=2e-6)
-        assert (rule.lower or 0.0) == pytest.approx(theirs.lower or 0.0, rel=2e-6)
+        assert (rule.lower, rule.upper) == (theirs.lower, theirs.upper)
 
 
 def test_kpop_is_that_of_pull_request_6800() -> None:
@@ -105,16 +103,24 @@ OTHERS = {
     "openrlhf_tis": tis(5.0, 0.5),
     "openrlhf_icepop": tis(5.0, 0.5, rollout_is_mode="mask"),
     "openrlhf_seq_mask_tis": SEQ_MASK_TIS,
+    "openrlhf_flash_reinforce": tis(math.inf, rollout_rs=(rule("seq_mean_forward_kl", upper=5e-3),)),
+    "openrlhf_tv": tis(math.inf, rollout_rs=(rule("token_prob_gap", upper=0.05),)),
     "areal_token_clamp": tis(5.0),
-    "areal_token_mask": tis(math.inf, rollout_rs=(rule("token_k1", 0.5, 5.0),)),
-    "areal_sequence_mask": tis(math.inf, level="geometric", rollout_rs=(rule("seq_sum_k1", upper=5.0),)),
+    "areal_token_mask": tis(math.inf, rollout_rs=(rule("token_k1", upper=5.0),)),
+    "areal_token_icepop": tis(math.inf, rollout_rs=(rule("token_k1", 0.5, 5.0),)),
+    "areal_sequence_mask": tis(math.inf, level="geometric", rollout_rs=(rule("seq_mean_k1", upper=5.0),)),
+    "areal_sequence_mask_sum": tis(math.inf, level="geometric", rollout_rs=(rule("seq_sum_k1", upper=5.0),)),
     "trl_sequence_mask": tis(3.0, level="sequence", rollout_is_mode="mask"),
     "trl_sequence_truncate": tis(3.0, level="sequence"),
     "trl_token_truncate": tis(3.0),
     "trl_token_mask": tis(3.0, rollout_is_mode="mask"),
     "trl_opsm": only(rule("seq_mean_k1_negative", math.exp(-0.5))),
     "prime_rl_dppo": tis(math.inf, rollout_rs=(rule("token_prob_diff_outward", -0.2, 0.2),), **PG),
-    "prime_rl_ipo": tis(math.inf, rollout_rs=(rule("token_prob_diff", -0.1, 0.1),), **PG),
+    "prime_rl_ipo": tis(1e4, rollout_rs=(rule("token_prob_diff", -0.3, 0.3),), **PG),
+    "prime_rl_icepop": tis(5.0, 0.2, rollout_is_mode="mask", **PG),
+    "prime_rl_cispo": tis(5.0, **PG),
+    "prime_rl_ppo": only(bypass_mode=True),
+    "prime_rl_ipo_2026_08": tis(math.inf, rollout_rs=(rule("token_prob_diff", -0.1, 0.1),), **PG),
     "prime_rl_legacy_masks": tis(
         math.inf,
         rollout_rs=(rule("token_k1", 0.125, 8.0), rule("seq_mean_k1", 0.1, 10.0), rule("seq_max_k1", upper=100.0)),
@@ -136,7 +142,10 @@ OTHERS = {
     "open_instruct_vaco": tis(rollout_rs=(rule("seq_mean_tv_outward", upper=2.0),)),
     "ms_swift_sequence_truncate": tis(2.0, level="geometric"),
     "ms_swift_sequence_mask": tis(math.inf, rollout_rs=(rule("seq_mean_k1", upper=2.0),)),
-    "xtuner_token_both": tis(5.0, 0.5, rollout_rs=(rule("token_k1", 0.5, 5.0), rule("seq_max_k1", upper=20.0))),
+    "xtuner_token_both": tis(
+        5.0, 0.5, rollout_rs=(rule("token_k1", 0.5, 5.0), rule("seq_max_k1", upper=20.0)), denominator="kept"
+    ),
+    "torchtitan_dapo": only(bypass_mode=True),
 }
 SKYRLS = {"skyrl_token_tis", "skyrl_seq_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier"}
 VERLS = {*VERL["presets"], "decoupled_token_kpop", "verl_dppo_tv", "verl_dppo_kl"}
@@ -153,8 +162,8 @@ def test_numbers_of_other_systems(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_only_dppo_and_prime_rl_bring_numbers_for_the_loss(name: str) -> None:
-    """prime-rl adds 1e-3·(log ratio)², which is 2e-3 times k2 = (log ratio)²/2; since 2026-03 only."""
-    if name in ("prime_rl_dppo", "prime_rl_ipo"):
+    """prime-rl added 1e-3·(log ratio)², which is 2e-3 times k2 = (log ratio)²/2, from 2026-03 to 2026-08."""
+    if name in ("prime_rl_dppo", "prime_rl_ipo_2026_08"):
         expected = LossConfig(use_rollout_kl_loss=True, rollout_kl_loss_coef=2e-3, rollout_kl_estimator_type="k2")
         assert PRESETS[name].loss == expected
     else:
@@ -164,17 +173,18 @@ def test_only_dppo_and_prime_rl_bring_numbers_for_the_loss(name: str) -> None:
 # --- provenance ---
 
 SYSTEMS = {
-    "openrlhf": ("OpenRLHF", "3c3be623"),
+    "openrlhf": ("OpenRLHF", "0.11.2"),
     "areal": ("AReaL", "cbff54d6"),
     "skyrl": ("SkyRL", "a9564572"),
     "trl": ("TRL", "f2cd5771"),
-    "prime_rl": ("prime-rl", "559b4477"),
+    "prime_rl": ("prime-rl", "pull requests 3418, 3526, 3586"),
     "slime": ("slime", "624b824a"),
     "nemo_rl": ("NeMo RL", "7ea279ab"),
     "roll": ("ROLL", "8eb27cc2"),
     "open_instruct": ("open-instruct", "e6c3044a"),
     "ms_swift": ("ms-swift", "3602360a"),
     "xtuner": ("xtuner", "b934f462"),
+    "torchtitan": ("torchtitan", "0.3.0"),
 }
 
 
@@ -186,7 +196,12 @@ def test_provenance_is_told(name: str) -> None:
     else:
         system, version = next(SYSTEMS[prefix] for prefix in SYSTEMS if name.startswith(f"{prefix}_"))
     assert given.system == system
-    assert ("pull request 1930" if name == "prime_rl_legacy_masks" else version) in given.source
+    older = {
+        "prime_rl_legacy_masks": "pull request 1930",
+        "prime_rl_dppo": "559b4477",
+        "prime_rl_ipo_2026_08": "559b4477",
+    }
+    assert older.get(name, version) in given.source
     assert given.hurts
     assert not given.hurts.endswith("."), "the views add the full stop"
 
@@ -195,7 +210,7 @@ def test_presets_of_one_system_stand_together() -> None:
     """A picker groups them in this order."""
     systems = [given.system for given in PRESETS.values()]
     starts = [system for system, before in zip(systems, [None, *systems], strict=False) if system != before]
-    assert len(starts) == len(set(starts)) == 12
+    assert len(starts) == len(set(starts)) == 13
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -225,7 +240,7 @@ def test_prime_rl_drops_what_moves_away() -> None:
     assert result.keep_mask.tolist() == [[False, True, True, False, True]]
     # Its loss −A·r has the gradient −A·r·∇log π: the weight is r, without a bound.
     assert result.weights.tolist()[0] == pytest.approx([2.5, 2.5, 0.4, 0.4, 1.75])
-    assert correct(given, preset("prime_rl_ipo")).keep_mask.tolist() == [[False] * 5]
+    assert correct(given, preset("prime_rl_ipo_2026_08")).keep_mask.tolist() == [[False] * 5]
 
 
 def test_vaco_drops_a_sequence_whose_mean_distance_is_above_2() -> None:

@@ -19,6 +19,7 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
     if config.rollout_is is not None:
         reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0}[config.rollout_is]
         if math.isfinite(config.rollout_is_threshold):
+            reach = max(reach, config.rollout_is_threshold - 1)
             bounds.append(_of_ratio("is", (None, "upper"), config.rollout_is_threshold, reach))
         if config.rollout_is_threshold_lower is not None:
             bounds.append(_of_ratio("is", (None, "lower"), config.rollout_is_threshold_lower, reach))
@@ -38,7 +39,9 @@ def _of_rule(rule: RejectionRule, place: Place, value: float) -> Bound:
         return _of_ratio(rule.name, place, value, 99.0)
     index, side = place
     key, label = f"{rule.name}_{side}", f"{rule.name}: {side} bound"
-    high = {"binary_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0}.get(rule.divergence, 100.0)
+    high = {"binary_kl": 20.0, "forward_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0, "prob_gap": 1.0}.get(
+        rule.divergence, 100.0
+    )
     if side == "lower":
         return Bound(key, index, side, label, value, -high, -1e-7, 0.0, "Smallest value kept.")
     return Bound(key, index, side, label, value, 1e-7, high, 0.0, "Largest value kept.")

@@ -1,6 +1,7 @@
 """The correction bench: one step, one preset, and its thresholds, live."""
 
 import streamlit as st
+from controls import systems
 from controls.bounds import bounds_of
 from controls.configuration import live_bound, preset_name, set_threshold, settings
 from controls.moving import Moving, Number, Picture, moved
@@ -46,7 +47,7 @@ def live(of: corrections.Identity, batch: TokenBatch, name: str, config: Correct
         st.error(plain(str(error)))
         return
     _explain(name, config)
-    _use_it(config)
+    _use_it(name, config)
 
 
 def _moving(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> Moving:
@@ -123,16 +124,21 @@ def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfi
     st.button("Set it", key="budget_set", on_click=set_threshold, args=(config, reached.threshold, reached.rule))
 
 
-def _use_it(config: CorrectionConfig) -> None:
+def _use_it(name: str, config: CorrectionConfig) -> None:
     """Drawn only where it is open: blocks of code are slow to draw, and every new bound changes them."""
     expander = st.expander("Use it", key="use_it", on_change="rerun")
     if not expander.open:
         return
     with expander:
         st.caption(words.USE_IT)
-        for place, (title, language, text) in zip(st.columns(3), exports(config), strict=True):
+        chosen = systems.system()
+        for sentence in notices.sentences(systems.KEY):
+            st.warning(plain(sentence))
+        texts = {title: (text, language) for title, language, text in exports(config, PRESETS[name].loss)}
+        for place, title in zip(st.columns(2), dict.fromkeys((chosen, "Python")), strict=False):
+            text, language = texts[title]
             place.markdown(f"**{title}**")
-            place.code(text, language=language)
+            place.code(text, language=language, wrap_lines=True)
 
 
 def _explain(name: str, config: CorrectionConfig) -> None:

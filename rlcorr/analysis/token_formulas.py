@@ -141,9 +141,11 @@ def _concern(seen: RuleStory, story: TokenStory, advantage: float) -> str:
 def _divergence(seen: RuleStory, story: TokenStory, symbol: str) -> str:
     """The divergence of this token alone."""
     value = seen.token_value
+    pair = (story.old_prob, story.rollout_prob)
     if seen.rule.divergence == "prob_diff":
-        pair = (story.old_prob, story.rollout_prob)
         return equation("prob_diff = π_old − π_rollout", "{} − {}", pair, lambda p, q: p - q, value)
+    if seen.rule.divergence == "prob_gap":
+        return equation(symbol, "|{} − {}|", pair, lambda p, q: abs(p - q), value)
     if seen.coins is not None:
         return _coins(symbol, *seen.coins, value)
     template, function = _OF_LOG_RATIO[seen.rule.divergence]
@@ -164,8 +166,8 @@ def _coins(name: str, p: float, q: float, token: float, rest: float, value: floa
         return equation(name, template, operands, function, value)
     if p == q:
         return with_notes(f"{name} = 0", "π_old = π_rollout")
-    sign = 1 if p > q else -1
-    template = "{}·{} + {}·{}" if p > q else "−({}·{} + {}·{})"
+    sign = 1 if p > q or name == "forward_kl" else -1
+    template = "{}·{} + {}·{}" if sign > 0 else "−({}·{} + {}·{})"
     operands = (q, -token, 1 - q, -rest)
     return equation(name, template, operands, lambda *x: sign * (x[0] * x[1] + x[2] * x[3]), value)
 

@@ -38,7 +38,7 @@ class RuleStory:
     passes: bool
     """Inside, or a token that the rule does not concern."""
     coins: tuple[float, float, float, float] | None
-    """binary_kl, signed_kl: p, q, log p/q and log (1−p)/(1−q), p of π_old and q of π_rollout, kept off 0 and 1."""
+    """Of a binary KL: p, q, log p/q and log (1−p)/(1−q), p of π_old and q of π_rollout, kept off 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) ->
 
 
 def _coins(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, float, float, float] | None:
-    floors = {"binary_kl": PROBABILITY_FLOOR, "signed_kl": SIGNED_KL_FLOOR}
+    floors = {"binary_kl": PROBABILITY_FLOOR, "forward_kl": PROBABILITY_FLOOR, "signed_kl": SIGNED_KL_FLOOR}
     if rule.divergence not in floors or one.old_log_probs is None:
         return None
     pair = one.old_log_probs[0, column], one.rollout_log_probs[0, column]

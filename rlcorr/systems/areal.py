@@ -1,5 +1,142 @@
-"""AReaL's rollouts."""
+"""AReaL's actor.rejection_sampling as ours and back; its rollouts (commit cbff54d6: areal/api/cli_args.py:1505-1668,
+areal/utils/functional/functional.py:185-425; the fields of 1.0.4 on the package index are the same).
 
+Its kl_k3 is 1/r − 1 + log r, ours r − 1 − log r: neither translates. Its validator refuses the binary_kl of its guide.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import WithoutPair
+from rlcorr.systems.keys import choice, known_keys, number, optional, settings, switch
+from rlcorr.systems.shape import alone, band, minus_log, raw, refuse
+from rlcorr.systems.written import as_yaml, commented
 
 ROLLOUTS = WithoutPair(frozenset({"prompt", "completion", "head_version"}), "AReaL's rollouts, which have texts alone")
+
+FIELDS: dict[str, Any] = {
+    "level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None,
+}  # fmt: skip
+"""Of `rejection_sampling`, with AReaL's defaults."""
+AGGREGATIONS = ("sum", "mean", "max")
+RATIOS = {"token_k1": ("token", "mean"), **{f"seq_{agg}_k1": ("sequence", agg) for agg in AGGREGATIONS}}
+SQUARES = {"token_k2": ("token", "mean"), **{f"seq_{agg}_k2": ("sequence", agg) for agg in AGGREGATIONS}}
+
+
+def from_areal(given: Any) -> CorrectionConfig:
+    """`actor`'s use_decoupled_loss and rejection_sampling as a mapping, or AReaL's own RejectionSamplingConfig.
+
+    mask with the ratio → a rule on r, whose weight is r on tokens and the geometric mean on sequences, however these
+    are aggregated; with kl_k1 (log r) or kl_k2 → a rule whose weight is the token's r; clamp → truncated weights.
+    Raises `UsageError` for unknown keys and names, and for what has no counterpart here.
+    """
+    if isinstance(given, Mapping):
+        known_keys("AReaL's actor", given, ("use_decoupled_loss", "rejection_sampling"))
+        decoupled = switch("use_decoupled_loss", given.get("use_decoupled_loss", False))
+        given = given.get("rejection_sampling")
+        if given is not None and not decoupled:
+            raise UsageError("rejection_sampling does nothing in AReaL without use_decoupled_loss: true.")
+    if given is None:
+        return CorrectionConfig()
+    held = settings("AReaL's rejection_sampling", given, FIELDS)
+    level = choice("level", held["level"], ("token", "sequence"))
+    action = choice("action", held["action"], ("mask", "clamp"))
+    metric = choice("metric", held["metric"], ("ratio", "kl_k1", "kl_k2", "kl_k3"))
+    agg = choice("agg", held["agg"], AGGREGATIONS)
+    lower, upper = optional("lower", held["lower"]), number("upper", held["upper"])
+    if action == "clamp":
+        return _clamped(level, metric, agg, lower, upper)
+    return _masked(level, metric, agg, lower, upper)
+
+
+def _clamped(level: str, metric: str, agg: str, lower: float | None, upper: float) -> CorrectionConfig:
+    if metric != "ratio" or (level == "sequence" and agg != "mean"):
+        raise UsageError(
+            f"AReaL's clamp of {level} with {metric} and agg {agg} has no counterpart; nearest: ratio, mean."
+        )
+    weights: Any = "token" if level == "token" else "geometric"
+    return CorrectionConfig(rollout_is=weights, rollout_is_threshold=upper, rollout_is_threshold_lower=lower or None)
+
+
+def _masked(level: str, metric: str, agg: str, lower: float | None, upper: float) -> CorrectionConfig:
+    prefix = "token" if level == "token" else f"seq_{agg}"
+    weights: Any = "geometric" if level == "sequence" and metric == "ratio" else "token"
+    if metric == "kl_k3":
+        raise UsageError(
+            "AReaL's kl_k3 is 1/r − 1 + log r, ours r − 1 − log r; nearest: kl_k2, the same on both sides."
+        )
+    if metric == "kl_k2":
+        if lower is not None:
+            raise UsageError(f"a lower bound of {lower:g} on kl_k2 has no counterpart; nearest: an upper bound alone.")
+        rule = RejectionRule.named(f"{prefix}_k2", upper=upper)
+    else:
+        logs = metric == "kl_k1"
+        rule = band(f"{prefix}_k1", *((_exp(lower), math.exp(upper)) if logs else (lower, upper)))
+    return CorrectionConfig(rollout_is=weights, rollout_is_threshold=math.inf, rollout_rs=(rule,))
+
+
+def _exp(bound: float | None) -> float | None:
+    return None if bound is None else math.exp(bound)
+
+
+def to_areal(config: CorrectionConfig) -> dict[str, Any]:
+    """`actor`'s two keys. Raises `UsageError` for what AReaL cannot do."""
+    refuse(
+        "AReaL",
+        config,
+        bypass="use_decoupled_loss: false without recompute_logprob",
+        loss="use_cispo_loss and the like",
+    )
+    rule = alone(
+        "AReaL", config.rollout_rs, (*RATIOS, *SQUARES), "a rule of k1 or k2 on tokens, or on their sum, mean, max"
+    )
+    if config.rollout_is is None and rule is None:
+        return {"use_decoupled_loss": True, "rejection_sampling": None}
+    fields = _weights(config) if rule is None else _rule(config, rule)
+    return {"use_decoupled_loss": True, "rejection_sampling": FIELDS | fields}
+
+
+def _weights(config: CorrectionConfig) -> dict[str, Any]:
+    if config.rollout_is == "sequence":
+        raise UsageError("AReaL's sequence weight is the geometric mean; nearest: rollout_is='geometric'.")
+    if config.rollout_is_mode == "mask":
+        raise UsageError("AReaL's mask is a rule; nearest: token_k1 with these bounds and rollout_is_threshold=inf.")
+    level = "token" if config.rollout_is == "token" else "sequence"
+    lower, upper = config.rollout_is_threshold_lower, _above_one(config.rollout_is_threshold)
+    return {"level": level, "action": "clamp", "upper": upper, "lower": lower or 0.0}
+
+
+def _rule(config: CorrectionConfig, rule: RejectionRule) -> dict[str, Any]:
+    if rule.name in SQUARES:
+        level, agg = SQUARES[rule.name]
+        if raw(config):
+            return {"level": level, "metric": "kl_k2", "agg": agg, "upper": float(rule.upper)}
+        raise UsageError(
+            f"beside {rule.name} AReaL weighs tokens with their raw ratio; nearest: rollout_is_threshold=inf."
+        )
+    level, agg = RATIOS[rule.name]
+    if raw(config, "token" if level == "token" else "geometric"):
+        return {"level": level, "agg": agg, "upper": _above_one(rule.upper), "lower": rule.lower}
+    if level == "sequence" and raw(config):  # the weight stays the token's where log r is tested
+        lower = None if rule.lower is None else -minus_log(rule.lower)
+        upper = math.inf if rule.upper == math.inf else -minus_log(rule.upper)
+        return {"level": level, "metric": "kl_k1", "agg": agg, "upper": upper, "lower": lower}
+    raise UsageError(
+        f"beside {rule.name} AReaL weighs with the raw ratio of tokens{', or of the mean' * (level == 'sequence')}; "
+        f"nearest: rollout_is_threshold=inf with rollout_is='token'{' or geometric' * (level == 'sequence')}."
+    )
+
+
+def _above_one(upper: float) -> float:
+    if not upper > 1:
+        raise UsageError(f"AReaL wants an upper bound > 1 on ratios; got {upper:g}; nearest: 1.001.")
+    return float(upper)
+
+
+def areal_text(config: CorrectionConfig) -> str:
+    """YAML under `actor`. Raises `UsageError` as `to_areal` does."""
+    return commented(as_yaml("actor", to_areal(config)), ["AReaL 1.0.4 and main (commit cbff54d6)"])

@@ -1,16 +1,41 @@
-"""A configuration as text to carry away: verl's and SkyRL's keys as YAML, and Python."""
+"""A configuration as text to carry away: in the language of every system that can say it, and as Python."""
 
 import math
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
-import yaml
-
-from rlcorr.config import CorrectionConfig
-from rlcorr.errors import UsageError
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.skyrl import to_skyrl
-from rlcorr.systems.verl import to_verl
+from rlcorr.systems import openrlhf, prime_rl, trl, verl
+from rlcorr.systems.areal import areal_text
+from rlcorr.systems.ms_swift import ms_swift_text
+from rlcorr.systems.nemo_rl import nemo_rl_text
+from rlcorr.systems.open_instruct import open_instruct_text
+from rlcorr.systems.openrlhf import openrlhf_text
+from rlcorr.systems.prime_rl import prime_rl_text
+from rlcorr.systems.roll import roll_text
+from rlcorr.systems.skyrl import skyrl_text
+from rlcorr.systems.slime import slime_text
+from rlcorr.systems.torchtitan import torchtitan_text
+from rlcorr.systems.trl import trl_text
+from rlcorr.systems.verl import verl_text
+from rlcorr.systems.xtuner import xtuner_text
+
+
+@dataclass(frozen=True)
+class System:
+    """Where a configuration can go."""
+
+    language: str
+    """Of the text: yaml, toml, bash or python."""
+    text: Callable[..., str]
+    """Of a configuration. Raises `UsageError` with the nearest thing that the system can say."""
+    versions: tuple[str, ...] = ()
+    """Where its dialect has moved, the newest first."""
+    loss_too: bool = False
+    """Whether it takes the loss's numbers as well."""
 
 
 def to_python(config: CorrectionConfig) -> str:
@@ -28,27 +53,59 @@ def to_python(config: CorrectionConfig) -> str:
     return "\n".join([*imports, "", *body])
 
 
-def to_verl_yaml(config: CorrectionConfig) -> str:
-    """verl's `algorithm.rollout_correction`. Raises `UsageError` for what verl cannot do."""
-    return yaml.safe_dump({"algorithm": {"rollout_correction": to_verl(config)}}, sort_keys=False)
+SYSTEMS = {
+    "verl": System("yaml", verl_text, verl.VERSIONS),
+    "SkyRL": System("yaml", skyrl_text),
+    "TRL": System("python", trl_text, trl.VERSIONS),
+    "OpenRLHF": System("bash", openrlhf_text, openrlhf.VERSIONS),
+    "prime-rl": System("toml", prime_rl_text, prime_rl.VERSIONS, loss_too=True),
+    "AReaL": System("yaml", areal_text),
+    "slime": System("bash", slime_text),
+    "NeMo RL": System("yaml", nemo_rl_text),
+    "ROLL": System("yaml", roll_text),
+    "open-instruct": System("bash", open_instruct_text),
+    "ms-swift": System("bash", ms_swift_text),
+    "xtuner": System("python", xtuner_text),
+    "torchtitan": System("python", torchtitan_text, loss_too=True),
+    "Python": System("python", to_python),
+}
 
 
-def to_skyrl_yaml(config: CorrectionConfig) -> str:
-    """SkyRL's `trainer.algorithm.off_policy_correction`. Raises `UsageError` for what SkyRL cannot do."""
-    return yaml.safe_dump({"trainer": {"algorithm": {"off_policy_correction": to_skyrl(config)}}}, sort_keys=False)
+def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None, *, version: str | None = None) -> str:
+    """The text that a person pastes into the configuration of this system; None is its newest version.
+
+    Raises `UsageError` for an unknown system or version, and with the nearest thing that it can say for what it cannot
+    do.
+
+    >>> print(export(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "slime"), end="")
+    # slime v0.3.1
+    --use-tis \\
+    --tis-clip 2.0 \\
+    --tis-clip-low 0.0
+    """
+    if system not in SYSTEMS:
+        raise unknown("system", system, SYSTEMS)
+    chosen = SYSTEMS[system]
+    if version is not None and not chosen.versions:
+        raise UsageError(f"{system} is written in one version only; got {version!r}.")
+    numbers = (loss,) if chosen.loss_too else ()
+    return chosen.text(config, *numbers, **({} if version is None else {"version": version}))
 
 
-def exports(config: CorrectionConfig) -> list[tuple[str, str, str]]:
-    """(title, language, text) of each form; where a system cannot do it, a comment that says why."""
-    forms = [("verl", "yaml", to_verl_yaml), ("SkyRL", "yaml", to_skyrl_yaml), ("Python", "python", to_python)]
-    written = []
-    for title, language, write in forms:
+def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> list[tuple[str, str, str]]:
+    """(title, language, text) of each system: in its newest version that can do it, which the text names; where none
+    can, a comment that says why the newest cannot."""
+    return [(title, system.language, _newest(config, title, loss)) for title, system in SYSTEMS.items()]
+
+
+def _newest(config: CorrectionConfig, title: str, loss: LossConfig | None) -> str:
+    refusals = []
+    for version in SYSTEMS[title].versions or (None,):
         try:
-            text = write(config)
+            return export(config, title, loss, version=version)
         except UsageError as error:
-            text = f"# cannot be expressed: {error}"
-        written.append((title, language, text))
-    return written
+            refusals.append(error)
+    return f"# cannot be expressed: {refusals[0]}"
 
 
 def _literal(value: Any) -> str:

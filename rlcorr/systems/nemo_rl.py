@@ -1,6 +1,20 @@
-"""NeMo RL's train_data_step{N}.jsonl: arrays over prompt and response, and two masks."""
+"""NeMo RL's loss_fn as ours and back, and its dump (v0.7.0, commit 7ea279ab: nemo_rl/algorithms/loss/loss_functions.py,
+lines 111-165, 292-325, 566-690; nemo_rl/algorithms/grpo.py, seq_logprob_error_threshold).
 
+train_data_step{N}.jsonl holds arrays over prompt and response, and two masks.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import Dump
+from rlcorr.systems.keys import choice, known_keys, number, optional, switch
+from rlcorr.systems.shape import band, bounds, no_rule, raw, refuse
+from rlcorr.systems.written import as_yaml, commented
 
 DUMP = Dump(
     columns=frozenset({"generation_logprobs", "prev_logprobs"}),
@@ -8,3 +22,101 @@ DUMP = Dump(
     mask_over_dummy="token_loss_mask",
     row_mask="sample_loss_mask",
 )
+
+_TIS = "truncated_importance_sampling"
+FIELDS: dict[str, Any] = {
+    "use_importance_sampling_correction": False,
+    f"{_TIS}_type": None,
+    f"{_TIS}_ratio": None,
+    f"{_TIS}_ratio_min": None,
+    "sequence_level_importance_ratios": False,
+}
+"""Of `loss_fn`, with NeMo RL's defaults."""
+ERROR = "seq_logprob_error_threshold"
+
+
+def from_nemo_rl(given: Mapping[str, Any]) -> CorrectionConfig:
+    """NeMo RL's `loss_fn` keys and, under `grpo`, seq_logprob_error_threshold, as {"loss_fn": …, "grpo": …}.
+
+    tis clamps r, icepop zeroes it outside, seq-mask-tis rejects by the geometric mean and keeps raw r, no type keeps
+    raw r. Raises `UsageError` for unknown keys and types, for what NeMo RL refuses, and for GSPO's sequence ratios.
+    """
+    known_keys("NeMo RL's configuration", given, ("loss_fn", "grpo"))
+    known_keys("NeMo RL's grpo", given.get("grpo", {}), (ERROR,))
+    known_keys("NeMo RL's loss_fn", given.get("loss_fn", {}), FIELDS)
+    held = FIELDS | dict(given.get("loss_fn", {}))
+    error = optional(ERROR, given.get("grpo", {}).get(ERROR))
+    rules = () if error is None else (RejectionRule.named("seq_mean_mult_error", upper=error),)
+    kind = held[f"{_TIS}_type"]
+    if switch("sequence_level_importance_ratios", held["sequence_level_importance_ratios"]):
+        raise UsageError("sequence_level_importance_ratios is GSPO's ratio, unbounded; nearest: rollout_is='sequence'.")
+    if not switch("use_importance_sampling_correction", held["use_importance_sampling_correction"]):
+        if kind is not None:
+            raise UsageError(f"NeMo RL refuses {_TIS}_type without use_importance_sampling_correction: true.")
+        return CorrectionConfig(rollout_rs=rules)
+    return _weights(kind, held, rules)
+
+
+def _weights(kind: Any, held: dict[str, Any], rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
+    weights: dict[str, Any] = {"rollout_is": "token", "rollout_is_threshold": math.inf}
+    if kind is None:
+        return CorrectionConfig(**weights, rollout_rs=rules)
+    choice(f"{_TIS}_type", kind, ("tis", "icepop", "seq-mask-tis"))
+    upper, lower = number(f"{_TIS}_ratio", held[f"{_TIS}_ratio"]), held[f"{_TIS}_ratio_min"]
+    if kind != "tis":
+        lower = number(f"{_TIS}_ratio_min", lower)
+    lower = optional(f"{_TIS}_ratio_min", lower)
+    if kind == "seq-mask-tis":
+        return CorrectionConfig(**weights, rollout_rs=(band("seq_mean_k1", lower, upper), *rules))
+    return CorrectionConfig(
+        rollout_is="token",
+        rollout_is_threshold=upper,
+        rollout_is_threshold_lower=lower or None,
+        rollout_is_mode="truncate" if kind == "tis" else "mask",
+        rollout_rs=rules,
+    )
+
+
+def to_nemo_rl(config: CorrectionConfig) -> dict[str, Any]:
+    """`loss_fn` and, where it is needed, `grpo`. Raises `UsageError` for what NeMo RL cannot do."""
+    refuse(
+        "NeMo RL",
+        config,
+        bypass="force_on_policy_ratio, which leaves the clip out",
+        loss="loss_fn.use_cispo and the like",
+    )
+    rules = {rule.name: rule for rule in config.rollout_rs}
+    error, geometric = rules.pop("seq_mean_mult_error", None), rules.pop("seq_mean_k1", None)
+    if rules:
+        raise no_rule("NeMo RL", next(iter(rules.values())), "seq_mean_k1 beside raw weights, or seq_mean_mult_error")
+    fields = FIELDS | _said(config, geometric)
+    written: dict[str, Any] = {"loss_fn": fields}
+    return written | ({} if error is None else {"grpo": {ERROR: float(error.upper)}})
+
+
+def _said(config: CorrectionConfig, geometric: RejectionRule | None) -> dict[str, Any]:
+    on = {"use_importance_sampling_correction": True}
+    if geometric is not None:
+        if not raw(config):
+            raise UsageError(
+                "what NeMo RL's seq-mask-tis keeps has its raw ratio; nearest: token, rollout_is_threshold=inf."
+            )
+        low, high = bounds(geometric)
+        if high == math.inf:
+            raise no_rule("NeMo RL", geometric, "an upper bound of 1e9")
+        return on | {f"{_TIS}_type": "seq-mask-tis", f"{_TIS}_ratio": high, f"{_TIS}_ratio_min": low}
+    if config.rollout_is is None:
+        return {}
+    if config.rollout_is != "token":
+        raise UsageError(f"NeMo RL's weights are token ratios; nearest: rollout_is='token'; got {config.rollout_is!r}.")
+    if raw(config):
+        return on
+    low, high = config.rollout_is_threshold_lower, float(config.rollout_is_threshold)
+    if config.rollout_is_mode == "truncate":
+        return on | {f"{_TIS}_type": "tis", f"{_TIS}_ratio": high, f"{_TIS}_ratio_min": low}
+    return on | {f"{_TIS}_type": "icepop", f"{_TIS}_ratio": high, f"{_TIS}_ratio_min": low or 0.0}
+
+
+def nemo_rl_text(config: CorrectionConfig) -> str:
+    """YAML. Raises `UsageError` as `to_nemo_rl` does."""
+    return commented(as_yaml("", to_nemo_rl(config)), ["NeMo RL v0.7.0"])

@@ -1,9 +1,167 @@
-"""prime-rl's token_exports/step_N/*.jsonl: arrays over prompt and response, null for what is not finite.
+"""prime-rl's [trainer.loss] as ours and back, and its dump. It has two policies: π_θ, which is trained, and π_rollout.
 
-It has no π_old: its trainer's log-probs are π_θ's, and are compared with the engine's as π_old's are here. The files of
-several ranks are concatenated.
+"2026-09": the default is IPO with eps 0.3 (pull requests 3418, 3526, 3586, and configs/trainer.py after them).
+"2026-08": commit 559b4477, where DPPO was the default and a squared log-ratio was added.
+
+token_exports/step_N/*.jsonl are arrays over prompt and response, null for what is not finite. Its trainer's log-probs
+are π_θ's, and are compared with the engine's as π_old's are here. The files of several ranks are concatenated.
 """
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import Dump
+from rlcorr.systems.keys import choice, known_keys, number, version_of
+from rlcorr.systems.shape import no_rule, raw, refuse_normalised
+from rlcorr.systems.written import as_toml, commented
 
 DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
+
+VERSIONS = ("2026-09", "2026-08")
+CAP = 1e4
+"""max_importance_ratio"""
+FIELDS: dict[str, dict[str, float]] = {
+    "ipo": {"eps": 0.3, "max_importance_ratio": CAP},
+    "icepop": {"ratio_low": 0.2, "ratio_high": 5.0},
+    "ppo": {"ratio_low": 0.8, "ratio_high": 1.2, "max_importance_ratio": CAP},
+    "cispo": {"ratio_low": 0.0, "ratio_high": 5.0},
+}
+FIELDS_2026_08: dict[str, dict[str, float]] = {
+    "default": {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "kl_tau": 1e-3},
+    "ipo": {"ipo_threshold": 0.1, "kl_tau": 1e-3},
+}
+_PG: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce", "rollout_is": "token"}
+
+
+def from_prime_rl(given: Any, *, version: str = "2026-09") -> tuple[CorrectionConfig, LossConfig]:
+    """The table [trainer.loss] as a mapping, or prime-rl's own loss config: the correction, and the loss's numbers.
+
+    Its losses are −A·w·log π_θ with w = π_θ/π_rollout held constant, or PPO's clip of that ratio. ipo keeps tokens with
+    |π_θ − π_rollout| ≤ eps; default (DPPO) looks only at tokens that the update moves further away; icepop zeroes w
+    outside its bounds, cispo clamps it. kl_tau·(log ratio)² is twice kl_tau times k2. Raises `UsageError` for unknown
+    keys, types and versions, and for adv_tau other than 1, which scales the advantages.
+    """
+    recent = version_of("prime-rl", version, VERSIONS) == "2026-09"
+    table = FIELDS if recent else FIELDS_2026_08
+    given = given if isinstance(given, Mapping) else dict(vars(given))
+    kind = choice("type of prime-rl's loss", given.get("type", "ipo" if recent else "default"), table)
+    known_keys(f"prime-rl's loss {kind}", given, ("type", "adv_tau", *table[kind]))
+    if number("adv_tau", given.get("adv_tau", 1.0)) != 1:
+        raise UsageError(f"adv_tau must be 1: it scales the advantages, not the correction; got {given['adv_tau']!r}.")
+    held = {name: number(name, given.get(name, default)) for name, default in table[kind].items()}
+    return _read(kind, held) if recent else _read_2026_08(kind, held)
+
+
+def _read(kind: str, held: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
+    if kind == "ipo":
+        rule = RejectionRule.named("token_prob_diff", lower=-held["eps"], upper=held["eps"])
+        cap = held["max_importance_ratio"]
+        return CorrectionConfig(rollout_is_threshold=cap, rollout_rs=(rule,), **_PG), LossConfig()
+    low, high = held["ratio_low"], held["ratio_high"]
+    if kind == "ppo":
+        if held["max_importance_ratio"] != CAP:
+            raise UsageError("max_importance_ratio of prime-rl's ppo has no counterpart; nearest: its default, 1e4.")
+        numbers = LossConfig(clip_ratio_low=float(f"{1 - low:.12g}"), clip_ratio_high=float(f"{high - 1:.12g}"))
+        return CorrectionConfig(bypass_mode=True), numbers
+    mode: Any = "mask" if kind == "icepop" else "truncate"
+    weights = {"rollout_is_mode": mode, "rollout_is_threshold": high, "rollout_is_threshold_lower": low or None}
+    return CorrectionConfig(**weights, **_PG), LossConfig()
+
+
+def _read_2026_08(kind: str, held: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
+    if kind == "ipo":
+        rule = RejectionRule.named("token_prob_diff", lower=-held["ipo_threshold"], upper=held["ipo_threshold"])
+    else:
+        low, high = -held["dppo_mask_low"], held["dppo_mask_high"]
+        rule = RejectionRule.named("token_prob_diff_outward", lower=low, upper=high)
+    tau = held["kl_tau"]
+    term = {"use_rollout_kl_loss": True, "rollout_kl_loss_coef": 2 * tau, "rollout_kl_estimator_type": "k2"}
+    config = CorrectionConfig(rollout_is_threshold=math.inf, rollout_rs=(rule,), **_PG)
+    return config, LossConfig(**term) if tau else LossConfig()
+
+
+def to_prime_rl(
+    config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "2026-09"
+) -> dict[str, Any]:
+    """The table [trainer.loss]; `loss` holds the clip of ppo and the k2 term. Raises `UsageError`
+    for what prime-rl cannot do."""
+    version_of("prime-rl", version, VERSIONS)
+    loss = loss or LossConfig()
+    refuse_normalised("prime-rl", config)
+    if not config.bypass_mode:
+        raise UsageError("prime-rl compares π_θ with π_rollout; nearest: bypass_mode=True with loss_type='reinforce'.")
+    if config.denominator == "kept":
+        raise UsageError("prime-rl divides by all response tokens; nearest: denominator='fixed'.")
+    if config.loss_type not in ("reinforce", "ppo_clip", "gpg"):
+        raise UsageError(
+            f"prime-rl has no loss {config.loss_type}; nearest: reinforce (ipo, icepop, cispo) or ppo_clip."
+        )
+    if version == "2026-08":
+        return _written_2026_08(config, loss)
+    if loss.use_rollout_kl_loss:
+        raise UsageError("prime-rl has no KL term since pull request 3586; nearest: version='2026-08', kl_tau.")
+    return _written_ppo(config, loss) if config.loss_type == "ppo_clip" else _written(config)
+
+
+def _written(config: CorrectionConfig) -> dict[str, Any]:
+    lower, upper = config.rollout_is_threshold_lower, float(config.rollout_is_threshold)
+    if config.rollout_is != "token":
+        raise UsageError(
+            f"prime-rl's weights are token ratios; nearest: rollout_is='token'; got {config.rollout_is!r}."
+        )
+    if config.rollout_rs:
+        rule = _symmetric(config)
+        if config.rollout_is_mode == "mask" or lower is not None or not 1 <= upper < math.inf:
+            raise UsageError(
+                f"prime-rl's ipo has one cap on its weights, ≥ 1 and finite; nearest: {CAP:g}, its default."
+            )
+        return {"type": "ipo", "eps": float(rule.upper), "max_importance_ratio": upper}
+    if config.rollout_is_mode == "mask":
+        if lower is None or upper == math.inf:
+            raise UsageError("prime-rl's icepop has two finite bounds > 0; nearest: 1e-9 and 1e9 where there is none.")
+        return {"type": "icepop", "ratio_low": float(lower), "ratio_high": upper}
+    if (lower or 0.0) > 1 or not 1 <= upper < math.inf:
+        raise UsageError(
+            f"prime-rl's cispo clamps to 0 ≤ low ≤ 1 ≤ high < inf; got {lower} to {upper:g}; nearest: 1e9."
+        )
+    return {"type": "cispo", "ratio_low": float(lower or 0.0), "ratio_high": upper}
+
+
+def _symmetric(config: CorrectionConfig) -> RejectionRule:
+    rule, *more = config.rollout_rs
+    if more or rule.name != "token_prob_diff" or rule.lower is None or rule.lower != -rule.upper:
+        wrong = more[0] if more and rule.name == "token_prob_diff" else rule
+        raise no_rule(
+            "prime-rl", wrong, "token_prob_diff from −eps to eps alone (ipo), or rollout_is_mode='mask' (icepop)"
+        )
+    return rule
+
+
+def _written_ppo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
+    if config.rollout_rs:
+        raise no_rule("prime-rl's ppo", config.rollout_rs[0], "loss_type='reinforce' with token_prob_diff, its ipo")
+    low, high = (float(f"{1 + x:.12g}") for x in (-loss.clip_ratio_low, loss.clip_ratio_high))
+    if not 0 < low <= 1 <= high:
+        raise UsageError(f"prime-rl's ppo clips to 0 < low ≤ 1 ≤ high; got {low:g} to {high:g}; nearest: 0.8 to 1.2.")
+    return {"type": "ppo", "ratio_low": low, "ratio_high": high}
+
+
+def _written_2026_08(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
+    if not raw(config) or config.loss_type == "ppo_clip" or len(config.rollout_rs) != 1:
+        raise UsageError("prime-rl of 2026-08 has raw token ratios and one rule on π_θ − π_rollout; nearest: its ipo.")
+    rule = config.rollout_rs[0]
+    if loss.use_rollout_kl_loss and loss.rollout_kl_estimator_type not in ("k2", "mse"):
+        raise UsageError("prime-rl's KL term is the squared log-ratio; nearest: rollout_kl_estimator_type='k2'.")
+    tau = loss.rollout_kl_loss_coef / 2 if loss.use_rollout_kl_loss else 0.0
+    if rule.name == "token_prob_diff_outward" and rule.lower is not None and rule.lower <= 0 <= rule.upper <= 1:
+        return {"type": "default", "dppo_mask_low": -rule.lower, "dppo_mask_high": float(rule.upper), "kl_tau": tau}
+    return {"type": "ipo", "ipo_threshold": float(_symmetric(config).upper), "kl_tau": tau}
+
+
+def prime_rl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "2026-09") -> str:
+    """The table as TOML. Raises `UsageError` as `to_prime_rl` does."""
+    return commented(as_toml("trainer.loss", to_prime_rl(config, loss, version=version)), [f"prime-rl {version}"])

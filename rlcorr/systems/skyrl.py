@@ -11,7 +11,8 @@ from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
 from rlcorr.metric_tables import PREFIX
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import known_keys, number
+from rlcorr.systems.keys import number, settings
+from rlcorr.systems.written import as_yaml, commented
 
 FIELDS = {
     "tis_ratio_type": None,
@@ -32,8 +33,9 @@ DEPRECATED = {"use_tis": False, "tis_imp_ratio_cap": -1.0}
 SEQUENCE_MASKS = {"product": ("seq_sum_k1", "product_mask"), "geometric": ("seq_mean_k1", "geo_mask")}
 
 
-def from_skyrl(mapping: Mapping[str, Any]) -> CorrectionConfig:
-    """SkyRL's `trainer.algorithm.off_policy_correction`, or the deprecated use_tis and tis_imp_ratio_cap.
+def from_skyrl(mapping: Any) -> CorrectionConfig:
+    """SkyRL's `trainer.algorithm.off_policy_correction` as a mapping, which may have the deprecated use_tis and
+    tis_imp_ratio_cap, or its own OffPolicyCorrectionConfig.
 
     outlier → seq_min_k1 and seq_max_k1, token mask → token_k1, sequence mask → seq_sum_k1 (product) or seq_mean_k1
     (geometric). A lower bound of 0 is no bound. What is left out has SkyRL's default, and numbers of a feature that is
@@ -41,8 +43,8 @@ def from_skyrl(mapping: Mapping[str, Any]) -> CorrectionConfig:
     weights and sequence masks beside a token mask differ. Raises `UsageError` for unknown keys and for what SkyRL
     would ignore or turn around without a word.
     """
-    known_keys("SkyRL's off_policy_correction", mapping, (*FIELDS, *DEPRECATED))
-    given = FIELDS | DEPRECATED | dict(mapping)
+    allowed = FIELDS | DEPRECATED if isinstance(mapping, Mapping) else FIELDS
+    given = DEPRECATED | settings("SkyRL's off_policy_correction", mapping, allowed)
     level, cap = _weights(given)
     rules = (*_outliers(given), *_token_mask(given), *_sequence_mask(given))
     return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=rules)
@@ -122,8 +124,15 @@ def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
     for rule in config.rollout_rs:
         fields |= _rule(rule)
     if {"seq_sum_k1", "seq_mean_k1"} <= {rule.name for rule in config.rollout_rs}:
-        raise UsageError("SkyRL has one sequence mask: keep either seq_sum_k1 (product) or seq_mean_k1 (geometric).")
+        raise UsageError(
+            "SkyRL has one sequence mask; nearest: keep either seq_sum_k1 (product) or seq_mean_k1 (geometric)."
+        )
     return fields
+
+
+def skyrl_text(config: CorrectionConfig) -> str:
+    """YAML under `trainer.algorithm.off_policy_correction`. Raises `UsageError` as `to_skyrl` does."""
+    return commented(as_yaml("trainer.algorithm.off_policy_correction", to_skyrl(config)), ["SkyRL 0.3.0"])
 
 
 def _refuse(config: CorrectionConfig) -> None:
@@ -134,13 +143,13 @@ def _refuse(config: CorrectionConfig) -> None:
         )
     if config.loss_type != "ppo_clip":
         raise UsageError(
-            f"SkyRL's off_policy_correction names no loss, so {config.loss_type!r} would be lost: translate with "
-            f"loss_type='ppo_clip' and set policy_loss_type there."
+            f"SkyRL's off_policy_correction names no loss, so {config.loss_type!r} would be lost; nearest: translate "
+            f"with loss_type='ppo_clip' and set policy_loss_type there."
         )
     if config.denominator == "kept":
-        raise UsageError("SkyRL divides by the tokens from before the rejection: denominator must be 'fixed'.")
+        raise UsageError("SkyRL divides by the tokens from before the rejection; nearest: denominator='fixed'.")
     if config.rollout_is_batch_normalize:
-        raise UsageError("SkyRL does not normalise weights: rollout_is_batch_normalize must be False.")
+        raise UsageError("SkyRL does not normalise weights; nearest: rollout_is_batch_normalize=False.")
     if config.rollout_is == "geometric":
         raise UsageError("SkyRL has no geometric weights; nearest: rollout_is='sequence', or a seq_mean_k1 rule.")
     if config.rollout_is is not None and config.rollout_is_mode == "mask":

@@ -1,6 +1,20 @@
-"""slime's train_data/{id}.pt, converted: lists over the response, under "samples". Its log_probs are π_old's."""
+"""slime's flags and its mis.yaml as ours and back, and its dumps (v0.3.1, commit 624b824a: slime/utils/arguments.py,
+lines 1027-1114; slime/backends/megatron_utils/loss.py:884-931; examples/train_infer_mismatch_helper/mis.py:119-307).
 
+train_data/{id}.pt, converted, is lists over the response, under "samples". Its log_probs are π_old's.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import Dump, WithoutPair
+from rlcorr.systems.keys import choice, known_keys, number, optional, switch
+from rlcorr.systems.shape import band, bounds, minus_log, no_rule, refuse
+from rlcorr.systems.written import as_flags, as_yaml, commented
 
 DUMP = Dump(
     columns=frozenset({"tokens", "rollout_log_probs", "log_probs"}),
@@ -16,3 +30,144 @@ FROM_PICKLE = (
     "print(json.dumps(s, default=lambda x: x.tolist()))`"
 )
 """How its pickle becomes a file that is read."""
+
+FLAGS: dict[str, Any] = {
+    "use_tis": False, "tis_clip": 2.0, "tis_clip_low": 0.0, "custom_tis_function_path": None,
+    "use_rollout_logprobs": False, "use_opsm": False, "opsm_delta": 1e-4,
+}  # fmt: skip
+ICEPOP = "slime.backends.megatron_utils.loss.icepop_function"
+MIS_PATH = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
+MIS: dict[str, Any] = {
+    "use_tis": True, "tis_level": "token", "tis_mode": "truncate", "tis_lower_bound": 0.5, "tis_upper_bound": 2.0,
+    "use_rs": True, "rs_level": "token", "rs_lower_bound": None, "rs_upper_bound": None, "rs_veto_threshold": 1e-4,
+    "tis_batch_normalize": True,
+}  # fmt: skip
+"""mis.yaml and what it sets."""
+LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+NORMALISES = "slime divides by the mean weight over all tokens, the rejected ones included"
+
+
+def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
+    """slime's flags, with underscores and without hyphens, or the keys of mis.yaml.
+
+    --use-tis clamps r, or zeroes what lies outside with its icepop_function; --use-opsm beside --use-rollout-logprobs
+    rejects sequences with A < 0 and mean −log(π_θ/π_rollout) > delta. mis.yaml truncates, clips or rejects by one level
+    and rejects by another, with a veto of the sequence where a ratio is tiny; a difference stays: it normalises before
+    it rejects. Raises `UsageError` for unknown keys, and for what slime would ignore or refuse.
+    """
+    if isinstance(given, Mapping) and given.keys() & (MIS.keys() - {"use_tis"}):
+        known_keys("slime's mis.yaml", given, MIS)
+        return _from_mis(MIS | dict(given))
+    known_keys("slime's flags", given, FLAGS)
+    held = FLAGS | dict(given)
+    bypass, tis = switch("use_rollout_logprobs", held["use_rollout_logprobs"]), switch("use_tis", held["use_tis"])
+    if bypass and tis:
+        raise UsageError("slime refuses --use-tis beside --use-rollout-logprobs, which would correct twice.")
+    if switch("use_opsm", held["use_opsm"]):
+        if not bypass:
+            raise UsageError(
+                "without --use-rollout-logprobs slime's OPSM compares π_θ with π_old, which is no mismatch."
+            )
+        delta = number("opsm_delta", held["opsm_delta"])
+        rule = RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta))
+        return CorrectionConfig(bypass_mode=True, rollout_rs=(rule,))
+    custom = choice("custom_tis_function_path", held["custom_tis_function_path"] or "none", ("none", ICEPOP))
+    if not tis:
+        return CorrectionConfig(bypass_mode=bypass)
+    return CorrectionConfig(
+        rollout_is="token",
+        rollout_is_threshold=number("tis_clip", held["tis_clip"]),
+        rollout_is_threshold_lower=number("tis_clip_low", held["tis_clip_low"]) or None,
+        rollout_is_mode="truncate" if custom == "none" else "mask",
+    )
+
+
+def _from_mis(held: dict[str, Any]) -> CorrectionConfig:
+    if not switch("use_tis", held["use_tis"]):
+        raise UsageError("mis.yaml does nothing without use_tis: true, its rejection and its veto included.")
+    level = choice("tis_level", held["tis_level"], LEVELS)
+    mode = choice("tis_mode", held["tis_mode"], ("truncate", "clip", "mask"))
+    high = number("tis_upper_bound", held["tis_upper_bound"])
+    low = optional("tis_lower_bound", held["tis_lower_bound"])
+    low = 1 / high if low is None else low
+    rules = [band(LEVELS[level], low, high)] if mode == "mask" else []
+    if switch("use_rs", held["use_rs"]):
+        lower, upper = (optional(f"rs_{side}_bound", held[f"rs_{side}_bound"]) for side in ("lower", "upper"))
+        name = LEVELS[choice("rs_level", held["rs_level"], LEVELS)]
+        rules.append(band(name, low if lower is None else lower, high if upper is None else upper))
+        veto = optional("rs_veto_threshold", held["rs_veto_threshold"])
+        rules += [] if veto is None else [RejectionRule.named("seq_min_k1", lower=veto)]
+    return CorrectionConfig(
+        rollout_is=level,
+        rollout_is_threshold=math.inf if mode == "mask" else high,
+        rollout_is_threshold_lower=(low or None) if mode == "clip" else None,
+        rollout_is_batch_normalize=switch("tis_batch_normalize", held["tis_batch_normalize"]),
+        rollout_rs=tuple(rules),
+    )
+
+
+def to_slime(config: CorrectionConfig) -> dict[str, Any]:
+    """slime's flags, or the keys of mis.yaml where they are needed. Raises `UsageError` for what slime cannot do."""
+    if config.bypass_mode:
+        return _bypass(config)
+    if config.rollout_is_batch_normalize and config.rollout_is == "geometric":
+        raise UsageError("slime does not normalise geometric weights; nearest: rollout_is_batch_normalize=False.")
+    _refuse(config)
+    if config.rollout_is is None:
+        if not config.rollout_rs:
+            return {"use_tis": False}
+        raise UsageError("slime rejects only beside weights; nearest: rollout_is='token' with a threshold of 1e9.")
+    flags = config.rollout_is == "token" and not config.rollout_rs and not config.rollout_is_batch_normalize
+    return _flags(config) if flags else _mis(config)
+
+
+def _refuse(config: CorrectionConfig) -> None:
+    plain = CorrectionConfig(loss_type=config.loss_type, denominator=config.denominator, rollout_rs=config.rollout_rs)
+    refuse("slime", plain, bypass="", loss="--custom-pg-loss-reducer-function-path and the like")
+
+
+def _bypass(config: CorrectionConfig) -> dict[str, Any]:
+    rule = config.rollout_rs[0] if len(config.rollout_rs) == 1 else None
+    if config.loss_type != "ppo_clip" or config.denominator != "fixed" or (config.rollout_rs and rule is None):
+        raise UsageError("in bypass mode slime has PPO's clip and its OPSM; nearest: ppo_clip, seq_mean_k1_negative.")
+    if rule is None:
+        return {"use_rollout_logprobs": True}
+    if rule.name != "seq_mean_k1_negative" or rule.lower is None or rule.upper != math.inf:
+        raise no_rule("slime", rule, "seq_mean_k1_negative with a lower bound, its OPSM")
+    return {"use_rollout_logprobs": True, "use_opsm": True, "opsm_delta": minus_log(rule.lower)}
+
+
+def _flags(config: CorrectionConfig) -> dict[str, Any]:
+    low, high = config.rollout_is_threshold_lower or 0.0, float(config.rollout_is_threshold)
+    fields = {"use_tis": True, "tis_clip": high, "tis_clip_low": low}
+    return fields | ({"custom_tis_function_path": ICEPOP} if config.rollout_is_mode == "mask" else {})
+
+
+def _mis(config: CorrectionConfig) -> dict[str, Any]:
+    if config.rollout_is_mode == "mask":
+        raise UsageError("slime's mis.yaml rejects what it masks; nearest: rollout_is_threshold=inf and a rule of k1.")
+    rules = {rule.name: rule for rule in config.rollout_rs}
+    veto, unlike = rules.pop("seq_min_k1", None), [r for r in rules.values() if r.name not in LEVELS.values()]
+    if unlike or len(rules) > 1 or (veto is not None and veto.upper != math.inf):
+        wrong = unlike[0] if unlike else veto or list(rules.values())[1]
+        raise no_rule("slime", wrong, "one of token_k1, seq_sum_k1, seq_mean_k1 on both sides, and seq_min_k1 below")
+    level, lower = config.rollout_is or "token", config.rollout_is_threshold_lower
+    low, high = lower or 0.0, float(config.rollout_is_threshold)
+    fields = MIS | {"tis_level": level, "tis_mode": "truncate" if lower is None else "clip", "tis_lower_bound": low,
+                    "tis_upper_bound": high, "tis_batch_normalize": config.rollout_is_batch_normalize}  # fmt: skip
+    if not config.rollout_rs:
+        return fields | {"use_rs": False, "rs_veto_threshold": None}
+    named = {name: theirs for theirs, name in LEVELS.items()}
+    name, (rs_low, rs_high) = next(((n, bounds(r)) for n, r in rules.items()), ("token_k1", (0.0, math.inf)))
+    return fields | {"rs_level": named[name], "rs_lower_bound": rs_low, "rs_upper_bound": rs_high,
+                     "rs_veto_threshold": None if veto is None else veto.lower}  # fmt: skip
+
+
+def slime_text(config: CorrectionConfig) -> str:
+    """The flags, and mis.yaml where it is needed. Raises `UsageError` as `to_slime` does."""
+    fields = to_slime(config)
+    if "tis_level" not in fields:
+        return commented(as_flags(fields, hyphens=True), ["slime v0.3.1"])
+    notes = [f"--use-tis --custom-config-path mis.yaml --custom-tis-function-path {MIS_PATH}"]
+    notes += [NORMALISES] if fields["tis_batch_normalize"] and fields["use_rs"] else []
+    return commented(as_yaml("", fields), ["slime v0.3.1, mis.yaml; on the command line:", *notes])

@@ -1,5 +1,99 @@
-"""TRL's completions."""
+"""TRL's GRPOConfig as ours and back (1.16.0: trl/trainer/grpo_config.py, grpo_trainer.py:2660-2706); its completions.
 
+Before 1.6 there was one bound, vllm_importance_sampling_cap; the modes and defaults are those of 0.26 to 1.16.
+"""
+
+import math
+from typing import Any
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import WithoutPair
+from rlcorr.systems.keys import choice, number, optional, settings, switch, version_of
+from rlcorr.systems.shape import minus_log, no_rule, refuse
+from rlcorr.systems.written import as_call, commented
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have texts alone")
+
+VERSIONS = ("1.16", "1.5")
+_IS = "vllm_importance_sampling"
+FIELDS: dict[str, Any] = {
+    "use_vllm": True,  # GRPOConfig's default is False, and without vLLM nothing is corrected
+    f"{_IS}_correction": True,
+    f"{_IS}_mode": "sequence_mask",
+    f"{_IS}_clip_max": 3.0,
+    f"{_IS}_clip_min": None,
+    "off_policy_mask_threshold": None,
+}
+"""TRL's fields and defaults."""
+FIELDS_1_5 = {"use_vllm": True, f"{_IS}_correction": True, f"{_IS}_mode": "sequence_mask", f"{_IS}_cap": 3.0}
+OPSM = "off_policy_mask_threshold compares π_θ with π_rollout: the same as π_old in a batch's first update only"
+
+
+def from_trl(given: Any, *, version: str = "1.16") -> CorrectionConfig:
+    """TRL's fields as a mapping, or its own GRPOConfig.
+
+    token_* weighs with r, sequence_* with the product of a sequence's r; *_truncate clamps, *_mask zeroes what lies
+    outside, and a bound of None is none. off_policy_mask_threshold δ rejects sequences with A < 0 and mean −log r > δ.
+    The loss is not read. Raises `UsageError` for unknown keys, modes and versions.
+    """
+    old = version_of("TRL", version, VERSIONS) == "1.5"
+    held = settings("TRL's GRPOConfig", given, FIELDS_1_5 if old else FIELDS)
+    rules = () if old else _opsm(held["off_policy_mask_threshold"])
+    if not (switch("use_vllm", held["use_vllm"]) and switch(f"{_IS}_correction", held[f"{_IS}_correction"])):
+        return CorrectionConfig(rollout_rs=rules)
+    names = [f"{level}_{mode}" for level in ("token", "sequence") for mode in ("truncate", "mask")]
+    level, mode = choice(f"{_IS}_mode", held[f"{_IS}_mode"], names).split("_")
+    if held.get(f"{_IS}_clip_max", 0) is None and held[f"{_IS}_clip_min"] is None:
+        if mode == "truncate":
+            raise UsageError(f"TRL cannot clamp without a bound; nearest: {level}_mask, which then keeps every ratio.")
+        return CorrectionConfig(rollout_is=level, rollout_is_threshold=math.inf, rollout_rs=rules)
+    upper = number(f"{_IS}_cap", held[f"{_IS}_cap"]) if old else optional(f"{_IS}_clip_max", held[f"{_IS}_clip_max"])
+    return CorrectionConfig(
+        rollout_is=level,
+        rollout_is_mode=mode,
+        rollout_is_threshold=math.inf if upper is None else upper,
+        rollout_is_threshold_lower=None if old else optional(f"{_IS}_clip_min", held[f"{_IS}_clip_min"]),
+        rollout_rs=rules,
+    )
+
+
+def _opsm(threshold: Any) -> tuple[RejectionRule, ...]:
+    if threshold is None:
+        return ()
+    delta = number("off_policy_mask_threshold", threshold)
+    return (RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta)),)
+
+
+def to_trl(config: CorrectionConfig, *, version: str = "1.16") -> dict[str, Any]:
+    """Arguments of GRPOConfig. Raises `UsageError` for what TRL cannot do; `trl_text` adds what it does differently."""
+    old = version_of("TRL", version, VERSIONS) == "1.5"
+    refuse("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
+    if config.rollout_is == "geometric":
+        raise UsageError("TRL has no geometric weights; nearest: rollout_is='sequence', the product.")
+    fields: dict[str, Any] = {"use_vllm": True, f"{_IS}_correction": config.rollout_is is not None}
+    lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
+    if config.rollout_is is not None:
+        if old and (lower is not None or upper == math.inf):
+            raise UsageError("TRL 1.5 has an upper bound only, and always one; nearest: version='1.16'.")
+        # torch.clamp refuses two bounds of None, and a mask with them lets every ratio through.
+        mode = "mask" if upper == math.inf and lower is None else config.rollout_is_mode
+        fields[f"{_IS}_mode"] = f"{config.rollout_is}_{mode}"
+        fields |= (
+            {f"{_IS}_cap": upper}
+            if old
+            else {f"{_IS}_clip_max": None if upper == math.inf else upper, f"{_IS}_clip_min": lower}
+        )
+    for rule in config.rollout_rs:
+        if old or rule.name != "seq_mean_k1_negative" or rule.lower is None or rule.upper != math.inf:
+            raise no_rule("TRL", rule, "rollout_is_mode='mask', or seq_mean_k1_negative with a lower bound")
+        fields["off_policy_mask_threshold"] = minus_log(rule.lower)
+    return fields
+
+
+def trl_text(config: CorrectionConfig, *, version: str = "1.16") -> str:
+    """The call of GRPOConfig. Raises `UsageError` as `to_trl` does."""
+    fields = to_trl(config, version=version)
+    notes = [OPSM] if "off_policy_mask_threshold" in fields else []
+    return commented(as_call("GRPOConfig", fields), [f"TRL {version}", *notes])

@@ -140,8 +140,8 @@ LENGTHS = torch.tensor([1, 10, 100])
         (SEQUENCE_METHODS["product"], [math.log(0.5)] * 3, [math.log(2)] * 3),
         (
             SEQUENCE_METHODS["geometric mean"],
-            [n * math.log(0.999) for n in (1, 10, 100)],
-            [n * math.log(1.001) for n in (1, 10, 100)],
+            [-n * math.log(1.001) for n in (1, 10, 100)],
+            [-n * math.log(0.999) for n in (1, 10, 100)],
         ),
         (preset("decoupled_seq_is"), [-math.inf] * 3, [math.log(2)] * 3),
         (preset("trl_sequence_mask"), [-math.inf] * 3, [math.log(3)] * 3),

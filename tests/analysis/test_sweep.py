@@ -65,6 +65,8 @@ def divergence(name: str, old: float, rollout: float) -> float:
         "binary_kl": lambda: oracle.binary_kl(old, rollout),
         "prob_diff": lambda: oracle.exp(old) - oracle.exp(rollout),
         "signed_kl": lambda: oracle.signed_kl(old, rollout),
+        "forward_kl": lambda: oracle.forward_kl(old, rollout),
+        "prob_gap": lambda: abs(oracle.exp(old) - oracle.exp(rollout)),
         "tv": lambda: abs(math.expm1(c)),
         "mult_error": lambda: math.exp(abs(c)),
     }[name]()
@@ -165,7 +167,7 @@ def doubtful(of_tokens: list[Token], asked: Question) -> bool:
     if isinstance(asked.swept, RejectionRule):
         how, name = asked.swept.reduce, asked.swept.divergence
         exact = name == "k1" and how != "mean"
-        margin = 2e-3 if name in ("binary_kl", "signed_kl") else 1e-4
+        margin = 2e-3 if name in ("binary_kl", "signed_kl", "forward_kl") else 1e-4
     else:
         exact, margin = asked.swept.rollout_is != "geometric", 1e-4
     bounds = (asked.low, asked.high, asked.floor())

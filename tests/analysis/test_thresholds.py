@@ -40,7 +40,7 @@ def test_bounds_at_a_threshold(name: str, rule: int | None, expected: tuple[floa
     [
         ("decoupled_token_icepop", "upper", (0.5, 0.7)),
         ("decoupled_token_icepop", "lower", (0.7, 5.0)),
-        ("decoupled_geo_rs", "lower", (0.7, 1.001)),
+        ("decoupled_geo_rs", "lower", (0.7, 1 / 0.999)),
         ("roll_diff_filter", "upper", (-0.2, 0.7)),
     ],
 )

@@ -94,7 +94,7 @@ def test_lines_of_every_rule(name: str) -> None:
         value = oracle.exp(statistics[b][t]) if rule.divergence == "k1" else statistics[b][t]
         parts = re.split(r" [≤<>≥] ", verdict.partition("   (")[0])
         # 1 − p loses digits in float32 where p is near 1.
-        slack = 5e-3 if rule.divergence in ("binary_kl", "signed_kl") else 1e-5
+        slack = 5e-3 if rule.divergence in ("binary_kl", "signed_kl", "forward_kl") else 1e-5
         assert shows(parts[1] if len(parts) == 3 else parts[0], value, slack), verdict
         assert ("rejected" in verdict) == oracle.objects(rule, GIVEN, b, t, statistics[b][t])
 
@@ -281,6 +281,18 @@ def test_divergences() -> None:
     assert lines_of([-1.0], [-1.0], signed)[3] == "signed_kl = 0   (π_old = π_rollout)"
     assert lines_of(*pair, rules("token_prob_diff", upper=0.2))[-2:] == [
         "prob_diff = π_old − π_rollout = 0.6000 − 0.3000 = 0.3000",
+        "0.3000 > 0.2   (outside: rejected)",
+    ]
+
+
+def test_forward_kl_and_the_gap_of_two_probabilities() -> None:
+    """p = 0.3, q = 0.6: 0.6 log 2 + 0.4 log(4/7) = 0.19204, and |p − q| = 0.3."""
+    pair = [math.log(0.3)], [math.log(0.6)]
+    told = lines_of(*pair, rules("token_forward_kl", upper=0.1))
+    assert told[-2].startswith("forward_kl = 0.6000·0.6931 + 0.4000·")
+    assert told[-2].endswith(" = 0.1920")
+    assert lines_of(*pair, rules("token_prob_gap", upper=0.2))[-2:] == [
+        "prob_gap = |0.3000 − 0.6000| = 0.3000",
         "0.3000 > 0.2   (outside: rejected)",
     ]
 

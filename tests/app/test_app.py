@@ -15,6 +15,7 @@ from app_runs import add_step, make_record, make_run
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, evaluate, preset
 from rlcorr.records import runs
 from rlcorr.rules import RULE_NAMES
+from rlcorr.systems.export import SYSTEMS
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
@@ -203,6 +204,27 @@ def test_the_configuration_can_be_copied(root: Path) -> None:
     texts = [block.value for block in at.run().code]
     assert any("rollout_is_threshold: 3.0" in text for text in texts)
     assert any("rollout_is_threshold=3.0" in text for text in texts)
+
+
+def test_the_configuration_goes_to_the_system_that_was_chosen_last(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_seq_is", system="TRL")
+    at.session_state["use_it"] = True
+    assert "vllm_importance_sampling_clip_max=2.0" in at.run().code[0].value
+    at.selectbox(key="system").set_value("OpenRLHF").run()
+    assert at.code[0].value.startswith("# cannot be expressed: OpenRLHF's weights are token ratios; nearest:")
+    assert sorted(at.selectbox(key="system").options) == sorted(SYSTEMS)
+    for opened in (False, True):
+        at.session_state["use_it"] = opened
+        at.run()
+    assert at.selectbox(key="system").options[0] == "OpenRLHF"
+
+
+def test_an_unknown_system_in_the_address_is_named(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, system="trlx")
+    at.session_state["use_it"] = True
+    assert "system='trlx' is not known. Known: verl, SkyRL" in said(at.run())
 
 
 def test_reset_returns_to_the_presets_numbers(root: Path) -> None:

@@ -217,7 +217,7 @@ def test_sequences_over_their_length() -> None:
     assert cone.y.tolist()[5:] == pytest.approx([2 * sigma * math.sqrt(t) for t in (1, 2, 3, 4)], rel=1e-4)
     product, geometric = trace(figure, "product"), trace(figure, "geometric mean")
     assert finite(product.y) == pytest.approx([math.log(0.5)] * 4 + [math.log(2)] * 4)
-    assert finite(geometric.y)[4:] == pytest.approx([t * math.log(1.001) for t in (1, 2, 3, 4)], rel=1e-4)
+    assert finite(geometric.y)[4:] == pytest.approx([-t * math.log(0.999) for t in (1, 2, 3, 4)], rel=1e-4)
 
 
 def test_an_infinite_bound_is_not_drawn() -> None:

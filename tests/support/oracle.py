@@ -167,6 +167,13 @@ def binary_kl(log_p: float, log_q: float) -> float:
     return math.nan if math.isnan(forward) else max(forward, backward)
 
 
+def forward_kl(log_p: float, log_q: float) -> float:
+    """KL(Q‖P) of the coins of binary_kl, at least 0."""
+    p, q = (clamp(exp(x), 1e-6, 1 - 1e-6) for x in (log_p, log_q))
+    value = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+    return math.nan if math.isnan(value) else max(value, 0.0)
+
+
 def signed_kl(log_p: float, log_q: float) -> float:
     """KL(Q‖P) of the same coins, with the sign of p − q."""
     p, q = (clamp(exp(x), 1e-8, 1 - 1e-8) for x in (log_p, log_q))
@@ -183,8 +190,10 @@ def divergence(name: str, old: float, rollout: float) -> float:
         return d
     if name == "prob_diff":
         return exp(old) - exp(rollout)
-    if name in ("binary_kl", "signed_kl"):
-        return {"binary_kl": binary_kl, "signed_kl": signed_kl}[name](old, rollout)
+    if name in ("binary_kl", "signed_kl", "forward_kl"):
+        return {"binary_kl": binary_kl, "signed_kl": signed_kl, "forward_kl": forward_kl}[name](old, rollout)
+    if name == "prob_gap":
+        return abs(exp(old) - exp(rollout))
     c = clamp(d, -CLAMP, CLAMP)
     if math.isnan(c):
         return c
@@ -259,7 +268,7 @@ def objects(rule: RejectionRule, given: Pairs, b: int, t: int, statistic: float)
 
 def near_bound(rule: RejectionRule, statistic: float) -> bool:
     # 1 − p loses digits in float32 where p is near 1: 1 − (1 − 1e-6) is off by 1.3 %.
-    margin = 2e-3 if rule.divergence in ("binary_kl", "signed_kl") else 1e-4
+    margin = 2e-3 if rule.divergence in ("binary_kl", "signed_kl", "forward_kl") else 1e-4
     return any(abs(statistic - bound) < margin * max(1.0, abs(bound)) for bound in log_bounds(rule))
 
 

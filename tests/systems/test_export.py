@@ -6,9 +6,9 @@ import yaml
 import rlcorr
 from rlcorr.config import CorrectionConfig
 from rlcorr.presets import PRESETS, preset
-from rlcorr.systems.export import exports, to_python, to_skyrl_yaml, to_verl_yaml
-from rlcorr.systems.skyrl import from_skyrl
-from rlcorr.systems.verl import from_verl
+from rlcorr.systems.export import exports, to_python
+from rlcorr.systems.skyrl import from_skyrl, skyrl_text
+from rlcorr.systems.verl import from_verl, verl_text
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -33,10 +33,10 @@ def test_python_says_only_what_differs() -> None:
 
 def test_yaml_is_read_back() -> None:
     config = preset("decoupled_seq_is_rs")
-    content = yaml.safe_load(to_verl_yaml(config))
+    content = yaml.safe_load(verl_text(config))
     assert from_verl(content["algorithm"]["rollout_correction"]) == config
     config = preset("skyrl_geo_mask")
-    content = yaml.safe_load(to_skyrl_yaml(config))
+    content = yaml.safe_load(skyrl_text(config))
     assert from_skyrl(content["trainer"]["algorithm"]["off_policy_correction"]) == config
 
 

@@ -217,8 +217,8 @@ def test_one_sided_bounds_for_skyrl() -> None:
     [
         (CorrectionConfig(bypass_mode=True), "no bypass mode; nearest: policy_loss_type rollout_is or dppo"),
         (CorrectionConfig(loss_type="gspo"), "'gspo' would be lost.*policy_loss_type"),
-        (CorrectionConfig(denominator="kept"), "denominator must be 'fixed'"),
-        (CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True), "must be False"),
+        (CorrectionConfig(denominator="kept"), "nearest: denominator='fixed'"),
+        (CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True), "nearest: rollout_is_batch"),
         (CorrectionConfig(rollout_is="geometric"), "no geometric weights"),
         (CorrectionConfig(rollout_is="token", rollout_is_mode="mask"), "'truncate' and a token_k1 rule"),
         (CorrectionConfig(rollout_is="sequence", rollout_is_mode="mask"), "'truncate' and a seq_sum_k1 rule"),

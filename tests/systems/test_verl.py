@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import oracle
@@ -15,7 +15,8 @@ from reference import GOLDEN, VERL, assert_same_weights, batch, row, rule, with_
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.systems.verl import RULES, dotted, from_verl, inverse, to_verl
+from rlcorr.systems.verl import from_verl, to_verl
+from rlcorr.systems.verl_thresholds import RULES, dotted, inverse
 
 V070 = GOLDEN["verl-v070"]
 PR6800 = GOLDEN["verl-pr6800"]
@@ -177,7 +178,7 @@ def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
         ({"rollout_is_treshold": 2.0}, r"unknown key .* 'rollout_is_treshold'. Did you mean 'rollout_is_threshold'"),
         ({"rollout_is": "sequnce"}, "Did you mean 'sequence'"),
         ({"rollout_rs": "seq_mean_k", "rollout_rs_threshold": 2.0}, "Did you mean 'seq_mean_k"),
-        ({"rollout_rs": "token", "rollout_rs_threshold": 2.0}, r"v0.7.0.*version='0.7.0', or write token_k1"),
+        ({"rollout_rs": "token", "rollout_rs_threshold": 2.0}, r"v0.7.0.*version='0.7', or write token_k1"),
         ({"bypass_mode": True, "loss_type": "gspo"}, "unknown loss_type of verl's rollout correction 'gspo'"),
         ({"loss_type": "reinforce"}, "needs bypass_mode=True"),
         ({"bypass_mode": "yes"}, "bypass_mode must be True or False; got 'yes'"),
@@ -283,7 +284,7 @@ def test_verl_pull_request_6800() -> None:
     fields = PR6800["presets"]["decoupled_token_kpop"]
     config = from_verl(fields)
     assert assert_as_verl_did(config, PR6800["pipeline"]["decoupled_token_kpop"]) >= 20
-    assert to_verl(config) == fields
+    assert to_verl(config, version="main") == fields
     for chain in PR6800["rs"].values():
         assert assert_as_verl_did(from_verl(chain["config"]), chain["cases"]) >= 20
 
@@ -350,7 +351,7 @@ def test_verl_v070_mistakes(mapping: dict[str, Any], says: str) -> None:
 
 
 def test_the_version_of_verl_can_be_told() -> None:
-    with pytest.raises(UsageError, match=r"unknown version of verl '0.8'.*Known: 0.7.0, main"):
+    with pytest.raises(UsageError, match=r"unknown version of verl '0.8'.*Known: 0.7, 0.9.1, main"):
         from_verl({}, version="0.8")
     with pytest.raises(UsageError, match=r"unknown key .* 'rollout_token_veto_threshold'"):
         from_verl({"rollout_token_veto_threshold": 1e-4}, version="main")
@@ -400,7 +401,7 @@ def test_verl_text() -> None:
             rule("token_binary_kl", upper=2.0),
         ),
     )
-    assert to_verl(config) == {
+    assert to_verl(config, version="main") == {
         "rollout_is": "token",
         "rollout_is_threshold": "1.0e-05_5.0",
         "rollout_is_batch_normalize": False,
@@ -409,10 +410,54 @@ def test_verl_text() -> None:
         "bypass_mode": False,
         "loss_type": "ppo_clip",
     }
-    assert from_verl(to_verl(config)) == config
+    assert from_verl(to_verl(config, version="main")) == config
     unbounded = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
     assert to_verl(unbounded)["rollout_is_threshold"] == "inf"
     assert from_verl(to_verl(unbounded)) == unbounded
+
+
+KPOP = CorrectionConfig(rollout_rs=(rule("token_binary_kl", upper=2.0),))
+
+
+def test_verl_0_9_1_takes_binary_kl_and_raises_later() -> None:
+    """No row of its table of statistics has that name (rollout_corr_helper.py, SUPPORTED_ROLLOUT_RS_OPTIONS)."""
+    for translate in (
+        lambda: to_verl(KPOP),
+        lambda: from_verl({"rollout_rs": "binary_kl", "rollout_rs_threshold": 2.0}, version="0.9.1"),
+    ):
+        with pytest.raises(UsageError, match=r"raises when it first runs; nearest: version='main'"):
+            translate()
+
+
+def test_verl_0_7_has_one_rule_with_bounds_on_r_and_a_veto() -> None:
+    config = CorrectionConfig(
+        rollout_is="sequence", rollout_rs=(rule("seq_mean_k1", 0.999, 1.002), rule("seq_min_k1", lower=1e-4))
+    )
+    written = to_verl(config, version="0.7")
+    assert written == {
+        "rollout_is": "sequence",
+        "rollout_is_threshold": 2.0,
+        "rollout_is_batch_normalize": False,
+        "rollout_rs": "geometric",
+        "rollout_rs_threshold": 1.002,
+        "rollout_rs_threshold_lower": 0.999,
+        "rollout_token_veto_threshold": 1e-4,
+        "bypass_mode": False,
+        "loss_type": "ppo_clip",
+    }
+    assert from_verl(written) == config
+    for changes, says in (
+        ({"rollout_rs": (rule("seq_mean_k3", upper=0.01),)}, "verl 0.7 cannot say seq_mean_k3 ≤ 0.01; nearest: one of"),
+        ({"rollout_is_mode": "mask", "rollout_is_threshold_lower": 0.5}, "verl 0.7 truncates weights only; nearest"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            to_verl(replace(config, **changes), version="0.7")
+
+
+@pytest.mark.parametrize("name", V070["presets"])
+def test_verl_0_7_there_and_back(name: str) -> None:
+    config = from_verl(V070["presets"][name])
+    assert from_verl(to_verl(config, version="0.7"), version="0.7") == config
 
 
 BOUND = st.integers(1, 10**6).map(lambda k: k / 1000)
@@ -444,7 +489,7 @@ def what_verl_can_do(draw: st.DrawFn) -> CorrectionConfig:
 @oracle.examples(300)
 @given(what_verl_can_do())
 def test_verl_there_and_back(config: CorrectionConfig) -> None:
-    written = to_verl(config)
+    written = to_verl(config, version="main")
     assert from_verl(written) == config
     unquoted = "\n".join(f"{key}: {'null' if value is None else value}" for key, value in written.items())
     assert yaml.safe_load(unquoted) == written, "bounds survive YAML even without quotes"

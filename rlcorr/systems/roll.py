@@ -1,0 +1,108 @@
+"""ROLL's train_infer_correction as ours and back (v0.3.0, commit 8eb27cc2: roll/configs/base_config.py:424-480,
+roll/utils/train_infer_corrections.py:16-165).
+
+A filter takes tokens out of the mask over which its default loss, seq-mean-token-mean, averages: denominator "kept".
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
+from rlcorr.systems.keys import choice, known_keys, number, optional, switch
+from rlcorr.systems.shape import band, no_rule, refuse
+from rlcorr.systems.written import as_yaml, commented
+
+IS_WEIGHT: dict[str, Any] = {"enabled": False, "weight_type": "token", "upper_bound": 1.2, "detach": True}
+FILTER: dict[str, Any] = {
+    "enabled": False, "agg_type": "token", "ratio_enabled": True, "ratio_low": 0.8, "ratio_high": 1.2,
+    "diff_enabled": False, "diff_low": -0.2, "diff_high": 0.2,
+}  # fmt: skip
+PREFIXES = {"token": "token", "geometric": "seq_mean", "sequence": "seq_sum"}
+MEASURES = {"k1": "ratio", "prob_diff": "diff"}
+SEGMENT = "segments, the parts of an answer between two tool calls, have no counterpart; nearest: geometric."
+
+
+def from_roll(given: Mapping[str, Any]) -> CorrectionConfig:
+    """ROLL's `train_infer_correction`: is_weight and filters.
+
+    Weights are truncated above; a filter bounds r, or π_old − π_rollout, of tokens, their geometric (or plain) mean, or
+    their product (or sum). Raises `UsageError` for unknown keys and names, segments, and weights with a gradient.
+    """
+    known_keys("ROLL's train_infer_correction", given, ("is_weight", "filters"))
+    known_keys("ROLL's is_weight", given.get("is_weight", {}), IS_WEIGHT)
+    weight = IS_WEIGHT | dict(given.get("is_weight", {}))
+    rules = tuple(rule for entry in given.get("filters", ()) for rule in _filter(entry))
+    denominator: Any = "kept" if rules else "fixed"
+    if not switch("is_weight.enabled", weight["enabled"]):
+        return CorrectionConfig(rollout_rs=rules, denominator=denominator)
+    if not switch("is_weight.detach", weight["detach"]):
+        raise UsageError("weights that carry a gradient (detach: false) have no counterpart; nearest: detach: true.")
+    level = _level("is_weight.weight_type", weight["weight_type"])
+    upper = optional("is_weight.upper_bound", weight["upper_bound"])
+    return CorrectionConfig(
+        rollout_is=level,
+        rollout_is_threshold=math.inf if upper is None else upper,
+        rollout_rs=rules,
+        denominator=denominator,
+    )
+
+
+def _level(name: str, value: Any) -> Any:
+    if value == "segment":
+        raise UsageError(f"{name}: {SEGMENT}")
+    return choice(name, value, PREFIXES)
+
+
+def _filter(entry: Mapping[str, Any]) -> list[RejectionRule]:
+    known_keys("a filter of ROLL", entry, FILTER)
+    held = FILTER | dict(entry)
+    if not switch("enabled", held["enabled"]):
+        return []
+    prefix = PREFIXES[_level("agg_type", held["agg_type"])]
+    rules = []
+    if switch("ratio_enabled", held["ratio_enabled"]):
+        rules.append(
+            band(f"{prefix}_k1", *(number(f"ratio_{side}", held[f"ratio_{side}"]) for side in ("low", "high")))
+        )
+    if switch("diff_enabled", held["diff_enabled"]):
+        low, high = (number(f"diff_{side}", held[f"diff_{side}"]) for side in ("low", "high"))
+        rules.append(RejectionRule.named(f"{prefix}_prob_diff", lower=None if low == -math.inf else low, upper=high))
+    return rules
+
+
+def to_roll(config: CorrectionConfig) -> dict[str, Any]:
+    """ROLL's `train_infer_correction`. Raises `UsageError` for what ROLL cannot do."""
+    refuse(
+        "ROLL", config, bypass="pg_variant vanilla without recomputed log-probs", loss="pg_variant", denominator="kept"
+    )
+    upper = float(config.rollout_is_threshold)
+    if config.rollout_is is not None and config.rollout_is_mode == "mask":
+        raise UsageError(
+            "ROLL masks by filters only; nearest: rollout_is_threshold=inf and a rule of k1, denominator='kept'."
+        )
+    if config.rollout_is is not None and config.rollout_is_threshold_lower is not None:
+        raise UsageError("ROLL truncates weights above only; nearest: no rollout_is_threshold_lower.")
+    weight = dict(IS_WEIGHT)
+    if config.rollout_is is not None:
+        bound = None if upper == math.inf else upper
+        weight |= {"enabled": True, "weight_type": config.rollout_is, "upper_bound": bound}
+    return {"is_weight": weight, "filters": [_entry(rule) for rule in config.rollout_rs]}
+
+
+def _entry(rule: RejectionRule) -> dict[str, Any]:
+    names = {f"{prefix}_{ours}": (agg, theirs) for agg, prefix in PREFIXES.items() for ours, theirs in MEASURES.items()}
+    if rule.name not in names:
+        raise no_rule("ROLL", rule, "a rule of k1 or prob_diff on tokens, or on their mean or sum")
+    agg, measure = names[rule.name]
+    low = (0.0 if measure == "ratio" else -math.inf) if rule.lower is None else float(rule.lower)
+    on = {"enabled": True, "agg_type": agg, "ratio_enabled": measure == "ratio", "diff_enabled": measure == "diff"}
+    return FILTER | on | {f"{measure}_low": low, f"{measure}_high": float(rule.upper)}
+
+
+def roll_text(config: CorrectionConfig) -> str:
+    """YAML under `train_infer_correction`. Raises `UsageError` as `to_roll` does."""
+    notes = ["ROLL v0.3.0", "averaged over the kept tokens with loss_agg_mode: seq-mean-token-mean, its default"]
+    return commented(as_yaml("train_infer_correction", to_roll(config)), notes if config.rollout_rs else notes[:1])

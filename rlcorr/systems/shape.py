@@ -1,0 +1,97 @@
+"""What most systems cannot say, refused in the same words, and the short forms in which they say the rest."""
+
+import math
+from collections.abc import Iterable
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
+
+
+def refuse(system: str, config: CorrectionConfig, *, bypass: str, loss: str, denominator: str = "fixed") -> None:
+    """Raise `UsageError` unless this is a decoupled correction of PPO's clip without batch normalisation, with this
+    denominator where tokens are rejected. `bypass` ends the sentence about two policies, `loss` names the system's key.
+
+    >>> refuse("TRL", CorrectionConfig(denominator="kept"), bypass="none", loss="loss_type")
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: TRL divides by all response tokens; nearest: denominator='fixed'.
+    """
+    if config.bypass_mode:
+        raise UsageError(f"{system}'s correction compares π_old with π_rollout, not π_θ; nearest: {bypass}.")
+    if config.loss_type != "ppo_clip":
+        raise UsageError(
+            f"{system}'s correction names no loss, so {config.loss_type!r} would be lost; nearest: translate with "
+            f"loss_type='ppo_clip' and set {loss} there."
+        )
+    if config.denominator != denominator and (config.denominator == "kept" or config.rollout_rs):
+        over = "all response tokens" if denominator == "fixed" else "the kept tokens"
+        raise UsageError(f"{system} divides by {over}; nearest: denominator={denominator!r}.")
+    refuse_normalised(system, config)
+
+
+def refuse_normalised(system: str, config: CorrectionConfig) -> None:
+    """Raise `UsageError` where weights are divided by their mean."""
+    if config.rollout_is_batch_normalize:
+        raise UsageError(f"{system} does not normalise weights; nearest: rollout_is_batch_normalize=False.")
+
+
+def no_rule(system: str, rule: RejectionRule, nearest: str) -> UsageError:
+    """The error for a rule that the system cannot apply.
+
+    >>> print(no_rule("TRL", RejectionRule.named("token_k2", upper=1.0), "rollout_is_mode='mask'"))
+    TRL cannot say token_k2 ≤ 1; nearest: rollout_is_mode='mask'.
+    """
+    lower = "" if rule.lower is None else f"{rule.lower:g} ≤ "
+    upper = "" if rule.upper == math.inf else f" ≤ {rule.upper:g}"
+    return UsageError(f"{system} cannot say {lower}{rule.name}{upper}; nearest: {nearest}.")
+
+
+def raw(config: CorrectionConfig, level: str = "token") -> bool:
+    """Whether the weights of this level have no bound.
+
+    >>> raw(CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)), raw(CorrectionConfig())
+    (True, False)
+    """
+    lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
+    return config.rollout_is == level and lower is None and upper == math.inf and config.rollout_is_mode == "truncate"
+
+
+def minus_log(bound: float) -> float:
+    """−log of a bound, without the digits that exp and log have added.
+
+    >>> minus_log(math.exp(-1e-4))
+    0.0001
+    """
+    return float(f"{-math.log(bound):.12g}")
+
+
+def bounds(rule: RejectionRule) -> tuple[float, float]:
+    """The bounds of a rule on ratios, 0 where there is no lower one.
+
+    >>> bounds(RejectionRule.named("token_k1", upper=2.0))
+    (0.0, 2.0)
+    """
+    return rule.lower or 0.0, float(rule.upper)
+
+
+def band(name: str, lower: float | None, upper: float | None) -> RejectionRule:
+    """A rule on ratios whose bounds of 0 and of infinity are none.
+
+    >>> band("token_k1", 0.0, 2.0)  # doctest: +ELLIPSIS
+    RejectionRule(level='token', divergence='k1', upper=2.0, lower=None, ...)
+    """
+    return RejectionRule.named(name, lower=lower or None, upper=math.inf if upper is None else upper)
+
+
+def alone(system: str, rules: Iterable[RejectionRule], allowed: Iterable[str], nearest: str) -> RejectionRule | None:
+    """The one rule, which must be among those of these names, or None. Raises `UsageError` for others and for more.
+
+    >>> alone("TRL", (), ("token_k1",), "none")
+    """
+    rules, allowed = tuple(rules), tuple(allowed)
+    for rule in rules:
+        if rule.name not in allowed:
+            raise no_rule(system, rule, nearest)
+    if len(rules) > 1:
+        raise UsageError(f"{system} has one gate at a time; nearest: only {rules[0].name} or only {rules[1].name}.")
+    return rules[0] if rules else None

@@ -1,0 +1,45 @@
+"""torchtitan's DAPOLoss and GRPOLoss as ours and back (0.3.0: torchtitan/experiments/rl/losses/dapo.py, grpo.py).
+
+It has two policies and no weights: the clip of π_θ/π_rollout is the correction. log-ratios are clamped to ±10.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.systems.keys import known_keys, number
+from rlcorr.systems.shape import no_rule
+from rlcorr.systems.written import as_call, commented
+
+DAPO = {"ratio_clip_low": 0.2, "ratio_clip_high": 0.2}
+GRPO = {"clip_eps": 0.2}
+
+
+def from_torchtitan(given: Any) -> tuple[CorrectionConfig, LossConfig]:
+    """The fields of DAPOLoss.Config or GRPOLoss.Config as a mapping, or such an object: the correction, the loss's
+    numbers. Raises `UsageError` for unknown keys and for both kinds at once."""
+    if not isinstance(given, Mapping):
+        names = GRPO if "clip_eps" in dir(given) else DAPO
+        given = {name: getattr(given, name) for name in names}
+    kind = GRPO if "clip_eps" in given else DAPO
+    known_keys("torchtitan's loss", given, kind)
+    held = [number(name, given.get(name, default)) for name, default in kind.items()]
+    return CorrectionConfig(bypass_mode=True), LossConfig(clip_ratio_low=held[0], clip_ratio_high=held[-1])
+
+
+def to_torchtitan(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
+    """The fields of DAPOLoss.Config. Raises `UsageError` for what torchtitan cannot do."""
+    loss = loss or LossConfig()
+    if not config.bypass_mode or config.loss_type != "ppo_clip":
+        raise UsageError("torchtitan clips π_θ/π_rollout and weighs nothing; nearest: bypass_mode=True with ppo_clip.")
+    if config.rollout_rs:
+        raise no_rule(
+            "torchtitan", config.rollout_rs[0], "its clip, a LossConfig with clip_ratio_low and clip_ratio_high"
+        )
+    return {"ratio_clip_low": loss.clip_ratio_low, "ratio_clip_high": loss.clip_ratio_high}
+
+
+def torchtitan_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
+    """The call of DAPOLoss.Config. Raises `UsageError` as `to_torchtitan` does."""
+    return commented(as_call("DAPOLoss.Config", to_torchtitan(config, loss)), ["torchtitan 0.3.0, experiments/rl"])

@@ -1,0 +1,108 @@
+"""xtuner's RolloutImportanceSampling as ours and back (commit b934f462: xtuner/v1/rl/rollout_is.py:40-327).
+
+Its pairs are (upper, lower), whatever its docstring says. What it masks leaves the labels before the loss counts them
+(trainer/worker.py:706-767): denominator "kept". Without rollout_is_threshold it does nothing, its veto included.
+"""
+
+import math
+from typing import Any
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.rules import RejectionRule
+from rlcorr.systems.keys import choice, pair, settings
+from rlcorr.systems.shape import band, bounds, no_rule, raw, refuse
+from rlcorr.systems.written import as_call, commented
+
+FIELDS: dict[str, Any] = {
+    "rollout_is_level": "token",
+    "rollout_is_mode": "truncate",
+    "rollout_is_threshold": None,
+    "rollout_is_mask_threshold": None,
+    "rollout_is_veto_threshold": None,
+}
+"""The fields and their defaults."""
+RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+
+
+def from_xtuner(given: Any) -> CorrectionConfig:
+    """The fields as a mapping, or xtuner's own RolloutImportanceSampling.
+
+    truncate clamps the weight on both sides, mask rejects outside, both does both, by the token's r, the product or the
+    geometric mean; a ratio outside the veto's bounds rejects the sequence. Raises `UsageError` for unknown keys and
+    names, and for pairs that are not (upper, lower).
+    """
+    held = settings("xtuner's RolloutImportanceSampling", given, FIELDS)
+    if held["rollout_is_threshold"] is None:
+        return CorrectionConfig()
+    level = choice("rollout_is_level", held["rollout_is_level"], RULES)
+    mode = choice("rollout_is_mode", held["rollout_is_mode"], ("truncate", "mask", "both"))
+    low, high = _sides("rollout_is_threshold", held)
+    rules = []
+    if mode != "truncate":
+        name = "rollout_is_threshold" if held["rollout_is_mask_threshold"] is None else "rollout_is_mask_threshold"
+        rules.append(band(RULES[level], *_sides(name, held)))
+    if held["rollout_is_veto_threshold"] is not None:
+        lowest, highest = _sides("rollout_is_veto_threshold", held)
+        rules += [RejectionRule.named("seq_max_k1", upper=highest)] if highest < math.inf else []
+        rules += [RejectionRule.named("seq_min_k1", lower=lowest)] if lowest else []
+    return CorrectionConfig(
+        rollout_is=level,
+        rollout_is_threshold=math.inf if mode == "mask" else high,
+        rollout_is_threshold_lower=None if mode == "mask" else low or None,
+        rollout_rs=tuple(rules),
+        denominator="kept" if rules else "fixed",
+    )
+
+
+def _sides(name: str, held: dict[str, Any]) -> tuple[float, float]:
+    upper, lower = pair(name, held[name])
+    if not upper > lower:
+        raise UsageError(f"{name} of xtuner is (upper, lower); got {held[name]!r}.")
+    return lower, upper
+
+
+def to_xtuner(config: CorrectionConfig) -> dict[str, Any]:
+    """The fields. Raises `UsageError` for what xtuner cannot do."""
+    refuse("xtuner", config, bypass="its loss without recomputed log-probs", loss="loss_type", denominator="kept")
+    if config.rollout_is is None:
+        if config.rollout_rs:
+            raise UsageError("xtuner rejects only beside weights; nearest: rollout_is='token' with a threshold of inf.")
+        return dict(FIELDS)
+    if config.rollout_is_mode == "mask":
+        raise UsageError("xtuner rejects what it masks; nearest: rollout_is_threshold=inf and a rule of k1, kept.")
+    level = config.rollout_is
+    rules = {rule.name: rule for rule in config.rollout_rs}
+    vetoes = rules.pop("seq_max_k1", None), rules.pop("seq_min_k1", None)
+    mask = rules.pop(RULES[level], None)
+    if rules:
+        raise no_rule("xtuner", next(iter(rules.values())), f"{RULES[level]}, of the weights' level, or a veto")
+    weights = _pair(config.rollout_is_threshold_lower or 0.0, config.rollout_is_threshold)
+    fields = FIELDS | {
+        "rollout_is_level": level,
+        "rollout_is_threshold": weights,
+        "rollout_is_veto_threshold": _veto(*vetoes),
+    }
+    if mask is None:
+        return fields
+    if raw(config, level):
+        return fields | {"rollout_is_mode": "mask", "rollout_is_threshold": _pair(*bounds(mask))}
+    return fields | {"rollout_is_mode": "both", "rollout_is_mask_threshold": _pair(*bounds(mask))}
+
+
+def _pair(lower: float, upper: float) -> tuple[float, float]:
+    return float(upper), float(lower)
+
+
+def _veto(high: RejectionRule | None, low: RejectionRule | None) -> tuple[float, float] | None:
+    if high is None and low is None:
+        return None
+    if (high is not None and high.lower is not None) or (low is not None and low.upper != math.inf):
+        raise UsageError("xtuner's veto is an upper bound on seq_max_k1 and a lower one on seq_min_k1.")
+    return _pair(0.0 if low is None else low.lower or 0.0, math.inf if high is None else high.upper)
+
+
+def xtuner_text(config: CorrectionConfig) -> str:
+    """The call of RolloutImportanceSampling. Raises `UsageError` as `to_xtuner` does."""
+    notes = ["xtuner (commit b934f462); pairs are (upper, lower)"]
+    return commented(as_call("RolloutImportanceSampling", to_xtuner(config)), notes)
