@@ -25,6 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "rlcorr.records": {ROOT, "rlcorr.gradients"},
     "rlcorr.foreign": {ROOT, "rlcorr.records", "rlcorr.systems"},
     "rlcorr.figures": GROUND,
+    "rlcorr.strips": {*GROUND, "rlcorr.figures"},
     "rlcorr.train.inputs": {ROOT},
     "rlcorr.train.config": {*GROUND, "rlcorr.systems", "rlcorr.train.inputs"},
     "rlcorr.train.learner": {*GROUND, "rlcorr.train.inputs", "rlcorr.train.config"},

@@ -90,13 +90,13 @@ def density(
 
 def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Sequence[str]) -> Figure:
     """(B, T) uint8 as cells: 0 is blank, k has the k-th colour and name. The highest code of a cell shows."""
-    down, across = (max(1, math.ceil(n / _LARGEST_MASK)) for n in codes.shape)
+    down, across = block_of(codes.shape)
     kinds = len(colours) + 1
     cells = {
         "type": "heatmap",
         "name": name,
         # Small integers in uint8 hold no 0xFF bytes, whose base64 ("////") plotly escapes to six times its size.
-        "z": _binned(codes, down, across),
+        "z": binned(codes),
         "x0": (across - 1) / 2,
         "dx": across,
         "y0": (down - 1) / 2,
@@ -116,8 +116,15 @@ def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Seque
     return figure([cells, *keys], height=300, x=x, y=y, legend=True)
 
 
-def _binned(codes: np.ndarray, down: int, across: int) -> np.ndarray:
-    """The largest code of each down × across block, by slices: numpy's max over two axes takes ten times as long."""
+def block_of(shape: Sequence[int]) -> tuple[int, int]:
+    """How many rows and columns of a map share a cell."""
+    down, across = (max(1, math.ceil(n / _LARGEST_MASK)) for n in shape)
+    return down, across
+
+
+def binned(codes: np.ndarray) -> np.ndarray:
+    """The largest code of each cell, by slices: numpy's max over two axes takes ten times as long."""
+    down, across = block_of(codes.shape)
     padded = np.pad(codes, ((0, -codes.shape[0] % down), (0, -codes.shape[1] % across)))
     rows = reduce(np.maximum, (padded[i::down] for i in range(down)))
     return reduce(np.maximum, (rows[:, j::across] for j in range(across)))

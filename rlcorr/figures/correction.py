@@ -27,10 +27,11 @@ from rlcorr.figures.cells import (
     token_map,
 )
 from rlcorr.rejection import inside, rule_statistic
-from rlcorr.rules import RejectionRule
+from rlcorr.rules import SIGNED, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
-_BINS = 81  # odd, so that the middle bar holds ratio 1 and no bar mixes warm and cool
+BINS = 81
+"""Odd, so that the middle bar holds ratio 1 and no bar mixes warm and cool."""
 
 FATES = ("padding", "kept", "below bound", "above bound", "rejected")
 """Ordered by severity: where several tokens share a cell, the most severe one shows."""
@@ -102,17 +103,29 @@ def _two_sided(kept: np.ndarray, rejected: np.ndarray) -> tuple[list[Part], floa
 
 def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
     """A divergence ≥ 0 over its decades; values below the first decade are counted in the first bar."""
-    values = np.concatenate([kept, rejected])
-    low, high = decades(values[np.isfinite(values) & (values > 0)])
+    drawn, low, high = on_axis(rule, np.concatenate([kept, rejected]))
     traces = [
-        _bars(name, np.log10(np.maximum(group, 10.0**low)), (low, high), colours=colour)
-        for name, group, colour in (("inside", kept, KEPT), ("outside", rejected, REJECTED))
+        _bars(name, group, (low, high), colours=colour)
+        for name, group, colour in (
+            ("inside", drawn[: len(kept)], KEPT),
+            ("outside", drawn[len(kept) :], REJECTED),
+        )
     ]
-    ticks = list(range(low, high + 1))
+    ticks = list(range(int(low), int(high) + 1))
     title = f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip()
     x = {"title_text": title, "range": [low, high], "tickvals": ticks, "ticktext": [f"{10.0**t:g}" for t in ticks]}
     x["read"] = "10^"
     return traces, x, [_bound(math.log10(rule.upper), rule.upper, (low, high), REJECTED)]
+
+
+def on_axis(rule: RejectionRule, values: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Where a rule's statistic stands on its axis, and the ends of that axis: log r and differences around 0, other
+    divergences over whole decades."""
+    if rule.divergence in SIGNED:
+        span = span_of(values)
+        return values, -span, span
+    low, high = decades(values[np.isfinite(values) & (values > 0)])
+    return np.log10(np.maximum(values, 10.0**low)), low, high
 
 
 def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> np.ndarray:
@@ -136,7 +149,7 @@ def fate_mask(fates: np.ndarray) -> Figure:
 # --- parts ---
 
 
-_SIDES = [COOL] * (_BINS // 2) + [KEPT] + [WARM] * (_BINS // 2)
+_SIDES = [COOL] * (BINS // 2) + [KEPT] + [WARM] * (BINS // 2)
 
 
 def _bars(name: str, values: np.ndarray, drawn: tuple[float, float], *, colours: str | list[str]) -> Part:
@@ -170,12 +183,16 @@ def _outline(name: str, values: np.ndarray, span: float) -> Part:
 
 
 def _counted(values: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and edges of _BINS equal bins without NaN. A value within rounding of an edge may be counted on its other
+    """Counts and edges of BINS equal bins without NaN. A value within rounding of an edge may be counted on its other
     side; for never doing that np.histogram takes eight times as long."""
+    places = bin_of(values, low, high)
+    return np.bincount(places[places >= 0], minlength=BINS), np.linspace(low, high, BINS + 1)
+
+
+def bin_of(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Which bar each value is counted in, int32; negative for NaN."""
     with np.errstate(invalid="ignore"):  # NaN becomes the least of all integers
-        places = ((values.clip(low, high) - low) * (_BINS / (high - low))).astype(np.int32)
-    counts = np.bincount(np.minimum(places[places >= 0], _BINS - 1), minlength=_BINS)
-    return counts, np.linspace(low, high, _BINS + 1)
+        return np.minimum(((values.clip(low, high) - low) * (BINS / (high - low))).astype(np.int32), BINS - 1)
 
 
 def _bounds(lower: float | None, upper: float, span: float) -> list[Part]:

@@ -15,9 +15,9 @@ def test_weight_histogram_counts_every_kept_token_once() -> None:
     config = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
     bars = trace(correction.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
     assert bars.y.sum() == 7
-    assert bars.y[: correction._BINS // 2].sum() == 2  # −0.2 and −1
-    assert bars.y[correction._BINS // 2] == 2  # the two zeros
-    assert bars.y[correction._BINS // 2 + 1 :].sum() == 3
+    assert bars.y[: correction.BINS // 2].sum() == 2  # −0.2 and −1
+    assert bars.y[correction.BINS // 2] == 2  # the two zeros
+    assert bars.y[correction.BINS // 2 + 1 :].sum() == 3
     drawn = bars.x[np.nonzero(bars.y)[0][-1]]
     assert drawn == pytest.approx(math.log(1.5), abs=bars.width)  # 1.0 was truncated to log 1.5
 

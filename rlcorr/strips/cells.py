@@ -1,0 +1,52 @@
+"""The cells of the fate mask at every place of a slider: what they show, and until which place."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.figures.cells import binned
+from rlcorr.figures.correction import FATES
+from rlcorr.strips.entries import Entries
+from rlcorr.types import TokenBatch
+
+BELOW, ABOVE, REJECTED = (FATES.index(fate) for fate in ("below bound", "above bound", "rejected"))
+
+
+@dataclass(frozen=True)
+class Cells:
+    """(H, W): at place k a cell shows the largest of `base` and of the fates whose `until` is above k."""
+
+    base: np.ndarray
+    """uint8, what shows where everything that moves is inside; an index into FATES."""
+    until: dict[int, np.ndarray]
+    """uint16, by fate: the first place at which it no longer shows, 0 where it never does."""
+
+    def at(self, place: int) -> np.ndarray:
+        """The codes that `fate_mask` draws there, (H, W) uint8."""
+        codes = self.base
+        for fate, until in self.until.items():
+            codes = np.where(until > place, np.maximum(codes, np.uint8(fate)), codes)
+        return codes
+
+
+def fate_cells(batch: TokenBatch, correction: CorrectionConfig, of: Entries, rule: int | None) -> Cells:
+    """As many cells as the figure has: neighbours share one, and it shows the most severe of their fates."""
+    mask = batch.response_mask
+    moving = {REJECTED} if rule is not None else {ABOVE, BELOW}
+    firsts = {REJECTED: of.kept}
+    if correction.rollout_is is not None:
+        firsts |= {ABOVE: of.not_above, BELOW: of.not_below}
+    base = mask.to(torch.uint8)
+    for fate in sorted(firsts):
+        if fate not in moving:
+            base = torch.where(mask & (firsts[fate] > 0), fate, base).to(torch.uint8)
+    cells = binned(base.numpy())
+    until = {}
+    for fate in sorted(moving & set(firsts)):
+        first = binned(torch.where(mask, firsts[fate], 0).numpy().astype(np.uint16))
+        first = np.where(cells >= fate, np.uint16(0), first)
+        if first.any():
+            until[fate] = first
+    return Cells(cells, until)

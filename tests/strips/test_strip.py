@@ -1,0 +1,192 @@
+"""A strip at a place is what the trainer's own functions, and the figures, give for the bound there."""
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from app_runs import PROJECT
+from ratio_batches import of_log_ratios
+
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, evaluate
+from rlcorr.analysis.thresholds import Side, at_threshold
+from rlcorr.errors import UsageError
+from rlcorr.figures.cells import binned
+from rlcorr.figures.correction import BINS, statistic_histogram, token_fates, weight_histogram
+from rlcorr.metric_tables import PREFIX
+from rlcorr.records import runs
+from rlcorr.strips.places import slider_places
+from rlcorr.strips.strip import strip
+
+RUNS = ("moe_bf16", "stale_4", "kv_fp8_e5m2")
+TRIED = 25
+
+
+@functools.cache
+def recorded(name: str) -> TokenBatch:
+    run = PROJECT / "runs" / name
+    return runs.read_step(run, runs.list_steps(run)[-1]).batch
+
+
+def bounds(config: CorrectionConfig) -> Iterator[tuple[int | None, Side, tuple[float, ...]]]:
+    """Whose bound, which side of it, and the places of its slider, which reach from next to nothing to nearly all."""
+    if config.rollout_is is not None:
+        yield None, "upper", slider_places(1 + 1e-5, 21.0, of_ratio=True)
+        if config.rollout_is_threshold_lower is not None:
+            yield None, "lower", slider_places(1 - 1e-5, 0.05, of_ratio=True)
+    for number, rule in enumerate(config.rollout_rs):
+        of_ratio = rule.divergence in ("k1", "mult_error")
+        ends = (1 + 1e-5, 21.0) if of_ratio else (1e-6, 5.0)
+        if rule.upper != float("inf"):
+            yield number, "upper", slider_places(*ends, of_ratio=of_ratio)
+        if rule.lower is not None:
+            below = (1 - 1e-5, 1 / 21) if of_ratio else (-1e-6, -5.0)
+            yield number, "lower", slider_places(*below, of_ratio=of_ratio)
+
+
+def allowed_from(config: CorrectionConfig, rule: int | None, side: Side, places: tuple[float, ...]) -> tuple:
+    """The places that the configuration allows: an upper bound below the lower one is refused."""
+
+    def refused(place: float) -> bool:
+        try:
+            at_threshold(config, place, rule, side)
+        except UsageError:
+            return True
+        return False
+
+    return tuple(place for place in places if not refused(place))
+
+
+WITH_BOUNDS = [name for name, preset in PRESETS.items() if any(True for _ in bounds(preset.config))]
+
+
+@pytest.mark.parametrize("preset", WITH_BOUNDS)
+@pytest.mark.parametrize("run", RUNS)
+def test_every_place_is_what_the_trainer_computes(run: str, preset: str) -> None:
+    for rule, side, places in bounds(PRESETS[preset].config):
+        check(recorded(run), PRESETS[preset].config, rule, side, places)
+
+
+def check(batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side, places: tuple[float, ...]) -> None:
+    places = allowed_from(config, rule, side, places)
+    made = strip(batch, config, places, rule=rule, side=side)
+    for tried, k in enumerate(np.linspace(0, len(places) - 1, TRIED).round().astype(int).tolist()):
+        moved = at_threshold(config, places[k], rule, side)
+        result, metrics = evaluate(batch, moved)
+        for name, values in made.numbers.items():
+            assert float(values[k]) == pytest.approx(metrics[PREFIX + name], rel=1e-6, abs=1e-6, nan_ok=True), name
+        assert np.array_equal(made.cells.at(k), binned(token_fates(batch, result, moved)))
+        if tried % 6:
+            continue  # a figure takes ten times as long as its numbers
+        weights = weight_histogram(batch, result, moved)
+        same_bars(made.weights.counts["kept"][k], trace(weights, "kept"))
+        same_bars(made.weights.counts["rejected"][k], trace(weights, "rejected"))
+        assert made.weights.zeros[k] == int((result.weights[result.keep_mask] == 0).sum())
+        assert made.weights.high == pytest.approx(weights.layout.xaxis.range[1] / 1.02)
+        if made.statistic is not None:
+            assert rule is not None
+            bars = statistic_histogram(batch, result, moved.rollout_rs[rule])
+            same_bars(made.statistic.counts["inside"][k], trace(bars, "inside"))
+            same_bars(made.statistic.counts["outside"][k], trace(bars, "outside"))
+
+
+def trace(figure, name: str) -> np.ndarray:
+    (y,) = [trace.y for trace in figure.data if trace.name == name]
+    return np.asarray(y)
+
+
+def same_bars(moving: np.ndarray, drawn: np.ndarray) -> None:
+    """Both count all items; one that lies within rounding of an edge may be on its other side."""
+    assert len(moving) == len(drawn) == BINS
+    assert moving.sum() == drawn.sum()
+    assert np.abs(np.cumsum(moving - drawn.astype(np.int64))).max() <= 2
+
+
+def rule_of(name: str, **given: float) -> RejectionRule:
+    return RejectionRule.named(name, **given)
+
+
+TRIED_BOTH = {
+    "truncated": CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5),
+    "masked": CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5, rollout_is_mode="mask"),
+    "sequences": CorrectionConfig(rollout_is="sequence", rollout_is_threshold_lower=0.5),
+    "normalised": CorrectionConfig(
+        rollout_is="token", rollout_is_batch_normalize=True, rollout_rs=(rule_of("token_k1", upper=1.5),)
+    ),
+    "normalised sequences": CorrectionConfig(
+        rollout_is="sequence", rollout_is_batch_normalize=True, rollout_rs=(rule_of("seq_mean_k1", upper=1.5),)
+    ),
+    "normalised and masked": CorrectionConfig(
+        rollout_is="geometric", rollout_is_mode="mask", rollout_is_batch_normalize=True,
+        rollout_rs=(rule_of("seq_max_k1", upper=1.5),),
+    ),
+    "rule beside a rule": CorrectionConfig(
+        rollout_rs=(rule_of("seq_mean_k1", lower=0.9, upper=1.1), rule_of("token_k1_negative", lower=0.8))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRIED_BOTH)
+@pytest.mark.parametrize("side", ["upper", "lower", "band"])
+def test_other_kinds_of_corrections_and_both_sides_at_once(name: str, side: Side) -> None:
+    """Weights and every rule, on a side that they have."""
+    config, batch = TRIED_BOTH[name], recorded("stale_4")
+    places = slider_places(1 + 1e-4, 21.0, of_ratio=True, count=60)
+    parts = ([None] if config.rollout_is else []) + list(range(len(config.rollout_rs)))
+    for rule in parts:
+        lower = config.rollout_is_threshold_lower if rule is None else config.rollout_rs[rule].lower
+        if side == "lower" and lower is None:
+            continue
+        check(batch, config, rule, side, tuple(1 / p for p in places) if side == "lower" else places)
+
+
+def test_a_bound_belongs_to_the_inside_and_nan_does_not() -> None:
+    """By hand: ratios 1.5, 2 and NaN under a rule with upper bounds 1.2, 1.5, 2 and 3."""
+    batch = nan_batch()
+    config = CorrectionConfig(rollout_rs=(rule_of("token_k1", upper=2.0),))
+    made = strip(batch, config, (1.2, 1.5, 2.0, 3.0), side="upper")
+    assert made.numbers["kept_fraction"].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 2 / 3])
+    assert [made.cells.at(k).tolist() for k in range(4)] == [[[4, 4, 4]], [[1, 4, 4]], [[1, 1, 4]], [[1, 1, 4]]]
+    assert made.statistic is not None
+    assert made.statistic.counts["outside"].sum(1).tolist() == [3, 2, 1, 1]
+
+
+def test_a_nan_weight_is_on_no_side_and_masked() -> None:
+    """The same ratios as masked weights: 0, 1.5, then 1.5 + 2, over three kept tokens."""
+    config = CorrectionConfig(rollout_is="token", rollout_is_mode="mask")
+    made = strip(nan_batch(), config, (1.2, 1.5, 2.0), side="upper")
+    assert made.numbers["trained_is_mean"].tolist() == pytest.approx([0, 0.5, 3.5 / 3])
+    assert made.numbers["rollout_is_oob_ratio"].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
+    assert made.cells.at(0).tolist() == [[3, 3, 1]]
+    assert made.weights.zeros.tolist() == [3, 2, 1]
+
+
+def nan_batch() -> TokenBatch:
+    """One sequence; float64, so that a ratio lies exactly on the bound of its own value."""
+    return of_log_ratios(torch.tensor([[1.5, 2.0, torch.nan]], dtype=torch.float64).log())
+
+
+def test_places_in_another_order_are_refused() -> None:
+    config = CorrectionConfig(rollout_is="token")
+    with pytest.raises(UsageError, match="from the tightest bound to the loosest"):
+        strip(nan_batch(), config, (2.0, 1.2), side="upper")
+
+
+def test_a_batch_without_tokens_has_a_strip() -> None:
+    nothing = torch.zeros(2, 0)
+    empty = TokenBatch(nothing.bool(), rollout_log_probs=nothing, old_log_probs=nothing)
+    made = strip(empty, CorrectionConfig(rollout_is="token"), (1.2, 2.0), side="upper")
+    assert {name: values.tolist() for name, values in made.numbers.items()} == {name: [0, 0] for name in made.numbers}
+
+
+def test_tokens_that_share_a_cell_show_the_most_severe() -> None:
+    """A row of 600 tokens is drawn as 200 cells of three. All ratios are 1 but one, which every bound below 4 cuts."""
+    ratios = torch.ones(1, 600)
+    ratios[0, 100] = 4.0
+    rollout = torch.full((1, 600), -3.0)
+    batch = TokenBatch.from_log_probs(rollout + ratios.log(), rollout, torch.ones(1, 600))
+    made = strip(batch, CorrectionConfig(rollout_is="token"), (2.0, 8.0), side="upper")
+    assert made.cells.at(0).shape == (1, 200)
+    assert np.flatnonzero(made.cells.at(0)[0] == 3).tolist() == [33]
+    assert (made.cells.at(1) == 1).all()
