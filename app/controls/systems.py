@@ -13,7 +13,7 @@ def system() -> str:
     """The name of the chosen one; what is wrong in the URL is said by `notices.sentences(KEY)`."""
     session.restore(KEY)
     notices.check_url(KEY, SYSTEMS, lambda raw: words.WRONG_SYSTEM.format(raw=raw, allowed=", ".join(SYSTEMS)))
-    last = st.session_state.get(f"last_{KEY}", next(iter(SYSTEMS)))
+    last: str = st.session_state.get(f"last_{KEY}", next(iter(SYSTEMS)))
     names = [last, *(name for name in SYSTEMS if name != last)]
     picked = st.selectbox(words.SYSTEM, names, key=KEY, bind="query-params", on_change=_chosen)
     st.session_state[f"last_{KEY}"] = picked
