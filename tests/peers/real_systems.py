@@ -57,7 +57,7 @@ def stand_in(name: str, **names: Any) -> None:
 
 
 def block_of(path: Path, function: str, marker: str) -> types.CodeType:
-    """The statement of a method that contains the marker and no smaller one that does: its real code, to be executed."""
+    """The real code of an if statement of a method whose test contains the marker, to be executed."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
     holding = [n for m in methods for n in ast.walk(m) if isinstance(n, ast.If) and marker in ast.unparse(n.test)]
