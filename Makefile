@@ -49,9 +49,11 @@ record-all: $(READY) ## make all committed runs again, about an hour on one core
 study: $(READY) ## what became of every arm under a mismatch; ARGS="decide_stale --train" makes missing trainings, on Ray or in processes
 	@$(BIN)/python -m rlcorr study $(or $(ARGS),all)
 
-peers: $(READY) ## compare with the real verl 0.9.1 on random batches; options in ARGS="--count 20000"
+peers: $(READY) ## compare with the real verl 0.9.1 on random batches, and with six more; options in ARGS="--count 20000"
 	@sh tests/peers/install_peers.sh $(BIN)
 	@PYTHONPATH=tests/support $(BIN)/python tests/peers/peers.py $(ARGS)
+	@for system in verl SkyRL TRL OpenRLHF AReaL ms-swift torchtitan; do \
+		PYTHONPATH=tests/support $(BIN)/python tests/peers/real_systems.py $$system || exit 1; done
 
 mutate: $(READY) ## change the library one expression at a time: do the tests notice? ARGS="masked --sample 40"
 	@$(BIN)/python tests/mutants/mutate.py $(ARGS)

@@ -15,7 +15,7 @@ def system() -> str:
     notices.check_url(KEY, SYSTEMS, lambda raw: words.WRONG_SYSTEM.format(raw=raw, allowed=", ".join(SYSTEMS)))
     last: str = st.session_state.get(f"last_{KEY}", next(iter(SYSTEMS)))
     names = [last, *(name for name in SYSTEMS if name != last)]
-    picked = st.selectbox(words.SYSTEM, names, key=KEY, bind="query-params", on_change=_chosen)
+    picked = str(st.selectbox(words.SYSTEM, names, key=KEY, bind="query-params", on_change=_chosen))
     st.session_state[f"last_{KEY}"] = picked
     return picked
 

@@ -107,7 +107,7 @@ def _weights(config: CorrectionConfig) -> dict[str, Any]:
         raise UsageError("AReaL's mask is a rule; nearest: token_k1 with these bounds and rollout_is_threshold=inf.")
     level = "token" if config.rollout_is == "token" else "sequence"
     lower, upper = config.rollout_is_threshold_lower, _above_one(config.rollout_is_threshold)
-    return {"level": level, "action": "clamp", "upper": upper, "lower": lower or 0.0}
+    return {"level": level, "action": "clamp", "upper": upper, "lower": lower}
 
 
 def _rule(config: CorrectionConfig, rule: RejectionRule) -> dict[str, Any]:

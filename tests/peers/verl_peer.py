@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 
-PEERS = Path(__file__).resolve().parent.parent.parent / ".venv" / "peers"
+PEERS = Path(os.environ.get("RLCORR_PEERS", Path(__file__).resolve().parent.parent.parent / ".venv")) / "peers"
 
 
 @dataclass(frozen=True)
