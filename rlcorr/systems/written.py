@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import yaml
-
 
 def as_yaml(place: str, fields: Mapping[str, Any]) -> str:
     """YAML under a dotted place. Every number has a dot, without which YAML takes an exponent for text.
@@ -16,6 +14,8 @@ def as_yaml(place: str, fields: Mapping[str, Any]) -> str:
         upper: 5.0e-06
         lower: null
     """
+    import yaml  # `import rlcorr` needs torch alone
+
     nested: Any = _plain(fields)
     for name in reversed(place.split(".") if place else []):
         nested = {name: nested}
