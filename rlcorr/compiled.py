@@ -31,12 +31,21 @@ def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[Co
     rlcorr.errors.UsageError: the correction needs old_log_probs; the batch has only rollout_log_probs.
     """
     require(batch, config)
-    compilers = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
-    if batch.response_mask.device.type == "cpu" and not any(map(shutil.which, compilers)):
+    if not can_compile(batch.response_mask.device):
         raise UsageError("the compiled pass needs a C++ compiler (g++ or clang); correct() and measure() need none.")
     d, weights, by, of_batch, of_rules = _fused()(batch, config)
     result = normalise(CorrectionResult(d, weights, batch.response_mask & (by == 0), by), config)
     return result, Measured.of(batch_moments(SequenceMoments(of_batch, of_rules), config, result.norm_factor))
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether the one pass can be compiled: on a CPU that takes a C++ compiler; for a GPU torch brings its own.
+
+    >>> can_compile(torch.device("meta"))
+    True
+    """
+    compilers = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
+    return device.type != "cpu" or any(map(shutil.which, compilers))
 
 
 def _one_pass(batch: TokenBatch, config: CorrectionConfig) -> OnePass:

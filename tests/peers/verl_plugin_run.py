@@ -1,0 +1,55 @@
+"""`import verl` with the plugin found by its entry point, without RLCORR_VERL and with it: who does the work?"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from verl_peer import PEERS
+
+SAYS = """
+import sys, types
+ray = types.ModuleType("ray"); ray.ObjectRef = object; sys.modules["ray"] = ray
+import verl
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch as add
+import torch
+from verl.protocol import DataProto
+from verl.trainer.config.algorithm import RolloutCorrectionConfig
+old, rollout = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])
+mask = torch.ones(1, 2, dtype=torch.long)
+batch = DataProto.from_dict(tensors={"old_log_probs": old, "rollout_log_probs": rollout, "response_mask": mask})
+batch, report = add(batch, RolloutCorrectionConfig.decoupled_token_is())
+print(add.__module__, batch.batch["rollout_is_weights"].tolist(), round(report["rollout_corr/kl"], 3))
+"""
+
+
+def said(value: str | None) -> str:
+    """What verl says with this value of RLCORR_VERL; the entry point comes from a folder made for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        info = Path(folder) / "rlcorr_plugin-0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlcorr-plugin\nVersion: 0\n")
+        (info / "entry_points.txt").write_text("[verl.plugins]\nrlcorr = rlcorr.systems.verl_plugin\n")
+        paths = [folder, str(PEERS), *sys.path]
+        ours = ("RLCORR_VERL", "VERL_USE_EXTERNAL_PLUGINS")
+        kept = {name: text for name, text in os.environ.items() if name not in ours}
+        env = kept | {"PYTHONPATH": os.pathsep.join(paths)} | ({} if value is None else {"RLCORR_VERL": value})
+        run = subprocess.run([sys.executable, "-c", SAYS], env=env, capture_output=True, text=True, check=True)
+        told = [line for line in run.stderr.splitlines() if line.startswith("rlcorr:")]
+        return "; ".join([run.stdout.strip().splitlines()[-1], *told])
+
+
+def main() -> None:
+    expected = {  # ratios 1 and e², capped at 2; the KL is mean(log π_rollout − log π_old) = −1
+        None: "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] -1.0",
+        "helper": "rlcorr.systems.verl_helper [[1.0, 2.0]] -1.0",
+    }
+    for value, wanted in expected.items():
+        assert said(value) == wanted, said(value)
+    assert "RLCORR_VERL='hepler' is not known" in said("hepler")
+    print("the plugin: inert without RLCORR_VERL, verl_helper with RLCORR_VERL=helper, one sentence for a wrong word")
+
+
+if __name__ == "__main__":
+    main()

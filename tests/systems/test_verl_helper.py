@@ -1,0 +1,237 @@
+"""The drop-in for verl's helper against what verl itself gave (golden vectors of its main, which 0.9.1 has unchanged).
+
+`make peers` runs verl's own tests on it, and compares it value by value with the real helper.
+"""
+
+import math
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+from reference import GOLDEN, VERL, tensor
+from torch import Tensor
+
+from rlcorr.systems import verl_helper, verl_plugin
+from rlcorr.systems.verl_options import NO_BOUND, rules_of
+
+ABSOLUTE, RELATIVE = 1e-5, 2e-4
+# bfloat16 is raised to float32, a mask of fractions is one of bools, and a batch without rows raises.
+UNLIKE = {"bf16_6x10", "fractional_mask", "zero_length_2x0"}
+CASES = sorted(set(VERL["inputs"]) - UNLIKE)
+
+
+class Proto:
+    """Of verl's DataProto what the helper touches."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.batch = tensors
+
+    @classmethod
+    def from_dict(cls, tensors: dict[str, Tensor]) -> "Proto":
+        return cls(tensors)
+
+    def union(self, other: "Proto") -> "Proto":
+        return Proto(self.batch | other.batch)
+
+
+@pytest.fixture(autouse=True)
+def protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("verl.protocol")
+    vars(module)["DataProto"] = Proto
+    monkeypatch.setitem(sys.modules, "verl.protocol", module)
+
+
+def given(case: str) -> tuple[Tensor, Tensor, Tensor]:
+    entry = VERL["inputs"][case]
+    shape = entry["shape"]
+    old, rollout = (tensor(entry[name]).reshape(shape) for name in ("old_log_prob", "rollout_log_prob"))
+    return old, rollout, tensor(entry["mask"]).reshape(shape).long()
+
+
+def near(got: float, want: Any) -> bool:
+    want = float(want)
+    return got == want or (math.isnan(got) and math.isnan(want)) or math.isclose(
+        got, want, rel_tol=RELATIVE, abs_tol=ABSOLUTE
+    )  # fmt: skip
+
+
+def unlike(report: dict[str, float], golden: dict[str, Any]) -> dict[str, Any]:
+    """Metrics that are not verl's; keys must be."""
+    report = {key.removeprefix("rollout_corr/"): value for key, value in report.items()}
+    golden = {key.removeprefix("rollout_corr/"): value for key, value in golden.items()}
+    assert report.keys() == golden.keys()
+    different = {key: (value, golden[key]) for key, value in report.items() if not near(value, golden[key])}
+    return {key: pair for key, pair in different.items() if not (key.endswith("_std") and rounding(key, golden, *pair))}
+
+
+def rounding(key: str, golden: dict[str, Any], got: float, want: float) -> bool:
+    """verl takes E[x²] − E[x]² in float32, which is off by some 1e-7·x²: a spread near 0 drowns in it."""
+    largest = max(abs(float(golden[key.removesuffix("std") + side])) for side in ("max", "min", "mean"))
+    return abs(got - want) <= 1e-3 * max(1.0, largest)
+
+
+@pytest.mark.parametrize("name", VERL["presets"])
+def test_every_preset_gives_verls_weights_masks_and_metrics(name: str) -> None:
+    fields = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold")
+    options = {key: VERL["presets"][name][key] for key in fields}
+    compared = 0
+    for case in set(CASES) & set(VERL["pipeline"][name]):
+        golden = VERL["pipeline"][name][case]
+        old, rollout, mask = given(case)
+        if "error" in golden:
+            with pytest.raises((ValueError, ZeroDivisionError)) as raised:
+                verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
+            assert type(raised.value).__name__ == golden["error"]
+            continue
+        weights, kept, report = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
+        compared += 1
+        assert kept.tolist() == golden["mask"], case
+        real = mask.bool()
+        if golden["weights"] is None:
+            assert weights is None
+        else:
+            torch.testing.assert_close(
+                weights.batch["rollout_is_weights"][real],
+                tensor(golden["weights"])[real],
+                rtol=RELATIVE,
+                atol=ABSOLUTE,
+                equal_nan=True,
+            )
+        assert unlike(report, golden["metrics"]) == {}, case
+    assert compared >= 18
+
+
+@pytest.mark.parametrize("options", VERL["is"])
+def test_weights_alone(options: str) -> None:
+    config = VERL["is"][options]["config"]
+    for case in set(CASES) & set(VERL["is"][options]["cases"]):
+        golden = VERL["is"][options]["cases"][case]
+        old, rollout, mask = given(case)
+        if "error" in golden or not mask.any():
+            continue
+        weights, report = verl_helper.compute_rollout_correction_weights(old - rollout, mask, **config)
+        real = mask.bool()
+        torch.testing.assert_close(
+            weights[real], tensor(golden["weights"])[real], rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True
+        )
+        assert unlike(report, golden["metrics"]) == {}, case
+
+
+@pytest.mark.parametrize("options", VERL["rs"])
+def test_rejection_alone(options: str) -> None:
+    config = VERL["rs"][options]["config"]
+    for case in set(CASES) & set(VERL["rs"][options]["cases"]):
+        golden = VERL["rs"][options]["cases"][case]
+        old, rollout, mask = given(case)
+        if "error" in golden or not mask.any():
+            continue
+        kept, report = verl_helper.compute_rollout_rejection_mask(old - rollout, mask, **config)
+        assert kept.tolist() == golden["mask"], case
+        assert unlike(report, golden["metrics"]) == {}, case
+
+
+@pytest.mark.parametrize("case", sorted(set(CASES) & set(VERL["offpolicy_metrics"])))
+def test_offpolicy_metrics(case: str) -> None:
+    golden = VERL["offpolicy_metrics"][case]
+    old, rollout, mask = given(case)
+    if "error" in golden:
+        with pytest.raises(AssertionError):
+            verl_helper.compute_offpolicy_metrics(old, rollout, mask)
+        return
+    assert unlike(verl_helper.compute_offpolicy_metrics(old, rollout, mask), golden.get("metrics", golden)) == {}
+    alone = verl_helper.compute_offpolicy_metrics(old, None, mask)
+    assert alone.keys() == {"training_ppl", "training_log_ppl"}
+    prefixed = verl_helper.compute_rollout_corr_metrics_from_logprobs(old, rollout, mask)
+    assert {key.split("/")[0] for key in prefixed} == {"rollout_corr"}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [e for e in VERL["entry_errors"] if "kwargs" in e and "'nan'" not in repr(e["kwargs"])],
+    ids=lambda e: repr(e["kwargs"])[:60],
+)
+def test_wrong_options_raise_what_verl_raises(entry: dict[str, Any]) -> None:
+    old, rollout, mask = given("geo_tight_6x16")
+    if "error" not in entry:
+        weights, _, report = verl_helper.compute_rollout_correction_and_rejection_mask(
+            old, rollout, mask, **entry["kwargs"]
+        )
+        assert (weights is None) == entry["weights_is_none"]
+        assert len(report) == entry["n_metrics"]
+        return
+    kind = {"ValueError": ValueError, "TypeError": TypeError, "AttributeError": AttributeError}[entry["error"]]
+    with pytest.raises(kind):
+        verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **entry["kwargs"])
+
+
+def test_a_threshold_of_nan_is_refused_where_verl_makes_every_weight_nan() -> None:
+    golden = next(e for e in VERL["entry_errors"] if "'nan'" in repr(e.get("kwargs")))
+    assert golden["weights_nan"]
+    with pytest.raises(ValueError, match="must be positive"):
+        verl_helper.compute_rollout_correction_weights(torch.zeros(1, 1), torch.ones(1, 1), **golden["kwargs"])
+
+
+def test_shapes_and_empty_masks_raise() -> None:
+    x = torch.zeros(2, 3)
+    with pytest.raises(ValueError, match="at least one valid token"):
+        verl_helper.compute_rollout_correction_and_rejection_mask(x, x, torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"\(2, 3\), another \(2, 4\)"):
+        verl_helper.compute_rollout_correction_and_rejection_mask(x, torch.zeros(2, 4), torch.ones(2, 3))
+    with pytest.raises(TypeError, match="not a boolean"):
+        verl_helper.compute_rollout_correction_weights(x, torch.ones(2, 3), rollout_is_threshold=True)
+    mask = torch.ones(0, 3)
+    assert verl_helper.compute_rollout_rejection_mask(torch.zeros(0, 3), mask, "token_k2", 1.0) == (mask, {})
+
+
+def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
+    """r = 1 and e², capped at 2; token_k2 of the second is 2 > 1."""
+    old, rollout = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])
+    batch = Proto({"old_log_probs": old, "rollout_log_probs": rollout, "response_mask": torch.ones(1, 2).long()})
+    config = {"rollout_is": "token", "rollout_rs": "token_k2", "rollout_rs_threshold": 1.0}
+    made, report = verl_helper.compute_rollout_correction_and_add_to_batch(batch, config)
+    assert made.batch["rollout_is_weights"].tolist() == [[1.0, 2.0]]
+    assert made.batch["response_mask"].tolist() == [[1, 0]]
+    assert report["rollout_corr/kl"] == pytest.approx(-1.0)
+    only, _ = verl_helper.compute_rollout_correction_and_add_to_batch(batch, {})
+    assert "rollout_is_weights" not in only.batch
+
+
+def test_an_infinite_bound_rejects_nothing() -> None:
+    assert rules_of("token_k2", "inf")[0].upper == NO_BOUND
+    log_ratio, mask = torch.tensor([[0.0, 30.0]]), torch.ones(1, 2)
+    assert verl_helper.compute_rollout_rejection_mask(log_ratio, mask, "token_k1", "0.5_inf")[0].tolist() == [[1, 0]]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_the_compiled_pass_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlcorr.systems import verl_measured
+
+    old, rollout, mask = given("moderate2_5x9")
+    options = {"rollout_is": "token", "rollout_rs": "seq_mean_k1,token_k3", "rollout_rs_threshold": "0.9_1.2,0.5"}
+    plain = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
+    monkeypatch.setattr(verl_measured, "COMPILED_FROM", 1)
+    compiled = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
+    assert compiled[1].equal(plain[1])
+    assert unlike(compiled[2], plain[2]) == {}
+
+
+def test_a_function_for_each_of_verls() -> None:
+    theirs = {"compute_rollout_rejection_mask", "compute_rs_metrics", "compute_rollout_correction_weights",
+              "compute_is_metrics", "compute_rollout_correction_and_rejection_mask", "compute_offpolicy_metrics",
+              "compute_rollout_correction_and_add_to_batch", "compute_rollout_corr_metrics_from_logprobs",
+              "apply_bypass_mode"}  # fmt: skip
+    assert theirs <= set(verl_helper.__all__)
+    assert GOLDEN["meta"]
+
+
+def test_the_plugin_does_nothing_until_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, verl_plugin.HELPER, raising=False)
+    assert verl_plugin.install("") == []
+    assert verl_plugin.HELPER not in sys.modules
+    assert "known: helper" in verl_plugin.install("hepler")[0]
+    assert verl_plugin.HELPER not in sys.modules
+    monkeypatch.setitem(sys.modules, verl_plugin.HELPER, types.ModuleType("verl's own"))
+    assert verl_plugin.install("helper") == []
+    assert sys.modules[verl_plugin.HELPER] is verl_helper
