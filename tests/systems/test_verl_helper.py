@@ -209,7 +209,11 @@ def test_the_compiled_pass_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     from rlcorr.systems import verl_measured
 
     old, rollout, mask = given("moderate2_5x9")
-    options = {"rollout_is": "token", "rollout_rs": "seq_mean_k1,token_k3", "rollout_rs_threshold": "0.9_1.2,0.5"}
+    options: dict[str, Any] = {
+        "rollout_is": "token",
+        "rollout_rs": "seq_mean_k1,token_k3",
+        "rollout_rs_threshold": "0.9_1.2,0.5",
+    }
     plain = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
     monkeypatch.setattr(verl_measured, "COMPILED_FROM", 1)
     compiled = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
