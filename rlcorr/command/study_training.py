@@ -9,6 +9,7 @@ from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig
 from rlcorr.gradients.report import compare
 from rlcorr.records import runs, study
+from rlcorr.records.index import in_runs
 from rlcorr.records.runs import read_step
 from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import Arm, Study
@@ -19,11 +20,15 @@ from rlcorr.types import TokenBatch
 PROGRAM = "python -m rlcorr study"
 
 
+def config_of(arm: Arm) -> TrainConfig:
+    return train_config(in_runs(arm.options), PROGRAM)
+
+
 def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
     """Train, and keep the rows alone."""
     from rlcorr.train.loop import train
 
-    config = train_config(arm.options, PROGRAM)
+    config = config_of(arm)
     shutil.rmtree(runs.LOCAL / config.run, ignore_errors=True)
     run = train(config)
     manifest = runs.read_manifest(run)
@@ -37,7 +42,7 @@ def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
 def progress_of_arms(run: Path, step: int, of_study: Study) -> dict[str, list[float]]:
     """η at the size of this training's batches, of every arm that does not reject by chance: [value, low, high]. A
     budget's bound is solved for on the step's own answers."""
-    configs = {arm.name: train_config(arm.options, PROGRAM) for arm in of_study.arms}
+    configs = {arm.name: config_of(arm) for arm in of_study.arms}
     configs = {name: config for name, config in configs.items() if not config.budget.at_random}
     batch = read_step(run, step).batch
     corrections = [on_batch(config, batch) for config in configs.values()]

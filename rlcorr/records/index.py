@@ -1,11 +1,12 @@
 """The index files beside the runs: a table [shared], and one table per name."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlcorr.errors import unknown
+from rlcorr.records import runs
 
 T = TypeVar("T")
 
@@ -21,3 +22,8 @@ def entry_named(kind: str, name: str, index: Mapping[str, T]) -> T:
     if name not in index:
         raise unknown(kind, name, index)
     return index[name]
+
+
+def in_runs(options: Iterable[str]) -> tuple[str, ...]:
+    """$RLCORR_RUNS in the words of a command stands for the folder of the runs, as in a run's config.yaml."""
+    return tuple(word.replace("$RLCORR_RUNS", str(runs.ROOT)) for word in options)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
-from rlcorr.records.index import entry_named, read_entries
+from rlcorr.records.index import entry_named, in_runs, read_entries
 from rlcorr.records.verify import verify
 
 
@@ -33,7 +33,7 @@ def read_index() -> dict[str, Recipe]:
             name,
             entry["story"],
             entry["look"],
-            _options(f"{shared['options']} {entry['options']} --run {name}"),
+            in_runs(f"{shared['options']} {entry['options']} --run {name}".split()),
             entry.get("gpu", False),
         )
         for name, entry in entries.items()
@@ -43,11 +43,6 @@ def read_index() -> dict[str, Recipe]:
 def sketched() -> list[str]:
     """Names of the entries that are recorded here, and have score sketches."""
     return [name for name in read_index() if runs.list_sketches(runs.ROOT / name)]
-
-
-def _options(text: str) -> tuple[str, ...]:
-    """The words of a command; $RLCORR_RUNS stands for the folder of the runs, as in a run's config.yaml."""
-    return tuple(word.replace("$RLCORR_RUNS", str(runs.ROOT)) for word in text.split())
 
 
 def find_recipe(name: str) -> Recipe:

@@ -9,7 +9,7 @@ from tiny import tiny_config
 
 from rlcorr.command.cli import run_verb
 from rlcorr.command.study_table import study_table
-from rlcorr.command.train_options import train_config
+from rlcorr.command.study_training import config_of
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
@@ -33,7 +33,7 @@ def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: f
 def test_every_training_of_the_index_is_a_command(name: str) -> None:
     """Each arm with each seed, under a name of its own; the first seed of a study with sketches has them."""
     studied = study.find_study(name)
-    configs = [train_config(list(arm.options), "test") for arm in studied.arms]
+    configs = [config_of(arm) for arm in studied.arms]
     assert [config.seed for config in configs] == [arm.seed for arm in studied.arms]
     for config, arm in zip(configs, studied.arms, strict=True):
         assert config.preset == arm.name or config.budget.rule or arm.name in ("none", "product_cap", "token_cap")
@@ -157,7 +157,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
 # --- the committed study ---
 
 
-UNTRAINED = {"decide_cache"}
+UNTRAINED = {"decide_long_stale", "decide_long_cache"}
 
 
 def test_which_studies_wait_for_their_trainings() -> None:
@@ -171,7 +171,7 @@ def test_the_committed_study_is_whole(name: str) -> None:
     rows, provenance = study.read_study(name)
     studied = study.find_study(name)
     for arm in studied.arms:
-        config = train_config(list(arm.options), "test")
+        config = config_of(arm)
         trained = [row for row in rows if (row["preset"], row["seed"]) == (arm.name, arm.seed)]
         assert [row["step"] for row in trained] == list(range(1, config.steps + 1))
         assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
@@ -179,7 +179,7 @@ def test_the_committed_study_is_whole(name: str) -> None:
         every = config.sketch.every
         last = config.sketch.until or config.steps
         assert with_gradient == ([step for step in range(1, last + 1) if step % every == 0] if every else [])
-    assert len(rows) == sum(train_config(list(arm.options), "test").steps for arm in studied.arms)
+    assert len(rows) == sum(config_of(arm).steps for arm in studied.arms)
     assert provenance["engine"].startswith("vllm")
     assert all(commit and not commit.endswith("+") for commit in provenance["git_commits"])
 

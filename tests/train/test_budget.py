@@ -22,13 +22,13 @@ ROWS, COLUMNS = 200, 5
 
 
 def random_batch(seed: int = 0) -> TokenBatch:
-    """200 sequences of one to five tokens, whose log-ratios have a standard deviation of 0.3; rewards of 0 and 1."""
+    """200 sequences of one to five tokens, whose log-ratios have a standard deviation of 0.3; rewards of ±0.5."""
     chance = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, COLUMNS + 1, (ROWS, 1), generator=chance)
     mask = torch.arange(COLUMNS) < lengths
     rollout = torch.where(mask, -torch.rand(mask.shape, generator=chance), 0)
     old = torch.where(mask, rollout + 0.3 * torch.randn(mask.shape, generator=chance), 0)
-    return TokenBatch(mask, rollout, old_log_probs=old, rewards=torch.arange(ROWS) % 2.0)
+    return TokenBatch(mask, rollout, old_log_probs=old, rewards=torch.arange(ROWS) % 2 - 0.5)
 
 
 def by_budget(rule: str, keep: float, step: int = 1, seed: int = 0) -> tuple[torch.Tensor, CorrectionConfig]:
@@ -70,8 +70,8 @@ def test_whole_sequences_by_their_mean() -> None:
 
 
 def test_a_rule_for_negative_advantages_has_a_lower_bound_alone() -> None:
-    """Odd rows have a reward of 1, and stay; of the others those go whose mean log-ratio is lowest."""
-    batch = random_batch().replace(rewards=torch.arange(ROWS) % 2.0 - 0.5)
+    """Odd rows have a positive advantage, and stay; of the others those go whose mean log-ratio is lowest."""
+    batch = random_batch()
     config = TrainConfig(
         preset="disabled",
         budget=BudgetConfig("seq_mean_k1_negative", 0.8),
@@ -88,12 +88,12 @@ def test_a_rule_for_negative_advantages_has_a_lower_bound_alone() -> None:
     assert 0.8 <= float(result.keep_mask.sum() / mask.sum()) < 0.82
 
 
-@pytest.mark.parametrize("rule", ["random_token", "random_sequence"])
+@pytest.mark.parametrize("rule", ["random_token", "random_sequence", "random_negative"])
 def test_chance_follows_seed_and_step_alone(rule: str) -> None:
-    keep, _ = by_budget(rule, 0.5, step=3)
-    again, _ = by_budget(rule, 0.5, step=3)
-    other_step, _ = by_budget(rule, 0.5, step=4)
-    other_seed, _ = by_budget(rule, 0.5, step=3, seed=1)
+    keep, _ = by_budget(rule, 0.8, step=3)
+    again, _ = by_budget(rule, 0.8, step=3)
+    other_step, _ = by_budget(rule, 0.8, step=4)
+    other_seed, _ = by_budget(rule, 0.8, step=3, seed=1)
     assert torch.equal(keep, again)
     assert not torch.equal(keep, other_step)
     assert not torch.equal(keep, other_seed)
@@ -107,13 +107,32 @@ def test_how_much_chance_keeps() -> None:
     tokens = int(mask.sum())
     result = correct(batch, CorrectionConfig())
     chance = torch.Generator().manual_seed(0)
-    single = reject_at_random(result, mask, BudgetConfig("random_token", 0.3), chance).keep_mask
+    single = reject_at_random(result, batch, BudgetConfig("random_token", 0.3), chance).keep_mask
     assert int(single.sum()) == -(-3 * tokens // 10)
     assert bool((single <= mask).all())
     assert bool((single.any(-1) & (single != mask).any(-1)).any())  # parts of sequences
-    whole = reject_at_random(result, mask, BudgetConfig("random_sequence", 0.3), chance).keep_mask
+    whole = reject_at_random(result, batch, BudgetConfig("random_sequence", 0.3), chance).keep_mask
     assert torch.equal(whole, mask & whole.any(-1, keepdim=True))
     assert 0.3 * tokens <= int(whole.sum()) < 0.3 * tokens + 5
+
+
+def test_chance_among_negative_advantages() -> None:
+    """Odd rows have A > 0, and stay whole. Of the even rows whole ones go, until one more would leave too little; where
+    all of them would have to go and more, they all go and nothing else."""
+    batch = random_batch()
+    mask = batch.response_mask
+    advantages = torch.where(torch.arange(ROWS)[:, None] % 2 == 1, 1.0, -1.0).expand(mask.shape)
+    batch, tokens = batch.replace(advantages=advantages), int(mask.sum())
+    result = correct(batch, CorrectionConfig())
+    chance = torch.Generator().manual_seed(0)
+    keep = reject_at_random(result, batch, BudgetConfig("random_negative", 0.8), chance).keep_mask
+    assert torch.equal(keep[1::2], mask[1::2])
+    assert torch.equal(keep, mask & keep.any(-1, keepdim=True))
+    assert 0.8 * tokens <= int(keep.sum()) < 0.8 * tokens + 5
+    keep = reject_at_random(result, batch, BudgetConfig("random_negative", 0.1), chance).keep_mask
+    assert torch.equal(keep, mask & (advantages > 0))
+    with pytest.raises(UsageError, match="the batch has no advantages"):
+        reject_at_random(result, random_batch(), BudgetConfig("random_negative", 0.1), chance)
 
 
 @pytest.mark.parametrize("rule", ["random_token", "random_sequence"])
@@ -137,9 +156,7 @@ def test_all_sequences_are_as_likely() -> None:
     result, chance = correct(batch, CorrectionConfig()), torch.Generator().manual_seed(0)
     kept = torch.zeros(ROWS)
     for _ in range(400):
-        kept += reject_at_random(
-            result, batch.response_mask, BudgetConfig("random_sequence", 0.5), chance
-        ).keep_mask.any(-1)
+        kept += reject_at_random(result, batch, BudgetConfig("random_sequence", 0.5), chance).keep_mask.any(-1)
     assert float((kept / 400 - 0.5).abs().max()) < 0.12
 
 

@@ -6,7 +6,7 @@ from rlcorr.errors import unknown
 from rlcorr.rules import RULE_NAMES
 from rlcorr.train.config.checks import check
 
-AT_RANDOM = ("random_token", "random_sequence")
+AT_RANDOM = ("random_token", "random_sequence", "random_negative")
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class BudgetConfig:
 
     rule: str = ""
     """The rule that rejects besides the preset, as token_k1 or seq_mean_k1; its bound is solved for on every batch.
-    random_token and random_sequence reject by chance, to compare with. Empty: no budget."""
+    random_token, random_sequence and
+    random_negative (of sequences, the tokens with A < 0) reject by chance, to compare with. Empty: no budget."""
     keep: float = 0.8
     """Share of the response tokens that stay."""
 

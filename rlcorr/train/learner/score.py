@@ -104,7 +104,7 @@ def corrected(
     result = correct(batch, correction)
     if budget.at_random:
         chance = torch.Generator().manual_seed((config.seed << 20) + step)
-        result = reject_at_random(result, batch.response_mask, budget, chance)
+        result = reject_at_random(result, batch, budget, chance)
     kept = result.keep_mask.any(-1)
     if config.advantage.grouped and not config.advantage.rejected_in_groups and not bool(kept.all()):
         batch = with_advantages(batch, config.advantage, kept)
