@@ -41,10 +41,13 @@ class VllmEngine:
             warnings.simplefilter("ignore")  # deprecations inside vLLM: nothing a user of this can mend
             from vllm import LLM, SamplingParams
 
+            from rlcorr.train.rollout.weight_transfer import IN_PROCESS
+
             try:
                 self._llm = LLM(
                     str(model), seed=0, skip_tokenizer_init=True, disable_log_stats=True,
-                    use_tqdm_on_load=False, **self._settings,
+                    use_tqdm_on_load=False, weight_transfer_config=None if self._workers_apart else IN_PROCESS,
+                    **self._settings,
                 )  # fmt: skip
             except ValueError as error:  # settings that do not fit the model
                 raise UsageError(f"vLLM refuses these settings: {_reason(error)}") from error
@@ -98,11 +101,14 @@ class VllmEngine:
         return NextLogProbs(table, routed)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        from rlcorr.train.rollout.weight_transfer import send
+
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
-        # vLLM takes one layer at a time, so no more than that is whole here. Workers apart get a list that was pickled.
-        streamed = iter(sent) if self._workers_apart else ((name, whole(tensor)) for name, tensor in sent)
         self._llm.collective_rpc(forget_packing)
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": streamed})
+        if self._workers_apart:  # they do not know our backend, and get a list that was pickled
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(sent)})
+        else:  # vLLM takes one layer at a time, so no more than that is whole here
+            send(self._llm, ((name, whole(tensor)) for name, tensor in sent))
 
     def close(self) -> None:
         if self._settings.get("distributed_executor_backend") == "external_launcher":
