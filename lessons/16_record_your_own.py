@@ -637,8 +637,7 @@ assert round(steps_needed) == 99
 # standard error of at most `error`, as a whole number.
 #
 # <details><summary>Hint 1</summary>Solve SE = σ/√n for n.</details>
-# <details><summary>Hint 2</summary><code>math.ceil</code> rounds up. (0.5/0.05)² is 100.00000000000001 for a computer;
-# subtract 1e-9 before rounding.</details>
+# <details><summary>Hint 2</summary><code>math.ceil</code> rounds up.</details>
 
 
 # %%

@@ -64,6 +64,11 @@ PPO_COEFFICIENT = Exercise(
             "The ratio is missing: ∇ρ = ρ ∇ log π, so an unclipped token has A·ρ, not A.",
         ),
         Mistake(lambda rho, a, e: a * rho, "Nothing is clipped yet."),
+        Mistake(
+            lambda rho, a, e: torch.minimum(a * rho, a * rho.clamp(1 - e, 1 + e)),
+            "That is the objective itself. Asked for is its slope along log π: A·ρ, and 0 where the clipped branch is "
+            "taken, because that is constant.",
+        ),
     ),
     equivalents=(
         _slope,

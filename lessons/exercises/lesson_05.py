@@ -108,6 +108,10 @@ TRUNCATION_BIAS = Exercise(
             "The sign is turned: a cap takes this much away.",
         ),
         Mistake(
+            lambda p, q, f, cap: abs(_bias(p, q, f, cap)),
+            "That is how large the bias is. It also has a sign: below 0 where the cap takes away from a positive f.",
+        ),
+        Mistake(
             lambda p, q, f, cap: -(p * (p / q > cap) * f).sum(),
             "That is the bias of masking, which drops everything above the cap. Truncation keeps the part below it.",
         ),

@@ -134,6 +134,14 @@ TRAINED_DISTRIBUTION = Exercise(
     mistakes=(
         Mistake(lambda q, keep: q * keep, "It does not add up to 1. Divide by what was kept, Z."),
         Mistake(
+            lambda q, keep: q / q.sum(),
+            "Rejected actions still have a probability. Multiply by the mask before you sum.",
+        ),
+        Mistake(
+            lambda q, keep: q / q[keep].sum(),
+            "The sum is right. Rejected actions must have none of it: use the mask above as well.",
+        ),
+        Mistake(
             lambda q, keep: keep.double() / keep.sum().clamp(min=1),
             "Every kept action got the same probability. Their proportions stay those of q.",
         ),

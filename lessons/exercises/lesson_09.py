@@ -57,6 +57,10 @@ TILT = Exercise(
             lambda q, reward, beta: (q + reward / beta).softmax(-1),
             "q itself stands in the exponent. There it must be log q, or q outside of it.",
         ),
+        Mistake(
+            lambda q, reward, beta: ((q.log() + reward) / beta).softmax(-1),
+            "β divides the engine's log-probs, too. Only the reward is divided: log q + R/β.",
+        ),
     ),
     equivalents=(
         lambda q, reward, beta: (q.log() + reward / beta).softmax(-1),

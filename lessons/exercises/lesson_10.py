@@ -60,6 +60,10 @@ COEFFICIENTS = Exercise(
             "With kept_only the rejected tokens leave the denominator: divide by the kept ones.",
         ),
         Mistake(
+            lambda r, a, keep, cap, kept_only: r.clamp(max=cap) * a * keep / (len(r) if kept_only else keep.sum()),
+            "The two denominators are exchanged: with kept_only divide by the kept tokens, without it by all.",
+        ),
+        Mistake(
             lambda r, a, keep, cap, kept_only: r.clamp(1 / cap, cap) * a * keep / (keep.sum() if kept_only else len(r)),
             "The cap bounds the weight from above only: a small ratio stays as it is.",
         ),

@@ -44,6 +44,11 @@ TIGHTEST = Exercise(
             "One token too many. The k-th smallest has index k − 1.",
         ),
         Mistake(
+            lambda r, share: _distance(r).sort().values[int(share * len(r))],
+            "`int` rounds down, and an index counts from 0: k is share · N rounded up, and the k-th smallest has index "
+            "k − 1.",
+        ),
+        Mistake(
             lambda r, share: _distance(r).quantile(share),
             "An interpolated quantile lies between two tokens. Take the distance of a token, so that enough are kept.",
         ),

@@ -144,6 +144,10 @@ EARLY_WARNING = Exercise(
             "A missing value counted as healthy. A step that measured nothing trained on nothing: count it as outside.",
         ),
         Mistake(_in_all, "The count must start again at every healthy value."),
+        Mistake(
+            lambda values, low, high, patience: first - 1 if (first := _slices(values, low, high, patience)) else 0,
+            "Steps count from 1: yours is one too small, as an index is.",
+        ),
     ),
     equivalents=(_slices,),
 )

@@ -19,6 +19,7 @@ ANSWERS_NEEDED = Exercise(
             lambda std, error: int((std / error) ** 2 + 1e-9),
             "Rounded down, the error is a little larger than asked for. Round up.",
         ),
+        Mistake(lambda std, error: (std / error) ** 2, "A number of answers is whole. Round up."),
         Mistake(lambda std, error: math.ceil((error / std) ** 2), "Upside down: a smaller error needs more answers."),
         Mistake(
             lambda std, error: math.ceil(std / error**2),
@@ -30,11 +31,12 @@ ANSWERS_NEEDED = Exercise(
         ),
     ),
     equivalents=(
+        lambda std, error: math.ceil((std / error) ** 2),
         lambda std, error: -int(-(((std / error) ** 2) - 1e-9) // 1),
         lambda std, error: math.ceil(round(std**2 / error**2, 6)),
     ),
 )
-"""The small number keeps (0.5/0.05)² = 100.00000000000001 at a hundred."""
+"""The small number is for spreads and errors whose quotient is whole, but not quite so for a computer."""
 
 
 def _by_answers(x: Tensor, mask: Tensor, *, of_answers: bool = False, bessel: bool = True) -> tuple[float, float]:

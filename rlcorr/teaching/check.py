@@ -5,6 +5,7 @@ An exercise is data: what is asked, spelled out slowly, some calls, and the mist
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 Answer = Callable[..., Any]
 SHOWN = 24
 """Tensors of at most so many numbers are printed whole."""
+NOTHING = "Nothing came back: is there a return?"
 
 
 @dataclass(frozen=True)
@@ -50,38 +52,60 @@ def check(answer: Answer, exercise: Exercise) -> None:
 
 def problem(answer: Answer, exercise: Exercise) -> str | None:
     """What is wrong with an answer, None if nothing is. Whatever the answer raises itself comes through."""
-    try:
-        difference_in_words = next(_differences(answer, exercise), None)
-    except NotImplementedError as not_yet:
-        return f"Not yet: {not_yet}"
-    if difference_in_words is None:
-        return None
-    hint = next((m.says for m in exercise.mistakes if _is_mistake(answer, m.answer, exercise)), None)
-    return f"{hint}\n{difference_in_words}" if hint else difference_in_words
-
-
-def _differences(answer: Answer, exercise: Exercise) -> Iterator[str]:
     for number, arguments in enumerate(exercise.cases, 1):
-        where = f"call {number} of {len(exercise.cases)}"
-        given = copy.deepcopy(arguments)
-        got = answer(*given)
-        if difference(given, arguments) is not None:
-            yield f"In {where} your function changed what it was given. Make a new tensor instead."
-        if got is None:
-            yield "Nothing came back: is there a return?"
-        else:
-            wanted = exercise.part(exercise.expected(*copy.deepcopy(arguments)))
-            if (words := difference(exercise.part(got), wanted, exercise.tolerance)) is not None:
-                yield f"In {where}: {words}"
+        try:
+            words = _wrong(answer, exercise, arguments)
+        except NotImplementedError as not_yet:
+            return f"Not yet: {not_yet}"
+        if words == NOTHING:
+            return words
+        if words is not None:
+            where = f"In call {number} of {len(exercise.cases)}{_inputs(exercise.expected, arguments)}"
+            words = words.removeprefix("\n")  # numbers begin on a line of their own
+            return f"{_named_mistake(answer, exercise, number)}{where}{words}"
+    return None
 
 
-def _is_mistake(answer: Answer, mistake: Answer, exercise: Exercise) -> bool:
-    """Whether the answer does what this mistake does, on every call."""
-    for arguments in exercise.cases:
-        mine, theirs = (exercise.part(f(*copy.deepcopy(arguments))) for f in (answer, mistake))
-        if difference(mine, theirs, exercise.tolerance) is not None:
-            return False
-    return True
+def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> str | None:
+    """What is wrong in one call."""
+    given = copy.deepcopy(arguments)
+    got = answer(*given)
+    if got is None:
+        return NOTHING
+    if difference(given, arguments) is not None:
+        return "your function changed what it was given. Make a new tensor instead."
+    return difference(exercise.part(got), _part(exercise.expected, exercise, arguments), exercise.tolerance)
+
+
+def _named_mistake(answer: Answer, exercise: Exercise, calls: int) -> str:
+    """What is said of the mistake that gives what this answer gives in the first `calls` calls; of several, the one
+    that goes on to give it in most of the others."""
+    alike = [m for m in exercise.mistakes if _same(answer, m.answer, exercise, exercise.cases[:calls]) == calls]
+    if len(alike) > 1:
+        alike.sort(key=lambda m: -_same(answer, m.answer, exercise, exercise.cases[calls:]))
+    return f"{alike[0].says}\n" if alike else ""
+
+
+def _same(one: Answer, other: Answer, exercise: Exercise, cases: tuple[tuple[Any, ...], ...]) -> int:
+    """In how many calls both give the same."""
+    pairs = [[_part(f, exercise, arguments) for f in (one, other)] for arguments in cases]
+    return sum(difference(mine, theirs, exercise.tolerance) is None for mine, theirs in pairs)
+
+
+def _part(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> Any:
+    return exercise.part(answer(*copy.deepcopy(arguments)))
+
+
+def _inputs(expected: Answer, arguments: tuple[Any, ...]) -> str:
+    """The call's arguments, a line each, and what comes before the words."""
+    names = list(inspect.signature(expected).parameters)
+    width = max((len(name) for name in names), default=0)
+    lines = [f"\n  {name:{width}} = {_value(x)}" for name, x in zip(names, arguments, strict=False)]
+    return f", with{''.join(lines)}\n" if lines else ": "
+
+
+def _value(x: Any) -> str:
+    return _spelled(x) if isinstance(x, Tensor) and x.numel() <= SHOWN else _short(x)
 
 
 def difference(got: Any, wanted: Any, tolerance: float = 0.0) -> str | None:
@@ -128,8 +152,10 @@ def _hint(got: Tensor, wanted: Tensor, tolerance: float) -> str:
         if torch.allclose(got, factor, rtol=tolerance, atol=tolerance):
             return says
     ratios = (got / wanted)[wanted != 0]
-    if len(ratios) > 1 and ratios[0].isfinite() and ratios[0] != 0 and torch.allclose(ratios, ratios[0], rtol=1e-6):
-        return f"yours is {ratios[0]:.4g} times what is expected. "
+    zeros_stay = not got[wanted == 0].any()
+    if len(ratios) > 1 and zeros_stay and ratios[0].isfinite() and torch.allclose(ratios, ratios[0], rtol=1e-6):
+        factor = f"{ratios[0]:.4g}"
+        return "" if factor in ("0", "1") else f"yours is {factor} times what is expected. "
     return ""
 
 

@@ -24,29 +24,65 @@ DOUBLE = Exercise(
 )
 
 
+FIRST = "In call 1 of 2, with\n  x = [1, 2, 4]\n"
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
         (lambda x: x + x, None),
         (lambda x: (2 * x).float(), None),  # another precision is no mistake
-        (lambda x: x**2, "That is the square.\nIn call 1 of 2: \n  yours    [1, 4, 16]\n  expected [2, 4, 8]"),
-        (lambda x: -2 * x, "In call 1 of 2: the sign is turned. \n  yours    [-2, -4, -8]\n  expected [2, 4, 8]"),
-        (lambda x: x, "In call 1 of 2: yours is 0.5 times what is expected. \n  yours    [1, 2, 4]\n"
+        (lambda x: x**2, "That is the square.\n" + FIRST + "  yours    [1, 4, 16]\n  expected [2, 4, 8]"),
+        (lambda x: -2 * x, FIRST + "the sign is turned. \n  yours    [-2, -4, -8]\n  expected [2, 4, 8]"),
+        (lambda x: x, FIRST + "yours is 0.5 times what is expected. \n  yours    [1, 2, 4]\n"
                       "  expected [2, 4, 8]"),
-        (lambda x: 0.5 / x, "In call 1 of 2: upside down: yours is 1/x of it. \n  yours    [0.5, 0.25, 0.125]\n"
+        (lambda x: 0.5 / x, FIRST + "upside down: yours is 1/x of it. \n  yours    [0.5, 0.25, 0.125]\n"
                             "  expected [2, 4, 8]"),
-        (lambda x: x.sum(), "In call 1 of 2: the shape must be (3,); yours is ()."),
-        (lambda x: "2", "In call 1 of 2: expected a tensor; yours is '2'."),
-        (lambda x: x > 0, "In call 1 of 2: expected numbers; yours are torch.bool."),
-        (lambda x: torch.tensor([2.0, NAN, 8.0]), "In call 1 of 2: nan leaked in: padding may hold anything, so use "
+        (lambda x: x.sum(), FIRST + "the shape must be (3,); yours is ()."),
+        (lambda x: "2", FIRST + "expected a tensor; yours is '2'."),
+        (lambda x: x > 0, FIRST + "expected numbers; yours are torch.bool."),
+        (lambda x: torch.tensor([2.0, NAN, 8.0]), FIRST + "nan leaked in: padding may hold anything, so use "
                                                   "the mask. \n  yours    [2, nan, 8]\n  expected [2, 4, 8]"),
-        (lambda x: torch.tensor([2.0, 4.0, 8.0]), "In call 2 of 2: the shape must be (1,); yours is (3,)."),
-        (lambda x: x.mul_(2), "In call 1 of 2 your function changed what it was given. Make a new tensor instead."),
+        (lambda x: torch.tensor([2.0, 4.0, 9.0]), FIRST + "  yours    [2, 4, 9]\n"
+                                                  "  expected [2, 4, 8]"),
+        (lambda x: 2.00001 * x, FIRST + "  yours    [2.00001, 4.00002, 8.00004]\n"
+                                "  expected [2, 4, 8]"),  # not "1 times what is expected"
+        (lambda x: torch.tensor([2.0, 4.0, 8.0]), "In call 2 of 2, with\n  x = [3]\n"
+     "the shape must be (1,); yours is (3,)."),
+        (lambda x: x.mul_(2), FIRST + "your function changed what it was given. Make a new tensor instead."),
         (lambda x: None, "Nothing came back: is there a return?"),
     ],
 )  # fmt: skip
 def test_what_a_learner_reads(answer: Any, says: str | None) -> None:
     assert problem(answer, DOUBLE) == says
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        ([0.0, 3.0, 6.0], "yours is 1.5 times what is expected. \n  yours    [0, 3, 6]\n  expected [0, 2, 4]"),
+        ([1.0, 3.0, 6.0], "\n  yours    [1, 3, 6]\n  expected [0, 2, 4]"),  # where nothing is expected, something is
+    ],
+)
+def test_a_factor_holds_for_all_numbers(got: list[float], says: str) -> None:
+    assert difference(torch.tensor(got), torch.tensor([0.0, 2.0, 4.0])) == says
+
+
+def test_a_mistake_is_named_on_the_call_that_fails() -> None:
+    """The second call fails: its inputs are shown, and the mistake that is right in the first call and gives this
+    answer in the second is named, whatever it gives in the third."""
+    exercise = Exercise(
+        expected=lambda x, cap: min(x, cap),
+        cases=((1.0, 2.0), (3.0, 2.0), (5.0, 4.0)),
+        mistakes=(
+            Mistake(lambda x, cap: cap, "That is the cap."),
+            Mistake(lambda x, cap: x, "The cap is missing."),
+        ),
+        equivalents=(),
+    )
+    assert problem(lambda x, cap: x if x < 4 else 4.0, exercise) == (
+        "The cap is missing.\nIn call 2 of 3, with\n  x   = 3.0\n  cap = 2.0\nyours is 3, expected 2."
+    )
 
 
 def test_the_cases_stay_as_they_are() -> None:
@@ -96,4 +132,4 @@ def test_the_first_difference(got: Any, wanted: Any, says: str | None) -> None:
 def test_only_a_part_may_count() -> None:
     exercise = Exercise(lambda x: 4.0, ((1.0,),), (), (), part=lambda result: result > 3)
     assert problem(lambda x: 5.0, exercise) is None
-    assert problem(lambda x: 2.0, exercise) == "In call 1 of 1: yours is False, expected True."
+    assert problem(lambda x: 2.0, exercise) == "In call 1 of 1, with\n  x = 1.0\nyours is False, expected True."
