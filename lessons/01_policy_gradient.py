@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import sympy
 import torch
-from exercises.lesson_01 import BEST_BASELINE, SOFTMAX_SCORE, TOKEN_MEAN_LOSS
+from exercises.lesson_01 import ADVANTAGES, BEST_BASELINE, SOFTMAX_SCORE, TOKEN_MEAN_LOSS
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct
@@ -751,6 +751,36 @@ def token_mean_loss_solution(log_probs, advantages, mask):
 
 
 check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
+
+# %% [markdown]
+# ## mini.py, piece 1: the advantage
+#
+# *5 minutes.* In five lessons you write a corrected training loop of some sixty lines, `mini.py`, and train a small
+# network with it in lesson 13. The task is in `counting.py`: 8 prompts, answers of 12 tokens. Keep what you write.
+#
+# The first piece: `rewards` holds `n` answers to each of `P` prompts, `(P, n)`. Return each reward less the mean of the
+# **others** of its prompt. It is a baseline that does not know the answer, so it costs no bias.
+#
+# <details><summary>Hint 1</summary>The sum of the others is the sum of the row less the reward itself.</details>
+# <details><summary>Hint 2</summary><code>rewards.sum(1, keepdim=True)</code>.</details>
+
+
+# %%
+def advantages(rewards):
+    raise NotImplementedError("mini.py: write advantages, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(advantages, ADVANTAGES)
+
+
+# %% tags=["solution", "hide-input"]
+def advantages_solution(rewards):
+    others = (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1)
+    return rewards - others
+
+
+check(advantages_solution, ADVANTAGES)
 
 # %% [markdown]
 # ## Check yourself

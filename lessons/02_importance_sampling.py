@@ -21,7 +21,7 @@ import warnings
 
 import sympy
 import torch
-from exercises.lesson_02 import EFFECTIVE_SHARE, LONGEST_ANSWER, SELF_NORMALISED
+from exercises.lesson_02 import EFFECTIVE_SHARE, LONGEST_ANSWER, RATIOS, SELF_NORMALISED
 from show import picture, show
 
 from rlcorr import CorrectionConfig, evaluate
@@ -687,6 +687,33 @@ def self_normalised_solution(reward, log_w):
 
 
 check(self_normalised_solution, SELF_NORMALISED)
+
+# %% [markdown]
+# ## mini.py, piece 2: the ratio
+#
+# *3 minutes.* The next piece of the loop that lesson 01 began. `trainer` and `engine` hold log-probs, `(B, T)`, and
+# padding may hold anything. Return $p/q$ of every real token, and 0 at padding.
+#
+# <details><summary>Hint 1</summary>log(p/q) = log p − log q.</details>
+# <details><summary>Hint 2</summary><code>x.where(mask, value)</code> puts <code>value</code> where the mask is
+# False.</details>
+
+
+# %%
+def ratios(trainer, engine, mask):
+    raise NotImplementedError("mini.py: write ratios, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(ratios, RATIOS)
+
+
+# %% tags=["solution", "hide-input"]
+def ratios_solution(trainer, engine, mask):
+    return (trainer - engine).where(mask, -math.inf).exp()
+
+
+check(ratios_solution, RATIOS)
 
 # %% [markdown]
 # ## Exercise 3: how long may answers be?

@@ -556,7 +556,8 @@ assert many_steps > 5 * one_step
 # ## Exercise 1: truncated weights
 #
 # *4 minutes.* Return the weights of a padded batch, `(B, T)`: the token's ratio, moved to the nearer bound where it is
-# outside, and 0 on padding. `lower` may be `None`.
+# outside, and 0 on padding. `lower` may be `None`. Keep it: in `mini.py`, the loop that lesson 01 began, it is the
+# third piece, `truncated`.
 #
 # <details><summary>Hint 1</summary>torch.clamp takes None for a bound that is not there.</details>
 # <details><summary>Hint 2</summary>Padding may hold nan. torch.where chooses, multiplication does not: nan · 0 is

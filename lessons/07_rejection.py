@@ -22,7 +22,7 @@ from dataclasses import astuple
 
 import sympy
 import torch
-from exercises.lesson_07 import GEOMETRIC_RULE, MASKED_LOSS, TRAINED_DISTRIBUTION
+from exercises.lesson_07 import GEOMETRIC_RULE, LOSS, MASKED_LOSS, TRAINED_DISTRIBUTION, slope
 from recorded import load
 from show import picture, show
 
@@ -783,7 +783,8 @@ show("mean k3, kept by Geo-RS ±1 %", float(1000 * k3(d[keeps["Geo-RS, ±1 %"]])
 # ## Exercise 1: Geo-RS
 #
 # *6 minutes.* Return the mask of kept tokens, `(B, T)` of truths. All tokens of an answer stay while the geometric mean
-# of its ratios, trainer over engine, lies in [`lower`, `upper`]; bounds belong to the inside. Padding is False.
+# of its ratios, trainer over engine, lies in [`lower`, `upper`]; bounds belong to the inside. Padding is False. Keep
+# it: in `mini.py`, the loop that lesson 01 began, it is the fourth piece, `kept`.
 #
 # <details><summary>Hint 1</summary>The mean of d over the real tokens of a row is the logarithm of the geometric
 # mean.</details>
@@ -864,6 +865,34 @@ def masked_loss_solution(loss, mask, keep, denominator):
 
 
 check(masked_loss_solution, MASKED_LOSS)
+
+# %% [markdown]
+# ## mini.py, piece 5: the loss
+#
+# *6 minutes.* Return a number whose slope along every real log-prob is $-w A / N$: `trainer` holds the trainer's
+# log-probs, `weights` what a cap or a rule left of the ratios, both `(B, T)`, `advantage` is `(B,)`, and $N$ counts the
+# mask. The check looks at the slope, not at the number. Its weights are made of the same log-probs, as in a training.
+#
+# <details><summary>Hint 1</summary>An optimiser goes down.</details>
+# <details><summary>Hint 2</summary><code>weights.detach()</code> is a number to autograd, and
+# <code>advantage[:, None]</code> stands beside every token of its answer.</details>
+
+
+# %%
+def loss(trainer, weights, mask, advantage):
+    raise NotImplementedError("mini.py: write loss, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(slope(loss), LOSS)
+
+
+# %% tags=["solution", "hide-input"]
+def loss_solution(trainer, weights, mask, advantage):
+    return -(weights.detach() * advantage[:, None] * trainer.where(mask, 0)).sum() / mask.sum()
+
+
+check(slope(loss_solution), LOSS)
 
 # %% [markdown]
 # ## Check yourself

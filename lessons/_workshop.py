@@ -4,6 +4,7 @@ It holds what a participant needs: the library, the app, the recorded runs, and 
 outputs. With --wheels, also every package for this platform and this Python, so that `make setup` needs no network.
 """
 
+import ast
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ SINGLE = (
     "LICENSE",
     "Makefile",
     "pyproject.toml",
+    "lessons/counting.py",
     "lessons/show.py",
     "lessons/plotted.py",
     "lessons/recorded.py",
@@ -48,12 +50,23 @@ def edition(source: Path) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
+def without_answers(source: str) -> str:
+    """A module whose functions are to be written: of each, but `train`, the head and its sentence are left."""
+    lines = source.splitlines()
+    for function in reversed([node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]):
+        if function.name != "train":
+            first, last = function.body[1].lineno, function.body[-1].end_lineno
+            lines[first - 1 : last] = [f'    raise NotImplementedError("write {function.name} here.")']
+    return "\n".join(lines) + "\n"
+
+
 def contents() -> Iterator[tuple[str, bytes]]:
     """Every file of the edition, by its name in the archive."""
     for path in (*map(ROOT.joinpath, SINGLE), *(path for folder in WHOLE for path in _files(ROOT / folder))):
         yield path.relative_to(ROOT).as_posix(), path.read_bytes()
     for source in sources():
         yield f"lessons/{source.stem}.ipynb", edition(source).encode()
+    yield "lessons/mini.py", without_answers((LESSONS / "mini.py").read_text(encoding="utf-8")).encode()
 
 
 def _files(folder: Path) -> list[Path]:

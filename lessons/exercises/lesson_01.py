@@ -174,3 +174,41 @@ TOKEN_MEAN_LOSS = Exercise(
         lambda log_probs, advantages, mask: -(advantages[mask] * log_probs[mask]).mean(),
     ),
 )
+
+
+# --- mini.py: the advantage ---
+
+
+def _less_the_others(rewards: Tensor) -> Tensor:
+    rows = rewards.tolist()
+    return torch.tensor([[r - (sum(row) - r) / (len(row) - 1) for r in row] for row in rows], dtype=torch.float64)
+
+
+ADVANTAGES = Exercise(
+    expected=_less_the_others,
+    cases=(
+        (torch.tensor([[1.0, 0.0, 0.5], [0.0, 0.0, 1.0]], dtype=torch.float64),),
+        (_random(5, 4, seed=6),),
+    ),
+    mistakes=(
+        Mistake(
+            lambda rewards: rewards - rewards.mean(1, keepdim=True),
+            "The mean holds the reward itself, which makes every advantage smaller: take the mean of the others.",
+        ),
+        Mistake(
+            lambda rewards: rewards - (rewards.sum() - rewards) / (rewards.numel() - 1),
+            "Those are the others of the whole batch. An easy prompt would then count for all its answers.",
+        ),
+        Mistake(
+            lambda rewards: (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1),
+            "That is the mean of the others. Take it off the reward.",
+        ),
+        Mistake(
+            lambda rewards: rewards - (rewards.sum(1, keepdim=True) - rewards) / rewards.shape[1],
+            "There are n − 1 others: divide by that.",
+        ),
+    ),
+    equivalents=(
+        lambda rewards: (rewards - rewards.mean(1, keepdim=True)) * rewards.shape[1] / (rewards.shape[1] - 1),
+    ),
+)

@@ -139,3 +139,40 @@ LONGEST_ANSWER = Exercise(
         lambda chi2, share: int(-math.log(share) // math.log1p(chi2)),
     ),
 )
+
+
+# --- mini.py: the ratio ---
+
+
+def _ratios(trainer: Tensor, engine: Tensor, mask: Tensor) -> Tensor:
+    weights = torch.zeros(mask.shape, dtype=torch.float64)
+    for row, column in mask.nonzero().tolist():
+        weights[row, column] = math.exp(float(trainer[row, column])) / math.exp(float(engine[row, column]))
+    return weights
+
+
+RATIOS = Exercise(
+    expected=_ratios,
+    cases=(
+        (
+            torch.tensor([[0.5, 0.2, 0.9], [0.3, math.nan, 0.5]], dtype=torch.float64).log(),
+            torch.tensor([[0.25, 0.4, 0.9], [0.6, math.nan, 0.4]], dtype=torch.float64).log(),
+            torch.tensor([[True, True, True], [True, False, False]]),
+        ),
+    ),
+    mistakes=(
+        Mistake(lambda p, q, mask: (p - q).exp(), "Padding has a ratio too. It must be 0 there, whatever it holds."),
+        Mistake(lambda p, q, mask: (p - q).exp() * mask, "nan times 0 is nan: select with `where`, do not multiply."),
+        Mistake(lambda p, q, mask: (q - p).exp().where(mask, 0), "Upside down: the ratio is trainer over engine."),
+        Mistake(lambda p, q, mask: (p / q).where(mask, 0), "Those are logarithms: subtract, then exponentiate."),
+        Mistake(lambda p, q, mask: (p - q).where(mask, 0), "That is d, the logarithm of the ratio."),
+        Mistake(
+            lambda p, q, mask: (p - q).where(mask, 0).exp(),
+            "e⁰ is 1: padding would count. Select after the exponential.",
+        ),
+    ),
+    equivalents=(
+        lambda p, q, mask: (p - q).where(mask, -math.inf).exp(),
+        lambda p, q, mask: (p - q).exp().masked_fill(~mask, 0),
+    ),
+)

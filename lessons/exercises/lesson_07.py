@@ -220,3 +220,78 @@ MASKED_LOSS = Exercise(
         ),
     ),
 )
+
+
+# --- mini.py: the loss ---
+
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def slope(of_loss: Loss) -> Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]:
+    """The slope of a loss along every log-prob of the trainer; its weights min(p/q, cap) are made of the same."""
+
+    def along_log_probs(trainer: Tensor, engine: Tensor, mask: Tensor, advantage: Tensor, cap: float) -> Tensor:
+        trainer = trainer.clone().requires_grad_()
+        weights = (trainer - engine).where(mask, -math.inf).exp().clamp(max=cap)
+        return torch.autograd.grad(of_loss(trainer, weights, mask, advantage), trainer)[0]
+
+    return along_log_probs
+
+
+def _coefficients(trainer: Tensor, engine: Tensor, mask: Tensor, advantage: Tensor, cap: float) -> Tensor:
+    slopes = torch.zeros(mask.shape, dtype=torch.float64)
+    for row, column in mask.nonzero().tolist():
+        weight = min(math.exp(float(trainer[row, column] - engine[row, column])), cap)
+        slopes[row, column] = -weight * float(advantage[row]) / int(mask.sum())
+    return slopes
+
+
+LOSS = Exercise(
+    expected=_coefficients,
+    cases=(
+        (
+            _logs([[0.8, 0.4], [0.4, 0.9]]),
+            _logs([[0.4, 0.8], [0.4, 0.3]]),
+            torch.tensor([[True, True], [True, False]]),
+            _q(1.0, -2.0),
+            1.5,
+        ),
+        (*_padded_cases(8)[:3], torch.arange(6, dtype=torch.float64) - 2.5, 1.2),
+    ),
+    mistakes=(
+        Mistake(
+            slope(lambda log_p, w, mask, a: -(w * a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
+            "The weights have a slope of their own, and it came along: detach them.",
+        ),
+        Mistake(
+            slope(lambda log_p, w, mask, a: (w.detach() * a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
+            "The sign is turned. An optimiser goes down, and reward is to go up.",
+        ),
+        Mistake(
+            slope(lambda log_p, w, mask, a: -(w.detach() * a[:, None] * log_p.where(mask, 0)).mean()),
+            "You divided by all places, padding included. Divide by the number of real tokens.",
+        ),
+        Mistake(
+            slope(lambda log_p, w, mask, a: -(w.detach() * a[:, None] * log_p.where(mask, 0)).sum()),
+            "This is a sum. Divide by the number of real tokens.",
+        ),
+        Mistake(
+            slope(lambda log_p, w, mask, a: -(a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
+            "The weights are missing: this trains on the engine's tokens as if they were the trainer's.",
+        ),
+        Mistake(
+            slope(
+                lambda log_p, w, mask, a: -(w.detach() * a[:, None]).sum() / mask.sum() - 0 * log_p.where(mask, 0).sum()
+            ),
+            "It has no slope: log p must stand in it, times weight and advantage.",
+        ),
+    ),
+    equivalents=(
+        slope(lambda log_p, w, mask, a: -(w.detach() * a[:, None] * log_p)[mask].mean()),
+        slope(
+            lambda log_p, w, mask, a: (
+                -(w.detach().where(mask, 0) * a[:, None]).mul(log_p).where(mask, 0).sum() / mask.sum()
+            )
+        ),
+    ),
+)
