@@ -33,8 +33,10 @@ async function draw(figure) {
   figure.classList.add("drawn")
 }
 
-// A link to the playground leaves the frame in which the app shows these pages.
-for (const link of document.querySelectorAll('a[href^="../index.html"]')) link.target = "_top"
+// The app shows these pages in a frame, which its browser lets nothing leave but a new tab.
+if (window !== window.top) {
+  for (const link of document.querySelectorAll('a[href^="http"], a[href^="../index.html"]')) link.target = "_blank"
+}
 
 if (window.katex) {
   const delimiters = [
