@@ -76,6 +76,7 @@ workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; 
 
 site: $(READY) $(PAGES) ## build/site/lessons: the lessons as static pages; ARGS=--without-solutions for a workshop
 	$(BIN)/python lessons/_pages.py $(ARGS)
+	@cp .github/space.md build/site/README.md && touch build/site/.nojekyll
 
 bench: $(READY) system ## measure the figures of the README
 	@sh tests/peers/install_peers.sh $(BIN)
