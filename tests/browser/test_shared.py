@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 PAGES = {
     "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
     "mismatch": "Along the response", "bench": "What the bound costs",
-    "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Start here",
+    "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Look for the lesson",
     "learn?learn=Glossary": "Also called", "learn?learn=Cheat+sheet": "Look up a preset",
     "learn?learn=Teaching": "Make a link",
 }  # fmt: skip

@@ -1,0 +1,183 @@
+"""Write the lessons as static pages: `python lessons/_pages.py [--without-solutions]` fills build/site/lessons/.
+
+They show the committed, executed notebooks; nothing is executed. Sphinx makes the pages, lessons/_site/ says how they
+look; here the notebooks are put into the form that it reads, and what the pages need is laid beside them.
+"""
+
+import base64
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+LESSONS = Path(__file__).resolve().parent
+ROOT = LESSONS.parent
+STYLE = LESSONS / "_site"
+TOOL = Path(sys.prefix) / "pages"
+"""Where the Makefile installs requirements/pages.txt and what the pages draw with."""
+
+TARGET = ROOT / "build" / "site" / "lessons"
+PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
+APP = re.compile(r"http://localhost:8501/(\w*)\??([^)\s]*)")
+LINKS = '<p class="take">{links}</p>'
+FIGURE = """<div class="figure" style="--height: {height}px">
+<img src="_static/pictures/{picture}" alt="{names}" loading="lazy">
+<script type="application/json">{figure}</script></div>"""
+GITHUB = "https://github.com/"
+COLAB = "https://colab.research.google.com/github/{repository}/blob/gh-pages/lessons/notebooks/{slug}.ipynb"
+FIRST_CELL = """\
+# In Colab this cell fetches the project and what it needs; elsewhere it does nothing.
+import os
+import subprocess
+import sys
+
+if "google.colab" in sys.modules:
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", "{address}", "rlcorr"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "./rlcorr", "sympy", "pandas"], check=True)
+    os.chdir("rlcorr/lessons")
+    sys.path[:0] = [os.getcwd(), os.path.dirname(os.getcwd())]
+"""
+INDEX = """# Lessons
+
+Each derives its formulas, checks them, and shows them on recorded runs. Read them here, or download the notebook.
+
+{lessons}
+
+```{{toctree}}
+:hidden:
+{slugs}
+```
+"""
+
+
+def public_address() -> str | None:
+    """Where the project can be cloned from, as pyproject.toml says; None where it says nothing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project.get("urls", {}).get("Repository")
+
+
+def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path) -> NotebookNode:
+    """The notebook as Sphinx reads it: links below the title, links into the app to its page beside the lessons, and
+    figures as a still picture that the browser replaces by the moving one."""
+    links = [f'<a href="notebooks/{slug}.ipynb" download>Download the notebook</a>']
+    if address and address.startswith(GITHUB):  # Colab opens notebooks from there alone
+        colab = COLAB.format(repository=address.removeprefix(GITHUB).removesuffix(".git"), slug=slug)
+        links.append(f'<a href="{colab}">Open in Colab</a>')
+    first = notebook.cells[0]
+    title, _, rest = first.source.partition("\n")
+    first.source = f"{title}\n\n{LINKS.format(links=' · '.join(links))}\n{rest}"
+    imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    imports.metadata["tags"] = [*imports.metadata.get("tags", []), "hide-input"]
+    number = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = APP.sub(in_playground, cell.source)
+        for output in cell.get("outputs", []):
+            if PLOTLY in output.get("data", {}):
+                number += 1
+                _show(output, pictures / f"{slug}-{number}.png")
+    return notebook
+
+
+def in_playground(link: re.Match[str]) -> str:
+    """http://localhost:8501/bench?run=bf16 → playground:view=bench&run=bf16, whose address conf.py gives."""
+    view, query = link.groups()
+    return "&".join([f"playground:view={view or 'start'}", *([query] if query else [])])
+
+
+def _show(output: NotebookNode, picture: Path) -> None:
+    """In place of the figure: its picture, with what the browser draws the figure from."""
+    figure = output.data[PLOTLY]
+    picture.write_bytes(base64.b64decode(output.data[PNG]))
+    drawn = json.dumps({key: figure[key] for key in ("data", "layout")}, separators=(",", ":")).replace("<", "\\u003c")
+    names = ", ".join(dict.fromkeys(trace["name"] for trace in figure["data"] if trace.get("name")))
+    shown = FIGURE.format(
+        height=figure["layout"]["height"], picture=picture.name, names=html.escape(names), figure=drawn
+    )
+    output.data = nbformat.from_dict({"text/html": shown})
+
+
+def copy(notebook: NotebookNode, address: str | None) -> NotebookNode:
+    """The notebook to download. Its first cell prepares Colab, if the project has a public address."""
+    if address:
+        cell = nbformat.v4.new_code_cell(FIRST_CELL.format(address=address), id="colab")
+        notebook.cells.insert(0, cell)
+    return notebook
+
+
+def without_solutions(notebook: NotebookNode) -> NotebookNode:
+    notebook.cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
+    return notebook
+
+
+def index() -> str:
+    """The page that lists all lessons."""
+    entries = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+    lessons = [
+        f"- **[{slug[:2]} · {entry['title']}]({slug}.ipynb)** · {entry['minutes']} minutes · {entry['level']}\\\n"
+        f"  {entry['claim']}"
+        for slug, entry in entries.items()
+    ]
+    return INDEX.format(lessons="\n".join(lessons), slugs="\n".join(entries))
+
+
+def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None:
+    """What Sphinx reads: pages, and under `beside` what it copies as it is."""
+    shutil.copytree(STYLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    static, notebooks = folder / "static", folder / "beside" / "notebooks"
+    pictures = static / "pictures"
+    for needed in (pictures, notebooks):
+        needed.mkdir(parents=True)
+    for path in sorted(LESSONS.glob("[0-9][0-9]_*.ipynb")):
+        for target in (folder, notebooks):
+            notebook = nbformat.read(path, as_version=4)
+            notebook = notebook if solutions else without_solutions(notebook)
+            made = copy(notebook, address) if target is notebooks else page(notebook, path.stem, address, pictures)
+            nbformat.write(made, target / path.name)
+    (folder / "index.md").write_text(index(), encoding="utf-8")
+    modules = TOOL / "node_modules"
+    shutil.copytree(modules / "katex/dist/fonts", static / "fonts", ignore=lambda _, names: _other_fonts(names))
+    for script in (
+        "katex/dist/katex.min.js",
+        "katex/dist/katex.min.css",
+        "katex/dist/contrib/auto-render.min.js",
+        "plotly.js-cartesian-dist-min/plotly-cartesian.min.js",
+    ):
+        shutil.copy(modules / script, static)
+
+
+def _other_fonts(names: list[str]) -> list[str]:
+    return [name for name in names if not name.endswith(".woff2")]
+
+
+def write(target: Path, *, solutions: bool = True, address: str | None = None) -> None:
+    """Replace `target` by the pages. Raises `CalledProcessError` if Sphinx finds a fault in a lesson."""
+    with tempfile.TemporaryDirectory() as work:
+        sources, made = Path(work) / "sources", Path(work) / "pages"
+        write_sources(sources, solutions=solutions, address=address)
+        sphinx = [TOOL / "bin" / "python", "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
+        options = ["--builder", "html", "--doctree-dir", Path(work) / "doctrees"]
+        subprocess.run([*sphinx, *options, sources, made], check=True)
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(made, target)
+
+
+def main(options: list[str]) -> None:
+    if set(options) - {"--without-solutions"}:
+        sys.exit(f"unknown options {options}; there is --without-solutions.")
+    write(TARGET, solutions=not options, address=public_address())
+    size = sum(path.stat().st_size for path in TARGET.rglob("*") if path.is_file())
+    print(f"{TARGET.relative_to(ROOT)}: {size / 2**20:.1f} MiB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
