@@ -16,12 +16,14 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig
 from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
-from rlcorr.foreign.arrays import PICKLE, npz_columns, safetensors_columns
+from rlcorr.foreign.arrays import npz_columns, safetensors_columns
 from rlcorr.foreign.columns import MAX_BYTES, Columns, at_most
 from rlcorr.foreign.json_rows import json_columns
 from rlcorr.foreign.names import OF_A_RECORDED_STEP, WANTED, ours
 from rlcorr.foreign.parquet import to_columns
+from rlcorr.foreign.pickles import pickle_columns, refusal
 from rlcorr.foreign.step import to_record
+from rlcorr.foreign.torch_files import torch_columns
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
@@ -47,9 +49,16 @@ UNKNOWN = -1
 Reader = Callable[[bytes, Set[str]], tuple[Columns, list[str]]]
 _READERS: dict[str, Reader] = {
     ".parquet": to_columns, ".jsonl": json_columns, ".json": json_columns, ".npz": npz_columns,
-    ".safetensors": safetensors_columns,
+    ".safetensors": safetensors_columns, ".pt": torch_columns, ".pth": torch_columns, ".pkl": pickle_columns,
+    ".pickle": pickle_columns,
 }  # fmt: skip
-_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib")
+ENDINGS = tuple(_READERS)
+_CONTENT = {
+    ".jsonl": ".json", ".npz": "an archive", ".pt": "an archive", ".pth": "an archive", ".pkl": "a pickle",
+    ".pickle": "a pickle",
+}  # fmt: skip
+"""Suffix → what the content must look like, where that is not the suffix."""
+_PICKLES = (".ckpt", ".bin", ".joblib")
 
 
 def read_pairs(name: str, content: bytes) -> StepRecord:
@@ -129,15 +138,15 @@ def _reader(name: str, content: bytes) -> Reader:
     """By the suffix; what the content starts with must agree."""
     suffix = PurePosixPath(name).suffix.lower()
     kind = _kind(content)
-    if suffix in _PICKLES or kind == "a pickle":
-        raise UsageError(PICKLE)
+    expected = _CONTENT.get(suffix, suffix)
+    if suffix in _PICKLES or (kind == "a pickle" and expected != kind):
+        raise refusal(content)
     if suffix not in _READERS:
         raise UsageError(f"files that end in {', '.join(_READERS)} are read; this one ends in {suffix!r:.20}.")
     at_most(MAX_BYTES, len(content), "bytes")
     if not content.strip(b" \t\r\n\0"):
         raise UsageError("is empty.")
-    expected = {".jsonl": ".json"}.get(suffix, suffix)
-    if kind != expected:
+    if expected not in (kind, "a pickle"):  # the oldest kind of pickle starts with any byte
         raise UsageError(f"ends in {suffix}, but its content looks like {kind}.")
     return _READERS[suffix]
 
@@ -148,7 +157,7 @@ def _kind(content: bytes) -> str:
     if content[:4] == b"PAR1":
         return ".parquet"
     if content[:2] == b"PK":
-        return ".npz"
+        return "an archive"
     if content[8:9] == b"{" and content[:1] != b"{" and b"\0" in content[:8]:
         return ".safetensors"
     return ".json" if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else "something else"

@@ -110,7 +110,7 @@ def test_slime_converted_as_the_refusal_says() -> None:
 def test_a_pickle_of_verl_is_refused_with_the_way_to_arrays() -> None:
     """DataProto.save_to_disk pickles; protocol 4 starts with these bytes."""
     with pytest.raises(UsageError, match=r"DataProto\.load_from_disk\(FILE\)\.batch"):
-        read_pairs("batch.pkl", b"\x80\x04\x95")
+        read_pairs("batch.pkl", b"\x80\x04\x95 verl.protocol DataProto")
 
 
 def test_log_probs_of_the_policy_being_updated_are_not_taken_for_the_old_ones() -> None:

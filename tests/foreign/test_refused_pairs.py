@@ -158,7 +158,7 @@ def test_an_empty_file(suffix: str, content: bytes) -> None:
     ("name", "content", "kind"),
     [
         ("x.npz", FILES["lists.jsonl"], ".json"),
-        ("x.jsonl", FILES["padded.npz"], ".npz"),
+        ("x.jsonl", FILES["padded.npz"], "an archive"),
         ("x.parquet", FILES["padded.safetensors"], ".safetensors"),
         ("x.safetensors", FILES["lists.parquet"], ".parquet"),
         ("x.json", b"rollout_log_probs,old_log_probs\n-1,-1\n", "something else"),
