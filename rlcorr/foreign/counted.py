@@ -35,6 +35,18 @@ def with_counted(columns: Columns, theirs: Columns) -> Columns:
     return columns
 
 
+def with_ratio_one(columns: Columns) -> Columns:
+    """The trainer's log-prob where the sampler's is NaN: TRL corrects nothing there (grpo_trainer.py, 1.16.0)."""
+    rollout, old = columns["rollout_log_probs"], columns["old_log_probs"]
+    rollouts, olds = (column.values if isinstance(column, Lists) else column for column in (rollout, old))
+    if not isinstance(rollouts, torch.Tensor) or not isinstance(olds, torch.Tensor) or rollouts.shape != olds.shape:
+        return columns  # refused later, with the row
+    filled = torch.where(rollouts.isnan(), olds.to(rollouts.dtype), rollouts)
+    return columns | {
+        "rollout_log_probs": Lists(filled, rollout.lengths, rollout.padded) if isinstance(rollout, Lists) else filled
+    }
+
+
 def _both(name: str, mask: Column, response_mask: Column | None) -> Column:
     """The product of the two masks; one that is empty belongs to a file of which only the columns are looked at."""
     if not isinstance(mask, Lists):

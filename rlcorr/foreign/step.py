@@ -49,7 +49,7 @@ def to_answers(columns: Columns, *, may_be_padded: bool) -> Answers:
 
 def _with_real(columns: Columns, may_be_padded: bool) -> tuple[Columns, Lists, Tensor]:
     """The columns as lists, those of the engine's log-probs, and which of their places hold a real token."""
-    columns = _as_lists({name: column for name, column in columns.items() if name in PAIR or not _says_nothing(column)})
+    columns = as_lists({name: column for name, column in columns.items() if name in PAIR or not _says_nothing(column)})
     first = _lists("rollout_log_probs", columns["rollout_log_probs"])
     for name, column in columns.items():
         _same_rows(name, column, len(first.lengths))
@@ -74,7 +74,7 @@ def _says_nothing(column: Column) -> bool:
     return column.values.is_floating_point() and bool(column.values.isnan().all())
 
 
-def _as_lists(columns: Columns) -> Columns:
+def as_lists(columns: Columns) -> Columns:
     """All tokens in one array (N,) are cut into rows by lengths (B,) or offsets (B + 1,)."""
     flat = columns["rollout_log_probs"]
     if not isinstance(flat, Tensor) or flat.dim() != 1:

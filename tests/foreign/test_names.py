@@ -9,7 +9,8 @@ import torch
 from pair_files import jsonl, npz, parquet, real
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import missing, read_pairs
+from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.unsaid import missing
 from rlcorr.records.step_files import StepRecord
 
 ROLLOUT, OLD = [[-0.5, -1.0], [-0.25]], [[-0.75, -0.5], [-0.125]]
@@ -97,7 +98,7 @@ def test_slime_converted_as_the_refusal_says() -> None:
     """Its log_probs were computed by the trainer before the update."""
     lines = [json.dumps(s, default=lambda x: x.tolist()) for s in slime_samples()]
     whole = json.dumps({"format_version": 2, "rollout_id": 4, "samples": [json.loads(line) for line in lines]})
-    for name, content, step in (("0.jsonl", "\n".join(lines), 1), ("0.json", whole, 4)):
+    for name, content, step in (("x.jsonl", "\n".join(lines), 1), ("x.json", whole, 4)):
         record = read_pairs(name, content.encode())
         batch = record.batch.tensors()
         assert pairs_of(record) == (ROLLOUT, OLD)
