@@ -93,6 +93,8 @@ def main() -> None:
                 differences.append(float((recorded - inputs[f"{theirs}_per_token_logps"][mask]).abs().max()))
         print(json.dumps({"steps": report.recorded_steps, "status": report.status, "problems": report.problems,
                           "largest difference": max(differences), "same training": plain == with_pairs}))  # fmt: skip
+        if report.problems or report.recorded_steps != len(seen) or max(differences) or plain != with_pairs:
+            sys.exit("TRL: what is recorded is not what it trained on, or the training is another.")
 
 
 if __name__ == "__main__":
