@@ -111,6 +111,12 @@ def import_files(
     return write_run(run, records_of(sources, watch), f"Imported from {shown}.")
 
 
+def import_file(file: Path, run: Path) -> StepRecord:
+    """Make a run of a file, and return its first step as it was recorded. Raises `UsageError`."""
+    import_files([file], run)
+    return runs.read_step(run, runs.list_steps(run)[0])
+
+
 def write_run(run: Path, records: Iterable[StepRecord], story: str) -> Imported:
     """A complete run of these steps, with their metrics before any correction. Raises `UsageError` if one is there, and
     whatever `records` raises; the run is gone then."""
