@@ -55,6 +55,7 @@ peers: $(READY) ## compare with the real verl 0.9.1 on random batches, and with 
 	@PYTHONPATH=tests/support $(BIN)/python tests/peers/peers.py $(ARGS)
 	@for part in verl_tests compare_helper verl_plugin_run; do \
 		PYTHONPATH=tests/support $(BIN)/python tests/peers/$$part.py || exit 1; done
+	@PYTHONPATH=tests/support:.venv/trl $(BIN)/python tests/peers/trl_recorded.py
 	@for system in verl SkyRL TRL OpenRLHF AReaL ms-swift torchtitan; do \
 		PYTHONPATH=tests/support $(BIN)/python tests/peers/real_systems.py $$system || exit 1; done
 

@@ -34,7 +34,8 @@ from exercises.lesson_16 import ANSWERS_NEEDED, DIRECTIONS_NEEDED, MEAN_AND_ERRO
 from show import picture, show
 
 from rlcorr.figures.curves import curves
-from rlcorr.foreign.pairs import import_file, missing
+from rlcorr.foreign.imported import import_file
+from rlcorr.foreign.unsaid import missing
 from rlcorr.gradients import toy
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.records import runs, sketch_files

@@ -24,6 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "rlcorr.gradients": {ROOT, "rlcorr.analysis"},
     "rlcorr.records": {ROOT, "rlcorr.gradients"},
     "rlcorr.foreign": {ROOT, "rlcorr.records", "rlcorr.systems"},
+    "rlcorr.recorders": {ROOT, "rlcorr.records", "rlcorr.foreign"},
     "rlcorr.figures": GROUND,
     "rlcorr.strips": {*GROUND, "rlcorr.figures"},
     "rlcorr.train.inputs": {ROOT},

@@ -1,14 +1,33 @@
 """Runs that visitors have dropped: a folder of this server, which ends with it."""
 
+import hashlib
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import streamlit as st
+from words import words
+
+from rlcorr.foreign.imported import Imported, Source, records_of, summary_of, write_run
+from rlcorr.foreign.pairs import read_parts
 
 
 @st.cache_resource(show_spinner=False)
 def folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="rlcorr_uploads_")
+
+
+def take(files: Mapping[str, bytes]) -> tuple[str, Imported]:
+    """The name of the run that these files make, and what is in it. Raises `UsageError`."""
+    digest = hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()[:16]
+    sources = [
+        Source(name, lambda name=name: iter(read_parts(name, files[name])), len(files[name])) for name in sorted(files)
+    ]
+    slug, shown = f"upload_{digest}", ", ".join(sorted(files))
+    here = Path(folder().name) / slug
+    if (here / "manifest.json").is_file():
+        return slug, summary_of(records_of(sources))
+    return slug, write_run(here, records_of(sources), words.UPLOADED.format(name=shown))
 
 
 def mine() -> dict[str, Path]:

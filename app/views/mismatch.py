@@ -14,7 +14,7 @@ from rlcorr.analysis.triage import Symptom, triage
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
-from rlcorr.foreign.pairs import missing
+from rlcorr.foreign.unsaid import missing
 from rlcorr.records.step_files import StepRecord
 
 METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}

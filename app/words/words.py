@@ -50,9 +50,10 @@ TOLERANCE = (
     "{lower} and {upper}."
 )
 UPLOAD = (
-    "Parquet or JSON Lines with a response per row, .npz or .safetensors with arrays and a mask. Needed are the "
-    "log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or as NeMo RL, prime-rl, slime "
-    "and verl call them. The file stays on this machine and is forgotten when the app ends."
+    "Parquet or JSON Lines with a response per row, .npz, .pt or .safetensors with arrays and a mask. Needed are the "
+    "log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or as NeMo RL, prime-rl, slime, "
+    "SkyRL and verl call them. Several files become the steps of one run. They stay on this machine and are forgotten "
+    "when the app ends."
 )
 UPLOADED = "Your file {name}."
 

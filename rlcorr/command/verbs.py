@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from tqdm import tqdm
 
 from rlcorr.command.doctor import doctor
 from rlcorr.command.gradient_document import gradient_document
@@ -20,7 +21,7 @@ from rlcorr.command.report_table import measured_files, report_document, report_
 from rlcorr.command.study_verb import Study, run_study
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import import_file, missing
+from rlcorr.foreign.imported import files_of, import_files
 from rlcorr.foreign.stream import pair_files
 from rlcorr.presets import preset
 from rlcorr.records import runs
@@ -132,24 +133,34 @@ def run_report(request: Report) -> int:
 
 @dataclass(frozen=True)
 class Import:
-    """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz or .safetensors, or another system's dump."""
+    """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz, .pt or .safetensors, or another system's dump;
+    the step of a file is what its column `step` or its name says, and the ranks of a step are put together."""
 
-    file: Annotated[Path, tyro.conf.Positional]
-    """What it must hold: rollout_log_probs and old_log_probs, and where it is padded response_mask."""
+    places: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Files, folders, or globs. They must hold rollout_log_probs and old_log_probs, and where they are padded
+    response_mask."""
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: imported and the next free number."""
+    nan_is_ratio_one: bool = False
+    """Where the sampler's log-prob is NaN, take the trainer's, so that the ratio is 1, as TRL does; otherwise NaN is
+    refused."""
 
     def __post_init__(self) -> None:
+        if not self.places:
+            raise UsageError("import needs something to read: files, folders or globs.")
         if Path(self.run).name != self.run or self.run == "..":
             raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
 
 
 def run_import(request: Import) -> int:
     path = runs.LOCAL / (request.run or runs.free_name("imported"))
-    record = import_file(request.file, path)
-    mask = record.batch.response_mask
-    print(f"{path}: {len(mask)} responses, {int(mask.sum())} tokens. Not in the file:")
-    print("\n".join(f"  {name:<15} {use}" for name, use in missing(record).items()))
+    files = files_of(request.places)
+    size = sum(file.stat().st_size for file in files)
+    with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        made = import_files(files, path, nan_is_ratio_one=request.nan_is_ratio_one, watch=bar.update)
+    steps = "1 step" if made.steps == 1 else f"{made.steps} steps"
+    print(f"{path}: {steps}, {made.responses} responses, {made.tokens} tokens. Not in what was read:")
+    print("\n".join(f"  {name:<15} {use}" for name, use in made.missing.items()))
     return 0
 
 

@@ -15,19 +15,12 @@ from safetensors.torch import load
 
 from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, at_most, from_array
-from rlcorr.systems import slime, verl_dumps
 
 _MAX_MEMBERS = 1000
 _MAX_HEADER = 1 << 20
 # What numpy.save writes for a plain array. Structured types, and whatever else Python could evaluate, do not fit.
 _NPY = re.compile(
     rb"\{'descr': '([<>|=]?[a-zA-Z]\d{0,9})', 'fortran_order': (True|False), 'shape': \(([\d, ]{0,200})\), \} *\n"
-)
-
-PICKLE = (
-    "Reading a pickle, which torch.save writes too, runs whatever code is in it, so it is not read here. Convert it "
-    f"where you trust it. {slime.FROM_PICKLE}; {verl_dumps.FROM_PICKLE}; other arrays (B, T) go into "
-    "`numpy.savez('pairs.npz', rollout_log_probs=…, old_log_probs=…, response_mask=…)`."
 )
 
 # --- npz ---
@@ -48,7 +41,7 @@ def npz_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
 
 def _check_archive(members: list[zipfile.ZipInfo], different: int) -> None:
     if any(info.filename.endswith(".pkl") for info in members):  # what torch.save writes is a zip, too
-        raise UsageError(PICKLE)
+        raise UsageError("this is what torch.save writes: call it .pt, and it is read.")
     if different < len(members):
         raise UsageError("two members of the archive have the same name.")
     at_most(MAX_BYTES, sum(info.file_size for info in members), "bytes when inflated")
@@ -116,10 +109,11 @@ def safetensors_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list
         tensors = load(content)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise UsageError(f"cannot be read as .safetensors ({first_line(error)}).") from error
-    return {name: _tensor(name, tensor) for name, tensor in tensors.items() if name in wanted}, list(tensors)
+    return {name: tensor_column(name, tensor) for name, tensor in tensors.items() if name in wanted}, list(tensors)
 
 
-def _tensor(name: str, tensor: torch.Tensor) -> Column:
+def tensor_column(name: str, tensor: torch.Tensor) -> Column:
+    """Raises `UsageError` for a dtype that is not read, or too many numbers."""
     at_most(MAX_TOKENS, tensor.numel(), f"numbers in {name}")
     if tensor.is_complex() or (tensor.dtype.itemsize == 1 and tensor.is_floating_point()):
         raise UsageError(f"{name} has dtype {tensor.dtype}; bool, integers and floats of 16, 32 or 64 bits are read.")

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, at_most
+from rlcorr.systems.counted import PLACED
 
 _MAX_VALUE = 32 << 20
 """Bytes of one JSON value, which is a line or a whole document: in Python it takes up to eight times as much memory."""
@@ -24,10 +25,15 @@ def json_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
     A row is an object with a list of numbers per token key. An object in which such a key holds lists of lists stands
     for as many rows, one with "samples" for those. null among numbers is NaN, and so is the NaN that Python writes.
     """
+    return object_columns(_values(content), wanted)
+
+
+def object_columns(values: Iterable[tuple[str, Any]], wanted: Set[str]) -> tuple[Columns, list[str]]:
+    """The same of values that are parsed already, each with the words for where it stands. Raises `UsageError`."""
     rows: list[Row] = []
     names: dict[str, None] = {}
     tokens = 0
-    for place, value in _values(content):
+    for place, value in values:
         for where, entry in _objects(value, place):
             names |= dict.fromkeys(entry)
             for row in _rows(entry, wanted, where):
@@ -71,14 +77,25 @@ def _parsed(text: bytes, place: str) -> Any:
 def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:
     """The objects of a value, and where they stand. What surrounds "samples" holds for each of them."""
     shared: Row = {}
-    if isinstance(value, dict) and isinstance(value.get("samples"), list):
-        shared = {key: x for key, x in value.items() if isinstance(x, int | str)}
-        value = value["samples"]
+    whole: Row = value if isinstance(value, dict) else {}
+    if isinstance(whole.get("samples"), list):
+        shared = {key: x for key, x in whole.items() if isinstance(x, int | str)}
+        value = whole["samples"]
     places = [(f"item {i} of {place}", x) for i, x in enumerate(value)] if isinstance(value, list) else [(place, value)]
     for where, entry in places:
         if not isinstance(entry, dict):
             raise UsageError(f"{where} is no JSON object.")
-        yield where, shared | entry
+        yield where, shared | _of_its_place(whole, entry) | entry
+
+
+def _of_its_place(whole: Row, entry: Row) -> Row:
+    """What a list beside "samples" says of this one, where the sample says its place in the list."""
+    numbers: Row = {}
+    for key, place in PLACED.items():
+        values, at = whole.get(key), entry.get(place)
+        if isinstance(values, list) and isinstance(at, int) and 0 <= at < len(values):
+            numbers[key] = values[at]
+    return numbers
 
 
 # --- objects → rows ---
@@ -87,7 +104,8 @@ def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:
 def _rows(entry: Row, wanted: Set[str], place: str) -> list[Row]:
     """The wanted keys. Where one holds lists of lists, the object stands for several rows, and lists are cut up."""
     entry = {name: value for name, value in entry.items() if name in wanted}
-    nested = [name for name, value in entry.items() if isinstance(value, list) and value and isinstance(value[0], list)]
+    lists = {name: value for name, value in entry.items() if isinstance(value, list) and value}
+    nested = [name for name, value in lists.items() if isinstance(value[0], list | np.ndarray)]
     if not nested:
         return [entry]
     count = len(entry[nested[0]])
@@ -100,7 +118,7 @@ def _rows(entry: Row, wanted: Set[str], place: str) -> list[Row]:
 
 def _cell(value: Any, where: str) -> np.ndarray | float | bool | str | None:
     """A list of numbers as an array. What is neither that nor a number stays JSON text: messages, for example."""
-    if value is None or isinstance(value, str | bool):
+    if value is None or isinstance(value, str | bool | np.ndarray):
         return value
     kinds = set(map(type, value)) if isinstance(value, list) else set()
     try:

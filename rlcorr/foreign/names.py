@@ -1,19 +1,19 @@
 """Columns of other systems' files under our names.
 
-Dumps of NeMo RL, prime-rl and slime are recognised by their columns: what is particular to each stands in `systems/`,
-a file per system. Of verl no file is recognised, since none that it writes holds both log-probs; arrays that somebody
-saved of its batch are read. Every other file is read by the names that its columns have.
+Dumps of NeMo RL, prime-rl, slime and SkyRL are recognised by their columns (`adapted`). Of verl no file is recognised,
+since none that it writes holds both log-probs; arrays that somebody saved of its batch are read. Every other file is
+read by the names that its columns have. What else in a file says which tokens count is in `counted`.
 """
 
 import difflib
 from collections.abc import Collection
 
-import torch
-
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Columns, Lists
-from rlcorr.systems import areal, nemo_rl, open_instruct, prime_rl, slime, trl, verl_dumps
-from rlcorr.systems.dumps import Dump
+from rlcorr.foreign.adapted import DUMPS, adapted
+from rlcorr.foreign.columns import Columns
+from rlcorr.foreign.counted import refuse_unknown, with_counted
+from rlcorr.systems import areal, open_instruct, skyrl_dumps, slime, trl, verl_dumps
+from rlcorr.systems.counted import COUNTED
 
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
@@ -51,17 +51,16 @@ NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Our name → how other systems spell it. Where a file has several of these, the first counts; but see `_CHOOSE`."""
 
-_CHOOSE = (*PAIR, "log_probs", "ref_log_probs", "response_mask", "lengths")
+_CHOOSE = (*PAIR, "log_probs", "ref_log_probs", "response_mask", "lengths", "advantages", "rewards")
 """The numbers that everything rests on: a file that has two names of one of these is refused."""
 
-_DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
 _WITHOUT_PAIR = (
     slime.ROLLOUT_DATA, open_instruct.ROLLOUTS, verl_dumps.ROLLOUT_DATA, trl.COMPLETIONS, areal.ROLLOUTS
 )  # fmt: skip
 
 WANTED = frozenset(name for names in NAMES.values() for name in names) | {
-    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES,
-    *(name for dump in _DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name),
+    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES, skyrl_dumps.SEQUENCES, *COUNTED,
+    *(name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name),
 }  # fmt: skip
 """What is read of a file."""
 
@@ -72,15 +71,17 @@ OF_A_RECORDED_STEP = {
 
 _TO_MEASURE = (*PAIR, "response_mask", "lengths", "advantages")
 WANTED_TO_MEASURE = frozenset(name for field in _TO_MEASURE for name in NAMES[field]) | {
-    name for dump in _DUMPS for name in (*dump.columns, *dump.one_of, dump.mask_over_dummy, dump.row_mask) if name
-}  # fmt: skip
+    name for dump in DUMPS for name in (*dump.columns, *dump.one_of, dump.mask_over_dummy, dump.row_mask) if name
+} | skyrl_dumps.COLUMNS | COUNTED  # fmt: skip
 """What is read of a file of which only the mismatch is measured."""
 
 
 def ours(columns: Columns, names: Collection[str]) -> Columns:
     """The columns under our names. `names` are all of the file's. Raises `UsageError` where the pair is not there, or
-    twice, with the columns that are there and those that are needed."""
-    columns = _adapted(columns, names)
+    twice, with the columns that are there and those that are needed; and for a column that may say which tokens count
+    and is not understood."""
+    refuse_unknown(names, WANTED)
+    columns = adapted(columns, names)
     named: Columns = {}
     for field, spellings in NAMES.items():
         present = [name for name in spellings if name in columns]
@@ -91,7 +92,7 @@ def ours(columns: Columns, names: Collection[str]) -> Columns:
     missing = [field for field in PAIR if field not in named]
     if missing:
         raise UsageError(_what_is_missing(missing, names))
-    return named
+    return with_counted(named, columns)
 
 
 def _what_is_missing(missing: list[str], names: Collection[str]) -> str:
@@ -106,44 +107,3 @@ def _what_is_missing(missing: list[str], names: Collection[str]) -> str:
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     looks = [f" It looks like {file.what}." for file in _WITHOUT_PAIR if file.columns <= set(names)][:1]
     return f"found the columns {shown}{more}; needed are {needed}. {'; '.join(nearest)}.{''.join(looks)}"
-
-
-# --- what is particular to a system ---
-
-
-def _adapted(columns: Columns, names: Collection[str]) -> Columns:
-    for dump in _DUMPS:
-        if dump.columns <= columns.keys() and (not dump.one_of or dump.one_of & set(names)):
-            return _read_as(dump, columns)
-    return _arrays_of_verl(columns)
-
-
-def _read_as(dump: Dump, columns: Columns) -> Columns:
-    columns = dict(columns)
-    mask, rows = columns.get(dump.mask_over_dummy), columns.get(dump.row_mask)
-    if isinstance(mask, Lists):
-        counted = mask.values * (mask.places() > 0)
-        if isinstance(rows, torch.Tensor) and len(rows) == len(mask.lengths):
-            counted = counted * rows[mask.rows()]
-        columns[dump.mask_over_dummy] = Lists(counted, mask.lengths)
-    for theirs, mine in dump.renamed.items():
-        if theirs in columns:
-            columns[mine] = columns.pop(theirs)
-    return columns
-
-
-def _arrays_of_verl(columns: Columns) -> Columns:
-    columns = dict(columns)
-    for theirs, mine in verl_dumps.TOKEN_IDS.items():
-        if isinstance(columns.get(theirs), Lists):
-            columns[mine] = columns.pop(theirs)
-    prompts, attention = columns.get("prompt_ids"), columns.get(verl_dumps.ATTENTION_MASK)
-    if isinstance(prompts, Lists) and isinstance(attention, Lists):
-        if len(prompts.lengths) != len(attention.lengths) or bool((prompts.lengths > attention.lengths).any()):
-            raise UsageError("attention_mask must cover prompt and response; it is shorter than the prompts.")
-        in_prompt = attention.places() < prompts.lengths[attention.rows()]
-        columns["prompt_mask"] = Lists(attention.values[in_prompt], prompts.lengths)
-    scores = columns.get(verl_dumps.TOKEN_SCORES)
-    if isinstance(scores, Lists) and "rewards" not in columns:
-        columns["rewards"] = torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
-    return columns

@@ -49,7 +49,7 @@ def column_names(path: Path) -> list[str]:
         return file.schema_arrow.names
 
 
-def parts(path: Path, wanted: Set[str]) -> Iterator[tuple[Columns, int]]:
+def parts(path: Path, wanted: Set[str], *, texts: bool = False) -> Iterator[tuple[Columns, int]]:
     """The wanted columns some rows at a time, and how many rows these are: a row group may be larger than the memory.
 
     What is held is a part, of about `PART` numbers in a column where all rows are of one length, and the pages that it
@@ -58,15 +58,17 @@ def parts(path: Path, wanted: Set[str]) -> Iterator[tuple[Columns, int]]:
     with _opened(path) as file:
         schema = file.schema_arrow
         types = {name: schema.field(name).type for name in schema.names if name in wanted}
-        if texts := [name for name, kind in types.items() if _is_text(name, kind, 0)]:
+        words = [name for name, kind in types.items() if _is_text(name, kind, 0)]
+        if words and not texts:
             raise UsageError(
-                f"{texts[0]} is a column of {types[texts[0]]!s:.80}; lists of numbers and numbers are read."
+                f"{words[0]} is a column of {types[words[0]]!s:.80}; lists of numbers and numbers are read."
             )
         rows = max(file.metadata.num_rows * PART // max(_most_numbers(file.metadata, wanted), 1), 1)
         for batch in file.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
             table = pa.Table.from_batches([batch])
             some = [name for name in types if table[name].null_count < len(table)]
-            yield {name: _column(name, table[name]) for name in some}, len(table)
+            columns = {name: table[name].dictionary_encode() if name in words else table[name] for name in some}
+            yield {name: _column(name, column) for name, column in columns.items()}, len(table)
 
 
 @contextmanager

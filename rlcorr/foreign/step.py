@@ -5,14 +5,15 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.answers import Answers
-from rlcorr.foreign.columns import MAX_PADDED, MAX_TEXT, Column, Columns, Lists, at_most
+from rlcorr.foreign.columns import MAX_PADDED, Column, Columns, Lists, at_most
 from rlcorr.foreign.names import PAIR
+from rlcorr.foreign.per_row import one_per_row, per_row, some, step_of, texts, whole
 from rlcorr.records.step_files import StepRecord, pad
+from rlcorr.systems.counted import LOSSES, MASKS
 from rlcorr.types import TokenBatch
 
 _TOKENS = ("rollout_log_probs", "old_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")
 _ALIGNED = (*_TOKENS, "response_mask", "response_ids", "token_ids")
-_INT32 = 2**31 - 1
 
 
 def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
@@ -22,7 +23,11 @@ def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
     answers = _answers(columns, first, keep)
     fields, lengths = answers.fields, answers.lengths
     if not bool(keep.any()):
-        raise UsageError("holds no tokens: no rows, empty lists, or a mask that is 0 everywhere.")
+        others = " or ".join(sorted({*MASKS, LOSSES}))
+        raise UsageError(
+            "holds no tokens that count: no rows, empty lists, or 0 everywhere in the mask or in what is multiplied "
+            f"into it ({others})."
+        )
     longest = int(lengths.max())
     at_most(MAX_PADDED, len(lengths) * longest, f"places ({len(lengths)} rows as wide as the longest, {longest})")
     prompt, ids = _ids(columns, first, keep)
@@ -30,11 +35,11 @@ def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
         response_mask=pad(keep[keep], lengths)[1],
         **{name: pad(values, lengths)[0] for name, values in (fields | ids).items()},
         **prompt,
-        **_per_row(columns),
+        **per_row(columns),
     )
     batch.check_values()
-    prompts, responses = (_texts(name, columns, len(lengths)) for name in ("prompts", "responses"))
-    return StepRecord(_step(columns), batch, prompts, responses)
+    prompts, responses = (texts(name, columns, len(lengths)) for name in ("prompts", "responses"))
+    return StepRecord(step_of(columns), batch, prompts, responses)
 
 
 def to_answers(columns: Columns, *, may_be_padded: bool) -> Answers:
@@ -44,7 +49,7 @@ def to_answers(columns: Columns, *, may_be_padded: bool) -> Answers:
 
 def _with_real(columns: Columns, may_be_padded: bool) -> tuple[Columns, Lists, Tensor]:
     """The columns as lists, those of the engine's log-probs, and which of their places hold a real token."""
-    columns = _as_lists({name: column for name, column in columns.items() if name in PAIR or not _says_nothing(column)})
+    columns = as_lists({name: column for name, column in columns.items() if name in PAIR or not _says_nothing(column)})
     first = _lists("rollout_log_probs", columns["rollout_log_probs"])
     for name, column in columns.items():
         _same_rows(name, column, len(first.lengths))
@@ -69,7 +74,7 @@ def _says_nothing(column: Column) -> bool:
     return column.values.is_floating_point() and bool(column.values.isnan().all())
 
 
-def _as_lists(columns: Columns) -> Columns:
+def as_lists(columns: Columns) -> Columns:
     """All tokens in one array (N,) are cut into rows by lengths (B,) or offsets (B + 1,)."""
     flat = columns["rollout_log_probs"]
     if not isinstance(flat, Tensor) or flat.dim() != 1:
@@ -91,11 +96,11 @@ def _row_lengths(columns: Columns, tokens: int) -> Tensor:
             "beside an array (N,) of all tokens lengths (B,) or offsets (B + 1,)."
         )
     name = "lengths" if "lengths" in columns else "offsets"
-    numbers = _whole(name, _one_per_row(name, columns[name])).long()
+    numbers = whole(name, one_per_row(name, columns[name])).long()
     lengths = numbers if name == "lengths" else numbers.diff()
     if not bool((lengths >= 0).all()) or int(lengths.sum()) != tokens or (name == "offsets" and int(numbers[:1].sum())):
         rule = "be ≥ 0 and sum to" if name == "lengths" else "rise from 0 to"
-        raise UsageError(f"{name} must {rule} the {tokens} tokens of rollout_log_probs; got {_some(numbers)}.")
+        raise UsageError(f"{name} must {rule} the {tokens} tokens of rollout_log_probs; got {some(numbers)}.")
     return lengths
 
 
@@ -138,7 +143,7 @@ def _real(columns: Columns, first: Lists, may_be_padded: bool) -> Tensor:
         _refuse_where(mask, (mask.values != 0) & (mask.values != 1), "response_mask is neither 0 nor 1")
         return mask.values == 1
     if "lengths" in columns:
-        lengths = _whole("lengths", _one_per_row("lengths", columns["lengths"])).long()
+        lengths = whole("lengths", one_per_row("lengths", columns["lengths"])).long()
         if len(wrong := ((lengths > first.lengths) | (lengths < 0)).nonzero()):
             row = int(wrong[0])
             raise UsageError(f"row {row} (from 0): length {int(lengths[row])} of {int(first.lengths[row])} values.")
@@ -193,7 +198,7 @@ def _refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
         raise UsageError(f"row {int(lists.rows()[at])}, token {int(lists.places()[at])} (from 0){more}: {what}.")
 
 
-# --- ids, numbers per row, texts ---
+# --- ids ---
 
 
 def _ids(columns: Columns, first: Lists, keep: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -203,7 +208,7 @@ def _ids(columns: Columns, first: Lists, keep: Tensor) -> tuple[dict[str, Tensor
     if "token_ids" in columns:
         prompt, response["response_ids"] = _split(_lists("token_ids", columns["token_ids"]), first, keep)
     if "response_ids" in columns:
-        response["response_ids"] = _whole("response_ids", _aligned("response_ids", columns, first).values)[keep]
+        response["response_ids"] = whole("response_ids", _aligned("response_ids", columns, first).values)[keep]
     if "prompt_ids" in columns:
         prompt = _lists("prompt_ids", columns["prompt_ids"])
         if "prompt_mask" in columns:
@@ -212,7 +217,7 @@ def _ids(columns: Columns, first: Lists, keep: Tensor) -> tuple[dict[str, Tensor
     if prompt is None:
         return {}, response
     at_most(MAX_PADDED, len(prompt.lengths) * int(prompt.lengths.max()), "places in the prompts")
-    ids, mask = pad(_whole("prompt_ids", prompt.values), prompt.lengths, left=True)
+    ids, mask = pad(whole("prompt_ids", prompt.values), prompt.lengths, left=True)
     return {"prompt_ids": ids, "prompt_mask": mask}, response
 
 
@@ -230,68 +235,4 @@ def _split(tokens: Lists, first: Lists, keep: Tensor) -> tuple[Lists, Tensor]:
         in_prompt = places < (tokens.lengths - first.lengths)[rows]
         tail = ~in_prompt
     prompt = Lists(tokens.values[in_prompt], torch.bincount(rows[in_prompt], minlength=len(tokens.lengths)))
-    return prompt, _whole("token_ids", tokens.values[tail])[keep]
-
-
-def _per_row(columns: Columns) -> dict[str, Tensor]:
-    numbers: dict[str, Tensor] = {}
-    if "rewards" in columns:
-        numbers["rewards"] = _one_per_row("rewards", columns["rewards"]).float()
-    for name in ("group_ids", "policy_versions"):
-        column = columns.get(name)
-        if name == "group_ids" and isinstance(column, list):
-            group = {text: i for i, text in enumerate(dict.fromkeys(column))}
-            column = torch.tensor([group[text] for text in column])
-        if column is not None:
-            numbers[name] = _whole(name, _one_per_row(name, column))
-    return numbers
-
-
-def _one_per_row(name: str, column: Column) -> Tensor:
-    """One number per row, or lists of it: arrays (B, 1), or a number repeated for every token."""
-    if isinstance(column, Tensor) and column.dim() == 1:
-        return column
-    if isinstance(column, Lists) and bool((column.lengths > 0).all()):
-        heads = column.values[column.places() == 0]
-        same = (column.values == heads[column.rows()]) | column.values.isnan()
-        if bool(same.all()):
-            return heads
-    raise UsageError(f"{name} must hold one number per row.")
-
-
-def _whole(name: str, column: Column) -> Tensor:
-    """Whole numbers as int32."""
-    if not isinstance(column, Tensor) or column.dtype == torch.bool:
-        raise UsageError(f"{name} must hold whole numbers.")
-    whole = column.double() if column.is_floating_point() else column
-    if not bool(((whole.abs() <= _INT32) & (whole == whole.round())).all()):
-        raise UsageError(f"{name} must hold whole numbers of at most 32 bits; got {_some(whole)}.")
-    return whole.to(torch.int32)
-
-
-def _some(numbers: Tensor) -> str:
-    shown = ", ".join(f"{x:g}" for x in numbers.flatten()[:5].tolist())
-    return shown + (", …" if numbers.numel() > 5 else "")
-
-
-def _texts(name: str, columns: Columns, rows: int) -> list[str]:
-    column = columns.get(name, [""] * rows)
-    if not isinstance(column, list):
-        raise UsageError(f"{name} must hold a text per row.")
-    at_most(MAX_TEXT, sum(map(len, column)), f"characters in {name}")
-    try:
-        for text in column:
-            text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{name} holds half a surrogate pair, which is no text: {error.object[:40]!r}.") from error
-    return column
-
-
-def _step(columns: Columns) -> int:
-    if "step" not in columns:
-        return 1
-    column = columns["step"]
-    numbers = _whole("step", column).flatten().unique() if isinstance(column, Tensor) else torch.tensor([])
-    if len(numbers) != 1 or int(numbers[0]) < 0:
-        raise UsageError(f"step must be one number ≥ 0 for the whole file; got {_some(numbers) or 'texts'}.")
-    return int(numbers[0])
+    return prompt, whole("token_ids", tokens.values[tail])[keep]

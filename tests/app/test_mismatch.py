@@ -12,7 +12,8 @@ from causes import draw, scored, small, unfilled
 from rlcorr import TokenBatch, preset
 from rlcorr.analysis.regions import TOKEN_METHODS
 from rlcorr.analysis.triage import triage
-from rlcorr.foreign.pairs import recordable, write_run
+from rlcorr.foreign.imported import write_run
+from rlcorr.foreign.unsaid import recordable
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 
@@ -120,7 +121,7 @@ def test_what_a_dropped_file_lacks_is_left_out(root: Path) -> None:
     """Two log-probs and a mask, as `foreign.pairs` makes a run of them: no ids, no versions."""
     batch = make_record(0).batch
     pairs = TokenBatch(batch.response_mask, batch.rollout_log_probs, batch.old_log_probs)
-    write_run(root / "alpha", recordable(StepRecord(0, pairs, [""] * 24, [""] * 24)), "Dropped.")
+    write_run(root / "alpha", [recordable(StepRecord(0, pairs, [""] * 24, [""] * 24))], "Dropped.")
     text = said(open_app(VIEW))
     assert "Which tokens differ is not known" in text
     assert "Tokens that differ most" not in text

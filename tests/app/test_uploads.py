@@ -31,7 +31,7 @@ def jsonl(**more: str) -> bytes:
 
 
 def drop(at: AppTest, name: str, content: bytes) -> AppTest:
-    at.file_uploader(key="dropped").set_value((name, content, "application/octet-stream")).run()
+    at.file_uploader(key="dropped").set_value([(name, content, "application/octet-stream")]).run()
     assert not at.exception
     return at
 

@@ -21,6 +21,7 @@ long      answers of 200 to 500 tokens: weights, bounds and the effective sample
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
+recorder  what recording a step costs the thread that trains: milliseconds
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
@@ -44,6 +45,7 @@ import bench_memory
 import bench_precision
 import bench_progress
 import bench_prompts
+import bench_recorder
 import bench_report
 import bench_router
 import bench_sessions
@@ -160,6 +162,7 @@ PARTS = {
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
     "memory": bench_memory.main,
+    "recorder": bench_recorder.main,
     "trainer": bench_trainer.main,
     "router": bench_router.main,
     "picture": picture,

@@ -9,7 +9,8 @@ import torch
 from pair_files import jsonl, npz, parquet, real
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import missing, read_pairs
+from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.unsaid import missing
 from rlcorr.records.step_files import StepRecord
 
 ROLLOUT, OLD = [[-0.5, -1.0], [-0.25]], [[-0.75, -0.5], [-0.125]]
@@ -97,7 +98,7 @@ def test_slime_converted_as_the_refusal_says() -> None:
     """Its log_probs were computed by the trainer before the update."""
     lines = [json.dumps(s, default=lambda x: x.tolist()) for s in slime_samples()]
     whole = json.dumps({"format_version": 2, "rollout_id": 4, "samples": [json.loads(line) for line in lines]})
-    for name, content, step in (("0.jsonl", "\n".join(lines), 1), ("0.json", whole, 4)):
+    for name, content, step in (("x.jsonl", "\n".join(lines), 1), ("x.json", whole, 4)):
         record = read_pairs(name, content.encode())
         batch = record.batch.tensors()
         assert pairs_of(record) == (ROLLOUT, OLD)
@@ -110,7 +111,7 @@ def test_slime_converted_as_the_refusal_says() -> None:
 def test_a_pickle_of_verl_is_refused_with_the_way_to_arrays() -> None:
     """DataProto.save_to_disk pickles; protocol 4 starts with these bytes."""
     with pytest.raises(UsageError, match=r"DataProto\.load_from_disk\(FILE\)\.batch"):
-        read_pairs("batch.pkl", b"\x80\x04\x95")
+        read_pairs("batch.pkl", b"\x80\x04\x95 verl.protocol DataProto")
 
 
 def test_log_probs_of_the_policy_being_updated_are_not_taken_for_the_old_ones() -> None:

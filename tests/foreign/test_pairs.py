@@ -22,7 +22,8 @@ from pair_files import (
 from rlcorr import TokenBatch
 from rlcorr.command.cli import main
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import ENABLES, missing, read_pairs, recordable
+from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.unsaid import ENABLES, missing, recordable
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord, from_step
 
@@ -232,7 +233,7 @@ def test_import_refuses_a_name(local_runs: Path, tmp_path: Path, arguments: list
 
 def test_import_of_no_file(local_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("import", str(tmp_path / "none.jsonl")) == 2
-    assert "none.jsonl cannot be read: No such file" in capsys.readouterr().err
+    assert "none.jsonl is neither a file nor a folder" in capsys.readouterr().err
     assert call("import", str(tmp_path)) == 2
     (tmp_path / "x.pt").write_bytes(b"\x80\x02")
     assert call("import", str(tmp_path / "x.pt")) == 2

@@ -1,0 +1,36 @@
+"""SkyRL: `trainer.add_callback(record_pairs("my_run"))` records the batch of every step.
+
+Read at SkyRL 0.3.0 (train/utils/callbacks.py).
+"""
+
+import importlib
+from typing import Any
+
+from rlcorr.recorders.recorder import Recorder
+
+COLUMNS = (
+    "sequences", "attention_mask", "response_mask", "loss_mask", "rollout_logprobs", "action_log_probs", "advantages",
+    "base_action_log_probs", "values",
+)  # fmt: skip
+
+
+def record_pairs(name: str, **options: Any) -> Any:
+    """A TrainingCallback that writes a run. SkyRL is imported here, where it is."""
+    base: Any = importlib.import_module("skyrl.train.utils.callbacks").TrainingCallback
+
+    class RecordPairs(base):
+        def __init__(self) -> None:
+            self.recorder = Recorder(name, **options)
+
+        def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
+            self.recorder.__enter__()
+
+        def on_step_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
+            batch = callback_input.batch
+            tensors = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
+            self.recorder.add(step=callback_input.global_step, batch=tensors)
+
+        def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
+            self.recorder.close()
+
+    return RecordPairs()

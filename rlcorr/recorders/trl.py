@@ -1,0 +1,63 @@
+"""TRL: `GRPOTrainer(…, callbacks=[RecordPairs("my_run")])` records what the trainer has of every generation.
+
+Read at TRL 1.16.0 (trainer/grpo_trainer.py). It has the sampler's log-probs with use_vllm=True. On several processes
+the rows of the first are recorded.
+"""
+
+import functools
+import importlib
+from typing import Any
+
+from rlcorr.recorders.recorder import Recorder
+
+COLUMNS = (
+    "prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
+    "sampling_per_token_logps", "ref_per_token_logps",
+)  # fmt: skip
+GENERATES = "_generate_and_score_completions"
+
+
+_BASE: Any = importlib.import_module("transformers").TrainerCallback  # as TRL, it is not there without a training
+
+
+class RecordPairs(_BASE):
+    """A run whose steps are the trainer's generations, from 1. A NaN of the sampler is a ratio of 1, as in TRL."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self._recorder = Recorder(name, nan_is_ratio_one=True, **options)
+        self._steps = 0
+        wrap(importlib.import_module("trl").GRPOTrainer)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._recorder.__enter__()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._recorder.close()
+
+    def take(self, generated: dict[str, Any]) -> None:
+        """What the trainer made of one generation."""
+        self._steps += 1
+        columns = {name: generated[name] for name in COLUMNS if name in generated}
+        self._recorder.add(step=self._steps, batch=columns)
+
+
+def wrap(trainer: Any) -> None:
+    """A callback is not told of its trainer's batches. So the method of the class that makes them is wrapped, once: it
+    does what it did, and shows its result to the callbacks of this kind that the trainer has."""
+    generate = getattr(trainer, GENERATES)
+    if getattr(generate, "records_pairs", False):
+        return
+
+    @functools.wraps(generate)
+    def recorded(self: Any, *arguments: Any, **options: Any) -> Any:
+        generated = generate(self, *arguments, **options)
+        if self.model.training and self.accelerator.is_main_process:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, RecordPairs):
+                    callback.take(generated)
+        return generated
+
+    recorded.records_pairs = True  # pyright: ignore[reportAttributeAccessIssue]
+    setattr(trainer, GENERATES, recorded)

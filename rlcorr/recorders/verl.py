@@ -1,0 +1,40 @@
+"""verl: RLCORR_VERL=record writes the pairs of every step to a run, from before verl's correction.
+
+verl's compute_rollout_correction_and_add_to_batch is wrapped, before anybody has imported it: it does what it did. The
+run is called RLCORR_RUN, else verl_1 and so on. Read at verl 0.9.1 (trainer/ppo/rollout_corr_helper.py).
+"""
+
+import atexit
+import functools
+import os
+from typing import Any
+
+from rlcorr.recorders.recorder import Recorder
+from rlcorr.records import runs
+
+FUNCTION = "compute_rollout_correction_and_add_to_batch"
+COLUMNS = (
+    "prompts", "responses", "attention_mask", "response_mask", "rollout_log_probs", "old_log_probs", "ref_log_prob",
+    "token_level_scores", "advantages",
+)  # fmt: skip
+
+
+def wrap(helper: Any, recorder: Recorder | None = None) -> None:
+    """Every batch that `helper` corrects is recorded first. Raises `UsageError` where the run is there already."""
+    correct = getattr(helper, FUNCTION)
+    recording = recorder or Recorder(os.environ.get("RLCORR_RUN") or runs.free_name("verl"))
+    calls = 0
+
+    @functools.wraps(correct)
+    def recorded(batch: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        if not calls:  # every process of verl imports it; one of them corrects
+            recording.__enter__()
+            atexit.register(recording.close)
+        calls += 1
+        there = set(batch.batch.keys())
+        tensors = {name: batch.batch[name] for name in COLUMNS if name in there}
+        recording.add(step=int(batch.meta_info.get("global_steps", calls)), batch=tensors)
+        return correct(batch, *arguments, **options)
+
+    setattr(helper, FUNCTION, recorded)

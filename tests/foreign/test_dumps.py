@@ -1,0 +1,186 @@
+"""Files that the systems' own code wrote (tests/peers/dump_files.py made them): every field that says which tokens or
+rewards count is used, or refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pair_files import jsonl, npz, parquet, real, refused
+
+from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.stream import pair_batches
+from rlcorr.records.step_files import StepRecord
+
+DUMPS = Path(__file__).resolve().parent.parent / "support" / "golden" / "dumps"
+# What tests/peers/dump_files.py put into each.
+ROLLOUT, OLD = [[-0.5, -1.0, -2.0], [-0.25, -0.75]], [[-0.75, -0.5, -2.5], [-0.125, -1.5]]
+
+
+def dumped(name: str) -> StepRecord:
+    return read_pairs(name, (DUMPS / name).read_bytes())
+
+
+def token(record: StepRecord, name: str) -> list[list[float]]:
+    return real(record.batch.tensors()[name], record)
+
+
+def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_what_it_trains_on() -> None:
+    record = dumped("nemo_rl/train_data_step12.jsonl")
+    assert (token(record, "rollout_log_probs"), token(record, "old_log_probs")) == (ROLLOUT, OLD)
+    assert record.batch.tensors()["rewards"].tolist() == [1.0, 0.5]  # `rewards` in the file: 0, 1, 1, 0
+
+
+def test_prime_rl_leaves_out_what_its_rl_loss_leaves_out() -> None:
+    """The second response of rank 0 is distilled: loss_mask has its tokens, rl_weights does not."""
+    record = dumped("prime_rl/token_exports/step_3/rank_0.jsonl")
+    assert token(record, "rollout_log_probs") == [ROLLOUT[0], []]
+    assert token(record, "advantages") == [[1.0] * 3, []]
+
+
+def test_prime_rl_where_nothing_is_trained_by_the_rl_loss() -> None:
+    path = DUMPS / "prime_rl/token_exports/step_3/rank_1.jsonl"
+    assert "holds no tokens that count" in refused(path.name, path.read_bytes())
+    assert "rl_weights" in refused(path.name, path.read_bytes())
+
+
+def test_prime_rl_of_today_says_it_in_losses() -> None:
+    """By hand after PrimeIntellect-ai/prime-rl 004274ec, src/prime_rl/trainer/rl/token_export.py, `_loss_records`."""
+    rl, ce = {"advantage": 1.0, "mask": True}, {"advantage": None, "mask": True}
+    line = {
+        "step": 3, "token_ids": [3, 6, 7, 8], "loss_mask": [False, True, True, True],
+        "losses": [{"rl": rl | {"mask": False}}, {"rl": rl}, {"rl": rl | {"mask": False}, "ce": ce}, {"ce": ce}],
+        "inference_logprobs": [0.0, *ROLLOUT[0]], "trainer_logprobs": [0.0, *OLD[0]],
+    }  # fmt: skip
+    record = read_pairs("rank_0.jsonl", jsonl([line]))
+    assert token(record, "old_log_probs") == [OLD[0][:1]]
+    assert token(record, "response_ids") == [[6]]
+    assert "object of losses per token; got 1" in refused("x.jsonl", jsonl([line | {"losses": [1, {}, {}, {}]}]))
+
+
+def test_slime_has_the_rewards_before_their_group_is_taken_off() -> None:
+    record = dumped("slime/4.pt")
+    assert token(record, "rollout_log_probs") == [ROLLOUT[0], ROLLOUT[1][:1]]  # by loss_masks
+    assert token(record, "old_log_probs") == [OLD[0], OLD[1][:1]]
+    assert record.batch.tensors()["rewards"].tolist() == [1.0, 0.0]
+    assert token(record, "response_ids") == [[6, 7, 8], [9]]
+    assert record.batch.tensors()["prompt_ids"].tolist() == [[3, 4], [0, 5]]
+    assert record.step == 4
+
+
+def test_skyrl_counts_what_its_loss_counts() -> None:
+    """The response's middle token is a tool's answer, the third row is padding: both are 0 in loss_mask alone."""
+    record = dumped("skyrl/global_step_7_training_input.pkl")
+    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], [-0.25, -0.75], []]
+    assert token(record, "old_log_probs") == [[-0.75, -2.5], [-0.125, -1.5], []]
+    assert token(record, "advantages") == [[1.0, 1.0], [-1.0, -1.0], []]
+    assert token(record, "response_ids") == [[6, 8], [9, 10], []]
+    tensors = record.batch.tensors()
+    prompts = [ids[mask].tolist() for ids, mask in zip(tensors["prompt_ids"], tensors["prompt_mask"], strict=True)]
+    assert prompts[:2] == [[3, 4], [5]]
+
+
+TRL: dict[str, Any] = {
+    "sampling_per_token_logps": np.array([ROLLOUT[0], [*ROLLOUT[1], 0.0]], np.float32),
+    "old_per_token_logps": np.array([OLD[0], [*OLD[1], 0.0]], np.float32),
+    "completion_mask": np.array([[1, 1, 1], [1, 1, 0]]),
+    "tool_mask": np.array([[1, 0, 1], [1, 1, 1]]),  # TRL pads it with 1
+    "completion_ids": np.array([[6, 7, 8], [9, 10, 0]]),
+    "advantages": np.array([1.0, -1.0]),
+    "importance_sampling_ratio": np.ones((2, 3)),
+}
+"""By hand after trl 1.16.0, trl/trainer/grpo_trainer.py:2897-2935."""
+
+
+def test_trl_leaves_out_what_a_tool_answered() -> None:
+    record = read_pairs("inputs.npz", npz(**TRL))
+    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], ROLLOUT[1]]
+    assert token(record, "response_ids") == [[6, 8], [9, 10]]
+    assert token(record, "advantages") == [[1.0, 1.0], [-1.0, -1.0]]
+
+
+def test_verl_after_its_own_correction() -> None:
+    """It writes the mask without the rejected tokens over response_mask (verl 0.9.1, rollout_corr_helper.py)."""
+    arrays = {name: np.full((1, 2), -1.0) for name in ("rollout_log_probs", "old_log_probs", "rollout_is_weights")}
+    said = refused("batch.npz", npz(**arrays, response_mask=np.ones((1, 2))))
+    assert "rollout_is_weights is there: verl's correction has acted on this batch" in said
+
+
+# --- columns of nobody's in particular ---
+
+PAIR = {"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.0, -2.0]}
+
+
+@pytest.mark.parametrize("name", ["sample_mask", "loss_weights", "mask", "my_masks", "importance_weight"])
+def test_what_may_count_and_is_not_understood_is_refused_by_name(name: str) -> None:
+    assert f"{name!r} may say which tokens count" in refused("x.jsonl", jsonl([PAIR | {name: [1, 0]}]))
+
+
+@pytest.mark.parametrize(
+    "name", ["attention_mask", "pixel_attention_mask", "ce_weights", "is_masked", "weight_version"]
+)
+def test_what_is_about_other_things_is_not(name: str) -> None:
+    assert read_pairs("x.jsonl", jsonl([PAIR | {name: [1, 1] if name != "weight_version" else 1}]))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"rl_weights": [0.5, 1]}, "rl_weights holds 0.5: it says which tokens count by 0 and 1"),
+        ({"tool_mask": [0]}, "tool_mask has 1 values"),
+        ({"tool_mask": [0], "response_mask": [1, 1]}, "tool_mask must have the shape of response_mask"),
+        ({"tool_mask": 1}, "tool_mask must hold a list of numbers per row"),
+        ({"tool_mask": [0, 0]}, "holds no tokens that count"),
+        ({"reward": 1, "score": 2}, "reward and score are two names of rewards"),
+    ],
+)
+def test_a_mask_that_is_none(more: dict[str, Any], said: str) -> None:
+    assert said.replace("tool_mask has", "response_mask has") in refused("x.jsonl", jsonl([PAIR | more]))
+
+
+def test_a_file_that_is_only_measured_counts_the_same_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    file.write_bytes(parquet(**{name: [row] for name, row in PAIR.items()}, tool_mask=[[0, 1]]))
+    (batch,) = pair_batches([file], advantages=False)
+    assert batch.rollout_log_probs[batch.response_mask].tolist() == [-2.0]
+
+
+# --- the lines that a refusal prints ---
+
+
+def line_of(said: str) -> str:
+    """What stands between backquotes."""
+    return said.split("`")[1]
+
+
+def test_the_line_for_arrays_of_skyrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run where SkyRL's classes are: here the batch is a plain dict of tensors."""
+    said = refused("batch.pickle", b"\x80\x04\x95 skyrl_train.training_batch")
+    file, masks = tmp_path / "batch.pkl", {"loss_mask": torch.tensor([[1.0, 1.0]])}
+    torch.save({name: torch.tensor([row]) for name, row in PAIR.items()} | masks | {"values": None}, file)
+    run(line_of(said).replace("pickle.load(open(FILE, 'rb'))", "torch.load(FILE)"), file, tmp_path, monkeypatch)
+
+
+def test_the_line_for_arrays_of_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = refused("batch.pkl", b"\x80\x04\x95 verl.protocol DataProto")
+    run(line_of(said), tmp_path / "batch.pkl", tmp_path, monkeypatch)
+
+
+class DataProto:
+    """As much of verl's as the line uses; `make peers` has the real one."""
+
+    batch = {name: torch.tensor([row]) for name, row in PAIR.items()} | {"response_mask": torch.ones(1, 2)}
+
+    @staticmethod
+    def load_from_disk(_: Path) -> "DataProto":
+        return DataProto()
+
+
+def run(line: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line as a person types it, and its file read."""
+    monkeypatch.chdir(folder)
+    exec(line, {"numpy": np, "torch": torch, "json": json, "DataProto": DataProto, "FILE": file})
+    record = read_pairs("pairs.npz", (folder / "pairs.npz").read_bytes())
+    assert token(record, "rollout_log_probs") == [PAIR["rollout_log_probs"]]

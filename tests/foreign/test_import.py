@@ -1,0 +1,183 @@
+"""Several files as one run: steps by column or name, ranks put together; and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from pair_files import jsonl, real
+
+from rlcorr.errors import UsageError
+from rlcorr.foreign import imported
+from rlcorr.foreign.imported import files_of, import_files
+from rlcorr.records import runs
+from rlcorr.records.verify import verify
+
+GOLDEN = Path(__file__).resolve().parent.parent / "support" / "golden" / "dumps"
+
+
+def row(value: float, **more: Any) -> dict[str, Any]:
+    return {"rollout_log_probs": [value, value], "old_log_probs": [-1.0, -2.0], **more}
+
+
+def write(folder: Path, **lines: list[dict[str, Any]]) -> Path:
+    """A file per name, in which __ stands for /."""
+    for name, rows in lines.items():
+        file = folder / f"{name.replace('__', '/')}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jsonl(rows))
+    return folder
+
+
+def made(tmp_path: Path, *places: Path, **options: Any) -> dict[int, list[list[float]]]:
+    """Step → the engine's log-probs, of the run that these places make."""
+    run = tmp_path / "made"
+    import_files(files_of([str(place) for place in places]), run, **options)
+    report = verify(run)
+    assert (report.problems, report.status) == ([], "complete")
+    records = [runs.read_step(run, step) for step in runs.list_steps(run)]
+    return {record.step: real(record.batch.rollout_log_probs, record) for record in records}
+
+
+def refused(tmp_path: Path, *places: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        made(tmp_path, *places)
+    assert not (tmp_path / "made").exists()  # half a run would look like a whole one
+    return str(caught.value)
+
+
+def test_steps_by_name_are_one_run(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", train_data_step2=[row(-2)], train_data_step10=[row(-10)])
+    assert made(tmp_path, folder) == {2: [[-2, -2]], 10: [[-10, -10]]}
+    assert [line["step"] for line in runs.read_metrics(tmp_path / "made")] == [2, 10]
+
+
+def test_steps_by_column_in_one_file(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", all=[row(-2, step=5), row(-1, step=4), row(-3, step=5)])
+    assert made(tmp_path, folder / "all.jsonl") == {4: [[-1, -1]], 5: [[-2, -2], [-3, -3]]}
+
+
+def test_ranks_are_put_together(tmp_path: Path) -> None:
+    """Of files per step and rank, found by a glob; and of a file per rank with all steps in it."""
+    files = {f"step_{s}__rank_{r}": [row(-s - r / 2)] for s in (1, 2) for r in (0, 1)}
+    folder = write(tmp_path / "in", **files)
+    want = {1: [[-1, -1], [-1.5, -1.5]], 2: [[-2, -2], [-2.5, -2.5]]}
+    assert made(tmp_path, folder / "step_*" / "*.jsonl") == want
+    rows = {f"rank{r}": [row(-s - r / 2, step=s) for s in (1, 2)] for r in (0, 1)}
+    (tmp_path / "more").mkdir()
+    assert made(tmp_path / "more", write(tmp_path / "by_rank", **rows)) == want
+
+
+def test_groups_named_by_texts_stay_apart_across_ranks(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", step1_rank0=[row(-1, uid="a")], step1_rank1=[row(-1, uid="b"), row(-1, uid="a")])
+    made(tmp_path, folder)
+    assert runs.read_step(tmp_path / "made", 1).batch.tensors()["group_ids"].tolist() == [0, 1, 0]
+
+
+def test_dumps_of_prime_rl_and_skyrl_by_folder(tmp_path: Path) -> None:
+    """In the golden dumps rank 1 has no token of the RL loss; SkyRL's row 3 is padding."""
+    assert made(tmp_path, GOLDEN / "prime_rl") == {3: [[-0.5, -1.0, -2.0], [], [], []]}
+    (tmp_path / "more").mkdir()
+    assert made(tmp_path / "more", GOLDEN / "skyrl") == {7: [[-0.5, -2.0], [-0.25, -0.75], []]}
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"step_1__rank_0": 1, "step_1__rank_1": 1, "step_2__rank_0": 2}, "step 2 is of rank 0, step 1 of rank 0, 1"),
+        ({"rank0": [1, 2], "rank1": [1]}, "step 2 is of rank 0, step 1 of rank 0, 1: every rank must have every step"),
+        ({"a_step1": 1, "b_step1": 1}, "is of step 1, as another file is, and no rank tells them apart"),
+        ({"a": None, "b": None}, "does not say its step, by a column or its name, and is one of several files"),
+        ({"step_3": 4}, "its name says step 3, its column step says 4"),
+        ({"a": -1}, "step must be a number ≥ 0 per row"),
+    ],
+)
+def test_what_makes_no_run(tmp_path: Path, files: dict[str, Any], said: str) -> None:
+    def rows(steps: Any) -> list[dict[str, Any]]:
+        return [row(-1) if s is None else row(-1, step=s) for s in (steps if isinstance(steps, list) else [steps])]
+
+    assert said in refused(tmp_path, write(tmp_path / "in", **{name: rows(steps) for name, steps in files.items()}))
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    assert "is neither a file nor a folder, and as a glob it matches nothing" in refused(tmp_path, tmp_path / "x*")
+    (tmp_path / "empty").mkdir()
+    assert "holds no file that ends in .parquet, .jsonl" in refused(tmp_path, tmp_path / "empty")
+    folder = write(tmp_path / "in", a=[row(-1)])
+    assert "is named twice" in refused(tmp_path, folder, folder / "a.jsonl")
+
+
+def test_nan_of_the_sampler_is_a_ratio_of_one_if_asked(tmp_path: Path) -> None:
+    """trl 1.16.0, grpo_trainer.py:2663: a NaN difference becomes 0."""
+    folder = write(tmp_path / "in", a=[row(-1) | {"rollout_log_probs": [None, -0.5]}])
+    assert "rollout_log_probs is NaN or null" in refused(tmp_path, folder)
+    assert made(tmp_path, folder, nan_is_ratio_one=True) == {1: [[-1.0, -0.5]]}
+
+
+def test_html_in_tokens(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(row(-1, tokens="<script>alert(1)</script>")))
+    said = refused(tmp_path, tmp_path / "a.jsonl")
+    assert "token_ids must hold a list of numbers per row; got texts such as '<script>" in said
+
+
+# --- a file that is read in parts ---
+
+
+def large(path: Path, steps: int, tokens: int) -> None:
+    """A row group per step, of answers of 1,000 tokens."""
+    offsets = pa.array(range(0, tokens + 1, 1000), pa.int32())
+    kinds = {"step": pa.int32(), "rollout_log_probs": pa.list_(pa.float32()), "old_log_probs": pa.list_(pa.float32())}
+    with pq.ParquetWriter(path, pa.schema(kinds), compression="none", use_dictionary=False) as file:
+        for step in range(steps):
+            values = [-torch.rand(tokens, generator=torch.Generator().manual_seed(2 * step + n)) for n in (0, 1)]
+            columns = [pa.ListArray.from_arrays(offsets, pa.array(x.numpy())) for x in values]
+            numbers = pa.array([step] * (tokens // 1000), pa.int32())
+            file.write_table(pa.table([numbers, *columns], schema=pa.schema(kinds)), row_group_size=tokens // 1000)
+
+
+def test_parts_are_the_steps_that_the_whole_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large(tmp_path / "x.parquet", steps=3, tokens=270_000)
+    whole = made(tmp_path, tmp_path / "x.parquet")
+    monkeypatch.setattr(imported, "LARGE", 0)
+    (tmp_path / "more").mkdir()
+    assert made(tmp_path / "more", tmp_path / "x.parquet") == whole
+    assert list(whole) == [0, 1, 2]
+
+
+def test_a_step_that_is_too_large_and_steps_that_are_not_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imported, "LARGE", 0)
+    large(tmp_path / "x.parquet", steps=1, tokens=5_000_000)
+    assert "tokens in one step; at most 4,194,304 are read" in refused(tmp_path, tmp_path / "x.parquet")
+    table = pa.table({name: [row(-1)[name]] * 300_000 for name in row(-1)} | {"step": [2] * 299_999 + [1]})
+    pq.write_table(table, tmp_path / "y.parquet")
+    assert "stands after step 2; sort the rows by step" in refused(tmp_path, tmp_path / "y.parquet")
+
+
+MEASURES = """
+import resource, sys
+from pathlib import Path
+from rlcorr.foreign.imported import files_of, import_files
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+import_files(files_of([sys.argv[1]]), Path(sys.argv[3]))
+before = peak()
+import_files(files_of([sys.argv[2]]), Path(sys.argv[4]))
+print(peak() - before)
+"""
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """A file of ten times as many steps as another of the same row groups, after it, takes hardly more."""
+    for name, steps in (("small", 2), ("big", 20)):
+        large(tmp_path / f"{name}.parquet", steps, tokens=1_000_000)
+    words = [tmp_path / "small.parquet", tmp_path / "big.parquet", tmp_path / "a", tmp_path / "b"]
+    run = [sys.executable, "-c", MEASURES, *map(str, words)]
+    grown = int(subprocess.run(run, env=dict(os.environ), capture_output=True, text=True, check=True).stdout)
+    assert grown < 80 << 10  # KiB: half of the file

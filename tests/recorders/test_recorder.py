@@ -1,0 +1,147 @@
+"""A recorded training is a run like any other, can be followed while it grows, and nothing here breaks the training."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pair_files import real
+
+from rlcorr.errors import UsageError
+from rlcorr.recorders import Recorder, skyrl, verl
+from rlcorr.records import runs
+from rlcorr.records.verify import verify
+
+
+def pairs(value: float) -> dict[str, torch.Tensor]:
+    return {
+        "rollout_log_probs": torch.full((2, 3), value),
+        "old_log_probs": torch.full((2, 3), -1.0),
+        "response_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
+    }
+
+
+def test_steps_become_one_run(tmp_path: Path) -> None:
+    with Recorder("mine", folder=tmp_path) as recorder:
+        for step in (3, 4):
+            batch = pairs(-float(step))
+            recorder.add(step=step, batch=batch)
+            batch["rollout_log_probs"].zero_()  # a trainer may use the memory again
+    report = verify(tmp_path / "mine")
+    assert (report.problems, report.status, report.metric_rows) == ([], "complete", 2)
+    for step in (3, 4):
+        record = runs.read_step(tmp_path / "mine", step)
+        assert real(record.batch.rollout_log_probs, record) == [[-step] * 3, [-step]]
+
+
+def test_it_can_be_read_while_it_grows(tmp_path: Path) -> None:
+    with Recorder("mine", folder=tmp_path) as recorder:
+        for step in range(1, 6):
+            recorder.add(step=step, batch=pairs(-1.0))
+            readable = runs.list_steps(tmp_path / "mine")
+            assert set(range(1, step)) <= set(readable)  # `add` waits for its predecessor
+            assert all(len(runs.read_step(tmp_path / "mine", there).prompts) == 2 for there in readable)
+
+
+def test_a_training_that_fails_leaves_an_interrupted_run(tmp_path: Path) -> None:
+    def trains() -> None:
+        with Recorder("mine", folder=tmp_path) as recorder:
+            recorder.add(step=1, batch=pairs(-1.0))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trains()
+    assert verify(tmp_path / "mine").status == "interrupted"
+    with pytest.raises(UsageError, match="already holds a run"), Recorder("mine", folder=tmp_path):
+        pass
+
+
+def test_a_batch_that_cannot_be_read_is_left_out_with_one_warning(tmp_path: Path) -> None:
+    wrong = pairs(-1.0) | {"sample_mask": torch.ones(2)}
+    said = pytest.warns(UserWarning, match="'sample_mask' may say which tokens count")
+    with said as caught, Recorder("mine", folder=tmp_path) as recorder:
+        for step, batch in enumerate([pairs(-1.0), wrong, wrong, pairs(-2.0), pairs(-2.0)]):
+            recorder.add(step=min(step, 3), batch=batch)
+    assert len(caught) == 1
+    assert runs.list_steps(tmp_path / "mine") == [0, 3]
+
+
+def test_a_full_disk_becomes_one_warning(tmp_path: Path) -> None:
+    """In a process of its own, in which no file may grow beyond 64 KiB: writing fails as it does on a full disk."""
+    code = FULL.format(folder=str(tmp_path))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["trained", "5"]
+    assert run.stderr.count("nothing more is written: File too large. The training goes on.") == 1
+    assert runs.list_steps(tmp_path / "mine") == [1]
+    assert not list((tmp_path / "mine").rglob("*.tmp"))
+
+
+FULL = """
+import resource, signal, torch
+from pathlib import Path
+from rlcorr.recorders import Recorder
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+def pairs(tokens):
+    x = -torch.rand(4, tokens, generator=torch.Generator().manual_seed(0))
+    return {{"rollout_log_probs": x, "old_log_probs": x * 0.9, "response_mask": torch.ones(4, tokens)}}
+trained = 0
+with Recorder("mine", folder=Path({folder!r})) as recorder:
+    for step, tokens in ((1, 10), (2, 50000), (3, 10), (4, 10), (5, 10)):
+        recorder.add(step=step, batch=pairs(tokens))
+        trained = step
+print("trained", trained)
+"""
+
+
+def test_the_hook_of_verl_records_what_its_correction_is_given(tmp_path: Path) -> None:
+    """verl's function writes its own mask over response_mask; the run has the mask from before."""
+
+    def corrects(batch: Any, config: str) -> tuple[Any, str]:
+        batch.batch["response_mask"] = torch.zeros(2, 3)
+        return batch, config
+
+    helper, recorder = SimpleNamespace(**{verl.FUNCTION: corrects}), Recorder("mine", folder=tmp_path)
+    verl.wrap(helper, recorder)
+    batch = SimpleNamespace(batch=pairs(-2.0), meta_info={"global_steps": 7})
+    assert getattr(helper, verl.FUNCTION)(batch, "config") == (batch, "config")
+    recorder.close()
+    record = runs.read_step(tmp_path / "mine", 7)
+    assert real(record.batch.rollout_log_probs, record) == [[-2, -2, -2], [-2]]
+
+
+class _Batch(dict[str, Any]):
+    """As much of SkyRL's TensorBatch as the hook uses."""
+
+
+def test_the_hook_of_skyrl_records_the_batch_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns and shapes as in the golden dump of SkyRL 0.3.0, whose base class does nothing."""
+    monkeypatch.setitem(sys.modules, "skyrl.train.utils.callbacks", SimpleNamespace(TrainingCallback=object))  # pyright: ignore[reportArgumentType]
+    callback = skyrl.record_pairs("mine", folder=tmp_path)
+    batch = _Batch(
+        sequences=torch.tensor([[3, 4, 6, 7, 8]]),
+        attention_mask=torch.ones(1, 5),
+        response_mask=torch.ones(1, 3),
+        loss_mask=torch.tensor([[1.0, 0.0, 1.0]]),
+        rollout_logprobs=torch.tensor([[-0.5, -1.0, -2.0]]),
+        action_log_probs=torch.tensor([[-0.75, -0.5, -2.5]]),
+        values=None,
+    )
+    callback.on_train_start(None, None, None)
+    callback.on_step_end(None, SimpleNamespace(batch=batch, global_step=9), None)
+    callback.on_train_end(None, None, None)
+    record = runs.read_step(tmp_path / "mine", 9)
+    assert real(record.batch.rollout_log_probs, record) == [[-0.5, -2.0]]
+
+
+def test_the_ten_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text(encoding="utf-8")
+    lines = next(code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "with Recorder" in code)
+    monkeypatch.setattr(runs, "LOCAL", tmp_path)
+    scored = SimpleNamespace(sampler_log_probs=-torch.ones(2, 3), log_probs=-torch.ones(2, 3), mask=torch.ones(2, 3))
+    exec(lines, {"steps": 2, "generate_and_score": lambda: scored})
+    assert runs.list_steps(tmp_path / "my_run") == [0, 1]
