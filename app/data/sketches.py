@@ -9,7 +9,7 @@ from data import corrections, recorded
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.thresholds import Side, usual_thresholds
 from rlcorr.config import LossConfig
-from rlcorr.gradients.bootstrap import REPLICATES, Interval, Replicas, bootstrap
+from rlcorr.gradients.bootstrap import REPLICATES, Replicas, bootstrap
 from rlcorr.gradients.comparison import GradientComparison, compare_gradients
 from rlcorr.gradients.contributions import Contributions, Neighbour, contributions, loosened, neighbour_of
 from rlcorr.gradients.decomposition import Decomposition, decomposition, stages
@@ -55,13 +55,6 @@ def units(measured: Sketched) -> int:
 def reported(measured: Sketched, config: CorrectionConfig) -> GradientReport:
     """As `report`, from what is already known. Raises `UsageError` for what has no gradient per token."""
     return report_of(samples_of(_contribution(measured, config), _replicas(measured.of, measured), BATCH_SIZES))
-
-
-def bias_of_nothing(run: Path) -> Interval | None:
-    """Of no correction, in units of the gradient, on the last step that has a sketch; None where none has. Raises
-    `UsageError` for a damaged one."""
-    steps = runs.list_sketches(run)
-    return reported(sketched(run, steps[-1]), corrections.NO_CORRECTION).relative_bias if steps else None
 
 
 def decomposed(measured: Sketched, config: CorrectionConfig) -> Decomposition:

@@ -3,7 +3,7 @@
 import streamlit as st
 from browser.picture import picture
 from controls.pickers import chosen_record
-from remembered import notices, session
+from remembered import navigation, notices, session
 from words import mismatch as say
 from words import words
 from words.text import number, plain, table
@@ -35,8 +35,8 @@ def show(chosen: session.Selection) -> None:
     except UsageError as error:
         st.error(plain(str(error)))
         return
-    _regions(record.batch)
     _where(record)
+    _regions(record.batch)
 
 
 def _looks_like(record: StepRecord, findings: list[Symptom]) -> None:
@@ -44,6 +44,7 @@ def _looks_like(record: StepRecord, findings: list[Symptom]) -> None:
     st.markdown(f"##### {plain(findings[0].sentence)}")
     for finding in findings[1:]:
         st.markdown(say.ALSO.format(sentence=plain(finding.sentence)))
+    _next(findings[0])
     numbers = findings[0].numbers
     with st.container(horizontal=True, key="sizes"):
         for label, (name, help) in say.SIZES.items():
@@ -52,6 +53,16 @@ def _looks_like(record: StepRecord, findings: list[Symptom]) -> None:
     lags = _lags(record)
     if len(lags) == 1 and lags[0] > 0:
         st.caption(say.one_lag(lags[0]))
+
+
+def _next(finding: Symptom) -> None:
+    """What to do about it, and the view that helps, with the run and the preset that are chosen."""
+    advice, view, label = say.NEXT[finding.pattern]
+    kept = {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
+    query = session.placed() | navigation.configured() | kept
+    with st.container(horizontal=True, vertical_alignment="center", key="next"):
+        st.markdown(advice, width="content")
+        st.page_link(navigation.pages()[view], label=label, query_params=query, width="content")
 
 
 @st.fragment

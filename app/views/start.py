@@ -5,18 +5,16 @@ from pathlib import Path
 
 import streamlit as st
 from browser.picture import picture
-from data import corrections, recorded, sketches, studies
+from data import corrections, recorded, studies
 from remembered import navigation, notices, session
 from words import start as say
 from words import words
-from words.gradient import short
 from words.start import Story
 from words.text import number, plain
 
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, correction, mismatch, study
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import runs
 from rlcorr.records.study import study_path
 from rlcorr.report import describe
@@ -51,22 +49,12 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
     try:
         k3 = draw(story, paths[story.run])
         if k3 is not None:
-            _numbers(k3, sketches.bias_of_nothing(paths[story.run]))
+            st.markdown(say.K3.format(k3=number(k3)), help=plain(describe("k3_kl")), width="content")
     except UsageError as error:
         st.error(plain(str(error)))
     st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
     if pressed:
         navigation.go(story.view, dict(story.query))
-
-
-def _numbers(k3: float, bias: Interval | None) -> None:
-    with st.container(horizontal=True):
-        st.markdown(say.K3.format(k3=number(k3)), help=plain(describe("k3_kl")), width="content")
-        if bias is not None:
-            low, high = short(bias.low), short(bias.high)
-            st.markdown(
-                say.BIAS.format(bias=short(bias.value), low=low, high=high), help=plain(say.BIAS_IS), width="content"
-            )
 
 
 def _choose(story: Story) -> None:

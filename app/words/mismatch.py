@@ -1,6 +1,33 @@
 """What the Mismatch page says."""
 
+from rlcorr.analysis.triage import Pattern
+
 ALSO = "Also: {sentence}"
+
+_MEND = ("Mend this before you choose a correction. Its tokens show where it is.", "tokens", "See the tokens")
+NEXT: dict[Pattern, tuple[str, str, str]] = {
+    "not finite": _MEND,
+    "identical": (
+        "If two programs computed the two sides, one was probably copied from the other: check what was recorded.",
+        "training", "See where the run comes from",
+    ),
+    "shift by one": _MEND,
+    "padding": _MEND,
+    "top-p mass": (
+        "Sample without top-p and top-k, or take both log-probs from the same distribution.",
+        "tokens", "See the tokens",
+    ),
+    "temperature": ("Use one temperature for sampling and for both log-probs.", "tokens", "See the tokens"),
+    "stale tensor": _MEND,
+    "clean": ("The log-probs give no reason to correct.", "bench", "See what a bound would cost"),
+    "precision": (
+        "The log-probs show no more than rounding: choose a bound that leaves it alone.", "bench", "Choose a bound",
+    ),
+    "beyond rounding": (
+        "Look at the causes that it names. Then choose a bound, and see what it costs.", "bench", "Choose a bound",
+    ),
+}  # fmt: skip
+"""What `triage` finds → (what to do, the view that helps, the text of its link)."""
 
 SIZES = {
     "Mean |Δ|": ("abs_log_ratio", "Mean difference of the two log-probs, without its sign."),

@@ -21,7 +21,7 @@ PAGES = {
     ),
     "mismatch": PageWords(
         "Mismatch",
-        "Look for tokens outside a method's lines, and for a mismatch that grows along the response.",
+        "What is wrong with my run? The answer comes first, then what to do, then the pictures that it rests on.",
     ),
     "bench": PageWords(
         "Correction bench",

@@ -25,11 +25,11 @@ class Story:
 HEALTHY = Story(
     title="Healthy",
     sentence="Rounding in bfloat16 alone. Both probabilities of nearly every token agree, so nothing needs correcting.",
-    press="Drag the bound of the rule from 1.001 towards 1.1.",
-    changes="The grey tokens. As it stands, the rule rejects about a tenth of a batch that has nothing wrong with it.",
+    press="Drag the upper bound of the rule from 1.001 down to 1.0001.",
+    changes="The grey tokens. The rule then rejects a fifth of a batch that has nothing wrong with it.",
     button="Open the healthy run",
     view="bench",
-    run="bf16",
+    run="long_bf16",
     preset="decoupled_geo_rs",
 )
 STALE = Story(
@@ -39,7 +39,7 @@ STALE = Story(
     changes="The lines. Tokens outside a method's lines are what it caps or rejects.",
     button="Open the stale run",
     view="mismatch",
-    run="stale_4",
+    run="long_stale_4",
     preset="decoupled_token_is",
 )
 COLLAPSING = Story(
@@ -49,18 +49,18 @@ COLLAPSING = Story(
     changes="The curves of reward and mismatch: some presets keep the training stable, others only delay its end.",
     button="Open the trainings",
     view="training",
-    run="stale_4",
+    run="long_stale_4",
     preset="disabled",
     query=(("part", "Study"), ("study", STUDY)),
 )
 LONG = Story(
     title="Adding up",
-    sentence="A coarse KV cache and answers of sixty tokens. Small ratios multiply over so many tokens.",
+    sentence="A coarse KV cache and answers of four hundred tokens. Small ratios multiply over so many tokens.",
     press="Drag the bound of the weight.",
     changes="Weights, effective sample size and the curves: a bound on a product is a bound on the length, too.",
     button="Open the long answers",
     view="bench",
-    run="kv_fp8_e5m2",
+    run="long_kv_fp8_e5m2",
     preset="decoupled_seq_is",
 )
 
@@ -73,11 +73,6 @@ LENGTH_TITLE = "The ratio of whole answers, over their length"
 LENGTH = "One point per answer. Inside the dotted cone lies what independent noise of this size leaves."
 
 K3 = "k3 **{k3}**"
-BIAS = "gradient bias **{bias}** [{low}, {high}]"
-BIAS_IS = (
-    "Of the expected gradient without a correction, in units of the gradient that it should be, on the last step whose "
-    "gradients were recorded. In brackets: 95 % of the bootstrap samples."
-)
 PRESS = "**Try:** {press}"
 CHANGES = "**Watch:** {changes}"
 MISSING = "The recorded run {run} is not here, so this story has no picture."

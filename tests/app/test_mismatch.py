@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from causes import draw, scored, small, unfilled
 
 from rlcorr import TokenBatch, preset
 from rlcorr.analysis.regions import TOKEN_METHODS
-from rlcorr.analysis.triage import triage
+from rlcorr.analysis.triage import Pattern, triage
 from rlcorr.foreign.imported import write_run
 from rlcorr.foreign.unsaid import recordable
 from rlcorr.records import runs
@@ -62,6 +63,31 @@ def test_other_findings_stand_below_the_headline(root: Path) -> None:
     assert [finding.pattern for finding in findings] == ["temperature", "padding"]
     assert f"##### {findings[0].sentence}" in text
     assert f"Also: {findings[1].sentence}" in text
+
+
+@pytest.mark.usefixtures("committed")
+def test_the_next_step_follows_the_verdict() -> None:
+    """Old weights leave a gap to bound; a forgotten output head is a fault to mend."""
+    for slug, advice, label in (
+        ("long_stale_4", "Then choose a bound", "Choose a bound"),
+        ("stale_head", "Mend this before", "See the tokens"),
+    ):
+        at = open_app(VIEW, run=slug)
+        text = said(at)
+        verdict = triage(runs.read_step(runs.ROOT / slug, runs.list_steps(runs.ROOT / slug)[-1]).batch)[0].sentence
+        assert text.index(verdict) < text.index(advice)
+        (link,) = [element.proto for element in at.get("page_link") if element.proto.label == label]
+        assert f"run={slug}" in link.query_string
+
+
+def test_every_pattern_has_a_next_step(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    open_app(VIEW)  # puts app/ on the path
+    from words import mismatch as say
+    from words.pages import PAGES
+
+    assert set(say.NEXT) == set(get_args(Pattern))
+    assert {view for _, view, _ in say.NEXT.values()} <= set(PAGES)
 
 
 def test_a_pattern_without_sizes_shows_none(root: Path) -> None:
