@@ -60,6 +60,6 @@ def strip(
         places=tuple(places),
         numbers=headline_numbers(batch, items, correction, moving, of, rule, factors),
         weights=weight_bars(batch, d, items, correction, moving, rule, factors),
-        statistic=None if rule is None else statistic_bars(batch, d, correction.rollout_rs[rule], moving),
+        statistic=None if rule is None else statistic_bars(batch, d, moving, rule),
         cells=fate_cells(batch, correction, of, rule),
     )

@@ -82,18 +82,23 @@ def check(batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: S
         weights = weight_histogram(batch, result, moved)
         same_bars(made.weights.counts["kept"][k], trace(weights, "kept"))
         same_bars(made.weights.counts["rejected"][k], trace(weights, "rejected"))
-        assert made.weights.zeros[k] == int((result.weights[result.keep_mask] == 0).sum())
-        assert made.weights.high == pytest.approx(weights.layout.xaxis.range[1] / 1.02)
+        assert made.weights.marks[k] == shapes(weights)
+        assert 1.02 * made.weights.high == pytest.approx(weights.to_dict()["layout"]["xaxis"]["range"][1])
         if made.statistic is not None:
             assert rule is not None
             bars = statistic_histogram(batch, result, moved.rollout_rs[rule])
             same_bars(made.statistic.counts["inside"][k], trace(bars, "inside"))
             same_bars(made.statistic.counts["outside"][k], trace(bars, "outside"))
+            assert made.statistic.marks[k] == shapes(bars)
 
 
 def trace(figure, name: str) -> np.ndarray:
     (y,) = [trace.y for trace in figure.data if trace.name == name]
     return np.asarray(y)
+
+
+def shapes(figure) -> list[dict]:
+    return figure.to_dict()["layout"].get("shapes", [])
 
 
 def same_bars(moving: np.ndarray, drawn: np.ndarray) -> None:
@@ -159,7 +164,8 @@ def test_a_nan_weight_is_on_no_side_and_masked() -> None:
     assert made.numbers["trained_is_mean"].tolist() == pytest.approx([0, 0.5, 3.5 / 3])
     assert made.numbers["rollout_is_oob_ratio"].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
     assert made.cells.at(0).tolist() == [[3, 3, 1]]
-    assert made.weights.zeros.tolist() == [3, 2, 1]
+    notes = [marks[-1]["label"]["text"] for marks in made.weights.marks]
+    assert notes == [f"{count} tokens have weight 0" for count in (3, 2, 1)]
 
 
 def nan_batch() -> TokenBatch:
