@@ -50,8 +50,9 @@ ROOMS |= {
     "data": {*LIBRARY, "words"},
     "browser": {*LIBRARY, "remembered"},
     "controls": {*LIBRARY, "words", "remembered", "data", "browser"},
-    "views": {*LIBRARY, "words", "remembered", "data", "browser", "controls"},
-    "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "views"},
+    "moving": {*LIBRARY, "words", "remembered", "data", "browser", "controls"},
+    "views": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving"},
+    "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving", "views"},
     "lessons": LIBRARY,
 }
 # The front door shows what the root and the translators hold; `python -m rlcorr` calls the command line.

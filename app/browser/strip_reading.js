@@ -1,7 +1,7 @@
 // Reads what rlcorr/strips/packing.py writes; the layout is described there.
 const ARRAYS_OF_STRIPS = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f8: Float64Array }
 
-const bytesOf = async (packed) => {
+export const bytesOf = async (packed) => {
   const whole = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))
   return new Response(whole).arrayBuffer()
 }

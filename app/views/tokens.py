@@ -1,8 +1,10 @@
 """The Tokens view, a microscope: responses coloured by their ratios, and every number of one token."""
 
 import streamlit as st
+from browser.live_part import Moving, Note
 from browser.token_text import SHADES, ShownResponse, pages_of, token_text
-from controls.configuration import live_bound, preset_name, settings
+from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
+from controls.live import show as show_live
 from controls.pickers import explained_record
 from remembered import notices, opened_token, session
 from torch import Tensor
@@ -20,7 +22,7 @@ from rlcorr.ratios import ratio
 from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind
 
-TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
+TEXT, ORDER, PAGE, EXPLAINED = "tokens_text", "tokens_order", "tokens_page", "explained"
 SMALL_CODE = "<style>.st-key-tokens_formulas code { font-size: 0.8rem }</style>"
 Texts = list[list[str]]
 
@@ -33,8 +35,7 @@ def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
         chosen = PRESETS[preset_name()]
-        config = live_bound(settings(chosen.config))
-        st.caption(plain(config.explain()))
+        config = _live(settings(chosen.config))
     opened_token.sync([len(row) for row in texts])
     if sentences := [*notices.sentences(), *filter(None, [opened_token.notice()])]:
         with above.container():
@@ -49,6 +50,15 @@ def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
             _panel(record, texts, result, config, chosen, opened)
     except UsageError as error:
         refused.error(plain(str(error)))
+
+
+def _live(config: CorrectionConfig) -> CorrectionConfig:
+    """The slider of the first bound, and the sentence that moves with it."""
+    config = bounded(config)
+    sliders = bound_sliders(config, lambda at: Moving({}, [], texts={EXPLAINED: at.explain()}))
+    shown = Moving({}, [], texts={EXPLAINED: config.explain()}, notes=[Note("", EXPLAINED)])
+    show_live(sliders, shown, key="tokens_live", resets=resets())
+    return config
 
 
 def _text(
