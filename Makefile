@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb portable workshop bench fmt lock \
+.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb portable workshop site bench fmt lock \
 	clean system
 
 PYTHON ?= python3
@@ -73,6 +73,10 @@ portable: $(READY) ## the lessons and the fast tests with the arithmetic of othe
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
 	$(BIN)/python lessons/_workshop.py $(ARGS)
 
+site: $(READY) ## build/site: the page that needs no installation, for any host of files; ARGS="--runs bf16"
+	@sh app/published/install_plotly.sh $(BIN)
+	@$(BIN)/python app/publish.py $(PLOTLY) $(ARGS)
+
 bench: $(READY) system ## measure the figures of the README
 	@sh tests/peers/install_peers.sh $(BIN)
 	PYTHONPATH=tests/support:tests/peers $(BIN)/python tests/bench/bench.py $(ARGS)
@@ -86,6 +90,8 @@ lock: ## rewrite requirements/*.txt from pyproject.toml (needs uv)
 clean: ## remove .venv and caches; recorded runs stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+PLOTLY = .venv/plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js
 
 # Two cores. The slow tests wait for engines to start and pages to be drawn, so three run at once.
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2

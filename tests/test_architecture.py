@@ -52,7 +52,8 @@ ROOMS |= {
     "controls": {*LIBRARY, "words", "remembered", "data", "browser"},
     "moving": {*LIBRARY, "words", "remembered", "data", "browser", "controls"},
     "views": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving"},
-    "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving", "views"},
+    "published": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving"},
+    "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving", "views", "published"},
     "lessons": LIBRARY,
 }
 # The front door shows what the root and the translators hold; `python -m rlcorr` calls the command line.

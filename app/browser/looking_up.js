@@ -25,7 +25,7 @@ export const placeOf = (strip, place) => {
   const pictures = Object.entries(strip.about.pictures).map(([key, moves]) => [key, {
     bars: Object.entries(moves.bars).map(([trace, name]) => [trace, heightsAt(strip, name, place)]),
     cells: moves.cells ? cells(strip, place) : null,
-    shapes: moves.shapes ? moves.shapes[place] : null,
+    shapes: moves.shapes === null ? null : strip.about.shapes[moves.shapes][place],
   }])
   return {
     numbers: numbersAt(strip.about, place), texts: at(strip.about.texts, place), pictures: Object.fromEntries(pictures),

@@ -28,14 +28,18 @@ def bench(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig,
         curves, refused = _over_the_bound(of, batch, config), ""
     except UsageError as error:
         curves, refused = {}, str(error)
-    hurts = f"**When it hurts:** {plain(chosen.hurts)}. Source: {plain(chosen.source)}."
     return Moving(
         numbers=_numbers(report),
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
         texts={EXPLAINED: config.explain()},
-        notes=[Note("**What it does:**", EXPLAINED), Note(hurts)],
+        notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(chosen))],
     )
+
+
+def when_it_hurts(chosen: Preset) -> str:
+    """And who says so, as Markdown."""
+    return f"**When it hurts:** {plain(chosen.hurts)}. Source: {plain(chosen.source)}."
 
 
 def bench_strip(

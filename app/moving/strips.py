@@ -51,11 +51,23 @@ def package(
 ) -> Package:
     """As `looking_up.js` takes it: headlines and other texts by their name, one for each place; pictures by their key.
     Of the arrays only those that a picture draws."""
-    labels = numbers[0]
+    labels, shapes = numbers[0], []
+    for moves in pictures.values():
+        if moves.shapes is not None and moves.shapes not in shapes:
+            shapes.append(moves.shapes)
     about = {
         "numbers": {label: [at[label].text for at in numbers] for label in labels},
         "beside": {label: [at[label].beside for at in numbers] for label, number in labels.items() if number.beside},
         "texts": dict(texts),
-        "pictures": {key: vars(moves) for key, moves in pictures.items()},
+        "shapes": [[[_rounded(line) for line in lines] for lines in of_places] for of_places in shapes],
+        "pictures": {
+            key: vars(moves) | {"shapes": None if moves.shapes is None else shapes.index(moves.shapes)}
+            for key, moves in pictures.items()
+        },
     }
     return Package(arrays, about)
+
+
+def _rounded(line: Mapping[str, Any]) -> dict[str, Any]:
+    """With as many digits as a pixel has, which is most of what a strip weighs."""
+    return {**line, **{end: float(f"{line[end]:.6g}") for end in ("x0", "x1") if end in line}}
