@@ -111,7 +111,10 @@ const drawing = (part) => ({
   },
   place: ({ numbers, texts, pictures }) => {
     write(part, { numbers, texts })
-    for (const [key, moved] of Object.entries(pictures)) part.pictureOf.get(key)?.host.move(moved)
+    for (const [key, moved] of Object.entries(pictures)) {
+      if (part.pictureOf.has(key)) part.pictureOf.get(key).host.move(moved)
+      else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // another component's
+    }
   },
 })
 

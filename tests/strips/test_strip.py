@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from app_runs import PROJECT
+from app_runs import PROJECT, make_record
 from ratio_batches import of_log_ratios
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, evaluate
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
 from rlcorr.analysis.thresholds import Side, at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures.cells import binned
@@ -17,7 +17,7 @@ from rlcorr.figures.correction import BINS, statistic_histogram, token_fates, we
 from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
 from rlcorr.strips.places import slider_places
-from rlcorr.strips.strip import strip
+from rlcorr.strips.strip import strip, token_cells
 
 RUNS = ("moe_bf16", "stale_4", "kv_fp8_e5m2")
 TRIED = 25
@@ -90,6 +90,19 @@ def check(batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: S
             same_bars(made.statistic.counts["inside"][k], trace(bars, "inside"))
             same_bars(made.statistic.counts["outside"][k], trace(bars, "outside"))
             assert made.statistic.marks[k] == shapes(bars)
+
+
+@pytest.mark.parametrize("name", ["decoupled_token_icepop", "decoupled_k3_rs_token_tis", "decoupled_k3_rs"])
+def test_every_token_has_the_fate_that_the_correction_gives_it(name: str) -> None:
+    """Longer answers than the mask has cells, so that none may be shared."""
+    batch, config = make_record(0, sequences=6, width=1500).batch, preset(name)
+    rule = None if config.rollout_is else 0
+    side: Side = "upper" if config.rollout_is else "band"
+    tight = (1.001, 1.02, 1.5, 4.0) if config.rollout_is else (1e-4, 1e-2, 0.1, 1.0)
+    cells = token_cells(batch, config, tight, rule=rule, side=side)
+    for k, place in enumerate(tight):
+        moved = at_threshold(config, place, rule, side)
+        assert cells.at(k).tolist() == token_fates(batch, correct(batch, moved), moved).tolist()
 
 
 def trace(figure, name: str) -> np.ndarray:
