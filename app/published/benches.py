@@ -31,8 +31,8 @@ from rlcorr.records.study import SeedRange
 from rlcorr.strips.packing import Package
 from rlcorr.systems.export import exports
 
-PLACES = 201
-"""Of a slider of the bench: a thumb on a line of a thousand pixels still moves by five."""
+PLACES = 141
+"""Of a slider of the bench: a thumb on a line of a thousand pixels moves by seven from one to the next."""
 RESETS = {"": published.RESET}
 DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
 

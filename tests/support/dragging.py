@@ -109,13 +109,13 @@ class Times:
 async def dragged(url: str, seconds: float, seed: int) -> Times:
     values, times = random.Random(seed), Times([], [])
     page = await opened(url)
-    end = time.perf_counter() + seconds
     async with AsyncClient(timeout=PATIENCE) as http:
         took, places = await strip_of(http, page)
-        times.strips.append(took)
-        while (left := end - time.perf_counter()) > 0:
-            await asyncio.sleep(min(PULL, left))
-            times.runs.append(await let_go(page, values.choice(places)))
+    times.strips.append(took)
+    end = time.perf_counter() + seconds
+    while (left := end - time.perf_counter()) > 0:
+        await asyncio.sleep(min(PULL, left))
+        times.runs.append(await let_go(page, values.choice(places)))
     await page.socket.close()
     return times
 
