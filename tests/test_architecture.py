@@ -51,8 +51,10 @@ ROOMS |= {
     "data": {*LIBRARY, "words"},
     "browser": {*LIBRARY, "remembered"},
     "controls": {*LIBRARY, "words", "remembered", "data", "browser"},
-    "views": {*LIBRARY, "words", "remembered", "data", "browser", "controls"},
-    "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "views"},
+    "moving": {*LIBRARY, "words", "remembered", "data", "browser", "controls"},
+    "views": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving"},
+    "published": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving"},
+    "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving", "views", "published"},
     "lessons": LIBRARY,
     "lessons._site": set(),
 }

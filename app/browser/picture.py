@@ -5,7 +5,6 @@ for about 100 ms, and its zoom is lost. This component keeps its element and han
 Plotly that Streamlit itself brings.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import streamlit as st
 from remembered import session
 from streamlit.components.v2 import component
 
+from browser.markdown import plain_text
 from browser.sources import script, style
 from rlcorr.figures.correction import Figure
 
@@ -35,17 +35,17 @@ def picture(
     its lines. After a click inside the axes `on_click` is called, and st.session_state[key]["click"]["x"] says where.
     """
     st.markdown(f"**{title}**")
-    plain_title = re.sub(r"[\\`]", "", title)
-    data = {
-        "figure": figure.to_json(),
-        "alt": f"{plain_title}. {caption}",
-        "title": plain_title,
-        "stamp": session.source() if source is None else source,
-        "clicks": on_click is not None,
-    }
+    data = drawn(figure, title, caption, session.source() if source is None else source)
+    data |= {"clicks": on_click is not None}
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
     _mount(data=data, key=key, **listening)
     st.caption(caption)
+
+
+def drawn(figure: Figure, title: str, caption: str, source: str) -> dict[str, Any]:
+    """A figure as `pictures.js` takes it: with its text alternative, and the line that says where it comes from."""
+    name = plain_text(title)
+    return {"figure": figure.to_json(), "title": name, "alt": f"{name}. {plain_text(caption)}", "stamp": source}
 
 
 def load_plotly() -> None:

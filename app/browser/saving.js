@@ -88,9 +88,15 @@ const csvOf = (figure) => {
     .map((row) => `${row.map(quoted).join(",")}\n`).join("")
 }
 
+// The colour that lies behind an element.
+const ground = (element) => {
+  const { backgroundColor } = getComputedStyle(element)
+  return backgroundColor === "rgba(0, 0, 0, 0)" && element.parentElement ? ground(element.parentElement) : backgroundColor
+}
+
 const imageOf = async (box, kind, title) => {
   const room = 26, layout = structuredClone(box.layout)
-  layout.paper_bgcolor = getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor
+  layout.paper_bgcolor = ground(box)
   layout.margin.t += room
   layout.height += room
   const top = { yref: "container", y: 1, yanchor: "top", pad: { t: 8 } }

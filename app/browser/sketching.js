@@ -14,12 +14,20 @@ export const textsOf = (trace) => {
   return { whole: JSON.stringify(trace), fixed: JSON.stringify(fixed) }
 }
 
-const sketchBars = (box, index, trace) => {
-  const { xaxis, yaxis } = box._fullLayout, heights = unpacked(trace.y), bottom = Math.round(yaxis._length)
+// A side of a bar on whole pixels, as Plotly puts it: one of less than two pixels is made wider, so that it is seen.
+const onPixel = (side, other) => {
+  if (Math.abs(side - other) >= 2) return Math.round(side)
+  return side > other ? Math.ceil(side) : Math.floor(side)
+}
+
+// The bars of a trace at these heights.
+export const drawBars = (box, index, heights) => {
+  const { xaxis, yaxis } = box._fullLayout, bottom = Math.round(yaxis._length)
   const nth = box.data.slice(0, index).filter(({ type }) => type === "bar").length
   const bars = box.querySelectorAll(".barlayer .trace.bars")[nth].querySelectorAll(".point path")
   box.calcdata[index].forEach(({ p0, p1 }, i) => {
-    const [left, right] = [p0, p1].map((p) => Math.round(xaxis.c2p(p))), top = Math.round(yaxis.c2p(heights[i]))
+    const left = onPixel(xaxis.c2p(p0), xaxis.c2p(p1)), right = onPixel(xaxis.c2p(p1), left)
+    const top = Math.round(yaxis.c2p(heights[i]))
     bars[i].setAttribute("d", heights[i] > 0 ? `M${left},${bottom}V${top}H${right}V${bottom}Z` : "M0,0Z")
   })
 }
@@ -35,23 +43,35 @@ const paletteOf = (scale) => {
   return new Uint32Array(pen.getImageData(0, 0, canvas.width, 1).data.buffer)
 }
 
-const sketchCells = (box, trace) => {
-  const [height, width] = trace.z.shape.split(",").map(Number), codes = atob(trace.z.bdata)
-  const canvas = Object.assign(document.createElement("canvas"), { width, height })
-  const pen = canvas.getContext("2d"), image = pen.createImageData(width, height)
-  const palette = paletteOf(trace.colorscale), cells = new Uint32Array(image.data.buffer)
-  for (let i = 0; i < cells.length; i++) cells[i] = palette[codes.charCodeAt(i)]
+// A mask's cells, whose codes lie row by row.
+export const drawCells = (box, { codes, height, width }, colorscale) => {
+  const size = [height, width, ...colorscale].join()
+  if (box.mask?.size !== size) {
+    const canvas = Object.assign(document.createElement("canvas"), { width, height })
+    const pen = canvas.getContext("2d", { willReadFrequently: true })  // it is read with every redraw
+    box.mask = { size, canvas, pen, image: pen.createImageData(width, height), palette: paletteOf(colorscale) }
+  }
+  const { canvas, pen, image, palette } = box.mask, cells = new Uint32Array(image.data.buffer)
+  for (let i = 0; i < cells.length; i++) cells[i] = palette[codes[i]]
   pen.putImageData(image, 0, 0)
   const shown = box.querySelector(".heatmaplayer image")
   shown.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", canvas.toDataURL())  // where Plotly writes it
 }
 
-// Whether these traces could be drawn so; a mask only as a whole, and first row on top, as Plotly has drawn it.
+const sketchCells = (box, { z, colorscale }) => {
+  const [height, width] = z.shape.split(",").map(Number), codes = Uint8Array.from(atob(z.bdata), (c) => c.charCodeAt(0))
+  drawCells(box, { codes, height, width }, colorscale)
+}
+
+// Whether a mask shows as a whole, and first row on top, as it is drawn here.
+export const isWhole = ({ _fullLayout: { xaxis, yaxis } }) =>
+  xaxis.autorange && yaxis.autorange && yaxis.range[0] > yaxis.range[1]
+
+// Whether these traces could be drawn so.
 export const sketch = (box, traces, moved, isFixed) => {
-  const { xaxis, yaxis } = box._fullLayout
-  const isWhole = xaxis.autorange && yaxis.autorange && yaxis.range[0] > yaxis.range[1]
-  const can = (i) => isFixed(i) && (traces[i].type === "bar" || (traces[i].type === "heatmap" && isWhole))
+  const whole = isWhole(box)
+  const can = (i) => isFixed(i) && (traces[i].type === "bar" || (traces[i].type === "heatmap" && whole))
   if (!moved.every(can)) return false
-  for (const i of moved) traces[i].type === "bar" ? sketchBars(box, i, traces[i]) : sketchCells(box, traces[i])
+  for (const i of moved) traces[i].type === "bar" ? drawBars(box, i, unpacked(traces[i].y)) : sketchCells(box, traces[i])
   return true
 }

@@ -89,9 +89,10 @@ export default function ({ data, parentElement, setTriggerValue }) {
     grid.legend = legend
   }
   const content = contents.join("\n")
-  if (grid.content !== content) {
+  if (grid.content !== content || grid.followed) {
     const focused = parentElement.activeElement?.place
-    const old = grid.drawn ?? new Map()
+    const old = grid.followed ? new Map() : grid.drawn ?? new Map()
+    grid.followed = false
     const boxes = data.responses.map((response, i) => old.get(contents[i]) ?? drawResponse(response, data.legend))
     grid.drawn = new Map(boxes.map((box, i) => [contents[i], box]))
     grid.replaceChildren(...boxes)
@@ -109,6 +110,15 @@ export default function ({ data, parentElement, setTriggerValue }) {
   }
   grid.shown = name
 
+  const follow = ({ detail: { key, moved } }) => {  // while a bound is dragged
+    if (key !== data.key) return
+    for (const cell of grid.cells) {
+      const fate = moved.cells.codes[cell.place.row * moved.cells.width + cell.place.column]
+      for (const name of ["bounded", "rejected"]) cell.classList.toggle(name, CLASSES[fate] === name)
+    }
+    grid.followed = true
+  }
+  window.addEventListener("rlcorr-moved", follow)
   grid.onclick = (event) => { if (event.target.place) open(event.target) }
   grid.onkeydown = (event) => {
     const cell = event.target, at = grid.cells.indexOf(cell)
@@ -125,4 +135,5 @@ export default function ({ data, parentElement, setTriggerValue }) {
     event.preventDefault()
     moves[event.key]()
   }
+  return () => window.removeEventListener("rlcorr-moved", follow)
 }

@@ -51,7 +51,7 @@ def token_text(
     token is opened, `on_open` is called, and st.session_state[key]["open"] is its row and column."""
     legend = {"words": words, "palette": palette(), "ticks": ticks(span), "fates": list(fates)}
     place = None if opened is None else {"row": opened[0], "column": opened[1]}
-    data = {"responses": [asdict(r) for r in responses], "legend": legend, "opened": place}
+    data = {"key": key, "responses": [asdict(r) for r in responses], "legend": legend, "opened": place}
     _mount(data=data, key=key, on_open_change=on_open)
 
 

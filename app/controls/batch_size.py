@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import streamlit as st
-from browser.live_select import live_select
+from browser.live_part import Moving, Slider
 from data.sketches import BATCH_SIZES
 from remembered import notices, session
 from words import gradient as say
 
 from controls import drag
+from controls.live import Dragged
 from rlcorr.errors import UsageError
 from rlcorr.gradients import report
 
@@ -27,9 +28,38 @@ def batch_size() -> int:
     return picked
 
 
-def follow(answer: Callable[[int], drag.Moved]) -> None:
-    """What moves with B does so while it is dragged; to be called below the slider."""
-    live_select(KEY, BATCH_SIZES, address=drag.offer(KEY, lambda at: answer(_offered(at))))
+def moving_size() -> int:
+    """B where its slider is part of what moves: from the URL, or as it was before its page was left."""
+    came_back = st.session_state.pop(f"{KEY}_came_back", False)
+    raw, last = st.query_params.get(KEY), st.session_state.get(f"last_{KEY}", USUAL)
+    if raw is None:
+        size = last if came_back else USUAL
+    else:
+        size = int(raw) if raw in map(str, BATCH_SIZES) else USUAL
+    _put(size, done=True)
+    return size
+
+
+def slider(answer: Callable[[int], Moving]) -> Dragged:
+    """Where it stands is its generation: the thumb is moved when the URL says something else."""
+    size = st.session_state[f"last_{KEY}"]
+    address = drag.offer(KEY, lambda at: answer(_offered(at)))
+    moved = Slider(KEY, say.BATCH_SIZE, BATCH_SIZES, size, generation=size, address=address, help=say.BATCH_SIZE_IS)
+    return Dragged(moved, _moved)
+
+
+def _moved(value: float, done: bool) -> None:
+    notices.clear(KEY)
+    _put(int(value), done=done)
+
+
+def _put(size: int, *, done: bool) -> None:
+    """Remember it, and write the URL once it is final."""
+    st.session_state[f"last_{KEY}"] = size
+    if done and size == USUAL:
+        st.query_params.pop(KEY, None)
+    elif done and st.query_params.get(KEY) != str(size):
+        st.query_params[KEY] = str(size)
 
 
 def _offered(at: float) -> int:

@@ -8,6 +8,10 @@ from remembered.fields import Bound
 
 from rlcorr import CorrectionConfig, RejectionRule
 from rlcorr.analysis.thresholds import Side
+from rlcorr.strips.places import COUNT, slider_places
+
+CLOSEST = 1e-6
+"""The distance of a ratio's tightest bound from 1, as a share of that of its loosest."""
 
 Place = tuple[int | None, Side]
 """Whose bound, as in `Bound`: a rule's index, None for the weights; and which side of it."""
@@ -54,7 +58,16 @@ def _of_ratio(name: str, place: Place, value: float, reach: float) -> Bound:
     if side == "lower":
         return Bound(f"{name}_lower", index, side, label, value, 1 / (1 + reach), 1.0, 1.0, "Smallest ratio allowed.")
     high = 1 + reach
-    return Bound(f"{name}_upper", index, side, label, value, 1 + reach * 1e-6, high, 1.0, "Largest ratio allowed.")
+    return Bound(f"{name}_upper", index, side, label, value, 1 + reach * CLOSEST, high, 1.0, "Largest ratio allowed.")
+
+
+def places_of(b: Bound, value: float, count: int = COUNT) -> tuple[float, ...]:
+    """Of its slider: over its whole range, with the preset's own number and this value, wherever they lie."""
+    tightest, loosest = (b.low, b.high) if b.side == "upper" else (b.high, b.low)
+    if tightest == b.offset == 1:  # a lower bound on a ratio may be 1 itself, which a logarithm does not reach
+        tightest = 1 / (1 + CLOSEST * (1 / loosest - 1))
+    between = [number for number in (b.value, value) if number != b.offset]
+    return slider_places(tightest, loosest, of_ratio=b.offset == 1, count=count, also=between)
 
 
 def with_bounds(config: CorrectionConfig, values: Mapping[Place, float]) -> CorrectionConfig:

@@ -6,17 +6,19 @@ from functools import partial
 from typing import TypeVar
 
 import streamlit as st
-from browser.live_slider import live_slider
+from browser.live_part import Moving, Slider
 from remembered import fields, notices, session
 from remembered.fields import Bound
 from words.text import plain
 
 from controls import drag
-from controls.bounds import bounds_of, with_bounds
+from controls.bounds import bounds_of, places_of, with_bounds
 from controls.choices import choice_boxes, choices_of, edited
+from controls.live import Dragged
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.errors import UsageError, unknown
+from rlcorr.strips.packing import Package
 
 
 def preset_name(
@@ -39,11 +41,11 @@ def _preset_changed(key: str, side: str) -> None:
 
 
 def settings(config: CorrectionConfig, side: str = fields.FIRST) -> CorrectionConfig:
-    """Controls for what a configuration weighs and rejects, and for its bounds but the first, which `live_bound` moves;
+    """Controls for what a configuration weighs and rejects, and for its bounds but the first, which is dragged;
     the configuration as all of them say."""
     choices = _of_side(choices_of(config), side)
     fields.sync_choices(choices, side)
-    bounded = st.container(key=f"{side}bounds")
+    boxes = st.container(key=f"{side}bounds")
     with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices), key=f"{side}choices"):
         choice_boxes(choices)
     try:
@@ -55,10 +57,10 @@ def settings(config: CorrectionConfig, side: str = fields.FIRST) -> CorrectionCo
     bounds = _of_side(bounds_of(config), side)
     fields.sync_bounds(bounds, choices, side)
     fields.show_bounds(bounds, side)
-    with bounded:
+    with boxes:
         for b in bounds[1:]:
             _native(b)
-    return _bounded(config, side)
+    return bounded(config, side)
 
 
 F = TypeVar("F", Bound, fields.Choice)
@@ -75,26 +77,47 @@ def _is_edited(choices: list[fields.Choice]) -> bool:
     return any(fields.choice(c) != c.value for c in choices)
 
 
-def live_bound(
+StripOf = Callable[[CorrectionConfig, Bound, tuple[float, ...]], tuple[str, Callable[[], Package]]]
+"""Of a configuration, whose bound moves over these places: what its strip is known by, and the strip."""
+
+
+def bounded(config: CorrectionConfig, side: str = fields.FIRST) -> CorrectionConfig:
+    """With its bounds as they are now."""
+    return with_bounds(config, {(b.rule, b.side): fields.bound(b) for b in fields.shown_bounds(side)})
+
+
+def bound_sliders(
     config: CorrectionConfig,
+    answer: Callable[[CorrectionConfig], Moving],
+    *,
+    strip: StripOf | None = None,
     side: str = fields.FIRST,
-    answer: Callable[[CorrectionConfig], drag.Moved] | None = None,
-) -> CorrectionConfig:
-    """The slider of the first bound, and the way back to the preset; the configuration as it is now. It belongs into a
-    fragment with what moves while it is dragged, and nothing else: that is what makes it quick. With an `answer` that
-    fragment runs only when the bound has been let go; until then, what moves is asked for."""
-    # A button that appears would move what follows, and it would be drawn anew: so both are in a container.
-    with st.container(key=f"{side}live_bound"):
-        for b in fields.shown_bounds(side)[:1]:
-            key, others = f"live_{b.key}", _bounded(config, side)
-            address = None if answer is None else drag.offer(key, partial(_answer_at, answer, others, b))
-            live_slider(
-                b, fields.bound(b), generation=_generation(b), key=key, address=address, on_change=partial(_put, b)
-            )
-        label = "Reset to the preset's numbers" if side == fields.FIRST else "Reset B to the preset's numbers"
-        if fields.is_changed(side) and st.button(label, key=f"{side}reset", on_click=fields.reset, args=(side,)):
-            st.rerun()  # the other controls are outside this fragment
-    return _bounded(config, side)
+    text: str = "",
+) -> list[Dragged]:
+    """The slider of the first bound, if there is one. While it moves, what moves is looked up in a `strip`, or asked
+    for; `text` names the moving text below it."""
+    sliders = []
+    for b in fields.shown_bounds(side)[:1]:
+        key, now = f"live_{b.key}", bounded(config, side)
+        places = places_of(b, fields.bound(b))
+        slider = Slider(
+            key=key,
+            label=b.label,
+            places=places,
+            value=fields.bound(b),
+            generation=_generation(b),
+            address=drag.offer(key, partial(_answer_at, answer, now, b)),
+            strip=None if strip is None else drag.offer_strip(key, *strip(now, b, places)),
+            text=text,
+        )
+        sliders.append(Dragged(slider, partial(_put, b)))
+    return sliders
+
+
+def resets() -> dict[str, str]:
+    """Side → what the button says that takes the preset's numbers back, where they are changed."""
+    words = {fields.FIRST: "Reset to the preset's numbers", fields.SECOND: "Reset B to the preset's numbers"}
+    return {side: label for side, label in words.items() if fields.is_changed(side) and fields.is_shown(side)}
 
 
 def _put(b: Bound, value: float, done: bool) -> None:
@@ -102,15 +125,11 @@ def _put(b: Bound, value: float, done: bool) -> None:
 
 
 def _answer_at(
-    answer: Callable[[CorrectionConfig], drag.Moved], config: CorrectionConfig, b: Bound, value: float
-) -> drag.Moved:
+    answer: Callable[[CorrectionConfig], Moving], config: CorrectionConfig, b: Bound, value: float
+) -> Moving:
     if not b.low <= value <= b.high:
         raise UsageError(f"{value:g} is out of range; allowed: {b.low:g} to {b.high:g}.")
     return answer(with_bounds(config, {(b.rule, b.side): value}))
-
-
-def _bounded(config: CorrectionConfig, side: str) -> CorrectionConfig:
-    return with_bounds(config, {(b.rule, b.side): fields.bound(b) for b in fields.shown_bounds(side)})
 
 
 def _native(b: Bound) -> None:

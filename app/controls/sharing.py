@@ -14,12 +14,12 @@ PLACES = {
     "run_picker": ".st-key-pickers",
     "upload": ".st-key-upload",
     "preset": ".st-key-preset",
-    "bounds": ".st-key-bounds, .st-key-live_bound",
+    "bounds": ".st-key-bounds, .rl-resets, [data-slider^=live_]:not([data-slider^='live_b.'])",
     "choices": ".st-key-choices",
     "methods": ".st-key-methods",
     "budget": ".st-key-budget",
     "use_it": ".st-key-use_it",
-    "second": ".st-key-second, .st-key-b-live_bound",
+    "second": ".st-key-second, [data-slider^='live_b.']",
     "training": ".st-key-train, .st-key-live_stop, .st-key-part button:last-of-type",
     "explanations": ".st-key-what_is_this",
     "links": ".st-key-links",
@@ -31,8 +31,8 @@ BELOW = ("budget", "second")
 """Without those, the column that holds them has no use, unless one of these is shown in it."""
 LARGE = """
 html { font-size: 21px }
-.stCaption, [data-testid="stCaptionContainer"], .st-key-what_is_this { display: none }
-.st-key-numbers > *, .st-key-sizes > * { width: auto !important }
+.stCaption, [data-testid="stCaptionContainer"], .rl-caption, .st-key-what_is_this { display: none }
+.st-key-sizes > * { width: auto !important }
 .stMainBlockContainer { max-width: none; padding-left: 2rem; padding-right: 2rem }
 """
 

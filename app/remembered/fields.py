@@ -129,6 +129,11 @@ def is_changed(side: str = FIRST) -> bool:
     return bool(_of_side(side))
 
 
+def is_shown(side: str) -> bool:
+    """The second has controls only where two configurations are compared."""
+    return side == FIRST or bool(st.session_state.get("second"))
+
+
 def side_of(key: str) -> str:
     return SECOND if key.startswith(SECOND) else FIRST
 
@@ -213,7 +218,7 @@ def in_url() -> dict[str, str]:
 def _write_url(*sides: str) -> None:
     """Make the URL agree with the fields of these sides that differ from the preset's. The other side is left alone: it
     may be dragged at this moment, or have a new value in the URL that is not read yet."""
-    shown = [side for side in sides if side == FIRST or st.session_state.get("second")]
+    shown = [side for side in sides if is_shown(side)]
     mine = {key: value for side in shown for key, value in _of_side(side).items()}
     wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in mine.items()}
     written = {key: text for key, text in in_url().items() if side_of(key) in sides}

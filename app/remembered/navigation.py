@@ -38,7 +38,7 @@ def enter(name: str) -> bool:
     another = st.session_state.get("view") != name
     if another:
         st.session_state["view"] = name
-        for came_back in ("came_back", "token_came_back", "with_came_back"):
+        for came_back in ("came_back", "token_came_back", "with_came_back", "answers_came_back"):
             st.session_state[came_back] = True
         st.session_state["second"] = False
     return another

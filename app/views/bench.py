@@ -1,23 +1,24 @@
 """The correction bench: one step, one preset, and its thresholds, live."""
 
+from functools import partial
+
 import streamlit as st
+from browser.live_part import Moving
 from controls import systems
 from controls.bounds import bounds_of
-from controls.configuration import live_bound, preset_name, set_threshold, settings
-from controls.moving import Moving, Number, Picture, moved
-from controls.moving import show as show_moving
+from controls.configuration import bound_sliders, bounded, preset_name, resets, set_threshold, settings
+from controls.live import show as show_live
 from controls.pickers import explained_record
 from data import corrections
+from moving import bench as moving
+from moving import strips
 from remembered import notices, session
 from words import words
-from words.text import number, percent, plain
+from words.text import percent, plain
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
-from rlcorr.analysis.thresholds import is_ratio
+from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.errors import UsageError
-from rlcorr.figures import correction, thresholds
 from rlcorr.records.step_files import StepRecord
-from rlcorr.report import describe
 from rlcorr.systems.export import exports
 
 
@@ -40,68 +41,25 @@ def bench(chosen: session.Selection, record: StepRecord) -> None:
 @st.fragment
 def live(of: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
     """What moves with a threshold."""
-    config = live_bound(config, answer=lambda at: moved(_moving(of, batch, at)))
-    try:
-        show_moving(_moving(of, batch, config))
-    except UsageError as error:
-        st.error(plain(str(error)))
-        return
-    _explain(name, config)
-    _use_it(name, config)
-
-
-def _moving(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> Moving:
-    result, report = corrections.corrected(batch, config)
-    pictures, texts = _pictures(batch, result, config), {".st-key-explained p": f" {config.explain()}"}
-    try:
-        curves, refused = _over_the_bound(of, batch, config), ""
-    except UsageError as error:
-        curves, refused = {}, str(error)
-    return Moving(_numbers(report), [row for row in (pictures, curves) if row], refused, texts)
-
-
-def _numbers(report: dict[str, float]) -> dict[str, Number]:
-    shown = (
-        ("Kept tokens", "kept_fraction", percent, 105),
-        ("Sequences touched", "rollout_rs_seq_masked_fraction", percent, 152),
-        ("ESS of the kept", "trained_eff_sample_size", percent, 130),
-        ("Mean weight", "trained_is_mean", number, 112),
-        ("Clipped mass", "rollout_is_oob_ratio", percent, 115),
-        ("k3", "k3_kl", number, 100),
-        ("Mean |Δ|", "abs_log_ratio", number, 100),
+    config, chosen = bounded(config), PRESETS[name]
+    sliders = bound_sliders(
+        config,
+        lambda at: moving.bench(of, batch, at, chosen),
+        strip=lambda at, b, places: (
+            strips.known_by(of, at, b, places),
+            partial(moving.bench_strip, of, batch, at, b, places),
+        ),
     )
-    return {
-        label: Number(written(report.get(metric)), describe(metric), width) for label, metric, written, width in shown
-    }
-
-
-def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
-    pictures = {}
-    if config.rollout_is is not None or not config.rollout_rs:
-        figure = correction.weight_histogram(batch, result, config)
-        pictures["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
-    for rule in config.rollout_rs[:1]:
-        figure = correction.statistic_histogram(batch, result, rule)
-        pictures["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
-    figure = correction.fate_mask(correction.token_fates(batch, result, config))
-    return pictures | {"mask": Picture(figure, "Tokens", words.MASK)}
-
-
-def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
-    """Every metric over the bound that is dragged. Raises `UsageError` where no item is off."""
-    bounds = bounds_of(config)
-    if not bounds:
-        return {}
-    at = bounds[0].value
-    rule, side = bounds[0].rule, bounds[0].side
-    curves = corrections.curves(of, batch, config, rule, side)
-    of_ratio = is_ratio(config, rule)
-    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
-    left = thresholds.mismatch_over(curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
-    return {
-        "shares_over": Picture(shares, "What the bound costs", words.CURVES_OVER),
-        "mismatch_over": Picture(left, "What the bound leaves", words.LEFT_OVER),
-    }
+    refused = ""
+    try:
+        moved = moving.bench(of, batch, config, chosen)
+    except UsageError as error:
+        moved, refused = Moving({}, []), str(error)
+    show_live(sliders, moved, key="bench", resets=resets())
+    if refused:
+        st.error(plain(refused))
+    else:
+        _use_it(name, config)
 
 
 def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
@@ -139,14 +97,6 @@ def _use_it(name: str, config: CorrectionConfig) -> None:
             text, language = texts[title]
             place.markdown(f"**{title}**")
             place.code(text, language=language, wrap_lines=True)
-
-
-def _explain(name: str, config: CorrectionConfig) -> None:
-    left, right = st.columns(2, gap="medium")
-    with left.container(key="explained"):
-        st.markdown(f"**What it does:** {plain(config.explain())}")
-    right.markdown(f"**When it hurts:** {plain(PRESETS[name].hurts)}.")
-    right.caption(f"Source: {plain(PRESETS[name].source)}.")
 
 
 def show(chosen: session.Selection) -> None:

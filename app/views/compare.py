@@ -1,22 +1,25 @@
 """The Compare view: two configurations on one batch, or one configuration on two batches."""
 
 import streamlit as st
+from browser.live_part import Moving
 from browser.picture import picture
 from controls import batch_size
-from controls.configuration import live_bound, preset_name, settings
+from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
+from controls.live import show as show_live
 from controls.pickers import chosen_record, pick_second
 from data import corrections, recorded, sketches
+from moving import compare as moving
 from remembered import fields, notices, session
 from words import compare as say
 from words import words
 from words.gradient import NOISE_REFERENCE
 from words.text import plain
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
-from rlcorr.analysis.comparison import MetricPair, agreement, metric_pairs
+from rlcorr import PRESETS, CorrectionConfig, TokenBatch
+from rlcorr.analysis.comparison import MetricPair, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
-from rlcorr.figures import cells, comparison, correction
+from rlcorr.figures import cells, comparison
 from rlcorr.records.step_files import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
@@ -67,28 +70,26 @@ def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
 
 @st.fragment
 def _live(chosen: session.Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig) -> None:
-    """A threshold that is dragged reruns this function and nothing else."""
-    left, right = st.columns(2, gap="medium")
-    with left:
-        a = live_bound(a)
-        st.caption(plain(f"A. {a.explain()}"))
-    with right:
-        b = live_bound(b, fields.SECOND)
-        st.caption(plain(f"B. {b.explain()}"))
-    batch = record.batch
+    """What moves with the first bound of each."""
+    batch, a, b = record.batch, bounded(a), bounded(b, fields.SECOND)
+    sliders = [
+        *bound_sliders(a, lambda at: moving.two_corrections(batch, at, b), text=moving.EXPLAINED["A"]),
+        *bound_sliders(
+            b, lambda at: moving.two_corrections(batch, a, at), side=fields.SECOND, text=moving.EXPLAINED["B"]
+        ),
+    ]
+    refused = ""
     try:
-        of_a, of_b = corrections.corrected(batch, a), corrections.corrected(batch, b)
+        moved = moving.two_corrections(batch, a, b)
     except UsageError as error:
-        st.error(plain(str(error)))
+        moved, refused = Moving({}, []), str(error)
+    show_live(sliders, moved, key="compared", resets=resets())
+    if refused:
+        st.error(plain(refused))
         return
-    _agreement(batch, of_a[0], of_b[0])
-    for place, (name, config, of) in zip(st.columns(2), (("A", a, of_a), ("B", b, of_b)), strict=True):
-        with place:
-            figure = correction.weight_histogram(batch, of[0], config)
-            picture(say.EACH.format(name=name), figure, key=f"weights_{name}", caption=words.WEIGHTS)
     left, right = st.columns(2, gap="medium")
     with left:
-        _metrics(metric_pairs(of_a[1], of_b[1]))
+        _others(metric_pairs(corrections.corrected(batch, a)[1], corrections.corrected(batch, b)[1]))
     with right:
         _gradients(chosen, record.step, a, b)
 
@@ -99,30 +100,14 @@ def _swap_configurations() -> None:
     fields.swap()
 
 
-def _agreement(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> None:
-    with st.container(horizontal=True, key="numbers"):
-        for label, text in say.agreement(agreement(batch, a, b)).items():
-            st.metric(label, text, help=plain(say.AGREEMENT[label]), width=112)
-    left, right = st.columns(2)
-    with left:
-        picture("Tokens trained on", comparison.mask_map(batch, a, b), key="shared", caption=say.MASKS)
-    with right:
-        figure = comparison.weights_against(batch, a, b)
-        picture("Weights of B against A", figure, key="weights_against", caption=say.WEIGHTS)
-
-
-def _metrics(pairs: list[MetricPair]) -> None:
-    """The headlines, then the others: those that differ, and those that do not."""
-    header = ["metric", "A", "B", "B − A"]
-    st.markdown("**Metrics**")
-    st.html(say.pairs_table(header, say.metric_rows(pair for pair in pairs if pair.key in say.HEADLINES)))
-    st.caption(say.METRICS)
+def _others(pairs: list[MetricPair]) -> None:
+    """The metrics that are no headlines: those that differ, and those that do not."""
     others = [pair for pair in pairs if pair.key not in say.HEADLINES]
     for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
         listed = [pair for pair in others if (pair.a == pair.b) == wanted]
         if listed:
             with st.expander(f"{title} ({len(listed)})"):
-                st.html(say.pairs_table(header, say.metric_rows(listed)))
+                st.html(say.pairs_table(moving.HEADER, say.metric_rows(listed)))
 
 
 def _gradients(chosen: session.Selection, step: int, a: CorrectionConfig, b: CorrectionConfig) -> None:
@@ -214,17 +199,19 @@ def _same_configuration(a: TokenBatch, b: TokenBatch, source: str) -> None:
 
 @st.fragment
 def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig, source: str) -> None:
-    """A threshold that is dragged reruns this function and nothing else."""
-    config = live_bound(config)
-    st.caption(plain(config.explain()))
-    left, right = st.columns(2, gap="medium")
-    with left:
-        picture("The tail", comparison.tails(a, b), key="tails", caption=say.TAIL, source=source)
-    with right:
-        try:
-            _metrics(metric_pairs(corrections.corrected(a, config)[1], corrections.corrected(b, config)[1]))
-        except UsageError as error:
-            st.error(plain(str(error)))
+    """What moves with the first bound."""
+    config = bounded(config)
+    sliders = bound_sliders(config, lambda at: moving.two_batches(a, b, at), text=moving.EXPLAINED["A"])
+    refused = ""
+    try:
+        moved = moving.two_batches(a, b, config)
+    except UsageError as error:
+        moved, refused = Moving({}, []), str(error)
+    show_live(sliders, moved, key="same", resets=resets(), source=source)
+    if refused:
+        st.error(plain(refused))
+    else:
+        _others(metric_pairs(corrections.corrected(a, config)[1], corrections.corrected(b, config)[1]))
 
 
 show(session.selection())

@@ -1,19 +1,19 @@
 """The gradient view: the progress that a correction's gradient makes, on a recorded step and exactly on a toy."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import streamlit as st
+from browser.live_part import Moving
 from browser.picture import picture
 from controls import batch_size
 from controls.bounds import bounds_of
-from controls.configuration import live_bound, preset_name, settings
-from controls.moving import Moving, Number, Picture, moved
-from controls.moving import show as show_moving
+from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
+from controls.live import show as show_live
 from controls.pickers import show_step
 from data import sketches
 from data.sketches import Sketched
+from moving import gradient as moving
 from remembered import notices, session
-from remembered.fields import Bound
 from words import gradient as say
 from words import words
 from words.text import plain, table
@@ -22,27 +22,8 @@ from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.thresholds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
-from rlcorr.figures.correction import Figure
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.report import GradientReport
-from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records import runs
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What the pictures are of, but for the bound that is dragged."""
-
-    measured: Sketched
-    preset: str
-    batch_size: int
-    toy_source: str | None
-    """Where the toy's picture says that it comes from; None while it is folded."""
-
-    @property
-    def place(self) -> int:
-        """Of the batch size among those that are measured."""
-        return sketches.BATCH_SIZES.index(self.batch_size)
 
 
 @st.fragment
@@ -63,113 +44,37 @@ def gradient(measured: Sketched) -> None:
 @st.fragment
 def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
     """What moves with a threshold, or with the answers in a batch."""
-    above = st.container()
+    config, size = bounded(config), batch_size.moving_size()
+    shown = moving.Shown(measured, name, size)
+    sliders = bound_sliders(config, lambda at: moving.gradient(shown, at))
+    sliders.append(batch_size.slider(lambda size: moving.gradient(replace(shown, batch_size=size), config)))
+    refused = ""
+    try:
+        moved = moving.gradient(shown, config)
+    except UsageError as error:
+        moved, refused = Moving({}, []), str(error)
+    show_live(sliders, moved, key="gradient", resets=resets())
+    if refused:
+        st.warning(plain(refused))
+        return
     # Closed, it costs nothing; a picture that is drawn unseen would also have the wrong width.
     folded = st.expander(say.TOY_FOLDED, key="toy", on_change="rerun", bind="query-params")
-    with above:
-        left, right = st.columns(2, gap="medium")
-        with right:
-            size = batch_size.batch_size()
-        source = say.TOY_SOURCE.format(source=session.source())
-        shown = Shown(measured, name, size, source if folded.open else None)
-        with left:
-            config = live_bound(config, answer=lambda at: moved(_moving(shown, at)))
-        with right:
-            batch_size.follow(lambda size: moved(_moving(replace(shown, batch_size=size), config)))
-        try:
-            show_moving(_moving(shown, config), folded)
-        except UsageError as error:
-            st.warning(plain(str(error)))
+    if folded.open and bounds_of(config):
+        with folded:
+            _toy(shown, config)
 
 
-def _moving(shown: Shown, config: CorrectionConfig) -> Moving:
-    report = sketches.reported(shown.measured, config)
-    if report.reference_length.value == 0:
-        raise UsageError(say.NOISE_REFERENCE)
-    below = {
-        "plane": Picture(
-            _plane(shown, config, report), "All presets between bias and noise", say.PLANE.format(size=shown.batch_size)
-        ),
-        "parts": Picture(_decomposition(shown.measured, config), "Where the bias comes from", say.DECOMPOSED),
-    }
-    bounds, curves, toy = bounds_of(config), {}, {}
-    refused = "" if bounds else "This configuration has no bound to move."
+def _toy(shown: moving.Shown, config: CorrectionConfig) -> None:
+    (b, *_), source = bounds_of(config), say.TOY_SOURCE.format(source=session.source())
     try:
-        if bounds:
-            curves = _curves(shown, config, bounds[0])
-            toy = {} if shown.toy_source is None else _toy(shown, config, bounds[0], shown.toy_source)
-    except UsageError as error:
-        refused = str(error)
-    ranked = {"ranking": _ranked(shown, config, report)}
-    return Moving(_numbers(report, shown.place), [row for row in (curves, ranked, below) if row], refused, folded=toy)
-
-
-def _numbers(report: GradientReport, place: int) -> dict[str, Number]:
-    shown = (
-        report.progress[place], report.relative_bias, report.noise[place], report.cosine, report.scale, report.ess
-    )  # fmt: skip
-    return {
-        label: Number(say.short(interval.value), help, 118, f"{say.short(interval.low)} to {say.short(interval.high)}")
-        for (label, help), interval in zip(say.NUMBERS.items(), shown, strict=True)
-    }
-
-
-def _curves(shown: Shown, config: CorrectionConfig, b: Bound) -> dict[str, Picture]:
-    """Raises `UsageError` where no token is off."""
-    sweep, size = sketches.swept(shown.measured, config, b.rule, b.side), shown.batch_size
-    best, choice = sweep.best[shown.place], sweep.ranking.choices[shown.place]
-    units, unit = sketches.units(shown.measured), say.unit(_coverage(shown.measured))
-    over = say.over(choice.over_nothing, "no correction", units, unit)
-    ends = {name: f"{end:.4g}" for name, end in (("best", best.value), ("low", best.low), ("high", best.high))}
-    most = say.MOST.format(size=size, over=over, **ends)
-    return {
-        "gradient_curves": Picture(
-            gradients.progress_curves(sweep, size, at=b.value), "This step, over the bound", f"{say.RECORDED} {most}"
-        ),
-        "best_bounds": Picture(
-            gradients.best_thresholds(sweep, batch_size=size), "The best bound, over the batch", say.BEST_BOUNDS
-        ),
-    }
-
-
-def _toy(shown: Shown, config: CorrectionConfig, b: Bound, source: str) -> dict[str, Picture]:
-    thresholds = sketches.swept(shown.measured, config, b.rule, b.side).thresholds
+        thresholds = sketches.swept(shown.measured, config, b.rule, b.side).thresholds
+    except UsageError as error:  # no token is off
+        st.info(plain(str(error)))
+        return
     exact = sketches.toy(shown.measured.gap, shown.batch_size, config, thresholds, b.rule, b.side)
     figure = gradients.exact_curves(exact, of_ratio=is_ratio(config, b.rule), at=b.value)
     caption = say.TOY.format(gap=shown.measured.gap, size=shown.batch_size)
-    return {"toy_curves": Picture(figure, "The toy, exactly", caption, source)}
-
-
-def _ranked(shown: Shown, config: CorrectionConfig, report: GradientReport) -> Picture:
-    """All presets, with what is shown among them, under the sentence about the best."""
-    ranking, marked = sketches.all_presets(shown.measured), _marked(shown, config)
-    changed = None if marked == shown.preset else report
-    figure = gradients.ranking_bars(list(PRESETS), ranking, shown.batch_size, marked=marked, changed=changed)
-    units, unit = sketches.units(shown.measured), say.unit(_coverage(shown.measured))
-    best = say.best_preset(ranking.choices[shown.place], list(PRESETS), units, unit)
-    return Picture(figure, "All presets by their progress", say.RANKED, above=best)
-
-
-def _plane(shown: Shown, config: CorrectionConfig, report: GradientReport) -> Figure:
-    reports = dict(zip(PRESETS, sketches.all_presets(shown.measured).reports, strict=True))
-    marked = _marked(shown, config)
-    return gradients.bias_noise_plane({**reports, marked: report}, shown.batch_size, marked=marked)
-
-
-def _marked(shown: Shown, config: CorrectionConfig) -> str:
-    """What the configuration that is shown is called."""
-    return shown.preset if config == PRESETS[shown.preset].config else f"{shown.preset}, changed"
-
-
-def _decomposition(measured: Sketched, config: CorrectionConfig) -> Figure:
-    bias = sketches.decomposed(measured, config)
-    parts = (bias.level, bias.truncation, bias.rejection, bias.denominator)
-    return gradients.parts_of_bias(dict(zip(say.PARTS, parts, strict=True)))
-
-
-def _coverage(measured: Sketched) -> dict[str, float] | None:
-    """Where all likely answers were enumerated."""
-    return measured.sketch.answers.coverage if isinstance(measured.sketch, ExactSketch) else None
+    picture("The toy, exactly", figure, key="toy_curves", caption=caption, source=source)
 
 
 def _kl(measured: Sketched) -> None:
@@ -209,7 +114,7 @@ def show(chosen: session.Selection) -> None:
         for step in runs.list_sketches(chosen.run):
             st.button(say.GO.format(step=step), key=f"sketched_{step}", on_click=show_step, args=(step,))
         return
-    coverage = _coverage(measured)
+    coverage = moving.coverage(measured)
     st.caption(say.measured_on(sketches.units(measured), coverage))
     if coverage is not None:
         st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))

@@ -1,15 +1,20 @@
 """The Tokens view, a microscope: responses coloured by their ratios, and every number of one token."""
 
+from functools import partial
+
 import streamlit as st
 from browser.token_text import SHADES, ShownResponse, pages_of, token_text
-from controls.configuration import live_bound, preset_name, settings
+from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
+from controls.live import show as show_live
 from controls.pickers import explained_record
+from data import corrections
+from moving import tokens as moving
 from remembered import notices, opened_token, session
 from torch import Tensor
 from words import tokens as say
 from words.text import number, plain, table
 
-from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, correct
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
 from rlcorr.analysis.token_formulas import formulas
 from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_rows, token_story
 from rlcorr.errors import UsageError
@@ -26,15 +31,14 @@ Texts = list[list[str]]
 
 
 @st.fragment
-def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
+def microscope(of: corrections.Identity, record: runs.StepRecord, texts: Texts, note: str) -> None:
     """Controls, text and the opened token in one fragment: a click reruns this function and nothing else."""
     # Emptied here: Streamlit removes what a fragment no longer shows, but not if the next fragment follows at once.
     above, refused = st.empty(), st.empty()
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
         chosen = PRESETS[preset_name()]
-        config = live_bound(settings(chosen.config))
-        st.caption(plain(config.explain()))
+        config = _live(of, record.batch, settings(chosen.config))
     opened_token.sync([len(row) for row in texts])
     if sentences := [*notices.sentences(), *filter(None, [opened_token.notice()])]:
         with above.container():
@@ -49,6 +53,21 @@ def microscope(record: runs.StepRecord, texts: Texts, note: str) -> None:
             _panel(record, texts, result, config, chosen, opened)
     except UsageError as error:
         refused.error(plain(str(error)))
+
+
+def _live(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> CorrectionConfig:
+    """The slider of the first bound, and the sentence that moves with it; the text follows by itself."""
+    config = bounded(config)
+    sliders = bound_sliders(
+        config,
+        moving.sentence,
+        strip=lambda at, b, places: (
+            moving.known_by(of, at, b, places),
+            partial(moving.fates, batch, at, b, places, TEXT),
+        ),
+    )
+    show_live(sliders, moving.sentence(config), key="tokens_live", resets=resets())
+    return config
 
 
 def _text(
@@ -156,7 +175,12 @@ def _step(label: str, key: str, place: opened_token.Place, possible: bool) -> No
 def show(chosen: session.Selection) -> None:
     record = explained_record(chosen, say.EXPLAIN)
     if record is not None:
-        microscope(record, pieces(record), f"{say.KEYS} {say.TEXTS[text_kind(record)]}")
+        microscope(
+            corrections.identity(chosen.run, record.step),
+            record,
+            pieces(record),
+            f"{say.KEYS} {say.TEXTS[text_kind(record)]}",
+        )
 
 
 show(session.selection())

@@ -48,10 +48,7 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
     raw = log_weights(result.log_ratio, mask, config.rollout_is or "token").expand_as(mask)
     before, rejected, weights = picked(raw, mask), picked(raw, mask & ~keep), picked(result.weights, keep)
     span = span_of(before)
-    bounds = (config.rollout_is_threshold_lower, config.rollout_is_threshold)
-    marks = _bounds(*bounds, span) if config.rollout_is else []
-    if zero := int((weights == 0).sum()):
-        marks.append(moving_note(f"{zero:,} tokens have weight 0", x=1, y=0.92, side="right", xref="paper"))
+    marks = weight_marks(config, int((weights == 0).sum()), span)
     traces = [
         _bars("kept", np.log(weights[weights > 0]), (-span, span), colours=_SIDES),
         _bars("rejected", rejected, (-span, span), colours=REJECTED),
@@ -59,6 +56,15 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
     ]
     x = {"title_text": "importance weight", **ratio_axis(span)}
     return figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, legend=True)
+
+
+def weight_marks(config: CorrectionConfig, zeros: int, span: float) -> list[Part]:
+    """The bounds of the weights, and a note where so many tokens have weight 0."""
+    bounds = (config.rollout_is_threshold_lower, config.rollout_is_threshold)
+    marks = _bounds(*bounds, span) if config.rollout_is else []
+    if zeros:
+        marks.append(moving_note(f"{zeros:,} tokens have weight 0", x=1, y=0.92, side="right", xref="paper"))
+    return marks
 
 
 def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: RejectionRule) -> Figure:
@@ -83,15 +89,14 @@ def _ratio_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray
     what = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios"}
     traces, span = _two_sided(kept, rejected)
     x = {"title_text": f"{what.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}", **ratio_axis(span)}
-    return traces, x, _bounds(rule.lower, rule.upper, span)
+    return traces, x, rule_marks(rule, (-span, span))
 
 
 def _signed_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
     """A divergence with a direction, on a linear axis around 0."""
     traces, span = _two_sided(kept, rejected)
     x = {"title_text": f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip(), "range": [-span, span]}
-    given = [b for b in (rule.lower, rule.upper) if b is not None]
-    return traces, x, [_bound(b, b, (-span, span), REJECTED) for b in given]
+    return traces, x, rule_marks(rule, (-span, span))
 
 
 def _two_sided(kept: np.ndarray, rejected: np.ndarray) -> tuple[list[Part], float]:
@@ -115,7 +120,16 @@ def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.nd
     title = f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip()
     x = {"title_text": title, "range": [low, high], "tickvals": ticks, "ticktext": [f"{10.0**t:g}" for t in ticks]}
     x["read"] = "10^"
-    return traces, x, [_bound(math.log10(rule.upper), rule.upper, (low, high), REJECTED)]
+    return traces, x, rule_marks(rule, (low, high))
+
+
+def rule_marks(rule: RejectionRule, drawn: tuple[float, float]) -> list[Part]:
+    """The bounds of a rule, on the axis of `on_axis`, which has these ends."""
+    if rule.divergence == "k1":
+        return _bounds(rule.lower, rule.upper, drawn[1])
+    if rule.divergence in SIGNED:
+        return [_bound(b, b, drawn, REJECTED) for b in (rule.lower, rule.upper) if b is not None]
+    return [_bound(math.log10(rule.upper), rule.upper, drawn, REJECTED)]
 
 
 def on_axis(rule: RejectionRule, values: np.ndarray) -> tuple[np.ndarray, float, float]:

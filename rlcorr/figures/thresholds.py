@@ -64,8 +64,17 @@ def _over(
         drawn = np.where(drawn > 0, drawn, np.nan) if y.get("type") == "log" else drawn
         look = {"mode": "lines", "line": {"color": colours[name], "width": 2}}
         traces.append({"type": "scatter", "name": name, "x": np.array(x, np.float32), "y": drawn, **look})
-    shapes = []
-    if at is not None:
-        cursor = min(max(place(at), x[0]), x[-1])
-        shapes.append(vertical_line(x=cursor, colour=REJECTED, dash="dot", width=2))
+    shapes = [] if at is None else [_cursor(place(at), x)]
     return figure(traces, height=240, x=axis, y=y, shapes=shapes, legend=True)
+
+
+def cursors(thresholds: Sequence[float], places: Sequence[float], *, of_ratio: bool) -> list[list[Part]]:
+    """The cursor of `shares_over` and `mismatch_over` at each of these bounds, as their shapes."""
+    place, _ = threshold_scale(thresholds, of_ratio=of_ratio)
+    x = [place(threshold) for threshold in thresholds]
+    return [[_cursor(place(at), x)] for at in places]
+
+
+def _cursor(at: float, x: Sequence[float]) -> Part:
+    """A line there, or at the end of the curves that lies nearer to it."""
+    return vertical_line(x=min(max(at, x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)

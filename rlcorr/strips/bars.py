@@ -4,17 +4,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import log_weights
 from rlcorr.figures.axes import span_of
+from rlcorr.figures.canvas import Part
 from rlcorr.figures.cells import picked
-from rlcorr.figures.correction import BINS, bin_of, on_axis
+from rlcorr.figures.correction import BINS, bin_of, on_axis, rule_marks, weight_marks
 from rlcorr.ratios import SAFETY_BOUND
 from rlcorr.rejection import rule_statistic
-from rlcorr.rules import SIGNED, RejectionRule
 from rlcorr.strips.entries import Opening, statistic_entries
 from rlcorr.strips.numbers import Weights, lower_bounds, upper_bounds
 from rlcorr.types import TokenBatch
@@ -28,11 +27,8 @@ class Bars:
     high: float
     """The ends of the axis, where the first bar begins and the last ends."""
     counts: dict[str, np.ndarray]
-    marks: np.ndarray
-    """(K, 2) where the lower and the upper bound stand on that axis, which may lie beyond its ends; NaN where there is
-    none."""
-    zeros: np.ndarray
-    """(K,) kept tokens without a bar, because their weight is 0."""
+    marks: list[list[Part]]
+    """At each place the shapes of the figure: its bounds, and a note about what has no bar."""
 
 
 def weight_bars(
@@ -55,13 +51,15 @@ def weight_bars(
         zeros = _counts(np.where(log_w == -np.inf, kept, places), np.zeros_like(of_raw), places)[:, 0]
     else:
         counts, zeros = _recounted(items, span, factors.numpy())
-    marks = _log_bounds(correction, moving, rule) if correction.rollout_is else np.full((places, 2), np.nan)
-    return Bars(-span, span, {"kept": counts, "rejected": rejected}, marks, zeros)
+    marks = [weight_marks(c, none, span) for c, none in zip(moving.corrections, zeros.tolist(), strict=True)]
+    return Bars(-span, span, {"kept": counts, "rejected": rejected}, marks)
 
 
-def statistic_bars(batch: TokenBatch, d: Tensor, rule: RejectionRule, moving: Opening) -> Bars:
+def statistic_bars(batch: TokenBatch, d: Tensor, moving: Opening, number: int) -> Bars:
     """Of `figures.correction.statistic_histogram`, for the rule whose bounds move."""
     mask, places = batch.response_mask, len(moving.upper)
+    rules = [correction.rollout_rs[number] for correction in moving.corrections]
+    rule = rules[0]
     statistic = rule_statistic(rule, batch, d)
     member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
     values = picked(statistic, member)
@@ -69,12 +67,8 @@ def statistic_bars(batch: TokenBatch, d: Tensor, rule: RejectionRule, moving: Op
     bars, first = bin_of(drawn, low, high), statistic_entries(statistic, moving)[member].numpy()
     inside = _counts(first, bars, places)
     outside = np.bincount(bars, minlength=BINS).astype(np.int32) - inside
-    marks = np.stack([moving.lower.numpy(), moving.upper.numpy()], 1)
-    marks = marks if rule.divergence in SIGNED else np.log10(np.maximum(marks, 1e-300))
-    marks = np.where(np.isfinite(marks), marks, np.nan)
-    if rule.lower is None:
-        marks[:, 0] = np.nan
-    return Bars(low, high, {"inside": inside, "outside": outside}, marks, np.zeros(places, np.int32))
+    marks = [rule_marks(moved, (low, high)) for moved in rules]
+    return Bars(low, high, {"inside": inside, "outside": outside}, marks)
 
 
 def _counts(first: np.ndarray, bars: np.ndarray, places: int) -> np.ndarray:
@@ -116,11 +110,3 @@ def _recounted(items: Weights, span: float, factors: np.ndarray) -> tuple[np.nda
         bars = bin_of(np.log((chosen[chosen > 0] / factor).astype(np.float32)), -span, span)
         counts[place], zeros[place] = np.bincount(bars, minlength=BINS), int((chosen == 0).sum())
     return counts, zeros
-
-
-def _log_bounds(correction: CorrectionConfig, moving: Opening, rule: int | None) -> np.ndarray:
-    """(K, 2) of the weights, on the axis of their logarithms."""
-    corrections = moving.corrections if rule is None else (correction,) * len(moving.corrections)
-    given = [(c.rollout_is_threshold_lower, c.rollout_is_threshold) for c in corrections]
-    bounds = torch.tensor([[math.nan if b is None or math.isinf(b) else b for b in pair] for pair in given]).double()
-    return bounds.log().numpy()

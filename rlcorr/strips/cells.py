@@ -1,5 +1,6 @@
 """The cells of the fate mask at every place of a slider: what they show, and until which place."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +32,15 @@ class Cells:
         return codes
 
 
-def fate_cells(batch: TokenBatch, correction: CorrectionConfig, of: Entries, rule: int | None) -> Cells:
-    """As many cells as the figure has: neighbours share one, and it shows the most severe of their fates."""
+def fate_cells(
+    batch: TokenBatch,
+    correction: CorrectionConfig,
+    of: Entries,
+    rule: int | None,
+    shared: Callable[[np.ndarray], np.ndarray] = binned,
+) -> Cells:
+    """As many cells as the figure has: neighbours share one, and it shows the most severe of their fates. `shared` says
+    which cells do, and takes the largest number of each."""
     mask = batch.response_mask
     moving = {REJECTED} if rule is not None else {ABOVE, BELOW}
     firsts = {REJECTED: of.kept}
@@ -42,10 +50,10 @@ def fate_cells(batch: TokenBatch, correction: CorrectionConfig, of: Entries, rul
     for fate in sorted(firsts):
         if fate not in moving:
             base = torch.where(mask & (firsts[fate] > 0), fate, base).to(torch.uint8)
-    cells = binned(base.numpy())
+    cells = shared(base.numpy())
     until = {}
     for fate in sorted(moving & set(firsts)):
-        first = binned(torch.where(mask, firsts[fate], 0).numpy().astype(np.uint16))
+        first = shared(torch.where(mask, firsts[fate], 0).numpy().astype(np.uint16))
         first = np.where(cells >= fate, np.uint16(0), first)
         if first.any():
             until[fate] = first

@@ -9,9 +9,9 @@ zlib ("deflate" of DecompressionStream) over
               Int32Array, Float64Array. Where `differences` is true, each row but the first holds what it has more than
               the row before it: most bars do not change from one place to the next.
 
-Of a strip with K places and 81 bars: `places` f8 (K); `numbers/METRIC` f8 (K); and of each histogram, `weights` and
-where a rule moves `statistic`, HISTOGRAM`/counts/`TRACE i4 (K, 81) as differences, `/marks` f8 (K, 2), `/zeros` i4 (K),
-with the ends of its axis in `about`. `cells/base` is u1 (H, W), `cells/until/FATE` u2 (H, W): see `Cells`.
+Of a strip with K places and 81 bars: `places` f8 (K); `numbers/METRIC` f8 (K); of each histogram, `weights` and where a
+rule moves `statistic`, HISTOGRAM`/counts/`TRACE i4 (K, 81) as differences, with the ends of its axis and its K lists of
+shapes in `about`; `cells/base` u1 (H, W) and `cells/until/`FATE u2 (H, W): see `Cells`.
 """
 
 import json
@@ -90,19 +90,18 @@ def package_of(strip: Strip) -> Package:
     histograms = {"weights": strip.weights} | ({} if strip.statistic is None else {"statistic": strip.statistic})
     for name, bars in histograms.items():
         arrays |= {f"{name}/counts/{trace}": counts for trace, counts in bars.counts.items()}
-        arrays |= {f"{name}/marks": bars.marks, f"{name}/zeros": bars.zeros}
     arrays["cells/base"] = strip.cells.base
     arrays |= {f"cells/until/{fate}": until for fate, until in strip.cells.until.items()}
-    return Package(arrays, {"axes": {name: [bars.low, bars.high] for name, bars in histograms.items()}})
+    axes = {name: [bars.low, bars.high] for name, bars in histograms.items()}
+    return Package(arrays, {"axes": axes, "marks": {name: bars.marks for name, bars in histograms.items()}})
 
 
 def read_strip(data: bytes) -> Strip:
     """The strip that was packed. Raises `UsageError` for another version."""
     package = unpack(data)
-    arrays, axes = package.arrays, package.about["axes"]
+    arrays, axes, marks = package.arrays, package.about["axes"], package.about["marks"]
     histograms = {
-        name: Bars(low, high, _below(f"{name}/counts/", arrays), arrays[f"{name}/marks"], arrays[f"{name}/zeros"])
-        for name, (low, high) in axes.items()
+        name: Bars(low, high, _below(f"{name}/counts/", arrays), marks[name]) for name, (low, high) in axes.items()
     }
     until = {int(fate): array for fate, array in _below("cells/until/", arrays).items()}
     return Strip(

@@ -31,7 +31,8 @@ def slider_places(
             f"{tightest:g} to {loosest:g}."
         )
     steps = [near * (far / near) ** (step / (count - 1)) for step in range(count)]
-    places = sorted({_rounded(distance, of_ratio) for distance in steps})
+    smallest, largest = sorted((tightest, loosest))
+    places = sorted({min(max(_rounded(distance, of_ratio), smallest), largest) for distance in steps})
     for value in also:
         if value not in places:
             insort(places, value)

@@ -60,6 +60,23 @@ def strip(
         places=tuple(places),
         numbers=headline_numbers(batch, items, correction, moving, of, rule, factors),
         weights=weight_bars(batch, d, items, correction, moving, rule, factors),
-        statistic=None if rule is None else statistic_bars(batch, d, correction.rollout_rs[rule], moving),
+        statistic=None if rule is None else statistic_bars(batch, d, moving, rule),
         cells=fate_cells(batch, correction, of, rule),
     )
+
+
+def token_cells(
+    batch: TokenBatch,
+    correction: CorrectionConfig,
+    places: Sequence[float],
+    *,
+    rule: int | None = None,
+    side: Side = "band",
+) -> Cells:
+    """What becomes of every token at every place, (B, T): each has its cell, as in `figures.correction.token_fates`.
+    Raises as `strip` does."""
+    require(batch, correction)
+    rule = moved_rule(correction, rule)
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
+    of = entries(batch, d, correction, opening(correction, places, rule, side), rule)
+    return fate_cells(batch, correction, of, rule, shared=lambda fates: fates)

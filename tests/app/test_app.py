@@ -227,14 +227,6 @@ def test_an_unknown_system_in_the_address_is_named(root: Path) -> None:
     assert "system='trlx' is not known. Known: verl, SkyRL" in said(at.run())
 
 
-def test_reset_returns_to_the_presets_numbers(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, preset="decoupled_token_icepop", is_lower="0.9", is_upper="3")
-    assert "[0.9, 3]" in said(at)
-    at.button(key="reset").click().run()
-    assert "[0.5, 5]" in said(at)
-
-
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

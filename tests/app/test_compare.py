@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import committed, one_scan, open_app, root, said, shown
+from app_pages import committed, live_parts, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
@@ -24,7 +24,8 @@ RUNS = "two runs"
 
 
 def tables(at: AppTest) -> str:
-    return "".join(str(e.proto.body) for e in at.get("html"))
+    moving = [table for part in live_parts(at) for table in part["tables"].values()]
+    return "".join([*moving, *(str(e.proto.body) for e in at.get("html"))])
 
 
 def row(at: AppTest, metric: str) -> list[str]:
@@ -146,15 +147,14 @@ def test_swap(root: Path) -> None:
     assert shown(at) == before
 
 
-def test_bs_bound_can_be_set_and_reset(root: Path) -> None:
+def test_bs_bound_can_be_set(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     before = shown(open_app(VIEW, preset_b="decoupled_token_icepop"))
     at = open_app(VIEW, preset_b="decoupled_token_icepop", **{"b.is_upper": "1.01"})
     assert int(shown(at)["Only A"].replace(",", "")) > int(before["Only A"].replace(",", ""))
     assert at.session_state["fields"] == {"b.is_upper": 1.01}
-    at.button(key="b.reset").click().run()
-    assert at.session_state["fields"] == {}
-    assert shown(at) == before
+    (part,) = live_parts(at)
+    assert part["resets"] == {"b.": "Reset B to the preset's numbers"}  # pressed in tests/browser
 
 
 def test_choices_of_b(root: Path) -> None:

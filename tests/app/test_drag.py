@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from app_pages import one_scan, open_app, root, shown
+from app_pages import headlines, live_parts, one_scan, open_app, pictures, root
 from app_runs import make_run, write_sketch
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,20 +17,19 @@ from streamlit.testing.v1 import AppTest
 
 __all__ = ["one_scan", "root"]  # fixtures
 
-VIEWS = {"bench": "views/bench.py", "gradient": "views/gradient.py"}
+VIEWS = {name: f"views/{name}.py" for name in ("bench", "gradient", "compare")}
 KINDS = (
     "decoupled_token_is", "decoupled_token_icepop", "decoupled_seq_is", "decoupled_geo_rs_token_tis",
     "decoupled_k3_rs_token_tis", "k3_rs",
 )  # fmt: skip
 
 
-def sent(at: AppTest) -> list[dict[str, Any]]:
-    """What each component of the page gets."""
-    return [json.loads(component.proto.json) for component in at.get("bidi_component") if component.proto.json]
+def slider(at: AppTest, number: int = 0) -> dict[str, Any]:
+    return live_parts(at)[0]["sliders"][number]
 
 
-def slider(at: AppTest) -> dict[str, Any]:
-    return next(component for component in sent(at) if "address" in component)
+def numbers(answer: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+    return {label: (number["text"], number["beside"]) for label, number in answer["numbers"].items()}
 
 
 def ask(address: str, query: str) -> Response:
@@ -57,23 +56,22 @@ def opened(root: Path) -> Callable[..., AppTest]:
 def test_an_answer_is_what_the_page_shows(opened: Callable[..., AppTest], view: str, preset: str) -> None:
     at = opened(view, preset=preset)
     bound = slider(at)
-    value = round(bound["offset"] + bound["low"] ** 0.9 * bound["high"] ** 0.1, 6)
+    value = bound["places"][60]
     answer = json.loads(gzip.decompress(ask(bound["address"], f"at={value}").body))
     let_go = opened(view, preset=preset, **{at.session_state["shown_bounds"][0].key: f"{value:.12g}"})
     assert slider(let_go)["value"] == value
-    assert {label: number["text"] for label, number in answer["numbers"].items()} == shown(let_go) != shown(at)
-    beside = {label: number["beside"] for label, number in answer["numbers"].items()}
-    assert beside == {metric.label: metric.delta or None for metric in let_go.metric}
-    pictures = {component["figure"] for component in sent(let_go) if "figure" in component}
-    assert set(answer["figures"].values()) <= pictures
-    assert len(answer["figures"]) >= 3
+    assert numbers(answer) == headlines(let_go)
+    for moving in ("texts", "tables"):
+        assert answer[moving] == live_parts(let_go)[0][moving]
+    assert set(answer["figures"].values()) <= {picture["figure"] for picture in pictures(let_go)}
+    assert len(answer["figures"]) >= 2
+    assert any(figure not in {picture["figure"] for picture in pictures(at)} for figure in answer["figures"].values())
 
 
 def test_the_sentence_about_the_correction_moves(opened: Callable[..., AppTest]) -> None:
     at = opened("bench", preset="decoupled_token_is")
     answer = json.loads(gzip.decompress(ask(slider(at)["address"], "at=1.25").body))
-    sentence = answer["texts"][".st-key-explained p"]
-    assert "a weight above 1.25 becomes 1.25" in sentence
+    assert "a weight above 1.25 becomes 1.25" in answer["texts"]["explained"]
 
 
 @pytest.mark.parametrize(
@@ -111,12 +109,10 @@ def test_two_visitors_have_two_addresses(opened: Callable[..., AppTest]) -> None
 
 def test_an_answer_to_another_batch_size_is_what_the_page_shows(opened: Callable[..., AppTest]) -> None:
     at = opened("gradient", preset="decoupled_token_is")
-    followed = next(component for component in sent(at) if "values" in component)
+    followed = slider(at, 1)
     answer = json.loads(gzip.decompress(ask(followed["address"], "at=4096").body))
     let_go = opened("gradient", preset="decoupled_token_is", answers="4096")
-    assert {label: number["text"] for label, number in answer["numbers"].items()} == shown(let_go) != shown(at)
-    assert set(answer["figures"].values()) <= {
-        component["figure"] for component in sent(let_go) if "figure" in component
-    }
+    assert numbers(answer) == headlines(let_go) != headlines(at)
+    assert set(answer["figures"].values()) <= {picture["figure"] for picture in pictures(let_go)}
     refused = ask(followed["address"], "at=300")
     assert (refused.status_code, bytes(refused.body)[:38]) == (400, b"300 answers are not offered; offered: ")

@@ -5,9 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import app_pages
 import pytest
 import torch
-from app_pages import committed, one_scan, open_app, root, said, shown
+from app_pages import committed, headlines, live_parts, one_scan, open_app, root, said, shown
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
@@ -60,8 +61,7 @@ def make_exact(root: Path, covered: float = 1.0) -> tuple[TokenBatch, Sketch]:
 
 def pictures(at: AppTest) -> dict[str, Any]:
     """Title → figure."""
-    sent = [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
-    return {picture["title"]: json.loads(picture["figure"]) for picture in sent if "figure" in picture}
+    return {picture["title"]: json.loads(picture["figure"]) for picture in app_pages.pictures(at)}
 
 
 def text(value: float) -> str:
@@ -83,7 +83,7 @@ def test_every_committed_run_has_its_gradients(committed: None, name: str) -> No
     assert numbers["Bias"] == text(expected.relative_bias.value)
     assert numbers["Noise"] == text(expected.noise[0].value)
     assert numbers["Sequence ESS"] == text(expected.ess.value)
-    between = {m.label: m.delta for m in at.metric}["Progress (η)"]
+    between = headlines(at)["Progress (η)"][1]
     assert between == f"{text(expected.progress[0].low)} to {text(expected.progress[0].high)}"
 
 
@@ -120,13 +120,12 @@ def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -
 
 
 def test_the_answers_in_a_batch_move_numbers_and_pictures(root: Path) -> None:
-    """From the URL, and from the control; what a batch has no part in stays."""
+    """From the URL (the slider itself is dragged in tests/browser); what a batch has no part in stays."""
     batch, sketch = make_exact(root)
     expected = report(batch, sketch, preset("decoupled_token_is"), batch_sizes=(16, 256, 65536))
     at = open_app(GRADIENT)
     usual, drawn = shown(at), pictures(at)
-    at.select_slider(key="answers").set_value(65536).run()
-    assert not at.exception
+    at = open_app(GRADIENT, answers="65536")
     large = shown(at)
     assert [usual["Progress (η)"], large["Progress (η)"]] == [text(eta.value) for eta in expected.progress[1:]]
     assert [usual["Noise"], large["Noise"]] == [text(noise.value) for noise in expected.noise[1:]]
@@ -144,7 +143,7 @@ def test_a_batch_size_that_is_not_offered(root: Path) -> None:
     make_exact(root)
     at = open_app(GRADIENT, answers="300")
     assert "answers='300' is not offered; using 256. Offered: 16, 32, 64," in said(at)
-    assert at.select_slider(key="answers").value == 256
+    assert live_parts(at)[0]["sliders"][1]["value"] == 256
 
 
 def test_the_batch_size_is_that_of_compare(root: Path) -> None:
@@ -160,10 +159,10 @@ def test_the_sentence_about_the_best_preset(root: Path) -> None:
     choice, names = ranking.choices[0], list(PRESETS)
     order = [number for group in choice.groups for number in group]
     sentences = said(open_app(GRADIENT))
-    assert f"With 256 answers in a batch, **`{names[choice.best]}`** makes the most progress; in " in sentences
+    assert f"With 256 answers in a batch, {names[choice.best]} makes the most progress; in " in sentences
     assert f"in {100 * choice.support[choice.best]:.0f} % of the bootstrap samples" in sentences
     assert f"{len(choice.groups[0]) - 1} others cannot be told from it" in sentences
-    assert f"the next, `{names[order[1]]}`" in sentences
+    assert f"the next, {names[order[1]]}" in sentences
     above = choice.over_nothing
     difference = f"{text(above.value)} [{text(above.low)}, {text(above.high)}]"
     assert f"no correction ({difference}): that would take " in sentences

@@ -134,7 +134,7 @@ def picture() -> None:
         tab(browser, viewport={"width": 1440, "height": 860}) as page,
     ):
         page.goto(f"{url}/bench?run=kv_fp8_e5m2&preset=decoupled_token_is&is_upper=1.2")
-        page.wait_for_selector(".st-key-mask .main-svg")
+        page.wait_for_selector("[data-picture=mask] .main-svg")
         settled(page)
         page.wait_for_timeout(1000)  # fonts
         page.screenshot(path=ROOT / "app" / "screenshot.png")

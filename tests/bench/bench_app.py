@@ -25,7 +25,7 @@ VIEWS = {
 
 # Each picture's redrawings are counted, and timed from the last press of a key to the frame that shows them.
 WATCH = """keys => {
-  const box = (key) => document.querySelector(`.st-key-${key} .js-plotly-plot`)
+  const box = (key) => document.querySelector(`[data-picture=${key}] .js-plotly-plot`)
   window.pictures = keys.map((key) => ({ key, box: box(key), times: 0 }))
   for (const picture of pictures) {
     new MutationObserver(() => { picture.times += 1; picture.at = performance.now() })
@@ -38,24 +38,28 @@ DRAWN = """async () => {
   await new Promise(requestAnimationFrame)
   return performance.now() - pressed
 }"""
-# A thumb that moves with every frame, to and fro, for some seconds; how often each picture was redrawn in a second.
+# A thumb that moves with every frame, to and fro, for some seconds; how often each picture was redrawn in a second, and
+# how many milliseconds lay between two frames. Where the slider has a strip, once that is there.
 DRAG = """async (seconds) => {
-  const all = (node, css) => [...node.querySelectorAll("*")].flatMap(
-    (n) => [...(n.matches(css) ? [n] : []), ...(n.shadowRoot ? all(n.shadowRoot, css) : [])])
-  const slider = all(document, "input[data-generation]")[0]
+  const [slider] = document.querySelectorAll(".rl-slider"), input = slider.querySelector("input")
   const move = (position, event) => {
-    slider.value = position
-    slider.dispatchEvent(new Event(event, { bubbles: true }))
+    input.value = position
+    input.dispatchEvent(new Event(event, { bubbles: true }))
   }
+  const frame = () => new Promise(requestAnimationFrame)
+  while (slider.strip && !slider.isReady()) await frame()
   for (const picture of pictures) picture.times = 0
-  const start = performance.now()
+  const start = performance.now(), frames = []
+  let last = start
   for (let at = 0; performance.now() - start < 1000 * seconds; at += 2) {
     move(100 + Math.abs((at % 800) - 400), "input")
-    await new Promise(requestAnimationFrame)
+    await frame()
+    frames.push(performance.now() - last)
+    last = performance.now()
   }
   const rates = Object.fromEntries(pictures.map(({ key, times }) => [key, times / seconds]))
   move(300, "change")
-  return rates
+  return { rates, frames: frames.sort((a, b) => a - b) }
 }"""
 
 
@@ -69,8 +73,11 @@ def main(steps: int = 60) -> None:
             for name in SIZES:
                 tokens = int(runs.read_step(root / name, 0).batch.response_mask.sum())
                 print(f"\n{tokens:,} tokens. From the moved slider to the last of its pictures, milliseconds:\n")
-                print("| view | median | 95th percentile | largest | redrawn per second while dragging | warm page |")
-                print("|---|---|---|---|---|---|")
+                print(
+                    "| view | median | 95th percentile | largest | redrawn per second while dragging "
+                    "| frame: median | 95th percentile | warm page |"
+                )
+                print("|---|---|---|---|---|---|---|---|")
                 for what, (address, keys) in VIEWS.items():
                     print(row(page, what, f"{url}/{address}&run={name}", keys, steps), flush=True)
                 print(f"\nThis machine now adds ten million times in {loop():.2f} s.", flush=True)
@@ -89,18 +96,20 @@ def row(page: Page, what: str, address: str, keys: Sequence[str], steps: int) ->
         start = time.perf_counter()
         page.goto(address)
         for key in keys:
-            page.wait_for_selector(f".st-key-{key} .js-plotly-plot .main-svg")
+            page.wait_for_selector(f"[data-picture={key}] .js-plotly-plot .main-svg")
         seconds = time.perf_counter() - start
         settled(page)
     page.evaluate(WATCH, list(keys))
-    page.locator("input[data-generation]").focus()
+    page.locator(".rl-slider input").first.focus()
     pauses = random.Random(0)
     times = sorted(pressed(page, "PageDown" if i % 6 < 3 else "PageUp", pauses) for i in range(steps))
-    rates = page.evaluate(DRAG, 5)
+    drag = page.evaluate(DRAG, 5)
+    rates, frames = drag["rates"], drag["frames"]
     slowest = min(rates, key=rates.get)
     return (
         f"| {what} | {statistics.median(times):.0f} | {times[int(0.95 * (steps - 1))]:.0f} | {times[-1]:.0f} "
-        f"| {rates[slowest]:.1f} ({slowest}) to {max(rates.values()):.1f} | {seconds:.1f} s |"
+        f"| {rates[slowest]:.1f} ({slowest}) to {max(rates.values()):.1f} "
+        f"| {statistics.median(frames):.0f} | {frames[int(0.95 * (len(frames) - 1))]:.0f} | {seconds:.1f} s |"
     )
 
 

@@ -20,7 +20,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def metric(page: Page, label: str) -> Locator:
-    return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+    return page.locator(f"[data-number='{label}'] b")
 
 
 def slider(page: Page, side: str) -> Locator:
@@ -72,6 +72,14 @@ def test_back_takes_bs_bound_back_and_leaves_a(page: Page, url: str) -> None:
     page.go_back()
     value(page, "B", "7")
     expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
+    value(page, "A", "3")
+
+
+def test_bs_bound_is_reset_alone(page: Page, url: str) -> None:
+    visit(page, f"{url}?{TWO}")
+    page.get_by_role("button", name="Reset B to the preset's numbers").click()
+    page.wait_for_url(lambda address: "b.is_upper" not in address)
+    value(page, "B", "2")
     value(page, "A", "3")
 
 

@@ -26,7 +26,7 @@ def url(root: Path) -> Iterator[str]:
 
 
 def metric(page: Page, label: str):
-    return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+    return page.locator(f"[data-number='{label}'] b")
 
 
 def grab(page: Page, share: float) -> None:
@@ -39,7 +39,7 @@ def grab(page: Page, share: float) -> None:
 
 def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_token_is")
-    weights = page.locator(".st-key-weights .rl-picture")
+    weights = page.locator("[data-picture=weights] .rl-picture")
     drawn = weights.locator(".barlayer").first.inner_html()
     before = metric(page, "Mean weight").inner_text()
     grab(page, 0.5)
@@ -47,7 +47,9 @@ def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str)
     assert box is not None
     page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 10, steps=5)
     expect(metric(page, "Mean weight")).not_to_have_text(before)
-    page.wait_for_function("old => document.querySelector('.st-key-weights .barlayer').innerHTML !== old", arg=drawn)
+    page.wait_for_function(
+        "old => document.querySelector('[data-picture=weights] .barlayer').innerHTML !== old", arg=drawn
+    )
     assert "is_upper" not in page.url  # nothing is written before the slider is let go
     page.mouse.up()
     page.wait_for_url(re.compile(r"is_upper=1\.\d+"))
@@ -55,7 +57,7 @@ def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str)
 
 def test_a_picture_keeps_its_element_while_dragging(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_token_is")
-    page.evaluate("window.kept = document.querySelector('.st-key-weights .main-svg')")
+    page.evaluate("window.kept = document.querySelector('[data-picture=weights] .main-svg')")
     before = metric(page, "Mean weight").inner_text()
     grab(page, 0.2)
     expect(metric(page, "Mean weight")).not_to_have_text(before)

@@ -51,8 +51,13 @@ def visit(page: Page, address: str, text: str | None = None) -> None:
     settled(page)
 
 
+def of(key: str) -> str:
+    """A picture, whether it moves with a slider or stands by itself."""
+    return f":is([data-picture='{key}'], .st-key-{key})"
+
+
 def drawn(page: Page, key: str) -> None:
-    page.wait_for_selector(f".st-key-{key} .main-svg")
+    page.wait_for_selector(f"{of(key)} .main-svg")
 
 
 # --- the link ---
@@ -151,11 +156,11 @@ def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
 
 def test_the_projector_enlarges_type_and_figures(page: Page, url: str) -> None:
     def sizes() -> tuple[float, float, float]:
-        label = page.locator(".st-key-weights .xtick text").first
+        label = page.locator("[data-picture=weights] .xtick text").first
         return (
             page.evaluate("parseFloat(getComputedStyle(document.querySelector('h4')).fontSize)"),
             label.evaluate("e => parseFloat(getComputedStyle(e).fontSize)"),
-            page.locator(".st-key-weights .main-svg").first.bounding_box()["height"],  # type: ignore[index]
+            page.locator("[data-picture=weights] .main-svg").first.bounding_box()["height"],  # type: ignore[index]
         )
 
     visit(page, f"{url}/bench")
@@ -166,7 +171,7 @@ def test_the_projector_enlarges_type_and_figures(page: Page, url: str) -> None:
     for small, large in zip(usual, sizes(), strict=True):
         assert large > 1.25 * small
     expect(page.get_by_text("Bars: final weights")).to_be_hidden()
-    expect(page.locator(".st-key-weights .rl-picture")).to_have_attribute(
+    expect(page.locator("[data-picture=weights] .rl-picture")).to_have_attribute(
         "aria-label", re.compile("Bars: final weights")
     )
 
@@ -190,9 +195,9 @@ def test_the_projector_is_switched_kept_and_taken_back(page: Page, url: str) -> 
 
 def download(page: Page, key: str, kind: str) -> tuple[str, bytes]:
     """By keyboard, as somebody without a mouse would."""
-    button = page.locator(f".st-key-{key} .rl-save").get_by_role("button", name=f"save as {kind}")
+    button = page.locator(f"{of(key)} .rl-save").get_by_role("button", name=f"save as {kind}")
     button.focus()
-    expect(page.locator(f".st-key-{key} .rl-save")).to_have_css("opacity", "1")
+    expect(page.locator(f"{of(key)} .rl-save")).to_have_css("opacity", "1")
     with page.expect_download() as saved:
         button.press("Enter")
     return saved.value.suggested_filename, Path(saved.value.path()).read_bytes()
@@ -211,8 +216,8 @@ def test_a_picture_is_saved_with_where_it_comes_from(page: Page, url: str, root:
     stamp = f"alpha · step 0 · seed 0 · {digest[:12]}"
     visit(page, f"{url}/bench?run=alpha&step=0")
     drawn(page, "weights")
-    expect(page.locator(".st-key-weights .annotation-text").get_by_text(stamp)).to_be_visible()
-    box = page.locator(".st-key-weights .rl-picture").bounding_box()
+    expect(page.locator("[data-picture=weights] .annotation-text").get_by_text(stamp)).to_be_visible()
+    box = page.locator("[data-picture=weights] .rl-picture").bounding_box()
     assert box is not None
     name, png = download(page, "weights", "PNG")
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
@@ -281,7 +286,7 @@ def test_a_touch_screen_shows_the_buttons(chromium: Browser, url: str) -> None:
     with tab(chromium, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
         visit(phone, f"{url}/bench")
         drawn(phone, "weights")
-        expect(phone.locator(".st-key-weights .rl-save")).not_to_have_css("opacity", "0")
+        expect(phone.locator("[data-picture=weights] .rl-save")).not_to_have_css("opacity", "0")
 
 
 # --- every page ---

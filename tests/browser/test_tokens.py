@@ -78,6 +78,39 @@ def test_the_keyboard_moves_and_opens(page: Page, url: str) -> None:
     expect(focus(page)).to_have_attribute("aria-label", re.compile("^1, token 2, "))
 
 
+# Of every token its row, its column and what is drawn on it.
+DRAWN = """all => all.map((cell) => [cell.place.row, cell.place.column, cell.classList.contains("rejected"),
+  cell.classList.contains("bounded")])"""
+
+
+def test_what_becomes_of_the_tokens_moves_with_the_thumb(page: Page, url: str) -> None:
+    """Before it is let go, as it is drawn afterwards."""
+    visit(page, f"{url.replace('alpha', 'long')}&preset=decoupled_token_icepop")
+    page.locator(".rl-slider").evaluate(
+        "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
+    )
+    every = page.locator(".grid .token")
+    before, at = every.evaluate_all(DRAWN), box(page.locator(".rl-slider input"))
+    page.mouse.move(at["x"] + 0.8 * at["width"], at["y"] + at["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 0.2 * at["width"], at["y"] + at["height"] / 2, steps=6)
+    page.locator(".rl-slider").evaluate("""async (slider) => {
+      const frame = () => new Promise(requestAnimationFrame)
+      do await frame()
+      while (!slider.isQuiet())
+    }""")
+    held = every.evaluate_all(DRAWN)
+    assert held != before
+    assert "is_upper" not in page.url
+    page.mouse.up()
+    page.wait_for_url("**is_upper=**")
+    settled(page)
+    after = {tuple(token[:2]): token[2:] for token in every.evaluate_all(DRAWN)}
+    same = {tuple(token[:2]): token[2:] for token in held if tuple(token[:2]) in after}
+    assert len(same) > 100
+    assert same == {place: after[place] for place in same}
+
+
 def test_up_and_down_go_to_the_nearest_token_of_the_next_line(page: Page, url: str) -> None:
     """In a response that is wrapped over several lines."""
     visit(page, f"{url.replace('alpha', 'long')}&token=7.5")

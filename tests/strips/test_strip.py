@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from app_runs import PROJECT
+from app_runs import PROJECT, make_record
 from ratio_batches import of_log_ratios
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, evaluate
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
 from rlcorr.analysis.thresholds import Side, at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures.cells import binned
@@ -17,7 +17,7 @@ from rlcorr.figures.correction import BINS, statistic_histogram, token_fates, we
 from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
 from rlcorr.strips.places import slider_places
-from rlcorr.strips.strip import strip
+from rlcorr.strips.strip import strip, token_cells
 
 RUNS = ("moe_bf16", "stale_4", "kv_fp8_e5m2")
 TRIED = 25
@@ -82,18 +82,36 @@ def check(batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: S
         weights = weight_histogram(batch, result, moved)
         same_bars(made.weights.counts["kept"][k], trace(weights, "kept"))
         same_bars(made.weights.counts["rejected"][k], trace(weights, "rejected"))
-        assert made.weights.zeros[k] == int((result.weights[result.keep_mask] == 0).sum())
-        assert made.weights.high == pytest.approx(weights.layout.xaxis.range[1] / 1.02)
+        assert made.weights.marks[k] == shapes(weights)
+        assert 1.02 * made.weights.high == pytest.approx(weights.to_dict()["layout"]["xaxis"]["range"][1])
         if made.statistic is not None:
             assert rule is not None
             bars = statistic_histogram(batch, result, moved.rollout_rs[rule])
             same_bars(made.statistic.counts["inside"][k], trace(bars, "inside"))
             same_bars(made.statistic.counts["outside"][k], trace(bars, "outside"))
+            assert made.statistic.marks[k] == shapes(bars)
+
+
+@pytest.mark.parametrize("name", ["decoupled_token_icepop", "decoupled_k3_rs_token_tis", "decoupled_k3_rs"])
+def test_every_token_has_the_fate_that_the_correction_gives_it(name: str) -> None:
+    """Longer answers than the mask has cells, so that none may be shared."""
+    batch, config = make_record(0, sequences=6, width=1500).batch, preset(name)
+    rule = None if config.rollout_is else 0
+    side: Side = "upper" if config.rollout_is else "band"
+    tight = (1.001, 1.02, 1.5, 4.0) if config.rollout_is else (1e-4, 1e-2, 0.1, 1.0)
+    cells = token_cells(batch, config, tight, rule=rule, side=side)
+    for k, place in enumerate(tight):
+        moved = at_threshold(config, place, rule, side)
+        assert cells.at(k).tolist() == token_fates(batch, correct(batch, moved), moved).tolist()
 
 
 def trace(figure, name: str) -> np.ndarray:
     (y,) = [trace.y for trace in figure.data if trace.name == name]
     return np.asarray(y)
+
+
+def shapes(figure) -> list[dict]:
+    return figure.to_dict()["layout"].get("shapes", [])
 
 
 def same_bars(moving: np.ndarray, drawn: np.ndarray) -> None:
@@ -159,7 +177,8 @@ def test_a_nan_weight_is_on_no_side_and_masked() -> None:
     assert made.numbers["trained_is_mean"].tolist() == pytest.approx([0, 0.5, 3.5 / 3])
     assert made.numbers["rollout_is_oob_ratio"].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
     assert made.cells.at(0).tolist() == [[3, 3, 1]]
-    assert made.weights.zeros.tolist() == [3, 2, 1]
+    notes = [marks[-1]["label"]["text"] for marks in made.weights.marks]
+    assert notes == [f"{count} tokens have weight 0" for count in (3, 2, 1)]
 
 
 def nan_batch() -> TokenBatch:

@@ -1,8 +1,11 @@
 """The app's script, run without a browser: what the tests of its views share."""
 
 import functools
+import html
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from app_runs import PROJECT
@@ -55,18 +58,48 @@ def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
 
 def said(at: AppTest) -> str:
     """Everything the page says, without the escapes that keep Markdown out."""
-    parts = [*at.warning, *at.error, *at.info, *at.caption, *at.markdown]
-    return "\n".join(part.value for part in parts).replace("\\", "")
+    parts = [part.value for part in (*at.warning, *at.error, *at.info, *at.caption, *at.markdown)]
+    for part in live_parts(at):
+        parts += [part["refused"], *part["texts"].values(), *part["tables"].values()]
+        parts += [_text(note["lead"]) for note in part["notes"]]
+        parts += [_text(shown[of]) for row in part["rows"] for shown in row for of in ("above", "heading", "caption")]
+    return "\n".join(parts).replace("\\", "")
+
+
+def _text(markup: str) -> str:
+    """What a reader sees of HTML."""
+    return html.unescape(re.sub(r"<[^>]*>", "", markup))
+
+
+def components(at: AppTest) -> list[dict[str, Any]]:
+    """What each of our components gets."""
+    return [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
+
+
+def live_parts(at: AppTest) -> list[dict[str, Any]]:
+    """Those that move with a slider."""
+    return [component for component in components(at) if "sliders" in component]
+
+
+def pictures(at: AppTest) -> list[dict[str, Any]]:
+    """Every picture of the page, with its title, figure, text alternative and source."""
+    moving = [shown for part in live_parts(at) for row in part["rows"] for shown in row]
+    return [*moving, *(component for component in components(at) if "figure" in component)]
 
 
 def sources(at: AppTest) -> list[tuple[str, str]]:
     """Title of each picture, and the line in it that says where it comes from."""
-    sent = [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
-    return [(picture["title"], picture["stamp"]) for picture in sent if "stamp" in picture]
+    return [(picture["title"], picture["stamp"]) for picture in pictures(at)]
+
+
+def headlines(at: AppTest) -> dict[str, tuple[str, str | None]]:
+    """Label of each number that moves → what it shows, and what stands below it."""
+    return {n["label"]: (n["text"], n["beside"]) for part in live_parts(at) for n in part["numbers"]}
 
 
 def shown(at: AppTest) -> dict[str, str]:
-    return {m.label: m.value for m in at.metric}
+    """Label of each number of the page → what it shows."""
+    return {m.label: m.value for m in at.metric} | {label: text for label, (text, _) in headlines(at).items()}
 
 
 def kinds() -> list[str]:

@@ -1,4 +1,8 @@
-"""Sessions that drag a threshold of the app, each over a connection of its own, without a browser."""
+"""Sessions that drag a threshold of the app, each over a connection of its own, without a browser.
+
+A thumb that moves looks everything up in the strip of its slider, so that a session asks the server for two things: for
+a strip, whenever the page offers another one, and for a run of the page when the thumb is let go.
+"""
 
 import asyncio
 import json
@@ -12,8 +16,10 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-GAP, BUSY, PULL = 0.04, 0.2, 3.0
+from rlcorr.strips.packing import unpack
 
+PULL = 3.0
+"""Seconds that a thumb is held."""
 
 PATIENCE = 60.0
 """Seconds: an answer that takes longer has been lost."""
@@ -29,8 +35,9 @@ class Opened:
     socket: ClientConnection
     page: str
     fragment: str
-    slider: str
+    part: str
     address: str
+    """Of the strip."""
 
 
 def received(raw: str | bytes) -> ForwardMsg:
@@ -50,28 +57,28 @@ async def opened(url: str) -> Opened:
     message.rerun_script.query_string = ADDRESS
     message.rerun_script.page_name = "bench"
     await socket.send(message.SerializeToString())
-    page = fragment = slider = address = ""
+    page = fragment = part = address = ""
     async for raw in socket:
         got = received(raw)
         if got.HasField("new_session"):
             page = got.new_session.page_script_hash
         if got.HasField("delta") and got.delta.new_element.HasField("bidi_component"):
-            component = got.delta.new_element.bidi_component.id
-            if component.endswith("-live_is_upper"):
-                fragment, slider = got.delta.fragment_id, component
-                address = json.loads(got.delta.new_element.bidi_component.json)["address"]
+            component = got.delta.new_element.bidi_component
+            if component.component_name == "rlcorr_live_part":
+                fragment, part = got.delta.fragment_id, component.id
+                address = json.loads(component.json)["sliders"][0]["strip"]
         if got.HasField("script_finished"):
-            assert slider, "the page has no live slider"
-            return Opened(socket, page, fragment, slider, f"{url}/{address}")
+            assert part, "the page has no live part"
+            return Opened(socket, page, fragment, part, f"{url}/{address}")
     raise RuntimeError("the server closed the connection")
 
 
-async def asked(http: AsyncClient, of: Opened, value: float) -> float:
-    """Seconds until a new value has been answered."""
+async def strip_of(http: AsyncClient, of: Opened) -> tuple[float, list[float]]:
+    """Seconds until the strip is there, and the places of the slider."""
     start = time.perf_counter()
-    got = await http.get(of.address, params={"at": value})
-    assert got.json()["figures"]
-    return time.perf_counter() - start
+    got = await http.get(of.address)
+    got.raise_for_status()
+    return time.perf_counter() - start, unpack(got.content).arrays["places"].tolist()
 
 
 async def let_go(of: Opened, value: float) -> float:
@@ -79,9 +86,8 @@ async def let_go(of: Opened, value: float) -> float:
     message = BackMsg()
     rerun = message.rerun_script
     rerun.page_script_hash, rerun.fragment_id = of.page, of.fragment
-    rerun.widget_states.widgets.add(
-        id=of.slider, json_value=json.dumps({"at": {"value": value, "generation": 0, "done": True}})
-    )
+    at = {"slider": "live_is_upper", "value": value, "generation": 0, "done": True}
+    rerun.widget_states.widgets.add(id=of.part, json_value=json.dumps({"at": at}))
     start = time.perf_counter()
     await of.socket.send(message.SerializeToString())
     async for raw in of.socket:
@@ -94,29 +100,26 @@ async def let_go(of: Opened, value: float) -> float:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of each answer, and of each run of the page."""
+    """Seconds until each strip was there, and of each run of the page."""
 
-    answers: list[float]
+    strips: list[float]
     runs: list[float]
 
 
 async def dragged(url: str, seconds: float, seed: int) -> Times:
     values, times = random.Random(seed), Times([], [])
     page = await opened(url)
-    end = time.perf_counter() + seconds
     async with AsyncClient(timeout=PATIENCE) as http:
-        while (start := time.perf_counter()) < end:
-            value = 2.0
-            while time.perf_counter() < min(start + PULL, end):
-                value = round(1.001 + values.random() ** 3 * 5, 3)
-                times.answers.append(await asked(http, page, value))
-                took = times.answers[-1]
-                await asyncio.sleep(max(0.0, GAP - took) if took < BUSY else took)
-            times.runs.append(await let_go(page, value))
+        took, places = await strip_of(http, page)
+    times.strips.append(took)
+    end = time.perf_counter() + seconds
+    while (left := end - time.perf_counter()) > 0:
+        await asyncio.sleep(min(PULL, left))
+        times.runs.append(await let_go(page, values.choice(places)))
     await page.socket.close()
     return times
 
 
 async def together(url: str, sessions: int, seconds: float) -> Times:
     drags = await asyncio.gather(*(dragged(url, seconds, seed) for seed in range(sessions)))
-    return Times([t for of in drags for t in of.answers], [t for of in drags for t in of.runs])
+    return Times([t for of in drags for t in of.strips], [t for of in drags for t in of.runs])

@@ -1,0 +1,33 @@
+// What a strip says of one place of its slider: numbers, texts, and what moves in pictures. Nothing is computed here.
+
+import { cellsAt } from "./strip_reading.js"
+
+const at = (columns, place) =>
+  Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[place]]))
+
+const numbersAt = ({ numbers, beside }, place) =>
+  Object.fromEntries(Object.entries(numbers).map(([label, texts]) => [
+    label, { text: texts[place], beside: beside[label]?.[place] ?? null },
+  ]))
+
+const heightsAt = (strip, name, place) => {
+  const { shape, values } = strip.arrays[name]
+  return values.subarray(place * shape[1], (place + 1) * shape[1])
+}
+
+const cells = (strip, place) => {
+  const [height, width] = strip.arrays["cells/base"].shape
+  strip.codes ??= new Uint8Array(height * width)
+  return { codes: cellsAt(strip, place, strip.codes), height, width }
+}
+
+export const placeOf = (strip, place) => {
+  const pictures = Object.entries(strip.about.pictures).map(([key, moves]) => [key, {
+    bars: Object.entries(moves.bars).map(([trace, name]) => [trace, heightsAt(strip, name, place)]),
+    cells: moves.cells ? cells(strip, place) : null,
+    shapes: moves.shapes === null ? null : strip.about.shapes[moves.shapes][place],
+  }])
+  return {
+    numbers: numbersAt(strip.about, place), texts: at(strip.about.texts, place), pictures: Object.fromEntries(pictures),
+  }
+}

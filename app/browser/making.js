@@ -1,0 +1,33 @@
+// Elements that are kept from one run of the page to the next.
+
+export const make = (tag, className = "", ...inside) => {
+  const element = Object.assign(document.createElement(tag), { className })
+  element.append(...inside)
+  return element
+}
+
+// The children of an element, in this order. One that is in its place already is not touched: nothing blinks.
+export const arrange = (parent, children) => {
+  const shown = [...parent.children]
+  if (shown.length !== children.length || children.some((child, i) => child !== shown[i])) {
+    parent.replaceChildren(...children)
+  }
+}
+
+export const put = (element, text) => {
+  if (element.textContent !== text) element.textContent = text
+}
+
+export const putHtml = (element, html) => {
+  if (element.shownHtml !== html) element.innerHTML = html
+  element.shownHtml = html
+}
+
+// The element of each key, made where it is missing; those whose keys are gone are forgotten.
+export const byKey = (elements, keys, makeOne) => {
+  for (const key of elements.keys()) if (!keys.includes(key)) elements.delete(key)
+  return keys.map((key) => {
+    if (!elements.has(key)) elements.set(key, makeOne(key))
+    return elements.get(key)
+  })
+}

@@ -1,0 +1,112 @@
+// A range input over a list of places, which draws what moves while it is dragged: from the strip of all its places,
+// and until that has come, or where there is none, from what the server answers.
+//
+// Only a new generation, or other places, move the thumb: while somebody drags, nothing that the server says does. The
+// page is told once the thumb has rested, or something else is pressed; or while it moves, where no address answers.
+
+import { answered, fetched } from "./asking.js"
+import { placeOf } from "./looking_up.js"
+import { make, put } from "./making.js"
+
+const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
+const BUSY = 200  // ms: an answer that takes longer has waited for others, who wait for the next
+const REST = 120  // ms from the last change until the page runs again
+
+const elements = () => {
+  const name = make("span"), shown = make("b"), input = make("input")
+  const text = make("p", "rl-text")
+  Object.assign(input, { type: "range", min: 0, step: 1 })
+  shown.ariaHidden = "true"
+  return Object.assign(make("div", "rl-slider", make("label", "", name, shown, input), text), { name, shown, input, text })
+}
+
+export const makeSlider = (draw) => {
+  const slider = elements(), { input } = slider
+  let data = null, tell = null, places = "", looked = null, frame = null, resting = null
+  let held = false, reran = false, asking = false, moved = false, overtaken = false
+  const value = () => data.places[Number(input.value)]
+  const say = (value) => {
+    put(slider.shown, String(Number(value.toPrecision(6))))
+    input.setAttribute("aria-valuetext", slider.shown.textContent)
+  }
+  const isReady = () => looked !== null && looked.of === data.strip
+  const load = async (of) => {
+    const strip = await fetched(of).catch(() => null)
+    if (strip && of === data.strip) looked = { of, strip }
+  }
+  const look = () => {
+    frame = null
+    if (slider.isConnected && isReady()) draw.place(placeOf(looked.strip, Number(input.value)))
+  }
+  const rerun = (done) => tell.moved(data.key, { value: value(), generation: data.generation, done })
+  const ask = async () => {
+    const { address, generation } = data, start = performance.now()
+    asking = true
+    moved = overtaken = false
+    const answer = address && await answered(address, value()).catch(() => null)
+    const took = performance.now() - start, gap = address ? GAP : GAP_OF_RERUNS
+    const pause = took < BUSY ? gap - took : took
+    if (pause > 0) setTimeout(next, pause)
+    else next()
+    if (!slider.isConnected || data.generation !== generation || overtaken) return
+    if (answer) draw.answer(answer)
+    else {
+      reran = true
+      rerun(false)
+    }
+  }
+  const next = () => {
+    asking = false
+    if (moved) ask()
+  }
+  const rest = () => {
+    clearTimeout(resting)
+    resting = null
+    held = reran = false
+    rerun(true)
+  }
+  const move = () => {
+    if (isReady()) {
+      frame ??= requestAnimationFrame(look)
+      return
+    }
+    moved = true
+    if (!asking) ask()
+  }
+  input.oninput = () => {
+    say(value())
+    held = true
+    move()
+  }
+  input.onchange = () => {
+    clearTimeout(resting)
+    resting = setTimeout(rest, REST)
+  }
+  input.onblur = () => { if (resting) rest() }
+  slider.isAhead = () => held && !reran && value() !== data.value
+  slider.isQuiet = () => !asking && !moved && frame === null
+  slider.isReady = isReady
+  slider.overtake = () => {  // a run of the page may know nothing of a thumb that is held
+    overtaken = true
+    if (held && value() !== data.value) move()
+  }
+  slider.show = (now, of) => {
+    const isOther = data?.generation !== now.generation, listed = JSON.stringify(now.places)
+    const isOf = data?.strip !== now.strip
+    data = now
+    slider.of = now.text
+    slider.dataset.slider = now.key
+    tell = of
+    if (isOther) held = reran = false
+    if (isOther || (listed !== places && !held)) {
+      places = listed
+      input.max = now.places.length - 1
+      input.value = now.places.indexOf(now.value)
+      say(now.value)
+    }
+    put(slider.name, now.label)
+    slider.name.title = now.help
+    if (now.strip && isOf) load(now.strip)
+  }
+  return slider
+}

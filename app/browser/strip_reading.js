@@ -1,0 +1,37 @@
+// Reads what rlcorr/strips/packing.py writes; the layout is described there.
+const ARRAYS_OF_STRIPS = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f8: Float64Array }
+
+export const bytesOf = async (packed) => {
+  const whole = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))
+  return new Response(whole).arrayBuffer()
+}
+
+const summed = (array, width) => {
+  for (let i = width; i < array.length; i++) array[i] += array[i - width]
+  return array
+}
+
+// Arrays by their name, each with its shape, and what else the strip says about itself.
+export const readStrip = async (packed) => {
+  const whole = await bytesOf(packed), length = new DataView(whole).getUint32(0, true)
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 4, length)))
+  if (head.version !== 1) throw new Error(`this strip has version ${head.version}; this page reads version 1`)
+  const arrays = {}
+  for (const [name, { dtype, shape, at, differences }] of Object.entries(head.arrays)) {
+    const count = shape.reduce((product, size) => product * size, 1)
+    const values = new ARRAYS_OF_STRIPS[dtype](whole, 4 + length + at, count)
+    arrays[name] = { shape, values: differences ? summed(values, shape[1]) : values }
+  }
+  return { arrays, about: head.about }
+}
+
+// What the cells of a mask show at a place: codes, row by row, into `codes`.
+export const cellsAt = (strip, place, codes) => {
+  codes.set(strip.arrays["cells/base"].values)
+  for (const [name, { values }] of Object.entries(strip.arrays)) {
+    if (!name.startsWith("cells/until/")) continue
+    const fate = Number(name.slice("cells/until/".length))
+    for (let i = 0; i < codes.length; i++) if (values[i] > place && codes[i] < fate) codes[i] = fate
+  }
+  return codes
+}

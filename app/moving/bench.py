@@ -1,0 +1,104 @@
+"""The correction bench: what a correction makes of one step, and the same at every place of a slider."""
+
+from browser.live_part import Moving, Note, Number, Picture
+from controls.bounds import bounds_of
+from data import corrections
+from remembered.fields import Bound
+from words import words
+from words.text import number, percent, plain
+
+from moving import strips
+from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch
+from rlcorr.analysis.thresholds import at_threshold, is_ratio
+from rlcorr.errors import UsageError
+from rlcorr.figures import correction, thresholds
+from rlcorr.preset_parts import Preset
+from rlcorr.report import describe
+from rlcorr.strips.packing import Package, package_of
+from rlcorr.strips.strip import strip
+
+EXPLAINED = "explained"
+
+
+def bench(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, chosen: Preset) -> Moving:
+    """Raises `UsageError` where the correction does."""
+    result, report = corrections.corrected(batch, config)
+    pictures = _pictures(batch, result, config)
+    try:
+        curves, refused = _over_the_bound(of, batch, config), ""
+    except UsageError as error:
+        curves, refused = {}, str(error)
+    return Moving(
+        numbers=_numbers(report),
+        rows=[row for row in (pictures, curves) if row],
+        refused=refused,
+        texts={EXPLAINED: config.explain()},
+        notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(chosen))],
+    )
+
+
+def when_it_hurts(chosen: Preset) -> str:
+    """And who says so, as Markdown."""
+    return f"**When it hurts:** {plain(chosen.hurts)}. Source: {plain(chosen.source)}."
+
+
+def bench_strip(
+    of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, b: Bound, places: tuple[float, ...]
+) -> Package:
+    """What moves in `bench`, at every place."""
+    made = strip(batch, config, places, rule=b.rule, side=b.side)
+    report = corrections.corrected(batch, config)[1]
+    pictures = {"weights": strips.histogram("weights", made.weights), "mask": strips.PictureStrip(cells=True)}
+    if made.statistic is not None and b.rule == 0:
+        pictures["statistic"] = strips.histogram("statistic", made.statistic)
+    try:
+        curves = corrections.curves(of, batch, config, b.rule, b.side)
+        cursors = thresholds.cursors(curves.thresholds, places, of_ratio=is_ratio(config, b.rule))
+        pictures |= dict.fromkeys(("shares_over", "mismatch_over"), strips.PictureStrip(shapes=cursors))
+    except UsageError:  # no item is off: the page says so in place of the curves
+        pass
+    arrays = {name: array for name, array in package_of(made).arrays.items() if not name.startswith("numbers/")}
+    texts = {EXPLAINED: [at_threshold(config, place, b.rule, b.side).explain() for place in places]}
+    return strips.package(arrays, [_numbers(report | at) for at in strips.numbers_at(made)], texts, pictures)
+
+
+def _numbers(report: dict[str, float]) -> dict[str, Number]:
+    shown = (
+        ("Kept tokens", "kept_fraction", percent),
+        ("Sequences touched", "rollout_rs_seq_masked_fraction", percent),
+        ("ESS of the kept", "trained_eff_sample_size", percent),
+        ("Mean weight", "trained_is_mean", number),
+        ("Clipped mass", "rollout_is_oob_ratio", percent),
+        ("k3", "k3_kl", number),
+        ("Mean |Δ|", "abs_log_ratio", number),
+    )
+    return {label: Number(written(report.get(metric)), describe(metric)) for label, metric, written in shown}
+
+
+def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
+    pictures = {}
+    if config.rollout_is is not None or not config.rollout_rs:
+        figure = correction.weight_histogram(batch, result, config)
+        pictures["weights"] = Picture(figure, "Importance weights", words.WEIGHTS)
+    for rule in config.rollout_rs[:1]:
+        figure = correction.statistic_histogram(batch, result, rule)
+        pictures["statistic"] = Picture(figure, f"Rule `{rule.name}`", words.STATISTIC)
+    figure = correction.fate_mask(correction.token_fates(batch, result, config))
+    return pictures | {"mask": Picture(figure, "Tokens", words.MASK)}
+
+
+def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
+    """Every metric over the bound that is dragged. Raises `UsageError` where no item is off."""
+    bounds = bounds_of(config)
+    if not bounds:
+        return {}
+    at = bounds[0].value
+    rule, side = bounds[0].rule, bounds[0].side
+    curves = corrections.curves(of, batch, config, rule, side)
+    of_ratio = is_ratio(config, rule)
+    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
+    left = thresholds.mismatch_over(curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
+    return {
+        "shares_over": Picture(shares, "What the bound costs", words.CURVES_OVER),
+        "mismatch_over": Picture(left, "What the bound leaves", words.LEFT_OVER),
+    }

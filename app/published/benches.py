@@ -1,0 +1,162 @@
+"""What the page shows of a run and a preset: the same live parts as the app, each with its strip, as one package."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from browser.live_part import Moving, Note, Number, Picture, Slider, sent
+from browser.markdown import inline
+from controls.batch_size import USUAL
+from controls.bounds import bounds_of, places_of
+from data import corrections, recorded, sketches, studies
+from moving import bench as benched
+from moving import gradient as measured
+from moving import strips
+from moving.strips import PictureStrip
+from remembered.fields import Bound
+from words import mismatch as say
+from words import published, training
+from words.text import number, table
+
+from published.light import light
+from rlcorr import PRESETS, CorrectionConfig
+from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS
+from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.analysis.triage import triage
+from rlcorr.figures import gradients, mismatch
+from rlcorr.figures.study import differences
+from rlcorr.records.study import SeedRange
+from rlcorr.strips.packing import Package
+from rlcorr.systems.export import exports
+
+PLACES = 141
+"""Of a slider of the bench: a thumb on a line of a thousand pixels moves by seven from one to the next."""
+RESETS = {"": published.RESET}
+DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
+
+
+def with_a_bound() -> dict[str, Bound]:
+    """Preset → its first bound, of those that have one."""
+    return {name: bounds_of(entry.config)[0] for name, entry in PRESETS.items() if bounds_of(entry.config)}
+
+
+def alike(presets: Iterable[str]) -> dict[str, str]:
+    """Preset → the first of these with the same configuration, whose files it shares."""
+    first: dict[CorrectionConfig, str] = {}
+    return {name: first.setdefault(PRESETS[name].config, name) for name in presets}
+
+
+def hurts(preset: str) -> str:
+    """As the bench says it, as HTML."""
+    return inline(benched.when_it_hurts(PRESETS[preset]))
+
+
+def places(b: Bound) -> tuple[float, ...]:
+    return places_of(b, b.value, count=PLACES)
+
+
+def bench_package(run: Path, step: int, preset: str) -> Package:
+    """The bench of this step, and its strip. Raises `UsageError` where the correction does."""
+    batch, config, b = recorded.step(run, step).batch, PRESETS[preset].config, with_a_bound()[preset]
+    of, moved = corrections.identity(run, step), places(b)
+    shown = benched.bench(of, batch, config, PRESETS[preset])
+    return _with_part(benched.bench_strip(of, batch, config, b, moved), shown, b, moved, recorded.source(run, step))
+
+
+def gradient_package(run: Path, step: int, preset: str) -> Package:
+    """The gradient view, for one size of the batch; its slider stands at the thresholds that were measured."""
+    config, b = PRESETS[preset].config, with_a_bound()[preset]
+    of = measured.Shown(sketches.sketched(run, step), preset, USUAL)
+    shown = measured.gradient(of, config)
+    swept = sketches.swept(of.measured, config, b.rule, b.side)
+    reports = dict(zip(swept.thresholds, swept.ranking.reports, strict=True))
+    reports[b.value] = sketches.reported(of.measured, config)
+    moved = sorted((place for place in reports if b.low <= place <= b.high), reverse=b.side == "lower")
+    cursors = [gradients.progress_curves(swept, USUAL, at=place).to_dict()["layout"]["shapes"] for place in moved]
+    pictures = {"gradient_curves": PictureStrip(shapes=cursors)}
+    numbers = [measured.numbers(reports[place], of.place) for place in moved]
+    shown = replace(shown, rows=shown.rows[:1])
+    return _with_part(strips.package({}, numbers, {}, pictures), shown, b, moved, recorded.source(run, step))
+
+
+def _with_part(strip: Package, shown: Moving, b: Bound, moved: Sequence[float], source: str) -> Package:
+    slider = Slider("bound", b.label, moved, b.value, generation=0, address=None, strip=None, help=b.help)
+    arrays = {name: array for name, array in strip.arrays.items() if name != "places"}  # the slider has them
+    shapes = light(json.dumps(strip.about["shapes"]))
+    return Package(
+        arrays, {**strip.about, "shapes": json.loads(shapes), "part": _sent([slider], shown, source, RESETS)}
+    )
+
+
+def _sent(sliders: Sequence[Slider], shown: Moving, source: str, resets: Mapping[str, str]) -> dict[str, Any]:
+    """As the app sends it, with lighter figures."""
+    part = sent(sliders, shown, source, resets)
+    rows = [[picture | {"figure": light(picture["figure"])} for picture in row] for row in part["rows"]]
+    return part | {"rows": rows}
+
+
+def mismatch_package(run: Path, step: int) -> Package:
+    """The mismatch view: what the batch looks like, as sentences, and where its log-probs disagree. Raises
+    `UsageError` where nothing can be said of it."""
+    batch = recorded.step(run, step).batch
+    findings, methods = triage(batch), {name: TOKEN_METHODS[name] for name in DRAWN}
+    numbers = {
+        label: Number(number(findings[0].numbers[name]), help)
+        for label, (name, help) in say.SIZES.items()
+        if name in findings[0].numbers
+    }
+    below = {
+        "tail": mismatch.tail(batch),
+        "position": mismatch.by_position(batch),
+        "length": mismatch.by_length(batch, SEQUENCE_METHODS),
+    }
+    rows = [
+        {
+            "acceptance": Picture(mismatch.acceptance(batch, methods), say.ACCEPTANCE_TITLE, say.ACCEPTANCE),
+            "magnified": Picture(
+                mismatch.acceptance(batch, methods, magnified=True), say.MAGNIFIED_TITLE, say.MAGNIFIED
+            ),
+        },
+        {key: Picture(figure, *say.PICTURES[key]) for key, figure in below.items()},
+    ]
+    part = _sent([], Moving(numbers, rows), recorded.source(run, step), {})
+    return Package({}, {"part": part, "sentences": [finding.sentence for finding in findings]})
+
+
+def study_package(name: str) -> Package:
+    """What became of every correction of a study. Raises `UsageError` where it has not been trained."""
+    result, study = studies.table(name), studies.all_studies()[name]
+    pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
+    pictures = {}
+    for against, compared in pairs.items():
+        title, caption = training.AGAINST[against]
+        if compared:
+            pictures[against] = Picture(differences(compared), title, caption.format(count=len(compared)))
+    rows = [
+        [o.preset, _seeds(o.reward), _seeds(o.best_reward), f"{o.k3.mean:.1g}", _seeds(o.kept_fraction)]
+        for o in result.outcomes
+    ]
+    told = Moving(
+        numbers={}, rows=[pictures] if pictures else [], notes=[Note(training.OUTCOMES, "outcomes")],
+        tables={"outcomes": table(training.OUTCOME_COLUMNS, rows)},
+    )  # fmt: skip
+    return Package({}, {"part": _sent([], told, result.source, {}), "sentences": [study.story, study.look]})
+
+
+def _seeds(seeds: SeedRange) -> str:
+    return f"{seeds.mean:.2f} [{seeds.lowest:.2f},\u00a0{seeds.highest:.2f}]"
+
+
+def exported(preset: str) -> Package:
+    """“Use it”: for each system the lines of its text; one that differs from place to place is a list of all."""
+    entry, b = PRESETS[preset], with_a_bound()[preset]
+    texts = [exports(at_threshold(entry.config, place, b.rule, b.side), entry.loss) for place in places(b)]
+    systems = {}
+    for number_of, (title, language, _) in enumerate(texts[0]):
+        at_places = [of_place[number_of][2].split("\n") for of_place in texts]
+        most = max(map(len, at_places))
+        lines = list(zip(*([*lines, *[""] * (most - len(lines))] for lines in at_places), strict=True))
+        systems[title] = {"language": language, "lines": [line[0] if len({*line}) == 1 else line for line in lines]}
+    return Package({}, {"systems": systems})

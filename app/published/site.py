@@ -1,0 +1,129 @@
+"""Writes the page: static files with relative addresses, which ask no other host for anything."""
+
+import base64
+import shutil
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from browser.sources import script, style
+from controls.bounds import bounds_of
+from data import lessons, recorded, studies
+from data.recorded import EXAMPLE
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from remembered.session import DEFAULT_PRESET
+from words import pages, published, words
+
+from published import benches
+from rlcorr import PRESETS
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch
+from rlcorr.strips.packing import pack
+from rlcorr.systems.export import SYSTEMS
+
+FOLDER = Path(__file__).parent
+STYLES = ("site.css", "live_part.css", "picture.css")
+
+
+def write_site(
+    folder: Path, plotly: Path, names: Iterable[str] | None = None, presets: Iterable[str] | None = None
+) -> None:
+    """Into this folder, which is emptied first but for its lessons; `plotly` is the script that draws. Of all committed
+    runs and presets, or of these."""
+    recorded_runs = {slug: runs.ROOT / slug for slug in names or runs.list_runs() if runs.list_steps(runs.ROOT / slug)}
+    chosen = list(presets or benches.with_a_bound())
+    _empty(folder)
+    different = list(dict.fromkeys(benches.alike(chosen).values()))
+    shown = {slug: _run(folder, slug, path, different) for slug, path in recorded_runs.items()}
+    for name in chosen:
+        _write(folder / "use" / f"{name}.bin", pack(benches.exported(name)))
+    trained = [name for name in studies.all_studies() if _study(folder, name)]
+    _write(folder / "plotly.js", _plotly(plotly))
+    _write(folder / "site.js", f"(() => {{\n{script('site.js')}\n}})()\n".encode())
+    _write(folder / "site.css", "\n".join(map(style, STYLES)).encode())
+    _write(folder / "index.html", _index(folder, shown, chosen, trained))
+    if not (folder / "lessons" / "index.html").exists():
+        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name != "lessons":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _run(folder: Path, slug: str, run: Path, presets: Iterable[str]) -> dict[str, Any]:
+    """Its files, and what the page must know of it at once."""
+    step = runs.list_steps(run)[-1]
+    print(f"{slug}, step {step}", flush=True)
+    gradients = []
+    sketched = last_sketch(run) if runs.list_sketches(run) else None
+    for name in presets:
+        _write(folder / "bench" / slug / f"{name}.bin", pack(benches.bench_package(run, step, name)))
+        try:
+            if sketched is not None:
+                package = benches.gradient_package(run, sketched, name)
+                _write(folder / "gradient" / slug / f"{name}.bin", pack(package))
+                gradients.append(name)
+        except UsageError as error:
+            print(f"  no gradient of {name}: {error}", flush=True)
+    _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step)))
+    story = recorded.manifest(run).story
+    return {"said": published.RECORDED.format(slug=slug, step=step, story=story), "gradients": gradients}
+
+
+def _study(folder: Path, name: str) -> bool:
+    """Whether it has been trained."""
+    try:
+        _write(folder / "study" / f"{name}.bin", pack(benches.study_package(name)))
+    except UsageError as error:
+        print(error, flush=True)
+        return False
+    return True
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _plotly(path: Path) -> bytes:
+    """Packed: a plain file server sends everything as it is, and as text it would take three times as long."""
+    packed = base64.b64encode(zlib.compress(path.read_bytes(), 9)).decode()
+    return f'window.packedPlotly = "{packed}"\n'.encode()
+
+
+def _index(folder: Path, shown: dict[str, Any], presets: list[str], trained: list[str]) -> bytes:
+    run = EXAMPLE if EXAMPLE in shown else next(iter(shown))
+    preset = DEFAULT_PRESET if DEFAULT_PRESET in presets else presets[0]
+    like = benches.alike(presets)
+    first = (folder / "bench" / run / f"{like[preset]}.bin").read_bytes()
+    facts = {
+        "runs": shown,
+        "presets": {
+            name: {
+                "bound": bounds_of(PRESETS[name].config)[0].key, "like": like[name], "hurts": benches.hurts(name)
+            }
+            for name in presets
+        },
+        "studies": trained,
+        "run": run,
+        "preset": preset,
+        "first": base64.b64encode(first).decode(),
+        "systems": [*SYSTEMS],
+        "words": {
+            name: getattr(published, name) for name in ("FROM_A_FILE", "LATE", "WRONG", "NO_SKETCH")
+        },
+    }  # fmt: skip
+    stories = [story for story in published.STORIES if story.run in shown]
+    return _page(
+        "index.html", facts=facts, stories=stories, say=published, pages=pages.PAGES, explained=words.EXPLAIN,
+        use_it=words.USE_IT, system=words.SYSTEM,
+    )  # fmt: skip
+
+
+def _page(name: str, **told: Any) -> bytes:
+    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template(name).render(**told, published=published).encode()

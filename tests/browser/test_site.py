@@ -1,0 +1,215 @@
+"""The page without installation, in a real Chromium: from a plain file server in a sub-path, and opened as a file."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from app_runs import PROJECT, tab
+from playwright.sync_api import Browser, Page, expect
+
+from rlcorr import PRESETS, evaluate
+from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.records import runs
+
+pytestmark = pytest.mark.slow
+
+PLOTLY = Path(sys.prefix) / "plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
+AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"  # tests/install_system.sh puts both there
+RUNS, CHOSEN = (
+    ("kv_fp8_e5m2", "bf16", "stale_4"),
+    ("decoupled_token_is", "decoupled_geo_rs", "decoupled_seq_is", "slime_tis"),
+)
+VIEWS = ("start", "bench", "mismatch", "gradient", "study")
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "some" / "path"
+    command = [sys.executable, "app/publish.py", PLOTLY, "--out", folder, "--runs", *RUNS, "--presets", *CHOSEN]
+    subprocess.run([str(part) for part in command], cwd=PROJECT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=folder.parent.parent))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/some/path/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def visit(page: Page, address: str, part: str = "first") -> None:
+    """Where a page is open already, its address alone changes, and what it shows is drawn anew."""
+    page.goto(address)
+    expect(page.locator(f"#{part} .rl-live")).to_be_visible()
+    if part != "study":
+        expect(page.locator(f"#{part} .main-svg").first).to_be_visible()
+
+
+def drag(page: Page, part: str, share: float) -> None:
+    """Press the mouse on the thumb's line, and pull it to this share of the width; what it shows is drawn."""
+    box = page.locator(f"#{part} .rl-slider input").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2, steps=8)
+    page.locator(f"#{part} .rl-slider").evaluate("""async (slider) => {
+      const frame = () => new Promise(requestAnimationFrame)
+      do await frame()
+      while (!slider.isReady() || !slider.isQuiet())
+      await frame()
+    }""")
+
+
+def numbers(page: Page, part: str) -> dict[str, str]:
+    shown = "all => all.map((e) => [e.dataset.number, e.querySelector('b').innerText])"
+    return dict(page.locator(f"#{part} .rl-number").evaluate_all(shown))
+
+
+def bound(page: Page, part: str) -> float:
+    return float(page.locator(f"#{part} .rl-slider b").inner_text())
+
+
+def share(text: str) -> float:
+    return float(text.strip("<> %")) / 100
+
+
+def expect_library(page: Page, part: str, run: str, preset: str) -> None:
+    """The numbers are those of the library for the bound that the slider shows."""
+    steps = runs.list_steps(runs.ROOT / run)
+    batch = runs.read_step(runs.ROOT / run, steps[-1]).batch
+    config = PRESETS[preset].config
+    report = evaluate(batch, at_threshold(config, bound(page, part), None, "upper" if config.rollout_is else "band"))[1]
+    shown = numbers(page, part)
+    for label, name in (("Kept tokens", "kept_fraction"), ("ESS of the kept", "trained_eff_sample_size")):
+        assert share(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], abs=1e-4)
+    for label, name in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl")):
+        assert float(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], rel=1e-3)
+
+
+def test_the_first_story_is_dragged_and_says_what_the_library_says(page: Page, url: str) -> None:
+    visit(page, url)
+    before = numbers(page, "first")
+    drag(page, "first", 0.4)
+    assert numbers(page, "first") != before
+    expect_library(page, "first", "kv_fp8_e5m2", "decoupled_token_is")
+    page.mouse.up()
+    page.wait_for_url("**is_upper=**")
+    expect_library(page, "first", "kv_fp8_e5m2", "decoupled_token_is")
+
+
+def test_the_first_story_needs_no_server(page: Page, folder: Path) -> None:
+    visit(page, (folder / "index.html").as_uri())
+    drag(page, "first", 0.4)
+    expect_library(page, "first", "kv_fp8_e5m2", "decoupled_token_is")
+    page.mouse.up()
+    page.get_by_role("link", name="Mismatch").click()
+    expect(page.get_by_text("This page was opened as a file")).to_be_visible()
+
+
+@pytest.mark.parametrize("preset", CHOSEN)
+def test_a_chosen_preset_is_fetched_and_dragged(page: Page, url: str, preset: str) -> None:
+    """Two that have the same numbers share a file."""
+    visit(page, f"{url}#view=bench&run=bf16", "bench")
+    page.get_by_label("Preset").select_option(preset)
+    page.wait_for_url(f"**preset={preset}**")
+    expect(page.locator("#bench .rl-slider")).to_have_count(1)
+    page.wait_for_function("document.querySelector('#bench .rl-note')?.innerText.length > 20")
+    drag(page, "bench", 0.5)
+    expect_library(page, "bench", "bf16", preset)
+    page.mouse.up()
+
+
+def test_the_address_holds_what_is_chosen(page: Page, url: str) -> None:
+    """Back takes a choice back; a bound that was dragged is there after a reload."""
+    visit(page, f"{url}#view=bench&run=bf16&preset=decoupled_seq_is", "bench")
+    drag(page, "bench", 0.3)
+    page.mouse.up()
+    page.wait_for_url("**is_upper=**")
+    value, shown = bound(page, "bench"), numbers(page, "bench")
+    page.reload()
+    expect(page.locator("#bench .main-svg").first).to_be_visible()
+    assert (bound(page, "bench"), numbers(page, "bench")) == (value, shown)
+    page.get_by_label("Run").select_option("stale_4")
+    page.wait_for_url("**run=stale_4**")
+    page.go_back()
+    page.wait_for_url("**run=bf16**")
+    expect(page.locator("[data-number='k3'] b").locator("visible=true")).to_have_text(shown["k3"])
+    page.locator("#bench").get_by_role("button", name="Reset to the preset's numbers").click()
+    page.wait_for_url(lambda address: "is_upper" not in address)
+    assert bound(page, "bench") == 2
+
+
+def test_an_address_that_names_what_is_not_here(page: Page, url: str) -> None:
+    visit(page, f"{url}#view=bench&run=nowhere", "bench")
+    expect(page.get_by_text("The address names run=nowhere, which this page does not have")).to_be_visible()
+
+
+def test_the_configuration_to_copy_follows_the_bound(page: Page, url: str) -> None:
+    visit(page, f"{url}#view=bench&run=bf16&preset=decoupled_token_is", "bench")
+    page.get_by_text("Use it", exact=True).click()
+    expect(page.locator("#exported")).to_contain_text("rollout_is_threshold: 2.0")
+    slider = page.locator("#bench .rl-slider input")
+    slider.focus()
+    slider.press("Home")
+    expect(page.locator("#exported")).not_to_contain_text("rollout_is_threshold: 2.0")
+    page.get_by_label("Your system").select_option("TRL")
+    expect(page.locator("#exported")).not_to_contain_text("rollout_is_threshold")
+
+
+def test_a_dropped_file_is_answered(page: Page, url: str) -> None:
+    visit(page, url)
+    page.evaluate("""() => {
+      const dataTransfer = new DataTransfer()
+      dataTransfer.items.add(new File(["{}"], "pairs.jsonl"))
+      dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }))
+    }""")
+    expect(page.get_by_text("does not read files. To see your own, install rlcorr")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_fits_asks_no_other_host_and_can_be_used_by_everyone(
+    chromium: Browser, url: str, width: int, scheme: str
+) -> None:
+    """No serious finding of axe-core, no error in the console, nothing wider than the screen."""
+    hosts, wrong = set(), []
+    with tab(chromium, viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        for view in VIEWS:
+            visit(page, f"{url}#view={view}", "first" if view == "start" else view)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+            page.add_script_tag(path=AXE)
+            violations = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+            serious = [
+                (f["id"], [n["html"] for n in f["nodes"][:3]])
+                for f in violations
+                if f["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], view
+    assert wrong == []
+    assert hosts <= {"127.0.0.1", None}
+
+
+def test_little_comes_before_the_first_drag(page: Page, url: str) -> None:
+    """At most 1.5 MB as a plain file server sends it."""
+    sizes = []
+    page.on("response", lambda got: sizes.append(len(got.body())) if got.url.startswith(url) else None)
+    visit(page, url)
+    assert 0 < sum(sizes) < 1.5e6
