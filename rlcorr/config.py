@@ -15,7 +15,7 @@ WeightLevel = Literal["token", "sequence", "geometric"]
 WeightMode = Literal["truncate", "mask"]
 LossType = Literal[
     "ppo_clip", "dual_clip", "reinforce", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov",
-    "kl_cov",
+    "kl_cov", "drpo",
 ]  # fmt: skip
 Denominator = Literal["fixed", "kept"]
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -119,6 +119,8 @@ class LossConfig:
     """kl_cov: share of the tokens that get the penalty."""
     ppo_kl_coef: float = 0.1
     """kl_cov: weight of |log ρ|."""
+    drpo_epsilon: float = 12.5
+    """drpo: how far π_θ may move from π_old before the penalty turns the gradient around."""
     loss_agg_mode: Aggregation = "token-mean"
     """How the per-token losses become one number."""
     loss_scale_factor: float | None = None
@@ -140,7 +142,7 @@ class LossConfig:
             number(self, name, "≥ 0", lambda x: x >= 0)
         for name in ("clip_ratio_c", "dppo_ratio_cap"):
             number(self, name, "> 1", lambda x: x > 1)
-        for name in ("tau_pos", "tau_neg"):
+        for name in ("tau_pos", "tau_neg", "drpo_epsilon"):
             number(self, name, "> 0", lambda x: x > 0)
         for name in ("clip_cov_ratio", "kl_cov_ratio"):
             number(self, name, "between 0 and 1", lambda x: 0 <= x <= 1)

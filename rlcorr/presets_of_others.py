@@ -126,6 +126,12 @@ OF_OTHERS = {
         "defaults; the loss is averaged over the kept tokens",
         VETO,
     ),
+    "unirl_drpo": Preset(
+        "UniRL",
+        CorrectionConfig(bypass_mode=True, loss_type="drpo"),
+        "UniRL (commit 17863c4b), unirl/algorithms/drpo.py, drpo_epsilon 12.5; DRPO, arXiv:2606.09821",
+        RARE_PASSES,
+    ),
     "torchtitan_dapo": Preset(
         "torchtitan",
         CorrectionConfig(bypass_mode=True),
