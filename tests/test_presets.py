@@ -147,6 +147,9 @@ OTHERS = {
     ),
     "torchtitan_dapo": only(bypass_mode=True),
     "unirl_drpo": only(bypass_mode=True, loss_type="drpo"),
+    "unirl_cppo": only(bypass_mode=True, loss_type="cppo"),
+    "ms_swift_fipo": only(loss_type="fipo"),
+    "trl_vespo": only(bypass_mode=True, loss_type="vespo"),
 }
 SKYRLS = {"skyrl_token_tis", "skyrl_seq_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier"}
 VERLS = {*VERL["presets"], "decoupled_token_kpop", "verl_dppo_tv", "verl_dppo_kl"}
@@ -202,6 +205,8 @@ def test_provenance_is_told(name: str) -> None:
         "prime_rl_legacy_masks": "pull request 1930",
         "prime_rl_dppo": "559b4477",
         "prime_rl_ipo_2026_08": "559b4477",
+        "trl_vespo": "1.16.0",
+        "ms_swift_fipo": "4.6.0",
     }
     assert older.get(name, version) in given.source
     assert given.hurts
