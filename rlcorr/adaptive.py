@@ -32,3 +32,17 @@ def m2po(batch: TokenBatch, threshold: float = 0.04) -> RejectionRule:
     kept = int((means < threshold).sum())  # means of the smallest grow with their number
     upper = float(k2[max(kept - 1, 0)])
     return RejectionRule.named("token_k2", upper=max(upper, torch.finfo(torch.float32).tiny))
+
+
+def m2_at(batch: TokenBatch, upper: float) -> float:
+    """The mean d² of the tokens that token_k2 keeps at this bound: every larger threshold of M2PO has at least this
+    bound, so a bound that is swept or dragged is a threshold that is. 0 where nothing is kept. Waits for the device.
+
+    >>> old = torch.tensor([[0.0, -0.1, -0.5]])
+    >>> round(m2_at(TokenBatch.from_log_probs(old, torch.zeros(1, 3), torch.ones(1, 3)), 0.1), 9)
+    0.005
+    """
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask)
+    squares = d[batch.response_mask].square()
+    kept = squares[squares / 2 <= upper].double()
+    return float(kept.sum() / max(len(kept), 1))

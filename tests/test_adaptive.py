@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 
-from rlcorr.adaptive import m2po
+from rlcorr.adaptive import m2_at, m2po
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
@@ -35,6 +35,20 @@ def test_the_bound_keeps_what_dropping_the_largest_keeps(steps: list[int], thres
     result = correct(batch, CorrectionConfig(rollout_rs=(rule,)))
     expected = kept_by_dropping([x * x for x in d], threshold)
     assert sorted(x * x for x, keep in zip(d, result.keep_mask[0].tolist(), strict=True) if keep) == expected
+
+
+@examples(100)
+@given(DIFFERENCES, st.floats(1e-4, 0.6))
+def test_a_bound_is_a_threshold(steps: list[int], upper: float) -> None:
+    """Just above the mean of what a bound keeps, M2PO keeps that: the next larger square would raise the mean. The sums
+    are of 64ths, exact in float64."""
+    d = torch.tensor([steps]) / 64
+    batch = TokenBatch.from_log_probs(d - 2, torch.full(d.shape, -2.0), torch.ones(d.shape))
+    kept = [s * s / 4096 for s in steps if s * s / 8192 <= upper]
+    assert m2_at(batch, upper) == pytest.approx(sum(kept) / max(len(kept), 1), rel=1e-12)
+    if kept:
+        threshold = m2_at(batch, upper) * (1 + 1e-9)
+        assert m2po(batch, threshold).upper == pytest.approx(max(kept) / 2, rel=1e-12)
 
 
 def test_what_it_cannot_do_is_said() -> None:
