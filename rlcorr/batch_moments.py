@@ -135,6 +135,7 @@ def _of_token_weights(rows: Named, config: CorrectionConfig) -> Named:
     raw, some = _mean(rows["ratio"]), rows["d"].count > 0
     return {
         "weight": rows["weight"].pooled(),
+        "extreme_weight": rows["weight"].pooled(),
         "weight_excess": rows["weight_excess"].pooled(),
         "raw_weight": rows["ratio"].pooled(),
         "raw_weight_excess": rows["ratio_excess"].pooled(),
@@ -152,6 +153,7 @@ def _of_row_weights(rows: Named, config: CorrectionConfig) -> Named:
         "weight": row_moments(_mean(rows["weight"]), count),
         "weight_excess": row_moments(_mean(rows["weight_excess"]), count),
         "raw_weight": row_moments(ratio(log_raw), count),
+        "extreme_weight": row_moments(ratio(log_raw), count),
         "raw_weight_excess": row_moments(excess(log_raw), count),
         "seq_raw_low": below.pooled(),
         "seq_raw_high": above.pooled(),

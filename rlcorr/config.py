@@ -15,13 +15,17 @@ WeightLevel = Literal["token", "sequence", "geometric"]
 WeightMode = Literal["truncate", "mask"]
 LossType = Literal[
     "ppo_clip", "dual_clip", "reinforce", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov",
-    "kl_cov",
+    "kl_cov", "drpo", "vespo", "fipo", "cppo",
 ]  # fmt: skip
 Denominator = Literal["fixed", "kept"]
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 UNCLIPPED: tuple[LossType, ...] = ("reinforce", "gpg")
 """Losses without a ratio of their own, so that in bypass mode an importance weight does not correct twice."""
+_AT_LEAST_0 = (
+    "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "rollout_kl_loss_coef", "ppo_kl_coef", "cppo_delta",
+    "cppo_delta_b",
+)  # fmt: skip
 KL_ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 """verl's names."""
 KL_ESTIMATORS = tuple(name + plus for plus in ("", "+") for name in ("k1", "abs", "k2", "k3", *KL_ALIASES))
@@ -119,6 +123,28 @@ class LossConfig:
     """kl_cov: share of the tokens that get the penalty."""
     ppo_kl_coef: float = 0.1
     """kl_cov: weight of |log ρ|."""
+    drpo_epsilon: float = 12.5
+    """drpo: how far π_θ may move from π_old before the penalty turns the gradient around."""
+    vespo_k_pos: float = 2.0
+    """vespo: exponent of the product of ratios where A ≥ 0."""
+    vespo_lambda_pos: float = 3.0
+    """vespo: decay in that product where A ≥ 0."""
+    vespo_k_neg: float = 3.0
+    vespo_lambda_neg: float = 2.0
+    fipo_decay_rate: float = 32.0
+    """fipo: after how many tokens a later token counts half."""
+    fipo_clip_range: float = 0.2
+    """fipo: the weight is at most 1 plus this."""
+    fipo_clip_high_only: bool = True
+    """fipo: the weight is at least 1; False: at least 1 minus the range."""
+    fipo_safety_threshold: float = 4.0
+    """fipo: with A < 0 and a ratio above this the weight is at most 1."""
+    cppo_delta: float = 0.2
+    """cppo: how far π_θ may move from π_old at the first token."""
+    cppo_w_min: float = 0.8
+    """cppo: how much the last token's move counts, the first one's counting 1."""
+    cppo_delta_b: float = 0.02
+    """cppo: the mean move that earlier tokens may make before the room of later ones shrinks; up to twice this."""
     loss_agg_mode: Aggregation = "token-mean"
     """How the per-token losses become one number."""
     loss_scale_factor: float | None = None
@@ -135,14 +161,14 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         member("loss_agg_mode", self.loss_agg_mode, Aggregation)
-        booleans(self, "use_kl_loss", "use_rollout_kl_loss")
-        for name in ("clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "rollout_kl_loss_coef", "ppo_kl_coef"):
+        booleans(self, "use_kl_loss", "use_rollout_kl_loss", "fipo_clip_high_only")
+        for name in (*_AT_LEAST_0, *(f"vespo_{name}_{sign}" for name in ("k", "lambda") for sign in ("pos", "neg"))):
             number(self, name, "≥ 0", lambda x: x >= 0)
         for name in ("clip_ratio_c", "dppo_ratio_cap"):
             number(self, name, "> 1", lambda x: x > 1)
-        for name in ("tau_pos", "tau_neg"):
+        for name in ("tau_pos", "tau_neg", "drpo_epsilon", "fipo_decay_rate", "fipo_safety_threshold"):
             number(self, name, "> 0", lambda x: x > 0)
-        for name in ("clip_cov_ratio", "kl_cov_ratio"):
+        for name in ("clip_cov_ratio", "kl_cov_ratio", "fipo_clip_range", "cppo_w_min"):
             number(self, name, "between 0 and 1", lambda x: 0 <= x <= 1)
         if not self.clip_cov_lb <= self.clip_cov_ub:
             raise UsageError(f"clip_cov_lb {self.clip_cov_lb} is above clip_cov_ub {self.clip_cov_ub}.")

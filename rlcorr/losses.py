@@ -137,6 +137,18 @@ def dppo_inside(
     return torch.where(advantages > 0, moved <= high, moved >= -low)
 
 
+def drpo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, epsilon: float) -> Tensor:
+    """−A ρ + |A| π_old (ρ − 1)²/(2ε): DPPO's bound on π_θ − π_old as a penalty, whose gradient is that of −A ρ times
+    1 − sign(A)(π_θ − π_old)/ε (arXiv:2606.09821; UniRL, unirl/algorithms/drpo.py).
+
+    >>> theta, old = torch.tensor([0.4]).log(), torch.tensor([0.2]).log()  # ρ = 2: −2 + 0.2/(2·0.5)
+    >>> round(drpo(theta, old, torch.ones(1), epsilon=0.5).item(), 4)
+    -1.8
+    """
+    rho = ratio(log_probs - old_log_probs)
+    return -advantages * rho + advantages.abs() * old_log_probs.exp() * (rho - 1).square() / (2 * epsilon)
+
+
 def clip_cov(
     log_probs: Tensor,
     old_log_probs: Tensor,

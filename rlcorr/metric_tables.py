@@ -36,14 +36,13 @@ class Metric:
     also: tuple[Quantity, ...] = ()
     """Further moments that `read` takes, after those of `of`."""
     verl: str = ""
-    """In what verl's number of this name differs."""
+    """In what verl's number of this name differs; of a rule of k1, what verl's is, and ours has another name."""
 
 
 _REAL, _POSITIVE, _SHARE, _RATIO = "any real number", "≥ 0", "0 to 1", "> 0, 1 where the policies agree"
 _EMPTY = "0: there was nothing to train on"
 _DRIFT = "growing over steps: the engine and the trainer drift apart"
 _TAIL = "far above the mean: a few tokens decide the gradient"
-_BEFORE = "the same for token weights, of sequence weights that from before the bounds"
 _MINUS = "minus ours, because its statistic of k1 is −log r"
 
 
@@ -112,10 +111,13 @@ METRICS: dict[str, Metric] = {
     "rollout_is_mean": Metric("weight", mean, "mean w", "mean weight over tokens", "≥ 0",
         "far from 1: the bounds bias the gradient, or its scale is wrong"),
     "rollout_is_std": Metric("weight_excess", std, "std w", "spread of the weights", _POSITIVE, _TAIL),
-    "rollout_is_max": Metric("weight", largest, "max w", "largest weight, after the bounds", "≥ 0", _TAIL,
-        verl=f"{_BEFORE}; ours of that is rollout_is_raw_max"),
-    "rollout_is_min": Metric("weight", smallest, "min w", "smallest weight, after the bounds", "≥ 0",
-        "0 with masking: tokens that teach nothing", verl=f"{_BEFORE}; ours of that is rollout_is_raw_min"),
+    "rollout_is_max": Metric("extreme_weight", largest, "max w", "largest weight: of tokens after the bounds, of "
+        "sequences before them, as verl has it", "≥ 0", _TAIL),
+    "rollout_is_min": Metric("extreme_weight", smallest, "min w", "smallest weight: of tokens after the bounds, of "
+        "sequences before them, as verl has it", "≥ 0", "0 with masking: tokens that teach nothing"),
+    "rollout_is_bounded_max": Metric("weight", largest, "max w", "largest weight, after the bounds", "≥ 0", _TAIL),
+    "rollout_is_bounded_min": Metric("weight", smallest, "min w", "smallest weight, after the bounds", "≥ 0",
+        "0 with masking: tokens that teach nothing"),
     "rollout_is_eff_sample_size": Metric("weight", effective_share, "(Σw)²/(n Σw²)",
         "effective sample size of the bounded weights, before rejection, as a share of the tokens", _SHARE,
         "below 0.5: half of the batch is paid for nothing"),

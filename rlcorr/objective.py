@@ -10,6 +10,7 @@ from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.kl import kl_penalty
+from rlcorr.losses_of_answers import answer_losses
 from rlcorr.masked import masked_mean, masked_sum, moments, shares, tally
 from rlcorr.quantities import Quantity
 from rlcorr.ratios import ratio
@@ -154,25 +155,24 @@ def token_losses(
     >>> token_losses(gpg, LossConfig(), log_p, log_p, torch.tensor([[2.0]]), keep).tolist()
     [[2.0]]
     """
-    low, high = loss.clip_ratio_low, loss.clip_ratio_high
-    given = (log_probs, old, advantages)
+    low, high, given = loss.clip_ratio_low, loss.clip_ratio_high, (log_probs, old, advantages)
     match correction.loss_type:
         case "reinforce" | "gpg":
             return losses.reinforce(log_probs, advantages)
-        case "ppo_clip":
-            return losses.ppo_clip(*given, low=low, high=high)
+        case "ppo_clip" | "cispo" as name:
+            return {"ppo_clip": losses.ppo_clip, "cispo": losses.cispo}[name](*given, low=low, high=high)
         case "dual_clip":
             return losses.dual_clip(*given, low=low, high=high, c=loss.clip_ratio_c)
-        case "gspo":
-            return losses.gspo(*given, keep, low=low, high=high)
-        case "cispo":
-            return losses.cispo(*given, low=low, high=high)
+        case "gspo" | "geo_mean" as name:
+            return {"gspo": losses.gspo, "geo_mean": losses.geo_mean}[name](*given, keep, low=low, high=high)
         case "sapo":
             return losses.sapo(*given, tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)
-        case "geo_mean":
-            return losses.geo_mean(*given, keep, low=low, high=high)
         case "dppo_tv" | "dppo_kl":
             return losses.dppo(correction.loss_type, *given, low=low, high=high, cap=loss.dppo_ratio_cap)
+        case "drpo":
+            return losses.drpo(*given, epsilon=loss.drpo_epsilon)
+        case "vespo" | "fipo" | "cppo":
+            return answer_losses(correction.loss_type, loss, *given, keep)
         case "clip_cov":
             share, bounds = loss.clip_cov_ratio, (loss.clip_cov_lb, loss.clip_cov_ub)
             return losses.clip_cov(*given, keep, low=low, high=high, share=share, bounds=bounds, generator=generator)

@@ -9,8 +9,10 @@ from rlcorr.preset_words import (
     CLIP,
     DROP,
     ICEPOP,
+    LATER,
     LONG,
     LONG_CAP,
+    LONG_GAMMA,
     MEAN,
     MEAN_WEIGHT,
     MIS,
@@ -20,6 +22,7 @@ from rlcorr.preset_words import (
     RARE,
     RARE_LONG,
     RARE_PASSES,
+    SPENT,
     TIGHT_RAW,
     TIS,
     VACO,
@@ -33,6 +36,7 @@ ROLL = "ROLL v0.3.0 (commit 8eb27cc2), train_infer_correction"
 OPEN_INSTRUCT = "open-instruct (commit e6c3044a)"
 MS_SWIFT = "ms-swift (commit 3602360a), --rollout_importance_sampling_mode"
 XTUNER = "xtuner (commit b934f462), RolloutImportanceSampling"
+UNIRL = "UniRL (commit 17863c4b), unirl/algorithms"
 TORCHTITAN = "torchtitan 0.3.0, experiments/rl/losses"
 
 _TRL_MODE = f"{TRL}, vllm_importance_sampling_mode"
@@ -49,6 +53,13 @@ OF_TRL = {
         f"{TRL}, off_policy_mask_threshold 0.5, off by default, without the weights that are on by default; TRL "
         f"compares π_θ with π_rollout; {OPSM}",
         ONE_SIDED,
+    ),
+    "trl_vespo": Preset(
+        "TRL",
+        CorrectionConfig(bypass_mode=True, loss_type="vespo"),
+        "TRL 1.16.0, GRPOConfig, loss_type vespo, not its default, with the numbers that are its defaults; TRL bounds "
+        "π_old/π_rollout before it enters the product",
+        LONG_GAMMA,
     ),
 }
 
@@ -114,6 +125,13 @@ OF_OTHERS = {
         f"{MS_SWIFT} sequence_mask, of the geometric mean; what is kept has token weights",
         MEAN,
     ),
+    "ms_swift_fipo": Preset(
+        "ms-swift",
+        CorrectionConfig(loss_type="fipo"),
+        "ms-swift 4.6.0, --loss_type fipo, which also has fipo_clip_high_only false in its example; FIPO, "
+        "arXiv:2603.19835",
+        LATER,
+    ),
     "xtuner_token_both": Preset(
         "xtuner",
         truncated(
@@ -125,6 +143,19 @@ OF_OTHERS = {
         f"{XTUNER}, rollout_is_level token, mode both, with the thresholds of its examples, which are not its "
         "defaults; the loss is averaged over the kept tokens",
         VETO,
+    ),
+    "unirl_drpo": Preset(
+        "UniRL",
+        CorrectionConfig(bypass_mode=True, loss_type="drpo"),
+        f"{UNIRL}/drpo.py, drpo_epsilon 12.5; DRPO, arXiv:2606.09821",
+        RARE_PASSES,
+    ),
+    "unirl_cppo": Preset(
+        "UniRL",
+        CorrectionConfig(bypass_mode=True, loss_type="cppo"),
+        f"{UNIRL}/cppo.py, cppo_delta 0.2; its comment gives 0.15 for dense models; verl's pull request 6731 lets the "
+        "budget grow to 5 times its floor, not 2; CPPO, arXiv:2606.10968",
+        SPENT,
     ),
     "torchtitan_dapo": Preset(
         "torchtitan",

@@ -7,6 +7,7 @@ Quantity = Literal[
     "training_log_prob", "rollout_log_prob", "d", "abs_d", "k3", "ratio", "ratio_excess",
     # weights: after the bounds, before them (raw), outside the bounds, and what they were normalised by
     "weight", "weight_excess", "weight_low", "weight_high", "log_weight", "raw_weight", "raw_weight_excess", "outside",
+    "extreme_weight",  # as verl has it: of tokens after the bounds, of sequences before them
     "norm_factor",
     # what the rules left: kept tokens, the weights on them, rejected tokens, rows beyond the veto's bounds
     "kept", "trained", "rejected", "veto",

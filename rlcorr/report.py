@@ -1,8 +1,8 @@
 """The metrics of a correction: `metrics` turns measured moments into numbers, `describe` says what a number means.
 
-Names are verl's under `rollout_corr/` where verl has the metric. Some of verl's numbers of these names are others:
-of rules of k1 verl measures −log r and we log r, which turns signs, extremes and sides around; of sequence weights its
-`rollout_is_max` and `rollout_is_min` are from before the bounds. `describe` says so for each of them. Besides, verl
+Names are verl's under `rollout_corr/` where verl has the metric, and then the number is verl's. Of rules of k1 verl
+measures −log r and we log r, which turns signs, extremes and sides around: ours say `log_ratio_` there. Beside a rule,
+`rollout_is_batch_norm_factor` differs, because we normalise after rejection; `describe` says so. Besides, verl
 counts rows without tokens in means over sequences, clamps log-ratios to ±20 before it sums k1 but not in `k3_kl`, and
 measures bfloat16 in bfloat16.
 """
@@ -40,8 +40,14 @@ def metrics(measured: Measured) -> dict[str, float]:
     for rule, of_rule in of_rules.items():
         level = RULE_NAMES[rule][0]
         extremes = of_rule["statistic" if level == "token" else "seq"]
-        report |= _read(RULE_METRICS, {**of_rule, "extremes": extremes}, f"{PREFIX}rollout_rs_{rule}_")
+        read = _read(RULE_METRICS, {**of_rule, "extremes": extremes}, "")
+        report |= {f"{PREFIX}rollout_rs_{rule}_{_name(rule, key)}": value for key, value in read.items()}
     return report
+
+
+def _name(rule: str, key: str) -> str:
+    """A rule's key, which is not verl's where its number is not."""
+    return f"log_ratio_{key}" if RULE_METRICS[key].verl and RULE_NAMES[rule][1] == "k1" else key
 
 
 def means(measured: Measured) -> dict[str, float]:
@@ -95,6 +101,7 @@ def _metric(key: str) -> tuple[Metric, str]:
         return table[name], ""
     for rule in RULE_NAMES:
         suffix = name.removeprefix(f"rollout_rs_{rule}_")
-        if suffix != name and suffix in RULE_METRICS:
-            return RULE_METRICS[suffix], rule
+        for key in RULE_METRICS if suffix != name else ():
+            if suffix == _name(rule, key):
+                return RULE_METRICS[key], rule
     raise unknown("metric", name, METRICS)

@@ -182,6 +182,10 @@ def test_the_defaults_of_the_losses() -> None:
     clip = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "dppo_ratio_cap": 20.0}
     gate = {"tau_pos": 1.0, "tau_neg": 1.05}
     cov = {"clip_cov_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0, "kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1}
+    gate |= {"drpo_epsilon": 12.5, "cppo_delta": 0.2, "cppo_w_min": 0.8, "cppo_delta_b": 0.02}  # UniRL's
+    gate |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}  # TRL's
+    gate |= {"fipo_decay_rate": 32.0, "fipo_clip_range": 0.2, "fipo_clip_high_only": True}  # ms-swift's
+    gate |= {"fipo_safety_threshold": 4.0}
     total = {"loss_agg_mode": "token-mean", "loss_scale_factor": None}
     kl = {"use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "k2"}
     rollout = {"use_rollout_kl_loss": False, "rollout_kl_loss_coef": 0.0, "rollout_kl_estimator_type": "k2"}

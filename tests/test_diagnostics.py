@@ -242,7 +242,9 @@ def as_verl(got: dict[str, float], rule: RejectionRule, key: str) -> float:
     prefix = f"rollout_rs_{rule.name}_"
     if rule.divergence != "k1":
         return got[prefix + key]
-    return -got[prefix + TURNED[key]] if key in TURNED else got[prefix + SIDES.get(key, key)]
+    if key in TURNED:
+        return -got[f"{prefix}log_ratio_{TURNED[key]}"]
+    return got[f"{prefix}log_ratio_{SIDES[key]}" if key in SIDES else prefix + key]
 
 
 @pytest.mark.parametrize("options", VERL["rs"])
@@ -338,14 +340,15 @@ def test_no_weight_left_is_an_effective_sample_size_of_zero() -> None:
     assert got["rollout_is_mean"] == got["rollout_is_std"] == got["rollout_is_max"] == 0
 
 
-def test_max_and_min_are_of_the_weights_that_are_used() -> None:
+def test_max_and_min_are_verls_and_those_of_the_weights_that_are_used_have_another_name() -> None:
     """verl reports e^ΣS before the bounds at sequence level, clamped above only: here e³ = 20.09 for a weight of 2,
     and 0 for the −inf row, whose weight is e^−20."""
     theirs = VERL["is"]["sequence|2.0|bn=0"]["cases"]
     assert theirs["three_padding_rows"]["metrics"]["rollout_is_max"] == 20.085537
     assert theirs["old_neginf_valid"]["metrics"]["rollout_is_min"] == 0
     settings = CorrectionConfig(rollout_is="sequence")
-    assert report(batch("three_padding_rows"), settings)["rollout_is_max"] == 2
+    got = report(batch("three_padding_rows"), settings)
+    assert (got["rollout_is_bounded_max"], got["rollout_is_max"]) == (2, pytest.approx(20.085537))
     got = report(batch("old_neginf_valid"), settings)["rollout_is_min"]
     assert got == pytest.approx(math.exp(-20), rel=1e-5)
 

@@ -111,7 +111,7 @@ def test_the_value_loss_takes_the_worse_of_the_two() -> None:
 
 # --- every loss on a batch ---
 
-LOW, HIGH, CAP, TAU, COEF = 0.2, 0.3, 3.0, (1.0, 1.05), 0.1
+LOW, HIGH, CAP, TAU, COEF, EPSILON = 0.2, 0.3, 3.0, (1.0, 1.05), 0.1, 0.4
 Row = list[float]
 
 
@@ -143,6 +143,8 @@ def surrogate(
                 moved = math.exp(y) - math.exp(q) if name == "dppo_tv" else oracle.signed_kl(y, q)
                 inside = moved <= HIGH if adv > 0 else moved >= -LOW
                 row[t] = -min(frozen, CAP) * adv * x if inside else 0.0
+            elif name == "drpo":
+                row[t] = -adv * rho + abs(adv) * math.exp(q) * (rho - 1) ** 2 / (2 * EPSILON)
             elif name == "geo_mean":
                 total = 0.0
                 for u in kept:
@@ -163,6 +165,7 @@ def call(name: str, theta: Tensor, old: Tensor, a: Tensor, keep: Tensor) -> Tens
         "dppo_tv": lambda: losses.dppo("dppo_tv", theta, old, a, **clip, cap=CAP),
         "dppo_kl": lambda: losses.dppo("dppo_kl", theta, old, a, **clip, cap=CAP),
         "geo_mean": lambda: losses.geo_mean(theta, old, a, keep, **clip),
+        "drpo": lambda: losses.drpo(theta, old, a, epsilon=EPSILON),
     }[name]()
 
 
@@ -177,7 +180,7 @@ def updates(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[Row], oracle.Ma
     return theta, old, grid([-2.0, -0.5, 0.0, 0.7, 1.5]), grid([True, True, True, False])
 
 
-@pytest.mark.parametrize("name", ["dual_clip", "gspo", "cispo", "sapo", "dppo_tv", "dppo_kl", "geo_mean"])
+@pytest.mark.parametrize("name", ["dual_clip", "gspo", "cispo", "sapo", "dppo_tv", "dppo_kl", "drpo", "geo_mean"])
 def test_value_and_gradient(name: str) -> None:
     @oracle.examples(40)
     @given(updates())

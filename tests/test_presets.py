@@ -146,6 +146,10 @@ OTHERS = {
         5.0, 0.5, rollout_rs=(rule("token_k1", 0.5, 5.0), rule("seq_max_k1", upper=20.0)), denominator="kept"
     ),
     "torchtitan_dapo": only(bypass_mode=True),
+    "unirl_drpo": only(bypass_mode=True, loss_type="drpo"),
+    "unirl_cppo": only(bypass_mode=True, loss_type="cppo"),
+    "ms_swift_fipo": only(loss_type="fipo"),
+    "trl_vespo": only(bypass_mode=True, loss_type="vespo"),
 }
 SKYRLS = {"skyrl_token_tis", "skyrl_seq_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier"}
 VERLS = {*VERL["presets"], "decoupled_token_kpop", "verl_dppo_tv", "verl_dppo_kl"}
@@ -185,6 +189,7 @@ SYSTEMS = {
     "ms_swift": ("ms-swift", "3602360a"),
     "xtuner": ("xtuner", "b934f462"),
     "torchtitan": ("torchtitan", "0.3.0"),
+    "unirl": ("UniRL", "17863c4b"),
 }
 
 
@@ -200,6 +205,8 @@ def test_provenance_is_told(name: str) -> None:
         "prime_rl_legacy_masks": "pull request 1930",
         "prime_rl_dppo": "559b4477",
         "prime_rl_ipo_2026_08": "559b4477",
+        "trl_vespo": "1.16.0",
+        "ms_swift_fipo": "4.6.0",
     }
     assert older.get(name, version) in given.source
     assert given.hurts
@@ -210,7 +217,7 @@ def test_presets_of_one_system_stand_together() -> None:
     """A picker groups them in this order."""
     systems = [given.system for given in PRESETS.values()]
     starts = [system for system, before in zip(systems, [None, *systems], strict=False) if system != before]
-    assert len(starts) == len(set(starts)) == 13
+    assert len(starts) == len(set(starts)) == 14
 
 
 @pytest.mark.parametrize("name", PRESETS)

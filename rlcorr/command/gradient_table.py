@@ -5,7 +5,9 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlcorr.adaptive import m2_at, m2po
 from rlcorr.analysis.thresholds import usual_thresholds
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
@@ -68,15 +70,19 @@ THRESHOLDS = 20
 
 
 def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None = None) -> list[str]:
-    """Lines of text: one preset at ascending thresholds, and the best with its 95 % interval. Raises as
-    `gradient_table` does, and for a preset without a threshold."""
+    """Lines of text: one preset at ascending thresholds, and the best with its 95 % interval; m2po is swept as well,
+    over the bounds on k2 that its thresholds come to. Raises as `gradient_table` does, and for a preset without a
+    threshold."""
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)
-    points = usual_thresholds(batch, preset(name), rule, count=THRESHOLDS)
-    sweep = gradient_sweep(batch, sketch, preset(name), rule=rule, thresholds=points)
+    adaptive = name == "m2po"
+    correction = CorrectionConfig(rollout_rs=(m2po(batch),)) if adaptive else preset(name)
+    points = usual_thresholds(batch, correction, rule, count=THRESHOLDS)
+    sweep = gradient_sweep(batch, sketch, correction, rule=rule, thresholds=points)
+    said = (lambda bound: m2_at(batch, bound)) if adaptive else (lambda bound: bound)
     sentences = [
-        f"With {choice.batch_size} answers in a batch the most progress is made at {best.value:.6g}; in 95 % of the "
-        f"bootstrap samples between {best.low:.6g} and {best.high:.6g}."
+        f"With {choice.batch_size} answers in a batch the most progress is made at {said(best.value):.6g}; in 95 % of "
+        f"the bootstrap samples between {said(best.low):.6g} and {said(best.high):.6g}."
         + _told(choice.over_nothing, "no correction", batch, sketch)
         for choice, best in zip(sweep.ranking.choices, sweep.best, strict=True)
     ]
@@ -84,7 +90,7 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
         *_measured_on(run, step, batch, sketch, sweep.ranking.reports[0]),
         "",
         HEADING.format(f"{name} at"),
-        *(_line(f"{point:.9g}", report) for point, report in zip(points, sweep.ranking.reports, strict=True)),
+        *(_line(f"{said(point):.9g}", report) for point, report in zip(points, sweep.ranking.reports, strict=True)),
         "",
         *_wrapped(sentences),
         "",

@@ -389,7 +389,7 @@ def test_names_mean_what_they_mean_in_the_report() -> None:
     got = sweep_rule(given, ruled.rollout_rs[0]).at(1.2)
     assert got.seq_kept_fraction == pytest.approx(1 - report["rollout_rs_seq_masked_fraction"])
     assert got.rollout_is_eff_sample_size == pytest.approx(report["trained_eff_sample_size"])
-    assert got.fraction_high == pytest.approx(report["rollout_rs_token_k1_fraction_high"])
+    assert got.fraction_high == pytest.approx(report["rollout_rs_token_k1_log_ratio_fraction_high"])
 
 
 # --- verl ---

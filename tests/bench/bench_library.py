@@ -1,14 +1,18 @@
-"""`make bench ARGS=library`: the whole correction with its metrics, beside verl's own helper in the same process.
+"""`make bench ARGS=library`: the whole correction with its metrics, beside verl's own helper in the same process; and
+the drop-in for that helper, the whole call.
 
 Each setting of the allocator is a process of its own: by default glibc gives large blocks back to the system as they
 are freed, and every new one is zeroed page by page; "kept" holds on to them, as a long training does.
 """
 
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import verl_peer
@@ -16,6 +20,7 @@ import verl_peer
 from rlcorr import TokenBatch, evaluate, metrics, preset
 from rlcorr.compiled import correct_and_measure
 from rlcorr.correction import old_log_probs
+from rlcorr.systems import verl_helper, verl_measured
 
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "64000000"}
 ALLOCATORS = {"default": {}, "kept": KEPT}
@@ -58,6 +63,18 @@ def bandwidth(size: int) -> float:
     return 2 * size / best(lambda: target.copy_(source), 7)
 
 
+def helper(given: TokenBatch, mask: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+    """The whole call of the function that takes the place of verl's, with verl's arguments and results."""
+    of = verl_helper.compute_rollout_correction_and_rejection_mask
+    return of(old_log_probs(given), given.rollout_log_probs, mask, **options)[2]
+
+
+def helper_plain(given: TokenBatch, mask: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+    """The same as on a machine without a compiler."""
+    with patch.object(verl_measured, "COMPILED_FROM", math.inf):
+        return helper(given, mask, options)
+
+
 def measure_all(allocator: str) -> None:
     for rows, columns in SHAPES:
         given, positions = batch(rows, columns), rows * columns
@@ -71,17 +88,23 @@ def measure_all(allocator: str) -> None:
                 ),
                 "plain": lambda given=given, config=config: evaluate(given, config)[1],
                 "compiled": lambda given=given, config=config: metrics(correct_and_measure(given, config)[1]),
+                "helper": lambda given=given, mask=mask, options=options: helper(given, mask, options),
+                "helper_plain": lambda given=given, mask=mask, options=options: helper_plain(given, mask, options),
             }
             rate = {label: positions / best(run, times) / 1e6 for label, run in runs.items()}
-            ratio, over = rate["compiled"] / rate["verl"], floor / 1e6 / rate["compiled"]
             rates = " | ".join(f"{rate[label]:.0f}" for label in runs)
-            print(f"| {allocator} | {rows}×{columns} | {name} | {rates} | {ratio:.1f}× | {over:.1f} |", flush=True)
+            times_verl = " | ".join(f"{rate[label] / rate['verl']:.1f}×" for label in [*runs][2:])
+            over = floor / 1e6 / rate["compiled"]
+            print(f"| {allocator} | {rows}×{columns} | {name} | {rates} | {times_verl} | {over:.1f} |", flush=True)
 
 
 def main() -> None:
     print(f"million positions per second, {torch.get_num_threads()} threads, float32, every metric as a number")
-    print("| allocator | batch | preset | verl | plain | compiled | compiled/verl | memory floor/compiled |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    print("helper: our drop-in for verl's, the whole call; plain: without a compiler; the goals are 5× and 1.5× verl")
+    columns = ("allocator", "batch", "preset", "verl", "plain", "compiled", "helper", "helper plain")
+    columns += ("compiled/verl", "helper/verl", "helper plain/verl", "memory floor/compiled")
+    print(f"| {' | '.join(columns)} |")
+    print("|---" * len(columns) + "|", flush=True)
     for allocator, settings in ALLOCATORS.items():
         subprocess.run([sys.executable, __file__, allocator], env={**os.environ, **settings}, check=True)
 

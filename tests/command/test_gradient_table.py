@@ -229,6 +229,21 @@ def test_one_preset_over_its_threshold(run: Path) -> None:
         assert low <= high
 
 
+def test_m2po_over_its_threshold(run: Path) -> None:
+    """The loosest threshold is the mean of all d², at which nothing is dropped; half of it is M2PO's own bound."""
+    lines = sweep_table(run, "m2po", 2)
+    rows = rows_of(lines)
+    thresholds = [float(line.split()[0]) for line in rows]
+    assert len(thresholds) == 20
+    assert thresholds == sorted(thresholds)
+    batch, _ = read_gradients(run, 2)
+    assert batch.old_log_probs is not None
+    d = (batch.old_log_probs - batch.rollout_log_probs)[batch.response_mask]
+    assert thresholds[-1] == pytest.approx(d.double().square().mean().item(), rel=1e-5)
+    got = report(*read_gradients(run, 2), preset("disabled"))
+    assert f"{got.relative_bias.value:z.3f} [{got.relative_bias.low:z.3f}, {got.relative_bias.high:z.3f}]" in rows[-1]
+
+
 def test_the_verb_over_a_threshold(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run_verb(["gradients", str(run), "--sweep", "decoupled_seq_is_rs", "--rule", "0"]) == 0

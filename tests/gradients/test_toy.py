@@ -124,7 +124,10 @@ def test_every_preset(name: str, small: toy.World, policies: toy.Policies, rewar
     assert got.variance == pytest.approx(variance, abs=1e-10)
 
 
-LOSSES: list[LossType] = ["ppo_clip", "dual_clip", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl"]
+LOSSES: list[LossType] = [
+    "ppo_clip", "dual_clip", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "drpo", "vespo", "fipo",
+    "cppo",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("bypass", [False, True])

@@ -170,9 +170,8 @@ def ours_for(name: str, case: Case) -> tuple[str, int]:
     """Our name for verl's metric, and the sign between the two."""
     rule, suffix = rule_of(name, case)
     if rule is not None and rule.divergence == "k1":
-        return f"rollout_rs_{rule.name}_{MIRROR.get(suffix, suffix)}", -1 if suffix in SIGNED else 1
-    if case.config.rollout_is == "sequence" and name in ("rollout_is_max", "rollout_is_min"):
-        return name.replace("_is_", "_is_raw_"), 1  # verl reports the unbounded extremes of sequence weights
+        turned = "log_ratio_" if suffix in (*SIGNED, *MIRROR) else ""
+        return f"rollout_rs_{rule.name}_{turned}{MIRROR.get(suffix, suffix)}", -1 if suffix in SIGNED else 1
     return name, 1
 
 

@@ -7,6 +7,7 @@ Where a package imports what weighs more than it and does nothing here, a stand-
 import ast
 import functools
 import importlib
+import math
 import os
 import sys
 import tempfile
@@ -69,7 +70,7 @@ def method_of(path: Path, *names: str) -> dict[str, Any]:
     """Methods of a class as functions, without importing what else their file needs."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     chosen = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in names]
-    space: dict[str, Any] = {"torch": torch, "Optional": typing.Optional}
+    space: dict[str, Any] = {"torch": torch, "math": math, **vars(typing)}
     exec(compile(ast.fix_missing_locations(ast.Module(list(chosen), [])), str(path), "exec"), space)
     return space
 

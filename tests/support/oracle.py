@@ -394,8 +394,10 @@ def _weight_metrics(weights: Rows, d: Rows, config: CorrectionConfig) -> dict[st
     return {
         "rollout_is_mean": mean(w),
         "rollout_is_std": std(w),
-        "rollout_is_max": largest(w),
-        "rollout_is_min": smallest(w) if w else 0.0,
+        "rollout_is_max": largest(raw if per_row else w),
+        "rollout_is_min": smallest(raw if per_row else w) if w else 0.0,
+        "rollout_is_bounded_max": largest(w),
+        "rollout_is_bounded_min": smallest(w) if w else 0.0,
         "rollout_is_eff_sample_size": ess(w),
         "rollout_is_raw_mean": mean(raw),
         "rollout_is_raw_std": std(raw),
@@ -450,7 +452,10 @@ def _rule_metrics(given: Pairs, config: CorrectionConfig) -> dict[str, float]:
             "masked_fraction": mean([x for row in lost for x in row]),
             "seq_masked_fraction": mean([float(any(row)) for row in lost]),
         }
-        report |= {f"rollout_rs_{rule.name}_{key}": value for key, value in numbers.items()}
+        same = ("std", "seq_std", "seq_max_deviation", "masked_fraction", "seq_masked_fraction")
+        turned = "log_ratio_" if rule.divergence == "k1" else ""
+        named = {key if key in same else turned + key: value for key, value in numbers.items()}
+        report |= {f"rollout_rs_{rule.name}_{key}": value for key, value in named.items()}
     return report
 
 

@@ -1,0 +1,67 @@
+"""Losses of whole answers against the weights that TRL's and ms-swift's own code gives: `make peers` runs it.
+
+Their methods come from their files alone (`real_systems.method_of`), in float64, on batches with gaps and both signs of
+the advantage.
+"""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from real_systems import FOLDER, batch, method_of
+from torch import Tensor
+
+from rlcorr.config import CorrectionConfig, LossConfig, LossType
+from rlcorr.losses import ppo_clip
+from rlcorr.objective import token_losses
+from rlcorr.types import TokenBatch
+
+BATCHES = 500
+TRAINERS: dict[LossType, str] = {
+    "vespo": "trl/trl/trainer/grpo_trainer.py",
+    "fipo": "ms_swift/swift/rlhf_trainers/grpo_trainer.py",
+}
+
+
+def theirs(name: LossType, given: TokenBatch, code: dict[str, Any]) -> Tensor:
+    theta, old, a, mask = given.old_log_probs, given.rollout_log_probs, given.advantages, given.response_mask
+    assert theta is not None
+    assert a is not None
+    if name == "vespo":
+        weights = code["get_gamma_weights"](a[:, :1], theta - old, mask, None)
+        return -weights * a * theta
+    args = SimpleNamespace(delta=None)
+    me = SimpleNamespace(
+        args=args, fipo_gamma=2 ** (-1 / 32), fipo_clip_range=0.2, fipo_clip_high_only=True, fipo_safety_threshold=4.0
+    )
+    weights = code["_compute_fipo_influence"](me, theta - old, (theta - old).exp(), a, mask)[0]
+    return weights * ppo_clip(theta, old, a, low=0.2, high=0.2)
+
+
+def compare(name: LossType) -> list[str]:
+    code = method_of(FOLDER / TRAINERS[name], "get_gamma_weights", "_compute_fipo_influence")
+    wrong = []
+    for seed in range(BATCHES):
+        given = batch(seed)
+        wide = {key: x.double() for key, x in given.tensors().items() if x.is_floating_point()}
+        given = given.replace(**wide)
+        mask, theta, old, a = given.response_mask, wide["old_log_probs"], wide["rollout_log_probs"], wide["advantages"]
+        config = CorrectionConfig(loss_type=name)
+        ours = token_losses(config, LossConfig(), theta * mask, old * mask, a * mask, mask)
+        expected = torch.where(mask, theirs(name, given, code), 0)
+        if not torch.allclose(ours, expected, rtol=1e-9, atol=1e-12):
+            wrong.append(f"{name}, batch {seed}: losses differ by up to {(ours - expected).abs().max().item():g}")
+    print(f"{name}: {BATCHES} batches, {len(wrong)} differ")
+    return wrong
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    wrong = [line for name in TRAINERS for line in compare(name)]
+    print("\n".join(wrong[:20]))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
