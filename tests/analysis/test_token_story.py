@@ -93,12 +93,37 @@ def own_ratio(config: CorrectionConfig, loss: LossConfig, b: int, t: int) -> flo
     p, q, up = math.exp(GIVEN.old[b][t]), math.exp(GIVEN.rollout[b][t]), advantage_of(b, t) > 0
     if not config.bypass_mode or config.loss_type == "reinforce":
         return 1.0  # π_θ/π_old is 1
+    if config.loss_type in ("drpo", "vespo", "cppo"):
+        return own_ratio_of_answer(config.loss_type, b, t)
     moved = {"ppo_clip": oracle.ratio(GIVEN.old[b][t] - GIVEN.rollout[b][t]) - 1, "dppo_tv": p - q}.get(
         config.loss_type, oracle.signed_kl(GIVEN.old[b][t], GIVEN.rollout[b][t])
     )
     outside = moved > loss.clip_ratio_high if up else moved < -loss.clip_ratio_low
     r = oracle.ratio(GIVEN.old[b][t] - GIVEN.rollout[b][t])
     return 0.0 if outside else min(r, loss.dppo_ratio_cap) if config.loss_type != "ppo_clip" else r
+
+
+def own_ratio_of_answer(loss_type: str, b: int, t: int) -> float:
+    """drpo: ρ (1 − sign(A)(π_θ − π_rollout)/12.5). vespo: φ(W) with W the product. cppo: ρ, or 0 outside its budget."""
+    real = [u for u, m in enumerate(GIVEN.mask[b]) if m]
+    d = {u: GIVEN.old[b][u] - GIVEN.rollout[b][u] for u in real}
+    gap = {u: abs(math.exp(GIVEN.old[b][u]) - math.exp(GIVEN.rollout[b][u])) for u in real}
+    a = advantage_of(b, t)
+    if loss_type != "vespo" and abs(d[t]) > 20:
+        return 0.0  # the clamp before exp is flat
+    if loss_type == "drpo":
+        moved = math.copysign(gap[t], d[t])
+        return math.exp(d[t]) * (1 - math.copysign(1, a) * moved / 12.5)
+    if loss_type == "vespo":
+        k, decay = (2, 3) if a >= 0 else (3, 2)
+        log_w = min(max(sum(d.values()), math.log(1e-8)), 20)
+        return math.exp(k * log_w + decay * (1 - math.exp(log_w)))
+    w = {u: 1 - 0.2 * i / max(len(real) - 1, 1) for i, u in enumerate(real)}
+    at = 0.9 * (len(real) - 1)
+    low, high = (sorted(gap.values())[place] for place in (math.floor(at), math.ceil(at)))
+    room = min(max(low + (at - math.floor(at)) * (high - low), 0.02), 0.04)
+    left = 0.2 + sum(room * w[u] - w[u] * gap[u] for u in real if u < t)
+    return math.exp(d[t]) if w[t] * gap[t] <= min(0.2, left) or a * d[t] <= 0 else 0.0
 
 
 def test_a_loss_that_compares_the_batch_has_no_contribution_of_one_token() -> None:
