@@ -756,7 +756,7 @@ check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
 # ## mini.py, piece 1: the advantage
 #
 # *5 minutes.* In five lessons you write a corrected training loop of some sixty lines, `mini.py`, and train a small
-# network with it in lesson 13. The task is in `counting.py`: 8 prompts, answers of 12 tokens. Keep what you write.
+# network with it in lesson 13. The task is in `count_on.py`: 8 prompts, answers of 12 tokens. Keep what you write.
 #
 # The first piece: `rewards` holds `n` answers to each of `P` prompts, `(P, n)`. Return each reward less the mean of the
 # **others** of its prompt. It is a baseline that does not know the answer, so it costs no bias.

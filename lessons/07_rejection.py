@@ -879,20 +879,20 @@ check(masked_loss_solution, MASKED_LOSS)
 
 
 # %%
-def loss(trainer, weights, mask, advantage):
-    raise NotImplementedError("mini.py: write loss, then run this cell and the next.")
+def weighted_loss(trainer, weights, mask, advantage):
+    raise NotImplementedError("mini.py: write weighted_loss, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(slope(loss), LOSS)
+check(slope(weighted_loss), LOSS)
 
 
 # %% tags=["solution", "hide-input"]
-def loss_solution(trainer, weights, mask, advantage):
+def weighted_loss_solution(trainer, weights, mask, advantage):
     return -(weights.detach() * advantage[:, None] * trainer.where(mask, 0)).sum() / mask.sum()
 
 
-check(slope(loss_solution), LOSS)
+check(slope(weighted_loss_solution), LOSS)
 
 # %% [markdown]
 # ## Check yourself

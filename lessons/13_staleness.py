@@ -21,7 +21,7 @@ import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import counting
+import count_on
 import mini
 import sympy
 import torch
@@ -771,7 +771,7 @@ check(mixture_weights_solution, MIXTURE)
 # ## mini.py, piece 6: the loop
 #
 # *10 minutes.* The last piece puts the others together: `advantages` (lesson 01), `ratios` (02), `truncated` (05),
-# `kept` and `loss` (07). Put them into `mini.py`; `counting.py` has `sample`, `log_probs` and `reward`. Write one step:
+# `kept` and `loss` (07). Put them into `mini.py`; `count_on.py` has `sample`, `log_probs` and `reward`. Write one step:
 # draw one answer to every prompt from the **engine**, score it under the **policy**, weigh its tokens by
 # `weigh(trainer, engine_log_probs, mask)`, and let the optimizer go one step down the loss. Return the mean reward. All
 # answers have twelve tokens, so the mask is True everywhere; the answers to one of the eight prompts lie in a row.
@@ -793,9 +793,9 @@ check(course(one_step), UPDATE)
 
 # %% tags=["solution", "hide-input"]
 def one_step_solution(policy, engine, optimizer, prompts, chance, weigh):
-    tokens, engine_log_probs = counting.sample(engine, prompts, chance)
-    rewards, mask = counting.reward(prompts, tokens), torch.ones_like(tokens, dtype=torch.bool)
-    trainer = counting.log_probs(policy, prompts, tokens)
+    tokens, engine_log_probs = count_on.sample(engine, prompts, chance)
+    rewards, mask = count_on.reward(prompts, tokens), torch.ones_like(tokens, dtype=torch.bool)
+    trainer = count_on.log_probs(policy, prompts, tokens)
     weights = weigh(trainer, engine_log_probs, mask)
     optimizer.zero_grad()
     mini.loss(trainer, weights, mask, mini.advantages(rewards.view(8, -1)).flatten()).backward()

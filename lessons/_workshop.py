@@ -23,7 +23,7 @@ SINGLE = (
     "LICENSE",
     "Makefile",
     "pyproject.toml",
-    "lessons/counting.py",
+    "lessons/count_on.py",
     "lessons/show.py",
     "lessons/plotted.py",
     "lessons/recorded.py",

@@ -1,6 +1,6 @@
 """A corrected training loop in plain PyTorch: the pieces that lessons 01 to 13 ask for.
 
-`counting.py` has the task, a policy for it and how that is sampled.
+`count_on.py` has the task, a policy for it and how that is sampled.
 """
 
 import copy
@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from counting import PROMPTS, Policy, log_probs, reward, sample
+from count_on import PROMPTS, Policy, log_probs, reward, sample
 from torch import Tensor
 from torch.optim import Optimizer
 

@@ -124,7 +124,7 @@ class LossConfig:
     ppo_kl_coef: float = 0.1
     """kl_cov: weight of |log ρ|."""
     drpo_epsilon: float = 12.5
-    """drpo: how far π_θ may move from π_old before the penalty turns the gradient around."""
+    """drpo: the gap π_θ − π_old at which the penalty cancels the gradient; from 1 on none is that large."""
     vespo_k_pos: float = 2.0
     """vespo: exponent of the product of ratios where A ≥ 0."""
     vespo_lambda_pos: float = 3.0

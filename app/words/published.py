@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from words import start
+from words.pages import PAGES
 
 TITLE = "rlcorr: the gap between the policy that samples and the policy that is trained"
 NAVIGATION = {
     "start": "Start",
-    "bench": "Correction bench",
+    "bench": PAGES["bench"].title,
     "mismatch": "Mismatch",
     "gradient": "Gradient",
     "study": "Study",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from counting import PROMPTS, Policy, log_probs, reward, sample
+from count_on import PROMPTS, Policy, log_probs, reward, sample
 from torch import Tensor
 from torch.optim import Optimizer
 

@@ -22,6 +22,11 @@ KEYS = (
 VERSIONS = ("0.9.1", "main", "0.7")
 """main is that with pull request 6800 (KPop's binary_kl), open in October 2026."""
 LOSSES = ("ppo_clip", "reinforce")
+NOWHERE_IN_VERL = {
+    "drpo": "loss_type='ppo_clip' with actor.policy_loss.loss_mode=dppo_tv, which bounds what drpo penalises",
+    **dict.fromkeys(("vespo", "fipo", "cppo"), "loss_type='ppo_clip'"),
+}
+"""What comes nearest in verl 0.9.1 to a loss that no setting of it has."""
 
 
 def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfig:
@@ -134,6 +139,8 @@ def _refuse_loss(config: CorrectionConfig) -> None:
         raise UsageError("verl has no key for denominator='kept'; nearest: 'fixed', as its default trainer divides.")
     if loss == "gpg" and config.bypass_mode:
         raise UsageError("verl's bypass mode does not know 'gpg'; nearest: loss_type='reinforce', the same loss.")
+    if loss in NOWHERE_IN_VERL:
+        raise UsageError(f"verl 0.9.1 has no loss {loss!r}; nearest: {NOWHERE_IN_VERL[loss]}.")
     if loss not in LOSSES:
         mode = "vanilla" if loss == "dual_clip" else loss
         raise UsageError(

@@ -369,6 +369,8 @@ def test_the_version_of_verl_can_be_told() -> None:
         (CorrectionConfig(denominator="kept"), "denominator='kept'; nearest: 'fixed'"),
         (CorrectionConfig(loss_type="gspo"), "loss_mode=gspo"),
         (CorrectionConfig(loss_type="dual_clip"), "loss_mode=vanilla"),
+        (CorrectionConfig(loss_type="drpo", bypass_mode=True), "has no loss 'drpo'; nearest: .*loss_mode=dppo_tv"),
+        (CorrectionConfig(loss_type="cppo", bypass_mode=True), "has no loss 'cppo'; nearest: loss_type='ppo_clip'"),
         (CorrectionConfig(loss_type="gpg", bypass_mode=True), "nearest: loss_type='reinforce'"),
         (CorrectionConfig(loss_type="gpg"), "loss_mode=gpg"),
         (with_rules(rule("token_k1", lower=0.5)), "always has an upper bound on r; nearest: upper=1e9"),
