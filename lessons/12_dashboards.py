@@ -330,7 +330,8 @@ assert share_beyond("stale_head", 0.3) < share_beyond("kv_fp8_e5m2", 0.3)
 # | `rollout_is_eff_sample_size` | ESS with bounds, as a share | above 0.9 | below 0.5 |
 # | `rollout_is_raw_eff_sample_size` | ESS without them | near the line above | far below: bounds work hard |
 # | `ratio_eff_sample_size` | the same for token ratios, used or not | above 0.9 | below 0.5 |
-# | `rollout_is_max`, `rollout_is_min` | **after** the bounds | | says nothing at the bound |
+# | `rollout_is_bounded_max`, `…bounded_min` | **after** the bounds | | says nothing at the bound |
+# | `rollout_is_max`, `rollout_is_min` | verl's: of tokens after the bounds, of sequences before | | as its line |
 # | `rollout_is_raw_max`, `…raw_min`, `…std`, `…raw_std` | before, and spreads | as `is_ratio_…` | |
 # | `…ratio_fraction_high`, `…_low`, `…oob_ratio` | share beyond a bound | below 0.01 | above 0.05 |
 # | `…seq_mean`, `…_std`, `…_max`, `…_min`, `…_max_deviation` | mean weight per answer | near 1 | 2: it counts twice |
@@ -339,8 +340,8 @@ assert share_beyond("stale_head", 0.3) < share_beyond("kv_fp8_e5m2", 0.3)
 # %%
 rows("is_ratio_mean", "rollout_is_raw_mean", "rollout_is_mean", "rollout_is_batch_norm_factor")
 rows("rollout_is_eff_sample_size", "rollout_is_raw_eff_sample_size", "ratio_eff_sample_size")
-rows("rollout_is_max", "rollout_is_min", "rollout_is_raw_max", "rollout_is_raw_min", "rollout_is_std",
-     "rollout_is_raw_std")  # fmt: skip
+rows("rollout_is_max", "rollout_is_min", "rollout_is_bounded_max", "rollout_is_bounded_min", "rollout_is_raw_max",
+     "rollout_is_raw_min", "rollout_is_std", "rollout_is_raw_std")  # fmt: skip
 rows("rollout_is_ratio_fraction_high", "rollout_is_ratio_fraction_low", "rollout_is_oob_ratio")
 rows("rollout_is_seq_mean", "rollout_is_seq_std", "rollout_is_seq_max", "rollout_is_seq_min",
      "rollout_is_seq_max_deviation")  # fmt: skip
@@ -373,11 +374,14 @@ show("metrics shown", len(seen))
 
 # %% [markdown]
 # Each rule adds its own, under its name. s is the number that the rule compares: for `token_k1` it is $d$, and the
-# bounds are the logarithms of 0.5 and 2. `fraction_low` far above `fraction_high` says that the losses lie on one side.
+# bounds are the logarithms of 0.5 and 2. Where verl's number of the name is of −log r, ours says `log_ratio_`. A
+# `fraction_low` far above `fraction_high` says that the losses lie on one side.
 
 # %%
 rule = "rollout_rs_token_k1_"
-rows(*[rule + suffix for suffix in RULE_METRICS])
+of_rule = [key for key in patients["e5m2"] if key.startswith(rule)]
+rows(*of_rule)
+assert len(of_rule) == len(RULE_METRICS)
 
 # %% [markdown]
 # The last group is measured by the trainer while it updates. `runs` keeps it for every step; here is the last one.

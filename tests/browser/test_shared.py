@@ -34,7 +34,7 @@ PAGES = {
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    for slug in ("alpha", "bf16", "kv_fp8_e5m2", "stale_4"):
+    for slug in ("alpha", "bf16", "kv_fp8_e5m2", "long_bf16", "stale_4"):
         make_run(folder, slug, steps=2, sequences=32, width=24)
     return folder
 
