@@ -766,21 +766,21 @@ check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
 
 
 # %%
-def advantages(rewards):
-    raise NotImplementedError("mini.py: write advantages, then run this cell and the next.")
+def advantages_of(rewards):
+    raise NotImplementedError("mini.py: write advantages_of, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(advantages, ADVANTAGES)
+check(advantages_of, ADVANTAGES)
 
 
 # %% tags=["solution", "hide-input"]
-def advantages_solution(rewards):
+def advantages_of_solution(rewards):
     others = (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1)
     return rewards - others
 
 
-check(advantages_solution, ADVANTAGES)
+check(advantages_of_solution, ADVANTAGES)
 
 # %% [markdown]
 # ## Check yourself
