@@ -867,7 +867,7 @@ def masked_loss_solution(loss, mask, keep, denominator):
 check(masked_loss_solution, MASKED_LOSS)
 
 # %% [markdown]
-# ## mini.py, piece 5: the loss
+# ## mini.py, piece 5: `loss`
 #
 # *6 minutes.* Return a number whose slope along every real log-prob is $-w A / N$: `trainer` holds the trainer's
 # log-probs, `weights` what a cap or a rule left of the ratios, both `(B, T)`, `advantage` is `(B,)`, and $N$ counts the
