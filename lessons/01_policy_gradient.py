@@ -758,9 +758,9 @@ check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
 # *5 minutes.* In five lessons you write a corrected training loop of some sixty lines, `mini.py`, and train a small
 # network with it in lesson 13. The task is in `count_on.py`: 8 prompts, answers of 12 tokens. Keep what you write.
 #
-# The first piece is called `advantages` there: `rewards` holds `n` answers to each of `P` prompts, `(P, n)`. Return each
-# reward less the mean of the **others** of its prompt. It is a baseline that does not know the answer, so it costs no
-# bias.
+# The first piece is called `advantages` there: `rewards` holds `n` answers to each of `P` prompts, `(P, n)`. Return
+# each reward less the mean of the **others** of its prompt. It is a baseline that does not know the answer, so it costs
+# no bias.
 #
 # <details><summary>Hint 1</summary>The sum of the others is the sum of the row less the reward itself.</details>
 # <details><summary>Hint 2</summary><code>rewards.sum(1, keepdim=True)</code>.</details>
