@@ -49,6 +49,9 @@ class Replicas:
     the on-policy gradient itself where answers are all there, else that of unbounded sequence weights."""
     exact: bool
     """Whether the units are prompts whose answers are all there. Then the reference is the target."""
+    unseen: float
+    """What drawing prompts adds to a variance, as a share of what it would add in a task without end: 1 − P/N for P of
+    a training's N prompts (Cochran, Sampling Techniques, §2.6). At 0 they are all there, and nothing is drawn."""
 
     def without_noise(self, products: Tensor, noise: Tensor) -> Tensor:
         """Σ over the directions of x·y, (1 + R, K) → (1 + R,), without what the noise of the units adds, (K,).
@@ -56,15 +59,16 @@ class Replicas:
         Of sampled answers it is taken off once in the sample itself, and twice in a bootstrap sample, because drawing
         from the sample adds the same variance again. Where the prompts are the task, there is none in the sample; a
         bootstrap sample has it once, and is made smaller by what it has too much on average: x² and y² of the same
-        prompts grow and shrink together, and their ratio must not lose that.
+        prompts grow and shrink together, and their ratio must not lose that. Of prompts from a finite task, drawing
+        adds less.
         """
         summed, added = (self.directions * products).sum(-1), (self.directions * noise).sum(-1)
-        times = torch.full_like(summed, 2.0)
-        times[0] = 1
+        drawn = torch.full_like(summed, self.unseen)
+        drawn[0] = 0
         if not self.exact:
-            return summed - times * added
+            return summed - (1 + drawn) * added
         excess = torch.where((summed[0] > 0) & (added[0] > 0), added[0] / summed[0], 0)
-        return summed / (1 + (times - 1) * excess)
+        return summed / (1 + drawn * excess)
 
 
 def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:
@@ -72,15 +76,17 @@ def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: i
     directions = resampled(sketch.directions, replicates, seed + 2).to(sketch.scores)
     if isinstance(sketch, ExactSketch):
         target = on_policy(batch, sketch, loss)
-        units = resampled(len(target.n), replicates, seed).to(sketch.scores)
+        unseen = sketch.unseen
+        units = (1 + unseen**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
         reference, noise = mean_gradients(target, units), covariances(target, target)
     else:
+        unseen = 1.0
         (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], loss)
         units = resampled(len(target.n), replicates, seed).to(sketch.scores)
         blocks = blocks_of(sketch.reference, loss, batch.response_mask)
         drawn = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
         reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, drawn), covariances(blocks, blocks)))
-    return Replicas(units, directions, reference, noise, target, isinstance(sketch, ExactSketch))
+    return Replicas(units, directions, reference, noise, target, isinstance(sketch, ExactSketch), unseen)
 
 
 def length_of(squares: Tensor) -> Tensor:
@@ -94,10 +100,10 @@ def reference_noise(replicas: Replicas) -> Tensor:
 
     Of sampled answers it is taken off everywhere. Where the prompts are the task it belongs to it; a gradient over many
     more prompts like them is shorter by this share, and η of an unbiased gradient is there at B answers what it is here
-    at (1 − share)·B.
+    at (1 − share)·B. Where no others are in the training, it is 0.
     """
     squares = (replicas.directions * replicas.reference.square()).sum(-1)
-    noise = (replicas.directions * replicas.reference_noise).sum(-1)
+    noise = replicas.unseen * (replicas.directions * replicas.reference_noise).sum(-1)
     squares[1:] -= noise[1:]  # drawing from the sample has added it once more
     return torch.where(squares > noise, noise / squares, 1.0)
 

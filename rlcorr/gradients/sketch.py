@@ -71,11 +71,12 @@ class DrawnAnswers:
 @dataclass(frozen=True)
 class ExactSketch:
     """Scores of every node. The P prompts are the task: expected gradients on them, the on-policy one among them, are
-    sums over the answers, without a sample. What other prompts would say is in the intervals."""
+    sums over the answers, without a sample. What the task's other prompts would say is in the intervals."""
 
     tree: AnswerTree
     advantages: Tensor  # (N,) of every token, answer by answer in the order of `answers_of`
     scores: Tensor  # (E, K)
+    task_prompts: int | None = None  # how many prompts the training has, P of them here; None: it draws them
     next_tokens: NextTokens | None = None
     weights_hash: str = ""
     directions_hash: str = ""
@@ -84,6 +85,11 @@ class ExactSketch:
     def directions(self) -> int:
         """K."""
         return self.scores.shape[1]
+
+    @property
+    def unseen(self) -> float:
+        """The share of the training's prompts that are not here, 1 − P/N: the correction for a finite population."""
+        return 1.0 if self.task_prompts is None else 1 - self.answers.prompt_count / self.task_prompts
 
     @cached_property
     def answers(self) -> Answers:

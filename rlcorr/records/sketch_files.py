@@ -1,6 +1,7 @@
 """Score sketches of recorded steps as files: `sketch/step_000012.safetensors.gz` beside `steps/`.
 
-    scores (N, K) int8, units (N,)      one row per response token, in the order of the step's Parquet file
+    scores (N, K) int8, units (N,) bfloat16
+                                        one row per response token, in the order of the step's Parquet file
     by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32    the reference, in blocks of responses
     next_log_probs, next_ref_log_probs, next_rollout_log_probs (P, V) float32, next_scores (P, V, K) float16
                                         every token that could follow at P places; what was not known is not there
@@ -9,13 +10,15 @@ And in steps that have them, all likely answers to some other prompts, a node pe
                                         sampled only where it is not what the engine reports
     exact_advantages (N,) float16       of every token, answer by answer
     exact_scores (E, K) int8, exact_units (E,)
+    exact_task_prompts (1,)             how many prompts the training has, where they are finitely many
 Or A sampled answers to other prompts, of N tokens, one answer after the other:
     drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
     drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
 
-A score is a whole number between -31 and 31, times the unit of its row. It is off by at most half a unit, 1.6 % of the
-largest of its K numbers, by as much upwards as downwards: over many answers this averages out. Sums over the next token
-cancel to less than that, so they keep float16. Integers are as narrow as their values allow.
+A score is a whole number between -15 and 15, times the unit of its row. It is off by at most half a unit, 3.3 % of the
+largest of its K numbers, by as much upwards as downwards. Of normal numbers that is a three-hundredth of their square
+(K = 128, where projecting leaves a squared length off by an eighth). Sums over the next token cancel to less than that,
+so they keep float16. Integers are as narrow as their values allow.
 The manifest and the file both carry the hashes of the weights and of the directions; they must agree.
 """
 
@@ -50,8 +53,8 @@ from rlcorr.types import TokenBatch
 _INCOMPLETE = (KeyError, TypeError, RuntimeError, ValueError)
 """What tensors raise that are missing, or whose sizes do not fit."""
 HASHES = ("weights_hash", "directions_hash")
-LARGEST = 31
-"""Of a score in units: six bits, which is what gzip makes of such numbers."""
+LARGEST = 15
+"""Of a score in units: five bits, which is what gzip makes of such numbers."""
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -86,6 +89,8 @@ def _of_exact(sketch: ExactSketch) -> dict[str, Tensor]:
     tree = {f"tree_{name}": _narrow(values) for name, values in vars(sketch.tree).items()}
     if torch.equal(sketch.tree.sampled_log_probs, sketch.tree.rollout_log_probs):
         del tree["tree_sampled_log_probs"]
+    if sketch.task_prompts is not None:
+        tree["exact_task_prompts"] = torch.tensor([sketch.task_prompts])
     return {**tree, "exact_advantages": sketch.advantages.half(), **_in_units("exact_", sketch.scores)}
 
 
@@ -104,8 +109,8 @@ def _of_drawn(answers: DrawnAnswers) -> dict[str, Tensor]:
 
 def _in_units(prefix: str, scores: Tensor) -> dict[str, Tensor]:
     """(N, K) as whole numbers, with a unit for each row."""
-    units = scores.abs().amax(-1).clamp(min=1e-30) / LARGEST
-    return {f"{prefix}scores": (scores / units[:, None]).round().to(torch.int8), f"{prefix}units": units.float()}
+    units = (scores.abs().amax(-1).clamp(min=1e-30) / LARGEST).bfloat16()
+    return {f"{prefix}scores": (scores / units[:, None]).round().to(torch.int8), f"{prefix}units": units}
 
 
 def _narrow(values: Tensor) -> Tensor:
@@ -138,10 +143,12 @@ def _exact(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
     try:
         tree = {name.removeprefix("tree_"): _wide(values) for name, values in tensors.items() if name[:5] == "tree_"}
         tree.setdefault("sampled_log_probs", tree["rollout_log_probs"])
+        task_prompts = tensors.get("exact_task_prompts")
         return ExactSketch(
             tree=AnswerTree(**tree),
             advantages=tensors["exact_advantages"].float(),
             scores=_scores("exact_", tensors),
+            task_prompts=None if task_prompts is None else int(task_prompts),
             next_tokens=sketch.next_tokens,
             **{name: getattr(sketch, name) for name in HASHES},
         )
@@ -168,7 +175,7 @@ def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
 
 def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:
     """As float32, (N, K). Raises `KeyError` without units."""
-    return tensors[f"{prefix}scores"].float() * tensors[f"{prefix}units"][:, None]
+    return tensors[f"{prefix}scores"].float() * tensors[f"{prefix}units"][:, None].float()
 
 
 def _wide(values: Tensor) -> Tensor:

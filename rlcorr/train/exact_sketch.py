@@ -36,7 +36,7 @@ PREFIXES_AT_ONCE = 512
 
 
 def exact_sketch(session: Session, weights: Weights) -> ExactSketch:
-    """Of other prompts than the batch's; the policy not yet updated. `weights` are those that sampled the batch.
+    """Of prompts of the training, drawn anew; the policy not yet updated. `weights` are those that sampled the batch.
 
     Raises `UsageError` as `grow` does, and where what the engine draws from cannot be told.
     """
@@ -50,6 +50,7 @@ def exact_sketch(session: Session, weights: Weights) -> ExactSketch:
         tree=nodes,
         advantages=_advantages(session, answers_of(nodes), tree, drawn),
         scores=scores,
+        task_prompts=session.worker.task.prompts,
     )
 
 

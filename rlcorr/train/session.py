@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
+from rlcorr.errors import UsageError
 from rlcorr.train.config.learning import Critic
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
-from rlcorr.train.inputs.tasks import Example, Task, examples, get_task
+from rlcorr.train.inputs.tasks import Example, Task, examples, get_task, with_prompts
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import Ranks, gather, wrap
@@ -91,11 +92,20 @@ def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
 
 
 def task_of(config: TrainConfig) -> Task:
+    """Raises `UsageError` where it has fewer prompts than the configuration asks for."""
     if config.data is None:
-        return get_task(config.task)
-    return jsonl_task(
-        config.data, reward=config.reward, eval_data=config.eval_data, max_tokens=config.max_response_tokens
-    )
+        task = get_task(config.task)
+    else:
+        task = jsonl_task(
+            config.data, reward=config.reward, eval_data=config.eval_data, max_tokens=config.max_response_tokens
+        )
+    if config.train_prompts:
+        task = with_prompts(task, config.train_prompts, config.seed)
+    if task.prompts is not None and config.sketch.exact_prompts > task.prompts:
+        raise UsageError(
+            f"sketch.exact_prompts is {config.sketch.exact_prompts}, but the training has {task.prompts} prompts."
+        )
+    return task
 
 
 def critic_of(config: TrainConfig) -> Critic | None:

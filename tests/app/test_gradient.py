@@ -47,9 +47,8 @@ def exact_sketch(covered: float = 1.0) -> ExactSketch:
         + torch.tensor([1.0, 0.5, -0.5, -1]).repeat(PROMPTS)[:, None]
     )
     # Answer by answer, token by token: first and second token of two answers, then the short one.
-    return ExactSketch(
-        tree, torch.tensor([1.5, 1.5, 0.5, 0.5, -1.0]).repeat(PROMPTS), scores, None, "weights", "directions"
-    )
+    advantages = torch.tensor([1.5, 1.5, 0.5, 0.5, -1.0]).repeat(PROMPTS)
+    return ExactSketch(tree, advantages, scores, weights_hash="weights", directions_hash="directions")
 
 
 def make_exact(root: Path, covered: float = 1.0) -> tuple[TokenBatch, Sketch]:

@@ -12,7 +12,7 @@ from toy_sketches import exact_sketch, node_scores
 from rlcorr.config import Aggregation, CorrectionConfig, LossConfig
 from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree, answers_of, paths_of
-from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.bootstrap import Interval, bootstrap
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch
@@ -193,8 +193,35 @@ def test_the_share_that_differences_between_prompts_give() -> None:
 
     assert noise_of(worlds).value == pytest.approx(share, rel=1e-4)
     assert noise_of(worlds[:1] * 5).value == pytest.approx(0, abs=1e-6)
+    of_sixteen = replace(exact_sketch(worlds, everything(worlds)), task_prompts=16)
+    got = report(of_sixteen.answers.batch, of_sixteen, CorrectionConfig(), summed, replicates=1)
+    assert got.reference_noise.value == pytest.approx(share * 3 / 4, rel=1e-4)
     many = noise_of(worlds, replicates=200)
     assert 0 < many.low < share < many.high <= 1
+
+
+def test_prompts_that_are_the_whole_task_are_no_sample() -> None:
+    """Along one direction, so that nothing is left to draw: no interval is left either, and no noise."""
+    whole = replace(exact_sketch(UNEQUAL, everything(UNEQUAL)[:, 3:4]), task_prompts=len(UNEQUAL))
+    got = report(whole.answers.batch, whole, CASES["token"][0])
+    for interval in (got.reference_length, got.relative_bias, got.scale, *got.progress):
+        assert interval.high - interval.low < 1e-5
+    assert (got.reference_noise.value, got.reference_noise.high) == (0, 0)
+
+
+def test_intervals_over_half_of_a_task_are_as_wide_as_halves_are_apart() -> None:
+    """200 halves of 32 prompts, along one direction. The standard deviation over the halves is known to 1/√400 = 5 %.
+    Prompts without end would give bootstrap samples √2 times as far apart."""
+    worlds = [toy.small_world(0.4, vocabulary=3, length=2, seed=5 * number) for number in range(32)]
+    direction, generator = everything(worlds)[:, 4:5], torch.Generator().manual_seed(0)
+    gradients, spreads = [], []
+    for _ in range(200):
+        some = [worlds[number] for number in torch.randperm(32, generator=generator)[:16].tolist()]
+        sketch = replace(exact_sketch(some, direction), task_prompts=32)
+        drawn = bootstrap(sketch.answers.batch, sketch, LossConfig(), replicates=200, seed=0).reference[:, 0]
+        gradients.append(float(drawn[0]))
+        spreads.append(float(drawn[1:].std()))
+    assert np.mean(spreads) / np.std(gradients, ddof=1) == pytest.approx(1, abs=0.15)
 
 
 def test_twice_the_same_prompts_is_the_same() -> None:

@@ -59,8 +59,8 @@ def test_drawn_answers_whose_lengths_do_not_fit_are_damaged(tmp_path: Path) -> N
 
 
 def test_drawn_answers_come_back(tmp_path: Path) -> None:
-    """Two answers, of one token and of two. A unit is a 31st of the largest of a row: what is a whole number of units
-    comes back but for rounding."""
+    """Two answers, of one token and of two. A unit is a 15th of the largest of a row: what is a whole number of units
+    comes back but for the rounding of the unit, to one in 512."""
     run = make_run(tmp_path, "alpha", steps=1)
     write_sketch(run, drawn())
     batch, sketch = read_gradients(run, 0)
@@ -70,7 +70,7 @@ def test_drawn_answers_come_back(tmp_path: Path) -> None:
     assert batch.old_log_probs.tolist() == [[-0.25, 0.0], [-0.5, -1.0]]
     assert batch.advantages is not None
     assert batch.advantages.tolist() == [[1.0, 0.0], [-0.5, -1.5]]
-    torch.testing.assert_close(sketch.scores, drawn().scores, rtol=1e-6, atol=0)
+    torch.testing.assert_close(sketch.scores, drawn().scores, rtol=2e-3, atol=0)
 
 
 def drawn() -> DrawnAnswers:
@@ -81,7 +81,7 @@ def drawn() -> DrawnAnswers:
         old_log_probs=torch.tensor([[-0.25, 0.0], [-0.5, -1.0]]),
         advantages=torch.tensor([[1.0, 0.0], [-0.5, -1.5]]),
     )
-    return DrawnAnswers(batch, torch.tensor([[31.0, -3.0], [0.0, 0.0], [1.6, -3.1]]))
+    return DrawnAnswers(batch, torch.tensor([[15.0, -3.0], [0.0, 0.0], [0.9, -1.5]]))
 
 
 NO_SKETCHES = {

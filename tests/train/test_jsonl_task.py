@@ -36,6 +36,7 @@ def test_every_line_is_trained_on_or_held_out(data: Path) -> None:
     train = drawn(task, 100 - len(held_out))
     assert sorted(train + held_out) == sorted(f"{n}+1=" for n in range(100))
     assert 5 <= len(held_out) <= 20  # one in eight of 100 is 12.5
+    assert task.prompts == 100 - len(held_out)
 
 
 def test_training_goes_over_the_file_in_a_new_order_each_time(data: Path, tmp_path: Path) -> None:

@@ -11,7 +11,17 @@ import pytest
 
 from rlcorr.errors import UsageError
 from rlcorr.train.inputs import countdown
-from rlcorr.train.inputs.tasks import ALPHABET, TASKS, Example, examples, get_task, prompt_text
+from rlcorr.train.inputs.tasks import (
+    ALPHABET,
+    TASKS,
+    Example,
+    Task,
+    examples,
+    get_task,
+    is_held_out,
+    prompt_text,
+    with_prompts,
+)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -205,3 +215,28 @@ def test_tasks_load_nothing_heavy() -> None:
     new = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "rlcorr" in new
     assert not any(heavy in new for heavy in ("torch", "transformers", "huggingface_hub", "tokenizers"))
+
+
+def texts(task: Task, count: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
+    return [prompt_text(e.prompt) for e in itertools.islice(examples(task, seed, held_out=held_out), count)]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_training_on_a_few_prompts(name: str) -> None:
+    """The first different ones that the task would draw, all of them before any comes again."""
+    whole, few = get_task(name), with_prompts(get_task(name), 40, seed=3)
+    first = list(dict.fromkeys(texts(whole, 400, seed=3)))[:40]
+    for seed in (3, 4):
+        drawn = texts(few, 120, seed)
+        assert [sorted(drawn[at : at + 40]) for at in (0, 40, 80)] == [sorted(first)] * 3
+    assert few.prompts == 40
+    assert texts(few, 40) != texts(few, 40, seed=1)
+    assert texts(few, 30, held_out=True) == texts(whole, 30, held_out=True)
+
+
+def test_more_prompts_than_a_task_has() -> None:
+    """Of the 10,000 sums of two numbers below 100, the trained ones are those that are not held out."""
+    sums = {f"{a}+{b}=" for a in range(100) for b in range(100)}
+    trained = sum(not is_held_out(text) for text in sums)
+    with pytest.raises(UsageError, match=f"train_prompts is 10,000, but task addition has only {trained:,}"):
+        with_prompts(get_task("addition"), 10_000, seed=0)

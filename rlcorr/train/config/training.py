@@ -55,6 +55,8 @@ class TrainConfig:
     """Updates of the engine's weights."""
     stop_at_accuracy: float = 1.1
     """Stop once the held-out greedy accuracy reaches this; above 1: never."""
+    train_prompts: int = 0
+    """Train on the first this many different prompts of the task, over and over; 0: on all that it has."""
     prompts_per_step: int = 256
     samples_per_prompt: int = 1
     eval_every: int = 10
@@ -86,6 +88,7 @@ class TrainConfig:
         ):  # fmt: skip
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
         _check_answers(self)
+        check(self.train_prompts >= 0, "train_prompts", self.train_prompts, "≥ 0")
         check(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, "≥ 0")
         check(
             self.optim.minibatches <= self.prompts_per_step * self.samples_per_prompt,

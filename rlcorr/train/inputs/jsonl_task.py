@@ -8,14 +8,13 @@ where a reward function is given); further keys are kept in `Example.extra`. A r
 import importlib
 import json
 import math
-import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.tasks import Example, Prompt, Stream, Task, is_held_out, prompt_text
+from rlcorr.train.inputs.tasks import Example, Prompt, Stream, Task, is_held_out, passes, prompt_text
 
 RewardFunction = Callable[[Prompt, str, str], float]
 
@@ -30,7 +29,7 @@ def jsonl_task(data: Path, *, reward: str = "", eval_data: Path | None = None, m
     else:
         train, held_out = lines, read_examples(eval_data, needs_answer=not reward)
         _refuse_shared(data, train, eval_data, held_out)
-    return Task("jsonl", _passes(train), judge, max_tokens, held_out=_one_pass(held_out))
+    return Task("jsonl", passes(train), judge, max_tokens, held_out=_one_pass(held_out), prompts=len(train))
 
 
 def read_examples(path: Path, *, needs_answer: bool) -> list[Example]:
@@ -117,16 +116,6 @@ def _refuse_shared(data: Path, train: list[Example], eval_data: Path, held_out: 
             f"{eval_data} holds {len(shared)} of the prompts of {data}, the first is {shared[0]!r:.60}: "
             "held-out prompts must not be trained on."
         )
-
-
-def _passes(lines: list[Example]) -> Stream:
-    """Every line once, then again in another order."""
-
-    def stream(rng: random.Random) -> Iterator[Example]:
-        while True:
-            yield from rng.sample(lines, len(lines))
-
-    return stream
 
 
 def _one_pass(lines: list[Example]) -> Stream:

@@ -4,7 +4,7 @@ import json
 import random
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlcorr.errors import UsageError, unknown
@@ -15,6 +15,9 @@ ALPHABET = "0123456789+-*/=(),"
 
 HELD_OUT_SHARE = 8
 """One prompt in eight, chosen by a checksum of its text, is kept for evaluation."""
+
+REPEATED = 10_000
+"""After so many prompts that were there before, a task has no further one."""
 
 Prompt = str | list[dict[str, str]]
 """A text, or chat messages: {"role": ..., "content": ...}."""
@@ -34,6 +37,7 @@ Stream = Callable[[random.Random], Iterator[Example]]
 class Task:
     """`stream` yields examples without end; `reward` judges a response, from 0 to 1; `max_tokens` fits every answer and
     its end. `held_out` yields the prompts for evaluation, and may end; None: they are one in eight of `stream`.
+    `prompts` is how many the stream has, where it goes through the same ones again and again; None: it draws them.
     `instruction` tells a chat model what to do with a prompt; models without a chat template never see it."""
 
     name: str
@@ -41,6 +45,7 @@ class Task:
     reward: Callable[[Example, str], float]
     max_tokens: int
     held_out: Stream | None = None
+    prompts: int | None = None
     instruction: str = ""
 
 
@@ -129,6 +134,34 @@ def examples(task: Task, seed: int, *, held_out: bool = False) -> Iterator[Examp
     for example in task.stream(rng):
         if is_held_out(example.prompt) == held_out:
             yield example
+
+
+def with_prompts(task: Task, count: int, seed: int) -> Task:
+    """The task with the first `count` different prompts of its training alone; those for evaluation stay.
+
+    Raises `UsageError` where it has not so many.
+    """
+    chosen: dict[str, Example] = {}
+    repeated = 0
+    for example in examples(task, seed):
+        repeated = repeated + 1 if prompt_text(example.prompt) in chosen else 0
+        chosen.setdefault(prompt_text(example.prompt), example)
+        if len(chosen) == count:
+            break
+        if repeated == REPEATED:
+            raise UsageError(f"train_prompts is {count:,}, but task {task.name} has only {len(chosen):,} to train on.")
+    kept = task.held_out or (lambda rng: filter(lambda example: is_held_out(example.prompt), task.stream(rng)))
+    return replace(task, stream=passes(list(chosen.values())), held_out=kept, prompts=count)
+
+
+def passes(lines: list[Example]) -> Stream:
+    """Every line once, then again in another order."""
+
+    def stream(rng: random.Random) -> Iterator[Example]:
+        while True:
+            yield from rng.sample(lines, len(lines))
+
+    return stream
 
 
 def is_held_out(prompt: Prompt) -> bool:
