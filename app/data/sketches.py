@@ -46,12 +46,6 @@ def sketched(run: Path, step: int) -> Sketched:
     return Sketched(of, *_batch_and_sketch(run, step, of), _gap(of, recorded.step(run, step).batch))
 
 
-def units(measured: Sketched) -> int:
-    """What is a sample: prompts, or the answers themselves."""
-    sketch = measured.sketch
-    return sketch.answers.prompt_count if isinstance(sketch, ExactSketch) else len(measured.batch.response_mask)
-
-
 def reported(measured: Sketched, config: CorrectionConfig) -> GradientReport:
     """As `report`, from what is already known. Raises `UsageError` for what has no gradient per token."""
     return report_of(samples_of(_contribution(measured, config), _replicas(measured.of, measured), BATCH_SIZES))

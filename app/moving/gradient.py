@@ -14,7 +14,7 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.figures.canvas import Figure
 from rlcorr.gradients.report import GradientReport
-from rlcorr.gradients.sketch import ExactSketch
+from rlcorr.gradients.sketch import drawn
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ def _curves(shown: Shown, config: CorrectionConfig, b: Bound) -> dict[str, Pictu
     """Raises `UsageError` where no token is off."""
     sweep, size = sketches.swept(shown.measured, config, b.rule, b.side), shown.batch_size
     best, choice = sweep.best[shown.place], sweep.ranking.choices[shown.place]
-    units, unit = sketches.units(shown.measured), say.unit(coverage(shown.measured))
-    over = say.over(choice.over_nothing, "no correction", units, unit)
+    over = say.over(choice.over_nothing, "no correction", drawn(shown.measured.batch, shown.measured.sketch))
     ends = {name: f"{end:.4g}" for name, end in (("best", best.value), ("low", best.low), ("high", best.high))}
     most = say.MOST.format(size=size, over=over, **ends)
     return {
@@ -87,8 +86,8 @@ def _ranked(shown: Shown, config: CorrectionConfig, report: GradientReport) -> P
     ranking, marked = sketches.all_presets(shown.measured), _marked(shown, config)
     changed = None if marked == shown.preset else report
     figure = gradients.ranking_bars(list(PRESETS), ranking, shown.batch_size, marked=marked, changed=changed)
-    units, unit = sketches.units(shown.measured), say.unit(coverage(shown.measured))
-    best = say.best_preset(ranking.choices[shown.place], list(PRESETS), units, unit)
+    here = drawn(shown.measured.batch, shown.measured.sketch)
+    best = say.best_preset(ranking.choices[shown.place], list(PRESETS), here)
     return Picture(figure, "All presets by their progress", say.RANKED, above=best)
 
 
@@ -107,8 +106,3 @@ def _decomposition(measured: Sketched, config: CorrectionConfig) -> Figure:
     bias = sketches.decomposed(measured, config)
     parts = (bias.level, bias.truncation, bias.rejection, bias.denominator)
     return gradients.parts_of_bias(dict(zip(say.PARTS, parts, strict=True)))
-
-
-def coverage(measured: Sketched) -> dict[str, float] | None:
-    """Where all likely answers were enumerated."""
-    return measured.sketch.answers.coverage if isinstance(measured.sketch, ExactSketch) else None

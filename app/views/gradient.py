@@ -23,6 +23,7 @@ from rlcorr.analysis.thresholds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records import runs
 
 
@@ -114,11 +115,12 @@ def show(chosen: session.Selection) -> None:
         for step in runs.list_sketches(chosen.run):
             st.button(say.GO.format(step=step), key=f"sketched_{step}", on_click=show_step, args=(step,))
         return
-    coverage = moving.coverage(measured)
-    st.caption(say.measured_on(sketches.units(measured), coverage))
-    if coverage is not None:
-        st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
-        if little := say.little_covered(coverage):
+    sketch = measured.sketch
+    st.caption(say.measured_on(measured.batch, sketch))
+    if isinstance(sketch, ExactSketch):
+        if sketch.unseen:
+            st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
+        if little := say.little_covered(sketch.answers.coverage):
             st.warning(plain(little))
     gradient(measured)
 

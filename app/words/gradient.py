@@ -6,13 +6,21 @@ from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import Target
 from rlcorr.gradients.progress import Choice, units_needed
+from rlcorr.gradients.sketch import Drawn, SampledSketch, Sketch
+from rlcorr.types import TokenBatch
 from words.text import percent
 
 INTRO = "What the correction does to the gradient of this step, measured beside the on-policy gradient: on {what}."
-EXACT = (
+ENUMERATED = (
     "all likely answers to {count:,} prompts (covering {old} of the probability in the trainer, {rollout} in the "
-    "engine), so the prompts alone are a sample. The 95 % intervals are over them and over the random projections of "
-    "the scores"
+    "engine), "
+)
+OF_SOME_PROMPTS = (
+    "so the prompts alone are a sample. The 95 % intervals are over them and over the random projections of the scores"
+)
+OF_ALL_PROMPTS = (
+    "which are all that this run trains on: nothing is a sample but the random projections of the scores, and the "
+    "95 % intervals are over those"
 )
 SAMPLED = (
     "{count:,} sampled answers. The 95 % intervals are over them and over the random projections of their scores; "
@@ -97,7 +105,7 @@ GO = "Show step {step}"
 
 TOLD = "It is {difference} above {other}."
 EQUAL = "It is as good as {other}."
-NOT_TOLD = "It cannot be told from {other} ({difference}): that would take {needed} {unit}; there are {units:,}."
+NOT_TOLD = "It cannot be told from {other} ({difference}): that would take {needed}; there are {count:,}."
 MANY = 10**6
 
 
@@ -108,11 +116,12 @@ def short(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
-def measured_on(count: int, coverage: dict[str, float] | None) -> str:
-    """What the numbers stand on; `coverage` where all likely answers were enumerated."""
-    if coverage is None:
-        return INTRO.format(what=SAMPLED.format(count=count))
-    return INTRO.format(what=EXACT.format(count=count, **_percents(coverage)))
+def measured_on(batch: TokenBatch, sketch: Sketch) -> str:
+    """What the numbers stand on."""
+    if isinstance(sketch, SampledSketch):
+        return INTRO.format(what=SAMPLED.format(count=len(batch.response_mask)))
+    answers = ENUMERATED.format(count=sketch.answers.prompt_count, **_percents(sketch.answers.coverage))
+    return INTRO.format(what=answers + (OF_SOME_PROMPTS if sketch.unseen else OF_ALL_PROMPTS))
 
 
 def of_these_prompts(noise: Interval) -> str:
@@ -124,17 +133,12 @@ def of_these_prompts(noise: Interval) -> str:
     return OF_THESE_PROMPTS.format(example=EXAMPLE, **shares, **worth)
 
 
-def unit(coverage: dict[str, float] | None) -> str:
-    """What is a sample."""
-    return "sampled answers" if coverage is None else "prompts"
-
-
 def little_covered(coverage: dict[str, float]) -> str:
     """Empty where enough is."""
     return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < ENOUGH_COVERED else ""
 
 
-def best_preset(choice: Choice, names: Sequence[str], units: int, unit: str) -> str:
+def best_preset(choice: Choice, names: Sequence[str], here: Drawn) -> str:
     """Markdown: which makes the most progress, how sure that is, and what would make it surer."""
     next_one = [number for group in choice.groups for number in group][1]
     alike, support = len(choice.groups[0]) - 1, f"{100 * choice.support[choice.best]:.0f} %"
@@ -142,20 +146,21 @@ def best_preset(choice: Choice, names: Sequence[str], units: int, unit: str) -> 
         f"With {choice.batch_size:,} answers in a batch, **`{names[choice.best]}`** makes the most progress; in "
         f"{support} of the bootstrap samples it is the best of the {len(names)} presets, and {alike} others cannot be "
         f"told from it. "
-        f"{over(choice.over_next, f'the next, `{names[next_one]}`', units, unit)} "
-        f"{over(choice.over_nothing, 'no correction', units, unit)}"
+        f"{over(choice.over_next, f'the next, `{names[next_one]}`', here)} "
+        f"{over(choice.over_nothing, 'no correction', here)}"
     )
 
 
-def over(paired: Interval, other: str, units: int, unit: str) -> str:
+def over(paired: Interval, other: str, here: Drawn) -> str:
     """By how much the best is above another; where that cannot be told, what it would take."""
     difference = f"{short(paired.value)} [{short(paired.low)}, {short(paired.high)}]"
-    needed = units_needed(units, paired)
+    needed = units_needed(here.count, paired)
     if paired.tells:
         return TOLD.format(difference=difference, other=other)
     if needed is None:
         return EQUAL.format(other=other)
-    return NOT_TOLD.format(difference=difference, other=other, needed=_rounded(needed, units), unit=unit, units=units)
+    would_tell = f"{_rounded(needed, here.count)} {here.of}"
+    return NOT_TOLD.format(difference=difference, other=other, needed=would_tell, count=here.count)
 
 
 def _rounded(needed: int, units: int) -> str:

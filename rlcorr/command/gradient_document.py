@@ -26,9 +26,11 @@ def gradient_document(run: Path, step: int | None = None, names: Sequence[str] =
     batch, sketch = read_gradients(run, last_sketch(run) if step is None else step)
     chosen = list(names or PRESETS)
     ranking = compare(batch, sketch, [preset(name) for name in (*chosen, NOTHING)])
-    measured = {"coverage": None, "prompts": None, "reference_noise": _numbers(ranking.reports[0].reference_noise)}
+    measured: dict[str, Any] = {"coverage": None, "prompts": None, "task_prompts": None}
+    measured |= {"reference_noise": _numbers(ranking.reports[0].reference_noise)}
     if isinstance(sketch, ExactSketch):
         measured |= {"coverage": sketch.answers.coverage, "prompts": sketch.answers.prompt_count}
+        measured |= {"task_prompts": sketch.task_prompts}
     objects = [_of_preset(name, ranking, number) | measured for number, name in enumerate(chosen)]
     return json.dumps(objects, indent=2, allow_nan=False)
 

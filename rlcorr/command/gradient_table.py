@@ -13,7 +13,7 @@ from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.progress import Choice, units_needed
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport, compare
-from rlcorr.gradients.sketch import ExactSketch, Sketch
+from rlcorr.gradients.sketch import ExactSketch, Sketch, drawn
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
@@ -109,10 +109,13 @@ def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report
         )
     doubt = [] if length.low > 0 else ["The reference may be noise (0 is in its interval): read the units with care."]
     what = f"{run.name}, step {step}: {_what(batch, sketch)}, its length {interval_text(length)}"
-    return [what, *doubt, *_covered(sketch), *(_wrapped([_of_these_prompts(report)]) if exact else [])]
+    said = _wrapped([_of_these_prompts(report, sketch)]) if isinstance(sketch, ExactSketch) else []
+    return [what, *doubt, *_covered(sketch), *said]
 
 
-def _of_these_prompts(report: GradientReport) -> str:
+def _of_these_prompts(report: GradientReport, sketch: ExactSketch) -> str:
+    if not sketch.unseen:
+        return "The run trains on these prompts alone: nothing is a sample but the directions."
     share = report.reference_noise
     worth = bracketed(1 - share.value, 1 - share.high, 1 - share.low)
     return (
@@ -158,14 +161,13 @@ def _told(paired: Interval, other: str, batch: TokenBatch, sketch: Sketch) -> st
         return f" To three digits {other} makes the same progress."
     if paired.tells:
         return f" From {other} it can be told: η differs by {interval_text(paired)}."
-    exact = isinstance(sketch, ExactSketch)
-    units, what = (sketch.answers.prompt_count, "prompts") if exact else (len(batch.response_mask), "answers")
-    needed = units_needed(units, paired)
+    here = drawn(batch, sketch)
+    needed = units_needed(here.count, paired)
     untold = f" From {other} it cannot be told: η differs by {interval_text(paired)}"
     if needed is None:
         return f"{untold}."
     count = f"about {needed:,}" if needed <= MOST_UNITS else f"more than {MOST_UNITS:,}"
-    return f"{untold}. Of such a difference {count} {what} would tell; here are {units:,}."
+    return f"{untold}. Of such a difference {count} {here.of} would tell; here are {here.count:,}."
 
 
 def _wrapped(sentences: Sequence[str]) -> list[str]:

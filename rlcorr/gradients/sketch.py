@@ -6,6 +6,7 @@ Where a step has few answers of its own, further ones are sampled for it (`Drawn
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -101,3 +102,21 @@ class ExactSketch:
 
 
 Sketch = SampledSketch | ExactSketch
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What intervals are over, and how many were drawn of it."""
+
+    count: int
+    of: Literal["sampled answers", "prompts", "random directions"]
+
+
+def drawn(batch: TokenBatch, sketch: Sketch) -> Drawn:
+    """What most of an interval's width is from. Directions, where all answers to all prompts of the training are there;
+    they are drawn of the others as well."""
+    if isinstance(sketch, SampledSketch):
+        return Drawn(len(batch.response_mask), "sampled answers")
+    if sketch.unseen > 0:
+        return Drawn(sketch.answers.prompt_count, "prompts")
+    return Drawn(sketch.directions, "random directions")

@@ -16,7 +16,7 @@ from rlcorr import PRESETS, TokenBatch, preset
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import compare, report
-from rlcorr.gradients.sketch import ExactSketch, Sketch
+from rlcorr.gradients.sketch import Drawn, ExactSketch, Sketch
 from rlcorr.records import recipes, runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
@@ -172,9 +172,9 @@ def test_the_sentence_about_the_best_preset(root: Path) -> None:
     ("over", "sentence"),
     [
         ((0.4, 0.05, 0.64), "It is 0.40 [0.05, 0.64] above it."),
-        ((0.1, -0.1, 0.3), "told from it (0.10 [-0.10, 0.30]): that would take about 400 answers; there are 100."),
-        ((0.1, -0.001, 0.2), "that would take a few more answers; there are 100."),
-        ((1e-4, -0.1, 0.3), "that would take more than a million answers; there are 100."),
+        ((0.1, -0.1, 0.3), "it (0.10 [-0.10, 0.30]): that would take about 400 sampled answers; there are 100."),
+        ((0.1, -0.001, 0.2), "that would take a few more sampled answers; there are 100."),
+        ((1e-4, -0.1, 0.3), "that would take more than a million sampled answers; there are 100."),
         ((0.0, -0.1, 0.1), "It is as good as it."),
     ],
 )  # fmt: skip
@@ -182,7 +182,7 @@ def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, f
     """Intervals shrink with the root of the number: half as wide as they are takes four times as many."""
     from words import gradient
 
-    assert gradient.over(Interval(*over), "it", 100, "answers").endswith(sentence)
+    assert gradient.over(Interval(*over), "it", Drawn(100, "sampled answers")).endswith(sentence)
 
 
 def test_presets_are_ranked_as_the_library_ranks_them(root: Path) -> None:

@@ -14,7 +14,7 @@ from tiny import tiny_config
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.command.cli import run_verb
 from rlcorr.command.gradient_document import gradient_document
-from rlcorr.command.gradient_table import HEADING, _covered, _told, gradient_table, sweep_table
+from rlcorr.command.gradient_table import HEADING, _covered, _measured_on, _told, gradient_table, sweep_table
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
@@ -118,11 +118,11 @@ def test_what_would_be_needed_to_tell() -> None:
     untold = _told(Interval(0.1, -0.1, 0.3), "the next, x,", batch, sketch)
     assert untold == (
         " From the next, x, it cannot be told: η differs by 0.100 [-0.100, 0.300]. "
-        "Of such a difference about 64 answers would tell; here are 16."
+        "Of such a difference about 64 sampled answers would tell; here are 16."
     )
     assert "can be told: η differs by 0.100 [0.050, 0.300]." in _told(Interval(0.1, 0.05, 0.3), "x", batch, sketch)
     assert _told(Interval(1e-9, -1e-7, 1e-5), "x", batch, sketch) == " To three digits x makes the same progress."
-    assert "more than 1,000,000 answers" in _told(Interval(1e-6, -0.2, 0.2), "x", batch, sketch)
+    assert "more than 1,000,000 sampled answers" in _told(Interval(1e-6, -0.2, 0.2), "x", batch, sketch)
     unknown = _told(Interval(math.nan, math.nan, math.nan), "x", batch, sketch)
     assert unknown.startswith(" From x it cannot be told")
     assert "would tell" not in unknown
@@ -142,6 +142,16 @@ def test_an_exact_sketch_says_what_it_covers(exact_run: Path) -> None:
     share = f"{noise.value:.2f} [{noise.low:.2f}, {noise.high:.2f}]"
     assert f"Of the squared length of their gradient {share} comes from the differences between them" in prose(lines)
     assert f"worth {1 - noise.value:.2f} [{1 - noise.high:.2f}, {1 - noise.low:.2f}] times B here" in prose(lines)
+    whole = replace(sketch, task_prompts=sketch.answers.prompt_count)
+    said = _measured_on(
+        exact_run, 2, sketch.answers.batch, whole, report(sketch.answers.batch, whole, preset("disabled"))
+    )
+    assert said[-1] == "The run trains on these prompts alone: nothing is a sample but the directions."
+    paired = Interval(0.1, -0.1, 0.3)  # twice as far to 0 as is allowed
+    untold = (
+        f"Of such a difference about {4 * whole.directions} random directions would tell; here are {whole.directions}."
+    )
+    assert untold in _told(paired, "x", sketch.answers.batch, whole)
     covered = _covered(replace(sketch, tree=certain(sketch)))
     assert covered == ["These answers have 100.00% of the probability of π_old, 100.00% of the engine's."]
 
@@ -165,8 +175,8 @@ def test_the_document(run: Path) -> None:
     ranking = compare(*read_gradients(run, 2), [preset(name) for name in names])
     for number, (entry, got) in enumerate(zip(document, ranking.reports, strict=True)):
         numbers = {"preset", "bias", "noise", "cosine", "eta", "eta_minus_disabled"}
-        assert set(entry) == numbers | {"coverage", "prompts", "reference_noise"}
-        assert (entry["coverage"], entry["prompts"]) == (None, None)
+        assert set(entry) == numbers | {"coverage", "prompts", "task_prompts", "reference_noise"}
+        assert (entry["coverage"], entry["prompts"], entry["task_prompts"]) == (None, None, None)
         pairs = [(entry["bias"], got.relative_bias), (entry["cosine"], got.cosine)]
         for place, size in enumerate(("256", "4096")):
             gained = difference(ranking.progress[number, place], ranking.progress[1, place])
