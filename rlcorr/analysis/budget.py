@@ -29,9 +29,7 @@ def keep_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float,
     """The tightest threshold (`at_threshold`, both sides together) at which this share of the response tokens is kept
     by all bounds of the correction. Where the threshold truncates weights, a token whose weight it changes does not
     count. Raises `UsageError` where no threshold does it, and says which other bounds reject."""
-    thresholds, metrics = _curve(batch, correction, rule)
-    truncates = moved_rule(correction, rule) is None and correction.rollout_is_mode == "truncate"
-    inside = metrics.kept_fraction - (metrics.oob_ratio if truncates else 0)
+    thresholds, inside = _inside(batch, correction, rule)
     enough = inside >= share
     if not bool(enough.any()):
         raise UsageError(
@@ -41,10 +39,18 @@ def keep_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float,
     return thresholds[int(enough.long().argmax())]
 
 
+def _inside(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> tuple[list[float], Tensor]:
+    """Thresholds, the tightest first, and the share of the response tokens that each leaves as they are."""
+    thresholds, metrics = _curve(batch, correction, rule)
+    truncates = moved_rule(correction, rule) is None and correction.rollout_is_mode == "truncate"
+    return thresholds, metrics.kept_fraction - (metrics.oob_ratio if truncates else 0)
+
+
 def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, share: float) -> CorrectionConfig:
     """The correction with one more rejection rule, at the tightest bound at which this share of the batch's tokens is
     kept: one number for both sides where the divergence has a direction; of rules for negative advantages the lower
-    side alone, as OPSM has it. Raises as `keep_at_least`.
+    side alone, as OPSM has it. Without the rule where no bound that a float can say keeps so much: the ratio of a long
+    answer may be e^-1000. Raises as `keep_at_least`, but for that.
 
     >>> old, rollout = torch.tensor([[0.6, 0.4, 0.8, 0.5]]).log(), torch.tensor([[0.5, 0.8, 0.2, 0.5]]).log()
     >>> batch = TokenBatch.from_log_probs(old, rollout, torch.ones(1, 4))  # ratios 1.2, 0.5, 4 and 1
@@ -58,8 +64,11 @@ def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, shar
         one_sided = loosest.applies_to == "negative"
         loosest = replace(loosest, lower=signed, upper=math.inf if one_sided else loosest.upper)
     number = len(correction.rollout_rs)
-    correction = replace(correction, rollout_rs=(*correction.rollout_rs, loosest))
-    return at_threshold(correction, keep_at_least(batch, correction, share, number), number)
+    bounded = replace(correction, rollout_rs=(*correction.rollout_rs, loosest))
+    _, inside = _inside(batch, bounded, number)
+    if float(inside[-1]) < share and not _other_bounds(batch, bounded, number):
+        return correction
+    return at_threshold(bounded, keep_at_least(batch, bounded, share, number), number)
 
 
 def ess_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, rule: int | None = None) -> float:

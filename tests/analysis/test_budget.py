@@ -2,10 +2,11 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 from ratio_batches import effective_share, of_ratios
 
 from rlcorr import correct
-from rlcorr.analysis.budget import ess_at_least, keep_at_least
+from rlcorr.analysis.budget import ess_at_least, keep_at_least, with_budget
 from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
@@ -141,3 +142,14 @@ def test_a_budget_on_a_recorded_run_leaves_what_it_says() -> None:
     moved = at_threshold(correction, keep_at_least(recorded, correction, 0.95, rule=0), rule=0)
     kept = correct(recorded, moved).keep_mask[recorded.response_mask].double().mean()
     assert 0.95 <= float(kept) < 0.96
+
+
+def test_a_product_that_no_float_bounds() -> None:
+    """Of two answers of 60 tokens one has a ratio of e^-20 in each, together e^-1200: half the tokens are kept by any
+    band, four fifths by none that can be written down."""
+    d = torch.zeros(2, 60)
+    d[0], d[1, 0] = -20, 0.1
+    batch = TokenBatch.from_log_probs(d - 30, torch.full_like(d, -30), torch.ones_like(d))
+    half = with_budget(batch, CorrectionConfig(), "seq_sum_k1", 0.5)
+    assert [rule.name for rule in half.rollout_rs] == ["seq_sum_k1"]
+    assert with_budget(batch, CorrectionConfig(), "seq_sum_k1", 0.8) == CorrectionConfig()
