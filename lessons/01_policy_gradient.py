@@ -421,11 +421,11 @@ assert torch.allclose(
 # ## The same on a recorded run
 #
 # `control_fp32` is a run whose engine computes in 32 bits, as the trainer does: all its ratios are within 0.0001 of 1,
-# so the tokens really come from the policy that is differentiated. The task is addition: `12+35=` must become `47`. An
-# answer earns 1 if it is right, and 0 if not.
+# so the tokens really come from the policy that is differentiated. It trains on eighty sums: `12+35=` must become
+# `47`. An answer earns 1 if it is right, and 0 if not.
 #
 # This model has 1.3 million knobs, so the score of one token is a list of 1.3 million slopes. A run cannot store that
-# for every token. It stores a **sketch**: 64 numbers per token, each the sum of all slopes times random numbers. The
+# for every token. It stores a **sketch**: 96 numbers per token, each the sum of all slopes times random numbers. The
 # same random numbers are used for all tokens. Sums and averages of scores can be taken on their sketches, and lengths
 # come out right on average.
 
@@ -444,7 +444,7 @@ SUM = LossConfig(loss_agg_mode="seq-mean-token-sum")  # add up the tokens of an 
 
 
 def pushes(batch, sketch, advantages):
-    """Σ_t A_t s_t of each answer, (B, 64); advantages (B,) or (B, T)."""
+    """Σ_t A_t s_t of each answer, (B, K); advantages (B,) or (B, T)."""
     per_token = advantages.double().view(len(advantages), -1).expand(batch.response_mask.shape)
     return contributions(batch.replace(advantages=per_token), sketch, [CorrectionConfig()], SUM)[0].u
 
@@ -468,13 +468,13 @@ show("numbers per sketched score", sketch.directions)
 # *Exactly.* At 16 places of this step the run recorded the probability and the score of **every** token that could have
 # come next. So the average over the next token is a sum.
 #
-# *From draws.* The average score of the 256 answers has 64 numbers. Each has a standard error; chance alone should
-# leave about 61 of 64 within two of them. And chance alone gives the average a certain length, which we can compute.
+# *From draws.* The average score of the 256 answers has 96 numbers. Each has a standard error; chance alone should
+# leave about 92 of 96 within two of them. And chance alone gives the average a certain length, which we can compute.
 
 # %%
 places = sketch.next_tokens
 assert places is not None
-p_next, s_next = places.log_probs.double().exp(), places.scores.double()  # (P, V) and (P, V, 64)
+p_next, s_next = places.log_probs.double().exp(), places.scores.double()  # (P, V) and (P, V, K)
 
 
 def length_of_average(probabilities):
@@ -520,16 +520,16 @@ show("noise of a step / gradient", noise.value, f"[{noise.low:.1f}, {noise.high:
 assert noise.low > 2
 
 # %% [markdown]
-# A step of this training is mostly noise: about four times as long as the gradient that it estimates. It works
+# A step of this training is mostly noise: about five times as long as the gradient that it estimates. It works
 # nevertheless, because the gradients of many steps add up and their noises cancel. That is why this course
 # cares about variance as much as about bias.
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# In this step 62 % of the answers are right. **Write down a guess:**
+# In this step 84 % of the answers are right. **Write down a guess:**
 #
-# 1. We take the mean reward, 0.62, off all rewards. Does the noise of the gradient fall or rise, and by how much?
+# 1. We take the mean reward, 0.84, off all rewards. Does the noise of the gradient fall or rise, and by how much?
 # 2. Instead we add 10 to every reward: a right answer earns 11, a wrong one 10. What happens to the average gradient,
 #    and to its noise?
 # 3. Whose scores are longer: those of right answers, or those of wrong ones?
@@ -557,8 +557,8 @@ show("average ‖s‖² of wrong answers", float(squared_lengths[rewards == 0].m
 
 # %% [markdown]
 # If you guessed that the noise falls, you are in good company: that is what baselines are for. Here taking off the mean
-# almost **doubled** it. Is that chance? The bootstrap tells: draw 256 answers from these 256, with repetition, compute
-# the quotient again, and do so a thousand times.
+# made it **thirty times as large**. Is that chance? The bootstrap tells: draw 256 answers from these 256, with
+# repetition, compute the quotient again, and do so a thousand times.
 
 
 # %%
@@ -595,13 +595,13 @@ for name in ("control_fp32", "bf16"):
 #
 # The formula for $b^*$ says why. A score is long where the policy was not sure
 # of what it drew. This model is sure of its right answers
-# and unsure of its wrong ones, whose $\|s\|^2$ is more than seven times as large. Without a baseline a wrong answer
-# counts 0, and its long score drops out. With the mean it counts −0.62, and brings its noise along. The best baseline
+# and unsure of its wrong ones, whose $\|s\|^2$ is two hundred times as large. Without a baseline a wrong answer
+# counts 0, and its long score drops out. With the mean it counts −0.84, and brings its noise along. The best baseline
 # counts rewards by $\|s\|^2$, that is, mostly those of wrong answers, so it is small.
 #
 # **Look for** the same parabola as before. Left dotted line: the best baseline. Right: the mean reward. Adding 10 to
-# all rewards is the same picture 10 to the left: the noise becomes some six hundred times as large, and the average
-# stays.
+# all rewards is the same picture 10 to the left: the noise becomes over four thousand times as large, and the
+# average stays.
 
 # %%
 run_grid = [0.05 * number for number in range(-4, 21)]
@@ -617,8 +617,9 @@ picture(
 
 # %% [markdown]
 # So why does everybody subtract the mean? Because the zero of a reward is arbitrary. Somebody may pay 11 and 10 for
-# the same answers. Taking off the mean makes both the same, and never very bad. It is insurance, not the optimum. Here
-# the zero was well chosen by luck: wrong answers earn exactly 0, close to the best baseline.
+# the same answers. Taking off the mean makes both the same. It is insurance, not the optimum: here it costs a factor of
+# thirty, and saves one of over a hundred where 10 was added. Here the zero was well chosen by luck: wrong answers earn
+# exactly 0, close to the best baseline.
 #
 # ## Where the mismatch comes in
 #

@@ -388,7 +388,7 @@ assert from_engine["bypass, PPO"] == min(from_engine.values())
 #
 # 1. Which share of the tokens has no gradient in bypass PPO, before the first step was taken?
 # 2. And in PPO with three policies?
-# 3. Which of the two has the noisier gradient on `stale_4`?
+# 3. Which of the two has the noisier gradient on `stale_head`, whose engine kept an old output head?
 #
 # Then run the cell. The interval is a **bootstrap**: the answers are drawn again from the batch, with replacement, 400
 # times, and 95 % of the shares lie inside.
@@ -434,17 +434,17 @@ assert 0.8 < ratios.min() <= ratios.max() < 1.2
 # practice: no ratio lies outside the clip, the smallest only just.
 #
 # And the gradient? A **score sketch** (lesson 10) lets us compare the gradients of two losses on the same data. The
-# unit is the length of the gradient that the trainer's own answers would give. First on the 256 recorded answers of the
-# step. Then on **every likely answer** to 128 other prompts, each counted as often as the engine would write it, so
-# that only the prompts are a sample.
+# unit is the length of the gradient that the trainer's own answers would give. `stale_head` trains on 80 sums, and its
+# engine kept the output head of the first step. First on the 256 recorded answers of the step. Then on **every likely
+# answer** to all 80 sums, each counted as often as the engine would write it, so that nothing is a sample.
 
 # %%
-run = runs.find_run("stale_4")
+run = runs.find_run("stale_head")
 recorded, sketch = updated_batch(run, last_sketch(run)), read_sketch(run, last_sketch(run))
 complete, all_answers = read_gradients(run, last_sketch(run))
 bypass, compared = preset("bypass_ppo_clip"), {}
 for place, data_and_sketch in (("256 answers", (recorded, sketch)), ("all likely answers", (complete, all_answers))):
-    show(f"stale_4, {place}", "value", "from", "to")
+    show(f"stale_head, {place}", "value", "from", "to")
     for label, config in (("PPO", preset("disabled")), ("decoupled PPO", preset("decoupled_token_is"))):
         compared[place, label] = compare_gradients(*data_and_sketch, config, bypass, batch_sizes=[256])
         difference = compared[place, label]
@@ -456,8 +456,7 @@ assert sampled.noise[0].high < 0 < exact.noise[0].low
 assert sampled.bias.low < 0 < sampled.bias.high
 assert exact.bias.low > 0
 against_plain = compared["all likely answers", "PPO"]
-assert not against_plain.noise[0].tells
-assert not against_plain.bias.tells
+assert against_plain.noise[0].low > 0 > against_plain.bias.high
 
 
 def loud(batch):
@@ -471,7 +470,7 @@ often = all_answers.answers.sampled  # the probability of each answer under the 
 show("r > 2 and A < 0: of 256 answers", int(loud(recorded).sum()))
 show("of all answers, a share of", float(often[loud(complete)].sum() / often.sum()), digits=3)
 assert int(loud(recorded).sum()) <= 1
-assert often[loud(complete)].sum() > 0.02 * often.sum()
+assert 0.002 < often[loud(complete)].sum() / often.sum() < 0.005
 
 # %% [markdown]
 # The two halves of the table disagree. On the recorded answers bypass PPO has **less** noise than decoupled PPO, and
@@ -481,12 +480,12 @@ assert often[loud(complete)].sum() > 0.02 * often.sum()
 # its bootstrap, which can only draw again what is there, does not know about the rest.
 #
 # With all answers the bias can be told as well: that of bypass PPO is larger than that of decoupled PPO by half a
-# gradient. Between bypass PPO and plain PPO neither noise nor bias can be told apart. **An interval from one batch
+# gradient. Beside plain PPO it has less bias and more noise. **An interval from one batch
 # is about the answers that the batch holds.** Keep this in mind when somebody calls one loss better after one run.
 #
 # ## The same on recorded runs: the ladder
 #
-# On the 906 tokens of `stale_4`, the identities of the rungs hold token by token.
+# On the 999 tokens of `stale_4`, the identities of the rungs hold token by token.
 
 # %%
 batch = data["stale_4"]
@@ -564,9 +563,8 @@ for table in tables.values():
 assert tables["stale_4"]["decoupled_seq_is"][0] < tables["stale_4"]["answer weights, no cap"][0]
 
 # %% [markdown]
-# In `bf16` all presets are one: nothing reaches a bound. In `stale_4` a choice is made. The unbounded weights come out
-# two standard errors below 1, tokens and answers alike. Chance does that one time in twenty, and lesson 00 has shown
-# why a sample of weights tends to come out low. The caps make the weights smaller still, and give less noise: a larger
+# In `bf16` all presets are one: nothing reaches a bound. In `stale_4` a choice is made. The unbounded weights average
+# to 1 within their standard error, or just beyond it. The caps make the weights smaller, and give less noise: a larger
 # ESS.
 #
 # ## What bypass mode saves, and what it loses
@@ -769,11 +767,14 @@ assert abs(shares[1] - silent["stale_4", "bypass, PPO"][0]) < 1e-12
 #
 # Start it with `make app`, then open
 #
-# - [decoupled and bypass on `stale_4`, side by side](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip):
+# - [decoupled and bypass on `stale_4`, side by
+#   side](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip):
 #   where do their weights and their gradients differ?
-# - [the same two on `bf16`](http://localhost:8501/compare?run=bf16&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip):
+# - [the same two on
+#   `bf16`](http://localhost:8501/compare?run=bf16&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip):
 #   nowhere;
-# - [the gradient of bypass PPO among all presets](http://localhost:8501/gradient?run=stale_4&step=latest&preset=bypass_ppo_clip).
+# - [the gradient of bypass PPO among all
+#   presets](http://localhost:8501/gradient?run=stale_4&step=latest&preset=bypass_ppo_clip).
 #
 # ## Pitfalls
 #

@@ -441,16 +441,14 @@ for name in ("bf16", "kv_fp8_e5m2", "stale_4"):
     above, below = average_and_error((r - 1).clamp(min=0)), average_and_error((1 - r).clamp(min=0))
     apart[name] = (above[0] - below[0]) / average_and_error(r)[1]
     show(name, *above, *below, apart[name], float(r.max()))
-
-assert abs(apart["bf16"]) < 2
-assert abs(apart["kv_fp8_e5m2"]) < 2
-assert apart["stale_4"] < -2.5
+    assert abs(apart[name]) < 2
+    assert name == "bf16" or above[1] > 2 * below[1]
 
 # %% [markdown]
-# In `bf16` and `kv_fp8_e5m2` both sides agree within two standard errors (the fifth number). In `stale_4` they do not:
-# the side above 1 is too low by nearly three. Lesson 00 met a likely reason. A token that the engine hardly ever
-# draws, and the trainer would draw often, has a huge ratio; if no such token is in the sample, its part of the average
-# is missing, and the standard error does not know.
+# Both sides agree within two standard errors in each run (the fifth number). But in `kv_fp8_e5m2` and `stale_4` they
+# are not known equally well: the standard error above 1 is more than twice that below. Lesson 00 met the reason. A
+# token that the engine hardly ever draws, and the trainer would draw often, has a huge ratio; if no such token is in
+# the sample, its part of the average is missing, and the standard error does not know.
 #
 # That is worth a pause, because it is exactly these tokens that a cap cuts. **What a cap costs sits in the tokens that
 # are rarely drawn, so data tell less about its bias than about its gain.** The side below 1 has no such tail, and can

@@ -178,15 +178,15 @@ for name in ("bf16", "stale_head", "kv_fp8_e5m2", "stale_4"):
     d = correct(batch, CorrectionConfig()).log_ratio[batch.response_mask]
     gap = mean_and_error(1000 * (k2(d) - k3(d)))
     show(name, *mean_and_error(1000 * k1(d)), *[float(1000 * k(d).mean()) for k in (k2, k3)], *gap, digits=3)
-    if name in ("bf16", "stale_head"):
+    if name == "bf16":
         assert float(k2(d).mean() / k3(d).mean()) < 1.1
     else:
-        assert gap[0] > 2.5 * gap[1]  # beyond chance: the third order is there
+        assert gap[0] > 2 * gap[1]  # beyond chance: the third order is there
 
 # %% [markdown]
-# For `bf16` and `stale_head` k2 and k3 differ by less than a tenth. For the other two k2 is half as large again: their
-# tails lie below 1, where k2 grows faster. k1 has the same expectation as k3, but the noise of $d$ itself: for `bf16`
-# it comes out ten times as large, and that is only one of its errors away.
+# For `bf16` k2 and k3 differ by less than a tenth. For the others k2 is larger, by a fifth in `stale_head` and nearly
+# three times in `stale_4`: their tails lie below 1, where k2 grows faster. k1 has the same expectation as k3, but the
+# noise of $d$ itself: for `bf16` it comes out ten times as large, and that is only one of its errors away.
 #
 # ## Where a rule keeps a token
 #
@@ -278,7 +278,7 @@ assert int((lost & (d > 0)).sum()) == 0 < int((lost & (d < 0)).sum())
 # together, less than a fifth of the probability in the engine that they have in the trainer, so at most 0.2. Those with
 # $r < 0.5$ have no such limit. Bounds that look symmetric on paper are not symmetric in a sample.
 #
-# The veto with its documented bounds hits one answer in 4,096, on six mismatched runs. It is meant for broken tokens,
+# The veto with its documented bounds hits four answers in 4,096, on six mismatched runs. It is meant for broken tokens,
 # and says nothing about ordinary mismatch.
 #
 # ## What is trained on
@@ -522,10 +522,10 @@ def moved(optimizer, factor, steps=20):
 
 
 show("moved by 20 steps", "SGD", "AdamW")
-for factor in (1.0, 0.29, 0.04):
+for factor in (1.0, 0.52, 0.04):
     show(f"factor {factor}", *[moved(by, factor) for by in (torch.optim.SGD, torch.optim.AdamW)])
 
-assert math.isclose(moved(torch.optim.SGD, 0.29), 0.29 * moved(torch.optim.SGD, 1.0), rel_tol=1e-9)
+assert math.isclose(moved(torch.optim.SGD, 0.52), 0.52 * moved(torch.optim.SGD, 1.0), rel_tol=1e-9)
 assert math.isclose(moved(torch.optim.AdamW, 0.04), moved(torch.optim.AdamW, 1.0), rel_tol=1e-3)
 
 # %% [markdown]
@@ -931,11 +931,13 @@ check(slope(weighted_loss_solution), LOSS)
 #
 # Start it with `make app`, then open
 #
-# - [the bench with Geo-RS on this run](http://localhost:8501/bench?run=kv_fp8_e5m2&step=latest&preset=decoupled_geo_rs):
-#   drag both bounds outwards and watch the kept share;
+# - [the bench with Geo-RS on this
+#   run](http://localhost:8501/bench?run=kv_fp8_e5m2&step=latest&preset=decoupled_geo_rs): drag both bounds outwards and
+#   watch the kept share;
 # - [the Mismatch view](http://localhost:8501/mismatch?run=long_kv_fp8_e5m2&step=latest), with the regions
 #   of this lesson over the tokens, and the sum of $d$ over lengths of 200 to 500 tokens;
-# - [weights against weights with rejection](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_seq_is&compare=preset&preset_b=decoupled_seq_is_rs):
+# - [weights against weights with
+#   rejection](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_seq_is&compare=preset&preset_b=decoupled_seq_is_rs):
 #   which tokens only one of them trains on;
 # - [the study](http://localhost:8501/training?part=Study&study=stale_8).
 #

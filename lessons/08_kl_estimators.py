@@ -304,9 +304,9 @@ for name, truth in (("k2", forward_kl), ("k3+", forward_kl), ("k3", backward_kl)
 # ### Check 3, with data
 #
 # A recorded run keeps, at sixteen places of its last step, all 21 next tokens: their probabilities in the policy and in
-# the reference, and their scores in 64 random directions. So the expectation over the next token is exact, and only
-# the places are a sample. First the values, in `control_fp32`: there the engine computes as exactly as the trainer, so
-# that the drawn tokens are really the policy's own.
+# the reference, and their scores in 64 or 96 random directions. So the expectation over the next token is exact, and
+# only the places are a sample. First the values, in `control_fp32`: there the engine computes as exactly as the
+# trainer, so that the drawn tokens are really the policy's own.
 
 # %%
 PLACES = {}
@@ -325,7 +325,7 @@ def exact_values(run_name):
 
 
 def drawn_tokens(run_name):
-    """log π and log ref of the tokens that were drawn, (N,), and their scores, (N, 64)."""
+    """log π and log ref of the tokens that were drawn, (N,), and their scores, (N, K)."""
     run = runs.find_run(run_name)
     step = sketch_files.last_sketch(run)
     batch = runs.read_step(run, step).batch
@@ -346,8 +346,8 @@ control, drawn, other = exact_values("control_fp32"), sampled_values("control_fp
 show("control_fp32", *NAMES)
 show("16 places, exact mean", *(control[name][0] for name in NAMES), digits=3)
 show("16 places, spread of one draw", *(control[name][1] for name in NAMES), digits=3)
-show("896 drawn tokens, mean", *(drawn[name][0] for name in NAMES), digits=3)
-show("896 drawn tokens, standard error", *(drawn[name][1] for name in NAMES), digits=3)
+show("913 drawn tokens, mean", *(drawn[name][0] for name in NAMES), digits=3)
+show("913 drawn tokens, standard error", *(drawn[name][1] for name in NAMES), digits=3)
 
 show("moe_bf16, 888 drawn tokens, mean", *(other[name][0] for name in NAMES), digits=3)
 show("moe_bf16, standard error", *(other[name][1] for name in NAMES), digits=3)
@@ -359,17 +359,17 @@ show("of k3's mean square, from π < 0.0001", share, digits=3)
 
 moe_pi, moe_ref, _ = drawn_tokens("moe_bf16")
 assert 219 < float(kl_penalty(moe_pi, moe_ref, "k3").max()) < 222
-assert share > 0.99
+assert share > 0.85
 assert abs(control["k1"][0] - control["k3"][0]) < 1e-4  # unbiased, both
-assert control["k3"][1] > 100 * control["k1"][1]  # but not equally quiet
+assert control["k3"][1] > 50 * control["k1"][1]  # but not equally quiet
 assert 0.6 < drawn["k3"][0] / drawn["k1"][0] < 0.7
 assert drawn["k1"][0] - drawn["k3"][0] > 3 * (drawn["k1"][1] ** 2 + drawn["k3"][1] ** 2) ** 0.5
 
 # %% [markdown]
 # Read this table slowly, because it goes against the textbook. Summed over all next tokens, k1 and k3 are equal, as
-# they must be. On the 896 tokens that were drawn, k3 comes out a third below k1, by far more than the standard errors
-# allow. It is chance all the same, and the standard errors are wrong: the spread of one k3 is over a hundred, and
-# nearly all of it sits on tokens that the policy writes less than once in ten thousand times, and the reference far
+# they must be. On the 913 tokens that were drawn, k3 comes out a third below k1, by far more than the standard errors
+# allow. It is chance all the same, and the standard errors are wrong: the spread of one k3 is over fifty, and nine
+# tenths of its square sit on tokens that the policy writes less than once in ten thousand times, and the reference far
 # more often. Hardly any was drawn, so neither the mean nor its error knows of them. It is lesson 00's rare token again.
 # In `moe_bf16` one was drawn, with a k3 of 220, and k3 comes out at twice k1 with an error that is half of itself.
 # After some training **k3 underestimates quietly, and now and then jumps**; k1's error can be believed.
@@ -419,9 +419,9 @@ assert abs(k3.cosine.value - 0.35) < 0.005  # of bf16
 # Sixteen places are few: the truth here is the truth of these places, and k3's length has a wide interval. The
 # direction of k2 has none, because it holds place by place.
 #
-# Last, from drawn tokens alone: is there any signal in $\mathbb{E}[\kappa' s]$? In each of the 64 directions, divide
-# the mean over all tokens by its standard error, square, and add. Without a signal the sum is about 64, give or take
-# $2\sqrt{2\cdot64} \approx 23$.
+# Last, from drawn tokens alone: is there any signal in $\mathbb{E}[\kappa' s]$? In each of the $K$ directions, divide
+# the mean over all tokens by its standard error, square, and add. Without a signal the sum is about $K$, give or take
+# $2\sqrt{2K}$: 64 ± 23 in the mixture, and 96 ± 28 in the other two runs.
 
 
 # %%
@@ -438,14 +438,15 @@ signals = {n: {e: signal(n, e) for e in ("k1", "k2", "k3")} for n in ("control_f
 for run_name, by_estimator in signals.items():
     show(run_name, *by_estimator.values(), digits=0)
 
-assert all(abs(by_estimator["k1"] - 64) < 23 for by_estimator in signals.values())
-assert signals["moe_bf16"]["k2"] > 64 + 3 * 23
-assert all(abs(by_estimator["k3"] - 64) < 23 for by_estimator in signals.values())
+DIRECTIONS = {"control_fp32": 96, "top_p": 96, "moe_bf16": 64}
+spreads = {n: {e: (v - k) / (2 * k) ** 0.5 for e, v in signals[n].items()} for n, k in DIRECTIONS.items()}
+assert all(abs(by_estimator[name]) < 2 for by_estimator in spreads.values() for name in ("k1", "k3"))
+assert min(spreads[run_name]["k2"] for run_name in ("control_fp32", "moe_bf16")) > 6 > 2 > spreads["top_p"]["k2"]
 
 # %% [markdown]
-# k1 shows nothing in any run. k2 shows a clear signal in `moe_bf16`, a weak one in `top_p`, and none in
-# `control_fp32`: nine hundred tokens are not many for a penalty. k3, from the same tokens, shows none anywhere:
-# whatever it has drowns in its noise.
+# k1 shows nothing in any run. k2 shows a clear signal in `moe_bf16` and `control_fp32`, and none in `top_p`: nine
+# hundred tokens are not many for a penalty. k3, from the same tokens, shows none anywhere: whatever it has drowns in
+# its noise.
 
 # %% [markdown]
 # ## Predict, then reveal
@@ -611,7 +612,7 @@ for name in ("k2", "k3"):
 stale = kl_report(PLACES["top_p"], "k2", on_policy=False)
 assert stale.cosine.high < 0.995
 off_k3 = kl_report(PLACES["top_p"], "k3", on_policy=False)
-assert off_k3.reverse_cosine.high < 0.95
+assert off_k3.reverse_cosine.high < 0.97
 
 towards = kl_report(PLACES["moe_bf16"], "k1", "rollout", on_policy=False)
 show("k1 on the engine's tokens, moe_bf16", "cosine", "from", "to")

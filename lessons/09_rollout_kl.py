@@ -532,18 +532,18 @@ for name, intervals in strength_of.items():
     show("  " + name, *(0.002 * x for x in (intervals[0].value, intervals[0].low, intervals[0].high)), digits=5)
 
 assert min(strength_of[name][0].low for name in ("stale_4", "kv_fp8_e5m2")) > 1 > strength_of["bf16"][0].high
-assert max(0.002 * intervals[0].high for intervals in strength_of.values()) < 0.02
+assert max(0.002 * intervals[0].high for intervals in strength_of.values()) < 0.05
 assert strength_of["stale_4"][2].low > 1 > strength_of["bf16"][2].low
 assert PRESETS["prime_rl_dppo"].loss.rollout_kl_loss_coef == 0.002
 
 # %% [markdown]
 # With $\beta = 1$ the pull would outweigh the push in `stale_4` and `kv_fp8_e5m2`, and be a small correction in `bf16`.
-# With 0.002 it is about a hundredth of the push in those two, and a ten-thousandth in `bf16`. So as a trust region it
-# is far too weak; the section on prices said the same, $\beta \approx 5$ for 0.02 nats. It can still matter where
+# With 0.002 it is one or two hundredths of the push in those two, and a ten-thousandth in `bf16`. So as a trust region
+# it is far too weak; the section on prices said the same, $\beta \approx 5$ for 0.02 nats. It can still matter where
 # nothing pushes: on tokens with $A = 0$, or beyond a clip, step after step.
 #
-# In `bf16` k2 and k3 are nearly one, as the curvature says. In `stale_4`, and more so in `kv_fp8_e5m2`, k3 pulls
-# several times harder. Which tokens do that?
+# In `bf16` k2 and k3 are nearly one, as the curvature says. In `kv_fp8_e5m2`, and far more so in `stale_4`, k3
+# pulls many times harder. Which tokens do that?
 
 # %%
 for name in strength_of:
@@ -559,7 +559,7 @@ for name in strength_of:
 # %% [markdown]
 # Ten tokens hold more than nine tenths of k3's squared coefficients, in every run. In `bf16` that is harmless: even the
 # token that the trainer has given up most has $\delta = -0.22$, where the two pulls are alike. With a wide gap such a
-# token has a pull of 19, or of 135.
+# token has a pull of 135, or of nearly 200,000.
 #
 # ## The same on recorded runs: value, gradient, target
 #
@@ -676,7 +676,7 @@ def pull_solution(log_pi, log_q, mask, beta):
 check(pull_solution, PULL)
 
 # %% [markdown]
-# And it is what the library does, on the 906 tokens of `stale_4`:
+# And it is what the library does, on the 999 tokens of `stale_4`:
 
 # %%
 run = runs.find_run("stale_4")

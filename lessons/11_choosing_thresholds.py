@@ -208,8 +208,8 @@ for name in ("bf16", "kv_fp8_e5m2"):
 
 # %% [markdown]
 # Read a column downwards. The same budget asks for a band of ±0.3 % on the geometric mean in `bf16`, of ±6 % with the
-# coarse cache, of ±38 % with weights that are four steps old. **There is no threshold that is right for two runs.**
-# What can be carried from one run to another is the budget.
+# coarse cache, of a factor of two with weights that are four steps old. **There is no threshold that is right for two
+# runs.** What can be carried from one run to another is the budget.
 #
 # And a budget can be out of reach. On `kv_fp8_e5m2` an ESS of 0.8 for the product takes a cap within a hundredth of 1,
 # and 0.85 cannot be had. The library says so:
@@ -268,10 +268,10 @@ for name in ("bf16", "kv_fp8", "kv_fp8_e5m2"):
 
 # %% [markdown]
 # A product up to 2 sounds generous. Over 2,000 tokens it allows 0.00035 per token, on average. The last column says
-# what the average would be if 2,000 such tokens were independent: half of that for `bf16`, six times as much with the
-# 8-bit cache of `kv_fp8`, eleven times with the coarser one. So the same rule that lets nearly everything pass on short
-# answers can reject whole batches of long ones. (And the average of `kv_fp8_e5m2` is larger than independent noise
-# leaves: $0.169/\sqrt{59} = 0.022$. Its tokens are not independent, or they lean to one side.)
+# what the average would be if 2,000 such tokens were independent: half of that for `bf16`, nearly three times as much
+# with the 8-bit cache of `kv_fp8`, eleven times with the coarser one. So the same rule that lets nearly everything pass
+# on short answers can reject whole batches of long ones. (And the average of `kv_fp8_e5m2` is larger than independent
+# noise leaves: $0.169/\sqrt{59} = 0.022$. Its tokens are not independent, or they lean to one side.)
 #
 # ## The bound that makes the most progress
 #
@@ -299,11 +299,10 @@ assert all(curve.bias == exact[16].bias for curve in exact.values())
 #
 # ### On a recorded step
 #
-# Does it hold outside the toy? `stale_4` has every likely answer to 128 prompts, so bias and noise of each cap are
-# known well, for a training on these prompts; over many more, a batch counts as a smaller one (lesson 10). The sweep
-# moves the cap on the product from nearly 1 to the largest weight, for batches from 16 answers to 262,144. **Look for**
-# the shaded stretch: it is where the best cap lies in 95 % of the bootstrap samples. Then, in the
-# second figure, how it moves with the batch.
+# Does it hold outside the toy? `async`, whose engine runs up to two updates behind, has every likely answer to all 80
+# prompts that it trains on, so bias and noise of each cap are known well. The sweep moves the cap on the product from
+# nearly 1 to the largest weight, for batches from 16 answers to 262,144. **Look for** the shaded stretch: it is where
+# the best cap lies in 95 % of the bootstrap samples. Then, in the second figure, how it moves with the batch.
 
 # %%
 BATCHES = [4**n for n in range(2, 10)]
@@ -330,8 +329,8 @@ def show_best(label, sweep, sizes):
         show(f"  B = {size:,}", *ends(sweep.best[place]), *ends(progress), digits=3)
 
 
-stale = runs.find_run("stale_4")
-by_cap = swept_over(stale, product)
+behind = runs.find_run("async")
+by_cap = swept_over(behind, product)
 picture(progress_curves(by_cap, 256))
 picture(best_thresholds(by_cap, batch_size=256))
 show_best("cap on the product", by_cap, (256, 4096, 65536))
@@ -339,7 +338,7 @@ loosest = by_cap.ranking.reports[-1].progress
 show("largest weight as the cap: η", *(loosest[BATCHES.index(size)].value for size in (256, 4096, 65536)), digits=2)
 
 # %% [markdown]
-# The best cap climbs with the batch over the whole range. At one size it is known to a factor of three or so, but
+# The best cap climbs with the batch over the whole range. With 256 answers it is known to a factor of ten or so, but
 # bootstrap samples that want a loose cap for 4,096 answers want a looser one for 256 as well. So take the **paired**
 # growth: in each bootstrap sample, the best threshold for the large batch over that for the small one. And compare the
 # cap with a rejection rule, the band on the geometric mean. **Write down a guess:** does its best width grow, too?
@@ -358,10 +357,10 @@ def growth(sweep, small, large):
     return [math.exp(end) for end in ends(factor)]
 
 
-by_band = swept_over(stale, geometric)
+by_band = swept_over(behind, geometric)
 picture(best_thresholds(by_band, batch_size=256))
 show_best("band on the geometric mean", by_band, (256, 4096, 65536))
-show("stale_4: 4,096 over 256, cap", growth(by_cap, 256, 4096), digits=2)
+show("async: 4,096 over 256, cap", growth(by_cap, 256, 4096), digits=2)
 
 grown = {"cap": [], "band": []}
 show("best for 65,536 answers over 256", "cap", "from", "to", "band", "from", "to")
@@ -375,20 +374,22 @@ for name in MISMATCHED:
         grown[label].append(low > 1)
 show("runs in which it surely grows", *(f"{label}: {sum(told)}" for label, told in grown.items()))
 assert growth(by_cap, 256, 4096)[1] > 1
-assert sum(grown["cap"]) >= 3
+assert sum(grown["cap"]) >= 2
 assert sum(grown["band"]) == 0
 assert len({by_band.best[BATCHES.index(size)].value for size in (256, 4096, 65536)}) == 1
 
 # %% [markdown]
-# For the cap the answer is sure in three runs, `kv_fp8`, `stale_4` and `async`: by the best guess, 65,536 answers want
-# a cap five to nine times as large as 256 do. In the others it cannot be told. So "small batches want tighter bounds,
-# large ones looser" holds on real steps as in the toy.
+# For the cap the answer is sure in two runs: 65,536 answers want a cap 66 times as large as 256 do in `async`, and
+# three times as large in `stale_head`. In the others it cannot be told, and in none does the best guess shrink. So
+# "small batches want tighter bounds, large ones looser" can be seen on real steps as in the toy, where the mismatch is
+# large.
 #
-# **For the band it cannot be seen.** In no run is its growth sure, and in `stale_4` the best guess is ±18 % at every
+# **For the band it cannot be seen.** In no run is its growth sure, and in `async` the best guess is ±1.6 % at every
 # size. Why should the two differ? Think of the loose end. A cap that is wide open leaves the exact weights: no bias,
 # much noise. So with more answers it pays to open it. A rejection rule that is wide open leaves **no correction**, and
-# its bias, which in `stale_4` is as long as the gradient (lesson 10). More answers do not take that away, so they are
-# no reason to open the band. Choose the cap of a weight for your batch; the bounds of a rule depend on it much less.
+# its bias, which in `async` is nearly five times as long as the gradient. More answers do not take that away, so they
+# are no reason to open the band. Choose the cap of a weight for your batch; the bounds of a rule depend on it much
+# less.
 #
 # And `kv_fp8_e5m2`, whose answers are too long to write down all of them? There 1,024 sampled answers must do:
 
@@ -448,7 +449,7 @@ assert abs(got - 0.5) < 0.001
 # %% [markdown]
 # ### Check 3, with data: the promise and the other half
 #
-# Split the 128 prompts of a step into two halves at random: choose the threshold with the most progress on one half,
+# Split the prompts of a step into two halves at random: choose the threshold with the most progress on one half,
 # and look it up on the other. Both halves come from the same policies, so what differs is chance alone. Each run gets
 # twelve splits, both ways, and the runs are independent: the interval is over runs. Once for the band on the geometric
 # mean, and once for the cap on the product; a batch has 256 answers.
@@ -496,9 +497,9 @@ for label, config in (("band on the geometric mean", geometric), ("cap on the pr
 assert lost["band on the geometric mean"][0] > 4 * lost["cap on the product"][0]
 
 # %% [markdown]
-# The half that chose a band promises more than the other half gives, in every run, on average by 0.06. For a cap it is
-# ten times less. The curve over a cap is flat around its best, so that a wrong choice costs little. A band takes whole
-# answers in and out, its curve jumps, and the highest jump is partly chance.
+# The half that chose a band promises more than the other half gives, in every run, on average by 0.09. For a cap it is
+# eight times less. The curve over a cap is flat around its best, so that a wrong choice costs little. A band takes
+# whole answers in and out, its curve jumps, and the highest jump is partly chance.
 #
 # These halves are of one step. A next step has other weights as well, and the committed runs hold no second sketch that
 # would show how its gradient takes the same band. For budgets, which need no sketch, they hold many steps.
@@ -740,13 +741,13 @@ check(verl_bounds_solution, TO_VERL)
 #   curves over its bounds, the budget, and the export;
 # - [the same rule wide enough for 95
 #   %](http://localhost:8501/bench?run=kv_fp8_e5m2&step=48&preset=decoupled_geo_rs&seq_mean_k1_lower=0.94&seq_mean_k1_upper=1.064);
-# - [the progress over a cap on the product](http://localhost:8501/gradient?run=stale_4&step=40&preset=decoupled_seq_is),
+# - [the progress over a cap on the product](http://localhost:8501/gradient?run=async&step=40&preset=decoupled_seq_is),
 #   with the number of answers beside it, and [the same for 4,096
-#   answers](http://localhost:8501/gradient?run=stale_4&step=40&preset=decoupled_seq_is&answers=4096);
+#   answers](http://localhost:8501/gradient?run=async&step=40&preset=decoupled_seq_is&answers=4096);
 # - [an early step of bf16](http://localhost:8501/bench?run=bf16&step=80&preset=decoupled_geo_rs) and [a late
 #   one](http://localhost:8501/bench?run=bf16&step=400&preset=decoupled_geo_rs) under the same rule.
 #
-# The same as text: `python -m rlcorr gradients stale_4 --sweep decoupled_seq_is`.
+# The same as text: `python -m rlcorr gradients async --sweep decoupled_seq_is`.
 #
 # ## Pitfalls
 #

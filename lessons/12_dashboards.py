@@ -264,9 +264,10 @@ rows("training_ppl", "rollout_ppl", "training_log_ppl", "rollout_log_ppl")
 rows("training/rollout_probs_diff_mean", "training/rollout_actor_probs_pearson_corr")
 
 # %% [markdown]
-# `head` and `e5m2` have the same mean |d|, 0.026. One is a forgotten tensor, the other rounding: the size alone does
-# not say. Also `rollout_ppl` of bf16: 1.05, the answers are nearly certain. That is the last of 400 steps, and certain
-# tokens have no mismatch, so its mean |d| of 0.0008 flatters the engine. Compare runs at the same perplexity.
+# `head` and `e5m2` have much the same mean |d|, 0.035 and 0.026. One is a forgotten tensor, the other rounding: the
+# size alone does not say. Also `rollout_ppl` of bf16: 1.05, the answers are nearly certain. That is the last of 400
+# steps, and certain tokens have no mismatch, so its mean |d| of 0.0008 flatters the engine. Compare runs at the same
+# perplexity.
 #
 # ### Tail
 #
@@ -286,19 +287,18 @@ rows("abs_log_ratio_max", "abs_log_ratio_min", "log_ratio_std", "abs_log_ratio_s
 rows("is_ratio_std", "chi2_token", "chi2_seq", "log_ppl_diff_max", "log_ppl_diff_min")
 rows("training/rollout_probs_diff_max", "training/rollout_probs_diff_std", "training/rollout_probs_diff_valid")
 
-assert abs(patients["head"]["abs_log_ratio"] / patients["e5m2"]["abs_log_ratio"] - 1) < 0.05
+assert 1 < patients["head"]["abs_log_ratio"] / patients["e5m2"]["abs_log_ratio"] < 1.4
 assert all(10 < patients[n]["log_ratio_std"] / patients[n]["abs_log_ratio"] < 11.5 for n in ("bf16", "moe"))
-assert patients["e5m2"]["abs_log_ratio_max"] > 7 * patients["head"]["abs_log_ratio_max"]
+assert patients["e5m2"]["abs_log_ratio_max"] > 3 * patients["head"]["abs_log_ratio_max"]
 
 # %% [markdown]
 # In `bf16` and `moe` the spread is eleven times mean |d|: few tokens carry the mismatch, healthy or not. In `moe` they
 # are broken, with
 # |d| up to 3.4; in `bf16` they are merely those that are not certain. The largest |d| tells the two apart.
 #
-# `chi2_token` is negative for three of them. χ² cannot be; on a sample that lacks the rare large ratios it is. Now
-# `head` (A) and `e5m2` (B) differ: the worst token is 0.65 against 4.9. **Look for** the place where the two lines
-# cross, near |d| = 0.25. Up to there the forgotten head is the worse one; beyond it the cache has a tail, and the head
-# has none.
+# `chi2_token` is negative for two of them. χ² cannot be; on a sample that lacks the rare large ratios it is. Now
+# `head` (A) and `e5m2` (B) differ: the worst token is 1.3 against 4.9. **Look for** the place where the two lines
+# cross, near |d| = 0.6. Up to there the forgotten head is the worse one; beyond it the cache has the longer tail.
 
 # %%
 picture(tails(load("stale_head"), load("kv_fp8_e5m2")))
@@ -310,8 +310,8 @@ def share_beyond(name, size):
     return float((d.abs() >= size).double().mean())
 
 
-assert share_beyond("stale_head", 0.2) > share_beyond("kv_fp8_e5m2", 0.2)
-assert share_beyond("stale_head", 0.3) < share_beyond("kv_fp8_e5m2", 0.3)
+assert share_beyond("stale_head", 0.5) > share_beyond("kv_fp8_e5m2", 0.5)
+assert share_beyond("stale_head", 0.7) < share_beyond("kv_fp8_e5m2", 0.7)
 
 # %% [markdown]
 # ### Lean
@@ -350,7 +350,7 @@ rows("rollout_is_seq_fraction_high", "rollout_is_seq_fraction_low", "rollout_is_
 assert all(math.isclose(patients[short]["rollout_is_max"], 2) for short in ("e5m2", "stale_4"))
 
 # %% [markdown]
-# `rollout_is_max` is 2.00 for two patients. It is the bound itself: a system that logs ratios after truncation always
+# `rollout_is_max` is 2.00 for three patients. It is the bound itself: a system that logs ratios after truncation always
 # shows a healthy maximum. Of the same kind are all metrics of a kept set, measured after the rule.
 #
 # ### Left
@@ -668,7 +668,7 @@ for letter, name in UNNAMED.items():
 # %% [markdown]
 # D has the lean, B the size. A and C are both rounding by every number of the pair; A is the mixture, a less certain
 # model. C is the run that is wrong, and `triage` calls it precision. One line gives it away: B, C and D start from the
-# same model, and at step 1 its answers have a perplexity of 2.06 at temperature 1. C begins at 1.75: what was sampled
+# same model, and at step 1 its answers have a perplexity of 2.00 at temperature 1. C begins at 1.73: what was sampled
 # is too certain. (So does D, for the same reason: a cut distribution.) One must know the model to notice, so write down
 # the perplexity of a healthy start.
 
@@ -742,7 +742,7 @@ check(early_warning_solution, EARLY_WARNING)
 # is at most 0.001; else "tail" if the worst 1 % hold more than 0.9; else "drift". Before you start: why in this order?
 #
 # <details><summary>Hint 1</summary>Four ifs, each with a return, the most alarming first.</details>
-# <details><summary>Hint 2</summary>top_p has a k3 of 0.0007 and a mean ratio of 0.977 ± 0.001.</details>
+# <details><summary>Hint 2</summary>top_p has a k3 of 0.00099 and a mean ratio of 0.968 ± 0.001.</details>
 
 
 # %%
@@ -814,7 +814,8 @@ for name in COMMITTED:
 #   all panels, step by step;
 # - [what the pairs of the stale head look like](http://localhost:8501/mismatch?run=stale_head&step=latest): the finding
 #   of `triage` stands on top;
-# - [the same report, with every metric explained](http://localhost:8501/bench?run=moe_bf16&step=latest&preset=slime_mis);
+# - [the same report, with every metric
+#   explained](http://localhost:8501/bench?run=moe_bf16&step=latest&preset=slime_mis);
 # - [the study](http://localhost:8501/training?part=Study&study=stale_8).
 #
 # ## Pitfalls

@@ -301,11 +301,11 @@ show("steps", "6–12", "13–19", "20–26", "27–33", "34–40")
 show("power, from lag 2 to lag 4", doublings.mean(-1), digits=2)
 show("reward, stale_4", [sum(row["reward"] for row in rows_of["stale_4"][n : n + 7]) / 7 for n in range(5, 40, 7)])
 show("reward, async", [sum(row["reward"] for row in rows_of["async"][n : n + 7]) / 7 for n in range(5, 40, 7)])
-assert bool((doublings.mean(-1).diff() > 0).all())
+assert doublings.mean(-1).max() - doublings.mean(-1).min() > 1
 
 # %% [markdown]
-# From 1.25 to 2.6, and rising: this measures something else. The two trainings part: `async` earns more, and
-# a policy that earns more is surer and moves less. Compare lags from one start, or not at all.
+# Anything from 0.8 to 2: this measures something else. The two trainings part: for most of the time `async` earns more,
+# and a policy that earns more is surer and moves less. Compare lags from one start, or not at all.
 #
 # ## Predict, then reveal
 #
@@ -363,10 +363,10 @@ for name, step in (("bf16", 400), ("async", 20), ("async", 40), ("stale_4", 20),
     error = (coupled * (1 - coupled) / int(real.sum())) ** 0.5
     show(f"{name}, step {step}", coupled, error, lost["decoupled_token_is"])
     assert lost["decoupled_token_is"] == 0
-    assert (coupled > 1 / 7) == ((name, step) == ("stale_4", 20))
+    assert (coupled > 0.1) == ((name, step) == ("stale_4", 20))
 
 # %% [markdown]
-# With fresh weights none; at lag 4, early in the training, one in six. What does it do to the gradient? In the toy
+# With fresh weights none; at lag 4, early in the training, one in eight. What does it do to the gradient? In the toy
 # everything is exact: the bias is the length of the difference between the expected gradient and the policy gradient,
 # over the length of the latter. We average over ten trainings at a high learning rate, 64 answers per update.
 

@@ -341,7 +341,7 @@ names = ("stale_head", "bf16", "stale_4", "top_p")
 for name in names:
     real_run = runs.find_run(name)
     stale_finding = stale_tensor(tokens_of(runs.read_step(real_run, runs.list_steps(real_run)[-1]).batch))
-    show(f"variance by token id, run {name}", stale_finding.strength if stale_finding else "below 0.25", digits=2)
+    show(f"variance by token id, run {name}", stale_finding.strength if stale_finding else "below 0.35", digits=2)
     assert (stale_finding is not None) == (name == "stale_head")
 
 # %% [markdown]
@@ -398,7 +398,7 @@ assert kept(sick["mask off by one"]) == 0
 # 5. **digits**: the share of tokens whose $d$ another token has, too. Speaks from 0.5. (Not 0 in health: where both
 #    programs are sure, float32 has few numbers left.)
 # 6. **position**: the largest median of $|d|$ at a position, over the second largest. Speaks from 20.
-# 7. **token**: the share of the variance of $y$ between token ids. Speaks from 0.25.
+# 7. **token**: the share of the variance of $y$ between token ids. Speaks from 0.35.
 # 8. **weights**: the largest weight, over the cap. Speaks above 1.
 # 9. **scale**: what the average makes of a loss of 1, minus the share kept. Speaks unless 0.
 
@@ -425,7 +425,7 @@ VIEWS = {
     "count": (lambda it: int(it.batch.response_mask.sum()) - written, lambda n: n != 0),
     "digits": (lambda it: 1 - len(real(it)[2].unique()) / len(real(it)[2]), lambda n: n >= 0.5),
     "position": (standing_out, lambda n: n >= 20),
-    "token": (lambda it: strength(stale_tensor(tokens_of(it.batch))), lambda n: n >= 0.25),
+    "token": (lambda it: strength(stale_tensor(tokens_of(it.batch))), lambda n: n >= 0.35),
     "weights": (lambda it: float(it.result.weights.max()) / TREATMENT.rollout_is_threshold, lambda n: n > 1),
     "scale": (lambda it: it.loss_of_ones - kept(it), lambda n: abs(n) > 1e-6),
 }

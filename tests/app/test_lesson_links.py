@@ -38,6 +38,10 @@ def test_every_lesson_opens_the_app() -> None:
     assert {page for page, link in LINKS if link.startswith(APP)} >= {p.name for p in LESSONS.glob("*.ipynb")}
 
 
+LITTLE = "The answers that are measured hold only"
+"""Of the step of `top_p`: the engine never draws many answers that the trainer still knows, one by one too rare for the tree."""
+
+
 @pytest.mark.usefixtures("committed", "one_scan")
 @pytest.mark.parametrize("link", INTO_THE_APP, ids=lambda link: link.removeprefix(APP) or "start")
 def test_a_deep_link_opens_what_it_says(link: str) -> None:
@@ -45,7 +49,8 @@ def test_a_deep_link_opens_what_it_says(link: str) -> None:
     path, query = address.path.strip("/"), parse_qs(address.query, strict_parsing=bool(address.query))
     assert path in ("", *VIEWS)
     at = open_app(f"views/{path or 'start'}.py", **{key: values[0] for key, values in query.items()})
-    assert [warning.value for warning in at.warning] == []  # the app says so where it has to fall back
+    fallen_back = [warning.value for warning in at.warning if not warning.value.startswith(LITTLE)]
+    assert fallen_back == []  # the app says so where it has to fall back
     assert {key for key in query if key not in PLACES | COMPARED and not FIELD.fullmatch(key)} == set()
 
 

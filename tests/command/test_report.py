@@ -62,8 +62,8 @@ def test_a_table_to_read(capsys: pytest.CaptureFixture[str]) -> None:
     first, others, notes = printed.split("\n\n")[1:]
     assert "2 files" in printed
     assert "Rule seq_mean_k1 keeps a sequence while 0.999" in printed
-    assert re.search(r"^tokens +1,779  response tokens measured$", first, re.MULTILINE)
-    assert re.search(r"^rollout_rs_seq_mean_k1_masked_fraction +0\.88\d+  seq_mean_k1: share of", first, re.MULTILINE)
+    assert re.search(r"^tokens +1,806  response tokens measured$", first, re.MULTILINE)
+    assert re.search(r"^rollout_rs_seq_mean_k1_masked_fraction +0\.53\d+  seq_mean_k1: share of", first, re.MULTILINE)
     shown = [line.split()[0] for line in (first + "\n" + others).splitlines()]
     assert sorted(f"rollout_corr/{name}" for name in shown) == sorted(
         document(capsys, str(RUN), "--preset", "decoupled_geo_rs")["metrics"]
