@@ -39,7 +39,7 @@ def test_every_lesson_opens_the_app() -> None:
 
 
 LITTLE = "The answers that are measured hold only"
-"""Of the step of `top_p`: the engine never draws many answers that the trainer still knows, one by one too rare for the tree."""
+"""Of the step of `top_p`, whose engine never draws many answers that the trainer knows, each too rare for the tree."""
 
 
 @pytest.mark.usefixtures("committed", "one_scan")
