@@ -47,9 +47,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "token_ids": ("token_ids", "input_ids", "tokens"),
     "prompts": ("prompts", "prompt"),
     "responses": ("responses", "response", "completions", "completion", "output"),
-    "step": ("step", "global_step", "rollout_id"),
+    "step": ("export_step", "step", "global_step", "rollout_id"),
 }  # fmt: skip
-"""Our name → how other systems spell it. Where a file has several of these, the first counts; but see `_CHOOSE`."""
+"""Our name → how other systems spell it. Where a file has several of these, the first counts; but see `_CHOOSE`.
+prime-rl's export_step is that of a run, its step that of a trainer which several runs may share."""
 
 _CHOOSE = (*PAIR, "log_probs", "ref_log_probs", "response_mask", "lengths", "advantages", "rewards")
 """The numbers that everything rests on: a file that has two names of one of these is refused."""

@@ -46,18 +46,24 @@ def test_prime_rl_where_nothing_is_trained_by_the_rl_loss() -> None:
     assert "rl_weights" in refused(path.name, path.read_bytes())
 
 
+TODAY = "prime_rl_today/shared/run_a/token_exports/step_3/rank_0.jsonl"
+
+
 def test_prime_rl_of_today_says_it_in_losses() -> None:
-    """By hand after PrimeIntellect-ai/prime-rl 004274ec, src/prime_rl/trainer/rl/token_export.py, `_loss_records`."""
-    rl, ce = {"advantage": 1.0, "mask": True}, {"advantage": None, "mask": True}
-    line = {
-        "step": 3, "token_ids": [3, 6, 7, 8], "loss_mask": [False, True, True, True],
-        "losses": [{"rl": rl | {"mask": False}}, {"rl": rl}, {"rl": rl | {"mask": False}, "ce": ce}, {"ce": ce}],
-        "inference_logprobs": [0.0, *ROLLOUT[0]], "trainer_logprobs": [0.0, *OLD[0]],
-    }  # fmt: skip
-    record = read_pairs("rank_0.jsonl", jsonl([line]))
-    assert token(record, "old_log_probs") == [OLD[0][:1]]
-    assert token(record, "response_ids") == [[6]]
-    assert "object of losses per token; got 1" in refused("x.jsonl", jsonl([line | {"losses": [1, {}, {}, {}]}]))
+    """The RL loss leaves out the first response's middle token and all of the second, which loss_mask has. Both are of
+    step 3 of their run, in steps 7 and 8 of a trainer that several runs share; the reward stands at every token."""
+    record = dumped(TODAY)
+    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], []]
+    assert token(record, "old_log_probs") == [[-0.75, -2.5], []]
+    assert token(record, "response_ids") == [[6, 8], []]
+    assert record.batch.tensors()["rewards"].tolist() == [0.5, 1.5]
+    assert record.step == 3
+
+
+def test_losses_of_prime_rl_that_are_no_losses() -> None:
+    line = json.loads((DUMPS / TODAY).read_text().splitlines()[0])
+    odd = line | {"losses": [1, *line["losses"][1:]]}
+    assert "object of losses per token; got 1" in refused("x.jsonl", jsonl([odd]))
 
 
 def test_slime_has_the_rewards_before_their_group_is_taken_off() -> None:
@@ -82,23 +88,21 @@ def test_skyrl_counts_what_its_loss_counts() -> None:
     assert prompts[:2] == [[3, 4], [5]]
 
 
-TRL: dict[str, Any] = {
-    "sampling_per_token_logps": np.array([ROLLOUT[0], [*ROLLOUT[1], 0.0]], np.float32),
-    "old_per_token_logps": np.array([OLD[0], [*OLD[1], 0.0]], np.float32),
-    "completion_mask": np.array([[1, 1, 1], [1, 1, 0]]),
-    "tool_mask": np.array([[1, 0, 1], [1, 1, 1]]),  # TRL pads it with 1
-    "completion_ids": np.array([[6, 7, 8], [9, 10, 0]]),
-    "advantages": np.array([1.0, -1.0]),
-    "importance_sampling_ratio": np.ones((2, 3)),
-}
-"""By hand after trl 1.16.0, trl/trainer/grpo_trainer.py:2897-2935."""
-
-
 def test_trl_leaves_out_what_a_tool_answered() -> None:
-    record = read_pairs("inputs.npz", npz(**TRL))
-    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], ROLLOUT[1]]
-    assert token(record, "response_ids") == [[6, 8], [9, 10]]
-    assert token(record, "advantages") == [[1.0, 1.0], [-1.0, -1.0]]
+    """By trl_recorded.py: what TRL 1.16 made of a generation with env_mask; tool_mask is 1 on its padding. Its loss
+    (grpo_trainer.py:3027) runs over completion_mask × tool_mask."""
+    record, theirs = dumped("trl/inputs.npz"), np.load(DUMPS / "trl/inputs.npz")
+    counts = theirs["completion_mask"] * theirs["tool_mask"] == 1
+    assert 0 < counts.sum() < theirs["completion_mask"].sum()
+    for ours, name in (
+        ("rollout_log_probs", "sampling_per_token_logps"),
+        ("old_log_probs", "old_per_token_logps"),
+        ("response_ids", "completion_ids"),
+    ):
+        rows = [row[mask].tolist() for row, mask in zip(theirs[name], counts, strict=True)]
+        assert token(record, ours) == rows
+    advantages = [[float(x)] * int(n) for x, n in zip(theirs["advantages"], counts.sum(-1), strict=True)]
+    assert token(record, "advantages") == advantages
 
 
 def test_verl_after_its_own_correction() -> None:

@@ -1,9 +1,9 @@
 """Writes tests/support/golden/dumps with the systems' own code; the files are committed, this says how they were made.
 
-    python tests/peers/dump_files.py NEMO_RL PRIME_RL SLIME SKYRL
+    python tests/peers/dump_files.py NEMO_RL PRIME_RL PRIME_RL_TODAY SLIME SKYRL
 
-Each argument is a checkout: NeMo RL 7ea279ab, prime-rl 559b4477, slime 624b824a; SKYRL is where the package skyrl 0.3.0
-was unpacked. What these modules import and the functions called here do not use (ray, wandb, …) is replaced by
+Each argument is a checkout: NeMo RL 7ea279ab, prime-rl 559b4477 and 004274ec, slime 624b824a; SKYRL is where the package
+skyrl 0.3.0 was unpacked. What these modules import and the functions called here do not use (ray, wandb, …) is replaced by
 stand-ins. The numbers are the same everywhere: two responses, of three tokens and of two.
 """
 
@@ -74,13 +74,19 @@ def nemo_rl(checkout: Path) -> None:
     names[writer.name](folder, data.BatchedDataDict(train), "train_data_step12.jsonl")
 
 
-def prime_rl(checkout: Path) -> None:
-    """Two ranks; on each a response that the RL loss trains and one that is distilled, with rl_weights 0."""
+def token_export(checkout: Path) -> Any:
+    """prime-rl's module that writes the tokens of a step."""
     stand_ins = ("prime_rl", "prime_rl.configs", "prime_rl.configs.trainer", "prime_rl.trainer", "prime_rl.trainer.rl",
                  "prime_rl.trainer.rl.loss")  # fmt: skip
     module = load(checkout / "src/prime_rl/trainer/rl/token_export.py", *stand_ins)
     module.DefaultLossConfig = type("DefaultLossConfig", (), {})
     module.compute_importance_ratio_and_mismatch_kl = lambda a, b: ((a - b), (a - b).exp(), (a - b).exp() - 1 - (a - b))
+    return module
+
+
+def prime_rl(checkout: Path) -> None:
+    """Two ranks; on each a response that the RL loss trains and one that is distilled, with rl_weights 0."""
+    module = token_export(checkout)
     for rank in (0, 1):
         trained = [1.0] * 5 if rank == 0 else [0.0] * 5
         batch = {
@@ -97,6 +103,35 @@ def prime_rl(checkout: Path) -> None:
         exporter = module.TokenExporter(OUT / "prime_rl", rank)
         exporter.export(3, 0, batch, output, [5, 3], object())
         exporter.mark_stable()
+
+
+def prime_rl_today(checkout: Path) -> None:
+    """A run of several, whose step 3 lies in two steps of the trainer. The RL loss trains the first response but its
+    middle token, which is distilled, and nothing of the second."""
+    module = token_export(checkout)
+    exporter = module.TokenExporter(OUT / "prime_rl_today" / "shared", 0)
+    rl_masks, ce_masks = [[True, False, True], [False, False]], [[False, True, False], [True, True]]
+    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        before = len(prompt)
+        tokens = before + len(response)
+
+        def channel(loss: str, mask: list[bool], value: float, before: int = before, n: int = tokens) -> dict[str, Any]:
+            spread = torch.tensor([[False] * before + mask])
+            return {"loss": loss, "mask": spread, "values": torch.full((1, n), value)}
+
+        batch = {
+            "run_id": "run_a",
+            "run_step": 3,
+            "input_ids": torch.tensor([prompt + response]),
+            "position_ids": torch.arange(tokens)[None],
+            "advantages": [channel("rl", rl_masks[row], 1.0 - row), channel("ce", ce_masks[row], 1.0)],
+            "rewards": torch.full((1, tokens), 0.5 + row),
+            "inference_logprobs": torch.tensor([[0.0] * before + ROLLOUT[row]]),
+            "env_names": ["math"] * tokens,
+        }
+        output = {"logprobs": torch.tensor([[0.0] * before + OLD[row]]), "entropy": torch.full((1, tokens), 0.1)}
+        exporter.export(7 + row, 0, batch, output, [tokens], object())
+    exporter.mark_stable({"run_a"})
 
 
 def slime(checkout: Path) -> None:
@@ -123,9 +158,10 @@ def slime(checkout: Path) -> None:
     torch.save(payload, OUT / "slime" / "4.pt")
 
 
-def skyrl(package: Path) -> None:
+def skyrl_batch(package: Path) -> Any:
     """Responses at the end of `sequences`; the middle token of the first was what a tool answered; the third row pads
     the batch, as trainer.py:963 does. The advantages are in bfloat16, which numpy does not have."""
+    sys.path.append(str(package))
     batches = load(
         package / "skyrl/backends/skyrl_train/training_batch.py", "skyrl", "skyrl.backends",
         "skyrl.backends.skyrl_train", name="skyrl.backends.skyrl_train.training_batch",
@@ -145,10 +181,14 @@ def skyrl(package: Path) -> None:
         }
     )
     batch.metadata = {"avg_response_length": 2.5, "response_length": 3}
+    return batches.pad_training_input_batch(batch, 1)
+
+
+def skyrl(package: Path) -> None:
     (OUT / "skyrl").mkdir(parents=True, exist_ok=True)
-    batches.pad_training_input_batch(batch, 1).save(OUT / "skyrl" / "global_step_7_training_input.pkl")
+    skyrl_batch(package).save(OUT / "skyrl" / "global_step_7_training_input.pkl")
 
 
 if __name__ == "__main__":
-    for write, path in zip((nemo_rl, prime_rl, slime, skyrl), sys.argv[1:], strict=True):
+    for write, path in zip((nemo_rl, prime_rl, prime_rl_today, slime, skyrl), sys.argv[1:], strict=True):
         write(Path(path))

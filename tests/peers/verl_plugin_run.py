@@ -1,4 +1,5 @@
-"""`import verl` with the plugin found by its entry point, without RLCORR_VERL and with it: who does the work?"""
+"""`import verl` with the plugin found by its entry point, without RLCORR_VERL and with it: who does the work, and what is
+recorded?"""
 
 import os
 import subprocess
@@ -7,6 +8,9 @@ import tempfile
 from pathlib import Path
 
 from verl_peer import PEERS
+
+from rlcorr.records.runs import list_steps, read_step
+from rlcorr.records.verify import verify
 
 SAYS = """
 import sys, types
@@ -18,14 +22,20 @@ from verl.protocol import DataProto
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
 old, rollout = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])
 mask = torch.ones(1, 2, dtype=torch.long)
-batch = DataProto.from_dict(tensors={"old_log_probs": old, "rollout_log_probs": rollout, "response_mask": mask})
-batch, report = add(batch, RolloutCorrectionConfig.decoupled_token_is())
-print(add.__module__, batch.batch["rollout_is_weights"].tolist(), round(report["rollout_corr/kl"], 3))
+config = RolloutCorrectionConfig(
+    rollout_is="token", rollout_is_threshold=2.0, rollout_rs="token_k1", rollout_rs_threshold="0.5_3.0"
+)
+for step in (3, 4):
+    tensors = {"old_log_probs": old, "rollout_log_probs": rollout, "response_mask": mask}
+    batch = DataProto.from_dict(tensors=tensors, meta_info={"global_steps": step})
+    batch, report = add(batch, config)
+print(add.__module__, batch.batch["rollout_is_weights"].tolist(), batch.batch["response_mask"].tolist(), round(report["rollout_corr/kl"], 3))
 """
 
 
-def said(value: str | None) -> str:
-    """What verl says with this value of RLCORR_VERL; the entry point comes from a folder made for it."""
+def said(value: str | None, runs: str = "") -> str:
+    """What verl says with this value of RLCORR_VERL; the entry point comes from a folder made for it. What it records
+    goes to the folder `runs`."""
     with tempfile.TemporaryDirectory() as folder:
         info = Path(folder) / "rlcorr_plugin-0.dist-info"
         info.mkdir()
@@ -34,21 +44,40 @@ def said(value: str | None) -> str:
         paths = [folder, str(PEERS), *sys.path]
         ours = ("RLCORR_VERL", "VERL_USE_EXTERNAL_PLUGINS")
         kept = {name: text for name, text in os.environ.items() if name not in ours}
-        env = kept | {"PYTHONPATH": os.pathsep.join(paths)} | ({} if value is None else {"RLCORR_VERL": value})
+        env = kept | {"PYTHONPATH": os.pathsep.join(paths), "RLCORR_RUNS": runs or folder, "RLCORR_RUN": "mine"}
+        env |= {} if value is None else {"RLCORR_VERL": value}
         run = subprocess.run([sys.executable, "-c", SAYS], env=env, capture_output=True, text=True, check=True)
         told = [line for line in run.stderr.splitlines() if line.startswith("rlcorr:")]
         return "; ".join([run.stdout.strip().splitlines()[-1], *told])
 
 
+def recorded(words: str) -> None:
+    """verl's correction rejects the second token, and writes so over its mask: the run has the pairs from before."""
+    with tempfile.TemporaryDirectory() as folder:
+        assert said(words, folder).startswith("rlcorr" if "helper" in words else "verl"), words
+        run = Path(folder) / "local" / "mine"
+        report = verify(run)
+        assert (report.status, report.problems) == ("complete", []), report
+        assert list_steps(run) == [3, 4]
+        batch = read_step(run, 4).batch
+        pairs = (batch.response_mask, batch.old_log_probs, batch.rollout_log_probs)
+        assert [x.tolist() for x in pairs] == [[[True, True]], [[-1, -1]], [[-1, -3]]], pairs
+
+
 def main() -> None:
-    expected = {  # ratios 1 and e², capped at 2; the KL is mean(log π_rollout − log π_old) = −1
-        None: "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] -1.0",
-        "helper": "rlcorr.systems.verl_helper [[1.0, 2.0]] -1.0",
+    expected = {  # ratios 1 and e², capped at 2, and 1/r of the second is below 0.5; the KL is mean(log π_rollout − log π_old) = −1
+        None: "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] [[1, 0]] -1.0",
+        "helper": "rlcorr.systems.verl_helper [[1.0, 2.0]] [[1, 0]] -1.0",
     }
     for value, wanted in expected.items():
         assert said(value) == wanted, said(value)
     assert "RLCORR_VERL='hepler' is not known" in said("hepler")
-    print("the plugin: inert without RLCORR_VERL, verl_helper with RLCORR_VERL=helper, one sentence for a wrong word")
+    for words in ("record", "helper,record"):
+        recorded(words)
+    print(
+        "the plugin: inert without RLCORR_VERL, verl_helper with RLCORR_VERL=helper, a run of two steps with =record, "
+        "one sentence for a wrong word"
+    )
 
 
 if __name__ == "__main__":

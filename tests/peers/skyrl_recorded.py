@@ -1,0 +1,64 @@
+"""`trainer.add_callback(record_pairs("mine"))` with SkyRL 0.3.0's own callbacks and batch: what is recorded?
+
+    PYTHONPATH=.:tests/support python tests/peers/skyrl_recorded.py
+
+SkyRL's trainer needs Ray and a GPU; of its class the three methods that reach a callback are taken, as they are written.
+"""
+
+import ast
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from dump_files import OLD, ROLLOUT, load, skyrl_batch
+from real_systems import FOLDER
+
+from rlcorr.recorders.skyrl import record_pairs
+from rlcorr.records import runs
+from rlcorr.records.verify import verify
+
+PACKAGE = FOLDER / "skyrl"
+METHODS = ("add_callback", "_build_callback_input", "_fire")
+STEP = 9
+
+
+def trainer_with(callbacks: Any) -> Any:
+    """As much of RayPPOTrainer as tells callbacks what happens."""
+    tree = ast.parse((PACKAGE / "skyrl/train/trainer.py").read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in METHODS]
+    names: dict[str, Any] = vars(callbacks).copy()
+    exec(ast.unparse(ast.Module(functions, type_ignores=[])), names)
+    trainer = type("RayPPOTrainer", (), {name: names[name] for name in METHODS})()
+    trainer._callback_handler = callbacks.CallbackHandler()
+    trainer._training_control = callbacks.TrainingControl()
+    trainer.train_dataloader, trainer.total_training_steps = None, 20
+    trainer.global_step, trainer._current_epoch = STEP, 0
+    return trainer
+
+
+def main() -> None:
+    batch = skyrl_batch(PACKAGE)
+    packages = ("skyrl.train", "skyrl.train.utils")
+    callbacks = load(PACKAGE / "skyrl/train/utils/callbacks.py", *packages, name="skyrl.train.utils.callbacks")
+    trainer = trainer_with(callbacks)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.add_callback(record_pairs("mine", folder=Path(folder)))
+        trainer._fire("on_train_start")
+        trainer._fire("on_step_end", batch=batch, metrics=SimpleNamespace())
+        trainer._fire("on_train_end")
+        report = verify(Path(folder) / "mine")
+        pairs = runs.read_step(Path(folder) / "mine", STEP).batch
+    assert (report.status, report.problems, report.recorded_steps) == ("complete", [], 1), report
+    kept = [[row[0], row[2]] for row in (ROLLOUT[0], OLD[0])]  # the middle token is a tool's
+    for log_probs, first, second in (
+        (pairs.rollout_log_probs, kept[0], ROLLOUT[1]), (pairs.old_log_probs, kept[1], OLD[1])
+    ):  # fmt: skip
+        rows = [row[mask].tolist() for row, mask in zip(log_probs, pairs.response_mask, strict=True)]
+        assert rows == [first, second, []], rows
+    print("SkyRL: its own callbacks hand over its own batch, and the run has the tokens that its loss counts")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
