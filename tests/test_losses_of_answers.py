@@ -1,6 +1,9 @@
 """VESPO, FIPO and CPPO against loops of plain NumPy over one answer at a time, written from the papers' formulas."""
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import oracle
@@ -15,6 +18,7 @@ from rlcorr.losses_of_answers import cppo_inside, discounted, upper_quantile, ve
 from rlcorr.objective import token_losses
 
 Floats = NDArray[np.float64]
+UNIRL = json.loads((Path(__file__).parent / "support" / "golden" / "unirl_losses.json").read_text())
 LOSS = LossConfig(fipo_decay_rate=3.0, fipo_safety_threshold=1.5, cppo_delta=0.1, cppo_delta_b=0.03)
 
 
@@ -115,3 +119,33 @@ def test_the_sums_are_those_of_a_loop() -> None:
     torch.testing.assert_close(discounted(x, 0.7), torch.tensor(loop, dtype=torch.float64))
     assert upper_quantile(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool), 0.9).tolist() == [0, 0]
     assert upper_quantile(torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool), 0.9).tolist() == [0]
+
+
+@pytest.mark.parametrize("batch", UNIRL["batches"], ids=range(len(UNIRL["batches"])))
+def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
+    """DRPO and CPPO, values and derivatives: tests/peers/unirl_losses.py wrote the file, which names the commits. CPPO
+    casts probabilities to float32 there."""
+    lengths = torch.tensor([len(row) for row in batch["theta"]])
+    keep = torch.arange(int(lengths.max())) < lengths[:, None]
+    theta, old, advantages = (
+        torch.zeros(keep.shape, dtype=torch.float64).masked_scatter(
+            keep, torch.tensor([x for row in batch[name] for x in row], dtype=torch.float64)
+        )
+        for name in ("theta", "old", "advantages")
+    )
+    theta.requires_grad_()
+    for case in batch["cases"]:
+        name = case["loss_type"]
+        numbers = LossConfig(**{f"{name}_{key}": number for key, number in case["settings"].items()})
+        losses = token_losses(CorrectionConfig(loss_type=name), numbers, theta, old, advantages, keep)
+        (gradient,) = torch.autograd.grad(losses[keep].sum(), theta)
+        for ours, theirs in ((losses, case["loss"]), (gradient, case["gradient"])):
+            torch.testing.assert_close(ours[keep], torch.tensor(theirs, dtype=torch.float64), rtol=1e-8, atol=1e-12)
+
+
+def test_unirls_cases_keep_tokens_and_drop_some() -> None:
+    """So that the comparison tells the masks apart."""
+    for batch in UNIRL["batches"]:
+        for case in batch["cases"][2:]:
+            dropped = sum(loss == 0 for loss in case["loss"])
+            assert 0 < dropped < len(case["loss"]) / 2

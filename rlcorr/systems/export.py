@@ -56,7 +56,7 @@ def to_python(config: CorrectionConfig) -> str:
 SYSTEMS = {
     "verl": System("yaml", verl_text, verl.VERSIONS),
     "SkyRL": System("yaml", skyrl_text),
-    "TRL": System("python", trl_text, trl.VERSIONS),
+    "TRL": System("python", trl_text, trl.VERSIONS, loss_too=True),
     "OpenRLHF": System("bash", openrlhf_text, openrlhf.VERSIONS),
     "prime-rl": System("toml", prime_rl_text, prime_rl.VERSIONS, loss_too=True),
     "AReaL": System("yaml", areal_text),

@@ -4,9 +4,10 @@ Before 1.6 there was one bound, vllm_importance_sampling_cap; the modes and defa
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import WithoutPair
@@ -25,10 +26,16 @@ FIELDS: dict[str, Any] = {
     f"{_IS}_clip_max": 3.0,
     f"{_IS}_clip_min": None,
     "off_policy_mask_threshold": None,
+    "loss_type": "dapo",
 }
 """TRL's fields and defaults."""
 FIELDS_1_5 = {"use_vllm": True, f"{_IS}_correction": True, f"{_IS}_mode": "sequence_mask", f"{_IS}_cap": 3.0}
 OPSM = "off_policy_mask_threshold compares π_θ with π_rollout: the same as π_old in a batch's first update only"
+
+VESPO = {"loss_type": "vespo", f"{_IS}_correction": True, f"{_IS}_mode": "token_mask", f"{_IS}_clip_max": None,
+         f"{_IS}_clip_min": None}  # fmt: skip
+"""What makes TRL's product one of π_θ/π_rollout: a mask without bounds lets every π_old/π_rollout into it."""
+VESPO_NUMBERS = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
 
 
 def from_trl(given: Any, *, version: str = "1.16") -> CorrectionConfig:
@@ -36,10 +43,15 @@ def from_trl(given: Any, *, version: str = "1.16") -> CorrectionConfig:
 
     token_* weighs with r, sequence_* with the product of a sequence's r; *_truncate clamps, *_mask zeroes what lies
     outside, and a bound of None is none. off_policy_mask_threshold δ rejects sequences with A < 0 and mean −log r > δ.
-    The loss is not read. Raises `UsageError` for unknown keys, modes and versions.
+    Of the losses VESPO alone is read, as it compares with the engine; its numbers are those of our `LossConfig`, under
+    the same names. Raises `UsageError` for unknown keys, modes and versions.
     """
     old = version_of("TRL", version, VERSIONS) == "1.5"
+    if isinstance(given, Mapping):
+        given = {name: value for name, value in given.items() if name not in VESPO_NUMBERS}
     held = settings("TRL's GRPOConfig", given, FIELDS_1_5 if old else FIELDS)
+    if held.get("loss_type") == "vespo":
+        return _from_vespo(held)
     rules = () if old else _opsm(held["off_policy_mask_threshold"])
     if not (switch("use_vllm", held["use_vllm"]) and switch(f"{_IS}_correction", held[f"{_IS}_correction"])):
         return CorrectionConfig(rollout_rs=rules)
@@ -66,9 +78,19 @@ def _opsm(threshold: Any) -> tuple[RejectionRule, ...]:
     return (RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta)),)
 
 
-def to_trl(config: CorrectionConfig, *, version: str = "1.16") -> dict[str, Any]:
-    """Arguments of GRPOConfig. Raises `UsageError` for what TRL cannot do; `trl_text` adds what it does differently."""
+def _from_vespo(held: dict[str, Any]) -> CorrectionConfig:
+    if held["off_policy_mask_threshold"] is not None or any(held[name] != value for name, value in VESPO.items()):
+        says = ", ".join(f"{name}={value!r}" for name, value in VESPO.items())
+        raise UsageError(f"TRL's VESPO with a bounded π_old/π_rollout is not known here; nearest: {says}.")
+    return CorrectionConfig(bypass_mode=True, loss_type="vespo")
+
+
+def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "1.16") -> dict[str, Any]:
+    """Arguments of GRPOConfig; the numbers of `loss` are those of VESPO. Raises `UsageError` for what TRL cannot do;
+    `trl_text` adds what it does differently."""
     old = version_of("TRL", version, VERSIONS) == "1.5"
+    if config.loss_type == "vespo" and not old:
+        return _to_vespo(config, loss or LossConfig())
     refuse("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
     if config.rollout_is == "geometric":
         raise UsageError("TRL has no geometric weights; nearest: rollout_is='sequence', the product.")
@@ -92,8 +114,17 @@ def to_trl(config: CorrectionConfig, *, version: str = "1.16") -> dict[str, Any]
     return fields
 
 
-def trl_text(config: CorrectionConfig, *, version: str = "1.16") -> str:
+def _to_vespo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
+    if not config.bypass_mode or config.rollout_rs:
+        raise UsageError(
+            "TRL's VESPO takes π_old/π_rollout into its product, and has no weights or rules beside it; nearest: "
+            "bypass_mode=True without rollout_rs."
+        )
+    return {"use_vllm": True, **VESPO, **{name: getattr(loss, name) for name in VESPO_NUMBERS}}
+
+
+def trl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "1.16") -> str:
     """The call of GRPOConfig. Raises `UsageError` as `to_trl` does."""
-    fields = to_trl(config, version=version)
+    fields = to_trl(config, loss, version=version)
     notes = [OPSM] if "off_policy_mask_threshold" in fields else []
     return commented(as_call("GRPOConfig", fields), [f"TRL {version}", *notes])

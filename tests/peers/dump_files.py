@@ -2,9 +2,9 @@
 
     python tests/peers/dump_files.py NEMO_RL PRIME_RL PRIME_RL_TODAY SLIME SKYRL
 
-Each argument is a checkout: NeMo RL 7ea279ab, prime-rl 559b4477 and 004274ec, slime 624b824a; SKYRL is where the package
-skyrl 0.3.0 was unpacked. What these modules import and the functions called here do not use (ray, wandb, …) is replaced by
-stand-ins. The numbers are the same everywhere: two responses, of three tokens and of two.
+Each argument is a checkout: NeMo RL 7ea279ab, prime-rl 559b4477 and 004274ec, slime 624b824a; SKYRL is where the
+package skyrl 0.3.0 was unpacked. What these modules import and the functions called here do not use (ray, wandb, …) is
+replaced by stand-ins. The numbers are the same everywhere: two responses, of three tokens and of two.
 """
 
 import ast

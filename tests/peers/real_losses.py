@@ -28,9 +28,10 @@ def theirs(name: LossType, given: TokenBatch, code: dict[str, Any]) -> Tensor:
     theta, old, a, mask = given.old_log_probs, given.rollout_log_probs, given.advantages, given.response_mask
     assert theta is not None
     assert a is not None
-    if name == "vespo":
-        weights = code["get_gamma_weights"](a[:, :1], theta - old, mask, None)
-        return -weights * a * theta
+    if name == "vespo":  # π_θ/π_old in the product, and π_old/π_rollout, for some π_old
+        between = (theta + old) / 2
+        ratios = ((between - old) * mask).exp()
+        return -code["get_gamma_weights"](a[:, :1], theta - between, mask, ratios) * a * theta
     args = SimpleNamespace(delta=None)
     me = SimpleNamespace(
         args=args, fipo_gamma=2 ** (-1 / 32), fipo_clip_range=0.2, fipo_clip_high_only=True, fipo_safety_threshold=4.0

@@ -115,7 +115,7 @@ def of_trl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
     code = block_of(path, "_generate_and_score_completions", "self.vllm_importance_sampling_correction")
 
     def weigh(made: Any, given: TokenBatch) -> Tensor:
-        if not made.vllm_importance_sampling_correction:
+        if not made.vllm_importance_sampling_correction or made.loss_type == "vespo":  # in its product: real_losses.py
             return given.response_mask.float()
         space = {
             "self": made, "torch": torch, "math": importlib.import_module("math"), "tool_mask": None,
@@ -126,7 +126,7 @@ def of_trl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
         return space["vllm_importance_sampling_ratio"].expand(given.response_mask.shape)
 
     folder = tempfile.mkdtemp()
-    return (lambda c, loss: config(output_dir=folder, bf16=False, **trl.to_trl(c))), trl.from_trl, weigh
+    return (lambda c, loss: config(output_dir=folder, bf16=False, **trl.to_trl(c, loss))), trl.from_trl, weigh
 
 
 def of_openrlhf() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:

@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:tests/support python tests/peers/skyrl_recorded.py
 
-SkyRL's trainer needs Ray and a GPU; of its class the three methods that reach a callback are taken, as they are written.
+SkyRL's trainer needs Ray and a GPU. Of its class the three methods that reach a callback are taken, as they stand.
 """
 
 import ast

@@ -1,5 +1,4 @@
-"""`import verl` with the plugin found by its entry point, without RLCORR_VERL and with it: who does the work, and what is
-recorded?"""
+"""`import verl` with the plugin found by its entry point, RLCORR_VERL unset and set: who corrects, what is recorded?"""
 
 import os
 import subprocess
@@ -29,7 +28,8 @@ for step in (3, 4):
     tensors = {"old_log_probs": old, "rollout_log_probs": rollout, "response_mask": mask}
     batch = DataProto.from_dict(tensors=tensors, meta_info={"global_steps": step})
     batch, report = add(batch, config)
-print(add.__module__, batch.batch["rollout_is_weights"].tolist(), batch.batch["response_mask"].tolist(), round(report["rollout_corr/kl"], 3))
+weights, kept = (batch.batch[name].tolist() for name in ("rollout_is_weights", "response_mask"))
+print(add.__module__, weights, kept, round(report["rollout_corr/kl"], 3))
 """
 
 
@@ -65,7 +65,8 @@ def recorded(words: str) -> None:
 
 
 def main() -> None:
-    expected = {  # ratios 1 and e², capped at 2, and 1/r of the second is below 0.5; the KL is mean(log π_rollout − log π_old) = −1
+    # Ratios 1 and e², capped at 2; 1/r of the second is below 0.5; the KL is mean(log π_rollout − log π_old) = −1.
+    expected = {
         None: "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] [[1, 0]] -1.0",
         "helper": "rlcorr.systems.verl_helper [[1.0, 2.0]] [[1, 0]] -1.0",
     }

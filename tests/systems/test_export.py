@@ -1,11 +1,14 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
 import rlcorr
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
+from rlcorr.systems import trl
 from rlcorr.systems.export import exports, to_python
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.verl import from_verl, verl_text
@@ -44,3 +47,15 @@ def test_what_a_system_cannot_do_is_said() -> None:
     texts = {title: text for title, _, text in exports(preset("ms_swift_sequence_truncate"))}
     assert texts["verl"].startswith("# cannot be expressed: verl has no geometric weights")
     assert "geometric" in texts["Python"]
+
+
+def test_vespo_goes_to_trl_with_its_numbers_and_comes_back() -> None:
+    """GRPOConfig of TRL 1.16: token_mask without bounds takes π_old/π_rollout as it is into the product."""
+    config, loss = CorrectionConfig(bypass_mode=True, loss_type="vespo"), LossConfig(vespo_lambda_neg=1.5)
+    fields = trl.to_trl(config, loss)
+    assert (fields["vespo_k_pos"], fields["vespo_lambda_neg"]) == (2.0, 1.5)
+    assert trl.from_trl(fields) == config
+    with pytest.raises(UsageError, match="bounded π_old/π_rollout is not known"):
+        trl.from_trl({"loss_type": "vespo"})  # TRL's own defaults: a mask of the product at 3
+    with pytest.raises(UsageError, match="nearest: bypass_mode=True without rollout_rs"):
+        trl.to_trl(replace(config, bypass_mode=False))
