@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rlcorr.config import LossConfig
 from rlcorr.losses import ppo_clip
-from rlcorr.masked import masked_sum, tally
+from rlcorr.masked import masked_sum
+from rlcorr.prefix_gap import prefix_gap
 from rlcorr.ratios import SAFETY_BOUND, ratio
 
 SMALLEST_LOG_WEIGHT = -18.420680743952367
@@ -126,21 +127,15 @@ def cppo(
 def cppo_inside(
     theta: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, *, delta: float, last: float, budget: float
 ) -> Tensor:
-    """w_t D_t ≤ min(δ, δ + b Σ_{j<t} w_j − Σ_{j<t} w_j D_j), or A pushes back: D = |π_θ − π_old|; w falls from 1 at the
-    first kept token to `last` at the last one; b is the 90 % quantile of the answer's D, within 1 and 2 times `budget`.
+    """`prefix_gap` ≤ δ, or A pushes back.
 
     >>> theta, old = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.2, 0.2]]).log()  # 0.3 and 0.24, beyond δ = 0.2
     >>> keep = torch.ones(1, 2, dtype=torch.bool)
     >>> cppo_inside(theta, old, torch.tensor([[1.0, -1.0]]), keep, delta=0.2, last=0.8, budget=0.02).tolist()
     [[False, True]]
     """
-    gap = torch.where(keep, (theta.exp() - old.exp()).abs(), 0)
-    count = tally(keep)[:, None]
-    place = keep.cumsum(-1) - 1
-    w = torch.where(keep, 1 - (1 - last) * place / (count - 1).clamp(min=1), 0)
-    spent, allowed = ((x.cumsum(-1) - x) for x in (w * gap, w))
-    b = upper_quantile(gap, keep, 0.9)[:, None].clamp(budget, 2 * budget)
-    return (w * gap <= (delta + b * allowed - spent).clamp(max=delta)) | (advantages * (theta - old) <= 0)
+    spends = prefix_gap(theta, old, keep, last=last, budget=budget)
+    return (spends <= delta) | (advantages * (theta - old) <= 0)
 
 
 def discounted(x: Tensor, gamma: float) -> Tensor:
@@ -154,18 +149,3 @@ def discounted(x: Tensor, gamma: float) -> Tensor:
         later = torch.nn.functional.pad(x[..., reach:], (0, reach))
         x, reach = x + gamma**reach * later, 2 * reach
     return x
-
-
-def upper_quantile(x: Tensor, keep: Tensor, share: float) -> Tensor:
-    """(B, T) → (B,): the quantile of each row's kept numbers, between two of them on the line that joins them; 0 of a
-    row without any.
-
-    >>> upper_quantile(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[True, True, False]]), 0.9).tolist()
-    [2.799999952316284]
-    """
-    if not x.shape[-1]:
-        return x.sum(-1)
-    ordered = torch.where(keep, x, torch.inf).sort(-1).values
-    at = share * (keep.sum(-1) - 1).clamp(min=0).to(x.dtype)
-    low, high = (ordered.gather(-1, place.long()[:, None])[:, 0] for place in (at.floor(), at.ceil()))
-    return torch.where(keep.any(-1), low + (at - at.floor()) * (high - low), 0)

@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from rlcorr.prefix_gap import prefix_gap
 from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3, over_sequence
 from rlcorr.rules import AppliesTo, Divergence, RejectionRule
 from rlcorr.types import TokenBatch
@@ -52,6 +53,10 @@ def rule_statistic(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> Tensor:
 def _divergence(name: Divergence, batch: TokenBatch, d: Tensor) -> Tensor:
     if name == "k1":
         return d
+    if name == "prefix_gap":
+        assert batch.old_log_probs is not None
+        pair = at_least_float32(batch.old_log_probs.detach()), at_least_float32(batch.rollout_log_probs)
+        return prefix_gap(*pair, batch.response_mask)
     if name in _OF_PROBABILITIES:
         old, rollout = batch.old_log_probs, batch.rollout_log_probs
         assert old is not None

@@ -13,12 +13,15 @@ from rlcorr.validated import member, positive, two_sided
 Level = Literal["token", "sequence"]
 Reduce = Literal["sum", "mean", "max", "min"]
 Divergence = Literal[
-    "k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "tv", "mult_error", "forward_kl", "prob_gap"
+    "k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "tv", "mult_error", "forward_kl", "prob_gap", "prefix_gap",
 ]  # fmt: skip
 AppliesTo = Literal["all", "negative", "outward"]
 
 SIGNED: tuple[Divergence, ...] = ("k1", "prob_diff", "signed_kl")
 """Divergences with a direction: they may have a bound on either side, the others only an upper one."""
+
+OF_PREFIXES: tuple[Divergence, ...] = ("prefix_gap",)
+"""Divergences of a token that look at the tokens before it."""
 
 _SUBJECT = {
     "k1": "ratio",
@@ -31,6 +34,7 @@ _SUBJECT = {
     "mult_error": "e^|log r|",
     "forward_kl": "binary KL(π_rollout‖π_old)",
     "prob_gap": "|π_old − π_rollout|",
+    "prefix_gap": "w|π_old − π_rollout| with what the tokens before it overspent",
 }
 _RATIO = {
     None: "ratio",
@@ -66,6 +70,7 @@ class RejectionRule:
     mult_error  e^|d| ≥ 1, the factor by which the two probabilities differ
     forward_kl  KL(Q‖P) of the coins of binary_kl, without a sign (FlashREINFORCE)
     prob_gap    |π_old − π_rollout|, the total variation of these coins
+    prefix_gap  the same with what the answer's tokens before it have overspent, of tokens only (CPPO; `prefix_gap`)
 
     k1, prob_diff and signed_kl take a lower bound, an upper bound, or both; the others only an upper one. Bounds
     belong to the inside, and NaN is outside.
@@ -85,6 +90,8 @@ class RejectionRule:
         member("applies_to", self.applies_to, AppliesTo)
         if self.level == "sequence":
             member("reduce", self.reduce or "none", Reduce)
+            if self.divergence in OF_PREFIXES:
+                raise UsageError(f"{self.divergence} looks at an answer already: level must be 'token'.")
         elif self.reduce is not None:
             raise UsageError(f"a token rule reduces nothing: reduce must be None, got {self.reduce!r}.")
         if self.reduce == "min" and self.divergence not in SIGNED:
@@ -138,6 +145,8 @@ def _rule_names() -> dict[str, tuple[Level, Divergence, Reduce | None, AppliesTo
         suffix = "" if applies_to == "all" else f"_{applies_to}"
         for reduce in reduces:
             for divergence in get_args(Divergence) if reduce != "min" else SIGNED:
+                if reduce and divergence in OF_PREFIXES:
+                    continue
                 base = f"seq_{reduce}_{divergence}" if reduce else f"token_{divergence}"
                 parts[base + suffix] = ("sequence" if reduce else "token", divergence, reduce, applies_to)
     return parts

@@ -45,10 +45,21 @@ def test_a_bound_is_a_threshold(steps: list[int], upper: float) -> None:
     d = torch.tensor([steps]) / 64
     batch = TokenBatch.from_log_probs(d - 2, torch.full(d.shape, -2.0), torch.ones(d.shape))
     kept = [s * s / 4096 for s in steps if s * s / 8192 <= upper]
-    assert m2_at(batch, upper) == pytest.approx(sum(kept) / max(len(kept), 1), rel=1e-12)
+    (m2,) = m2_at(batch, [upper])
+    assert m2 == pytest.approx(sum(kept) / max(len(kept), 1), rel=1e-12)
     if kept:
-        threshold = m2_at(batch, upper) * (1 + 1e-9)
+        threshold = m2 * (1 + 1e-9)
         assert m2po(batch, threshold).upper == pytest.approx(max(kept) / 2, rel=1e-12)
+
+
+def test_a_response_that_counts_thrice_is_there_thrice() -> None:
+    d = torch.tensor([[0.1, -0.2], [0.3, 0.4]])
+    batch = TokenBatch.from_log_probs(d - 2, torch.full(d.shape, -2.0), torch.ones(d.shape))
+    three = TokenBatch.from_log_probs(d[[0, 1, 1, 1]] - 2, torch.full((4, 2), -2.0), torch.ones(4, 2))
+    counts = torch.tensor([1.0, 3.0])
+    for threshold in (0.02, 0.045, 0.07, 1.0):  # none between equal squares
+        assert m2po(batch, threshold, counts).upper == m2po(three, threshold).upper
+    assert m2_at(batch, [0.01, 0.05, 1.0], counts) == pytest.approx(m2_at(three, [0.01, 0.05, 1.0]), rel=1e-12)
 
 
 def test_what_it_cannot_do_is_said() -> None:

@@ -24,7 +24,7 @@ from rlcorr.rules import RULE_NAMES
 UPPER = {
     "k1": (1.3, 5.0), "k2": (0.01, 3.0), "k3": (0.01, 3.0), "binary_kl": (0.03, 2.0), "prob_diff": (0.02, 0.3),
     "signed_kl": (0.01, 0.2), "tv": (0.1, 2.0), "mult_error": (1.1, 5.0),
-    "forward_kl": (0.01, 2.0), "prob_gap": (0.02, 0.3),
+    "forward_kl": (0.01, 2.0), "prob_gap": (0.02, 0.3), "prefix_gap": (0.02, 0.3),
 }  # fmt: skip
 LOWER = {"k1": 0.7, "prob_diff": -0.03, "signed_kl": -0.02}
 BOUNDS = {"one upper": (None, 2.0), "two": (0.6, 1.7), "no upper": (0.6, math.inf)}
@@ -202,8 +202,9 @@ def test_rejected_by_names_the_first_rule_that_objected() -> None:
 def test_nan_on_a_real_token_is_rejected(name: str) -> None:
     given = row(0.0, math.nan).replace(advantages=torch.tensor([[-1.0, 1.0]]))
     result = correct(given, CorrectionConfig(rollout_rs=(rule(name, loose=1),)))
-    # The other token has A < 0 and d = 0: a sequence rule takes it along, unless it is about outward tokens only.
-    alone = not name.startswith("seq") or name.endswith("outward")
+    # The other token has A < 0 and d = 0: a rule about the whole answer takes it along, unless it is about outward
+    # tokens only.
+    alone = not name.startswith(("seq", "token_prefix")) or name.endswith("outward")
     assert result.keep_mask.tolist() == [[alone, name.endswith("negative")]]
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
-from rlcorr.losses_of_answers import cppo_inside, discounted, upper_quantile, vespo
+from rlcorr.losses_of_answers import cppo_inside, discounted, vespo
 from rlcorr.objective import token_losses
+from rlcorr.prefix_gap import upper_quantile
 
 Floats = NDArray[np.float64]
 UNIRL = json.loads((Path(__file__).parent / "support" / "golden" / "unirl_losses.json").read_text())

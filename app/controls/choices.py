@@ -72,7 +72,7 @@ RATIO_BOUNDS: dict[str | None, tuple[float | None, float]] = {
 DIVERGENCE_BOUNDS: dict[Divergence, tuple[float | None, float]] = {
     "k2": (None, 0.01), "k3": (None, 0.01), "binary_kl": (None, 2.0), "prob_diff": (-0.2, 0.2),
     "signed_kl": (-0.05, 0.05), "tv": (None, 2.0), "mult_error": (None, 2.0),
-    "forward_kl": (None, 5e-3), "prob_gap": (None, 0.05),
+    "forward_kl": (None, 5e-3), "prob_gap": (None, 0.05), "prefix_gap": (None, 0.2),
 }  # fmt: skip
 
 

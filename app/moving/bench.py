@@ -9,6 +9,7 @@ from words.text import number, percent, plain
 
 from moving import strips
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch
+from rlcorr.adaptive import m2_at
 from rlcorr.analysis.thresholds import at_threshold, is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction, thresholds
@@ -29,7 +30,7 @@ def bench(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig,
     except UsageError as error:
         curves, refused = {}, str(error)
     return Moving(
-        numbers=_numbers(report),
+        numbers=_numbers(report) | _m2(batch, config, [config])[0],
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
         texts={EXPLAINED: config.explain()},
@@ -58,8 +59,10 @@ def bench_strip(
     except UsageError:  # no item is off: the page says so in place of the curves
         pass
     arrays = {name: array for name, array in package_of(made).arrays.items() if not name.startswith("numbers/")}
-    texts = {EXPLAINED: [at_threshold(config, place, b.rule, b.side).explain() for place in places]}
-    return strips.package(arrays, [_numbers(report | at) for at in strips.numbers_at(made)], texts, pictures)
+    moved = [at_threshold(config, place, b.rule, b.side) for place in places]
+    numbers = [_numbers(report | at) for at in strips.numbers_at(made)]
+    numbers = [shown | m2 for shown, m2 in zip(numbers, _m2(batch, config, moved), strict=True)]
+    return strips.package(arrays, numbers, {EXPLAINED: [at.explain() for at in moved]}, pictures)
 
 
 def _numbers(report: dict[str, float]) -> dict[str, Number]:
@@ -73,6 +76,17 @@ def _numbers(report: dict[str, float]) -> dict[str, Number]:
         ("Mean |Δ|", "abs_log_ratio", number),
     )
     return {label: Number(written(report.get(metric)), describe(metric)) for label, metric, written in shown}
+
+
+def _m2(batch: TokenBatch, config: CorrectionConfig, moved: list[CorrectionConfig]) -> list[dict[str, Number]]:
+    """Of a configuration that bounds k2, for each with another bound: the threshold of M2PO that comes to it."""
+    rule = words.m2_rule(config)
+    if rule is None:
+        return [{} for _ in moved]
+    return [
+        {"M2 of the kept": Number(number(m2), words.M2)}
+        for m2 in m2_at(batch, [at.rollout_rs[rule].upper for at in moved])
+    ]
 
 
 def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:

@@ -17,6 +17,7 @@ from words import words
 from words.text import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch
+from rlcorr.adaptive import m2po
 from rlcorr.errors import UsageError
 from rlcorr.records.step_files import StepRecord
 from rlcorr.systems.export import exports
@@ -72,6 +73,8 @@ def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfi
     st.caption(words.BUDGET)
     kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
     share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
+    if (rule := words.m2_rule(config)) is not None:
+        _m2po(batch, config, rule)
     try:
         reached = corrections.affordable(of, batch, config, parts, words.BUDGETS[kind], share)
     except UsageError as error:
@@ -80,6 +83,12 @@ def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfi
     st.markdown(f"{plain(words.budget_part(config, reached.rule))}: threshold **{reached.threshold:.6g}**")
     st.caption(plain(words.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
     st.button("Set it", key="budget_set", on_click=set_threshold, args=(config, reached.threshold, reached.rule))
+
+
+def _m2po(batch: TokenBatch, config: CorrectionConfig, rule: int) -> None:
+    threshold = st.number_input(words.M2_BUDGET, 1e-9, 1e3, 0.04, key="budget_m2", format="%g")
+    upper = m2po(batch, threshold).upper
+    st.button("Set it", key="budget_m2_set", on_click=set_threshold, args=(config, upper, rule))
 
 
 def _use_it(name: str, config: CorrectionConfig) -> None:

@@ -42,6 +42,11 @@ BUDGET = "Find the bounds for a target."
 BUDGET_AFTER = "The whole correction then keeps {kept} of the tokens; their effective sample size is {ess}."
 BUDGET_MISSED = "{part}: with the threshold {threshold:.4g} the whole correction reaches {reached}."
 BUDGET_NONE = "{share} is not reached."
+M2 = (
+    "The mean squared log-ratio of what the rule token_k2 keeps, which is M2PO's threshold: whoever moves the bound, "
+    "moves it. 0.04 is the paper's; AReaL calls it actor.m2_threshold."
+)
+M2_BUDGET = "Or M2PO's threshold, the mean squared log-ratio of what is kept"
 USE_IT = "The configuration as it stands, ready to copy, or what comes nearest where a system cannot say it."
 SYSTEM = "Your system"
 WRONG_SYSTEM = "system='{raw}' is not known. Known: {allowed}."
@@ -67,6 +72,11 @@ STATUS = {
     "stopped": "stopped without finishing: its manifest says running, but no file has changed for over a minute",
     "unknown": "status unknown: its manifest cannot be read",
 }
+
+
+def m2_rule(config: CorrectionConfig) -> int | None:
+    """The rule whose bound is a threshold of M2PO."""
+    return next((i for i, rule in enumerate(config.rollout_rs) if rule.name == "token_k2"), None)
 
 
 def budget_part(config: CorrectionConfig, rule: int | None) -> str:

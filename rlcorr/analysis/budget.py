@@ -58,17 +58,26 @@ def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, shar
     >>> round(kept.lower, 2), round(kept.upper, 2)
     (0.83, 1.2)
     """
-    loosest = RejectionRule.named(rule, upper=math.exp(LARGEST))
-    if loosest.divergence in SIGNED:
-        signed = math.exp(-LARGEST) if loosest.divergence == "k1" else -math.exp(LARGEST)
-        one_sided = loosest.applies_to == "negative"
-        loosest = replace(loosest, lower=signed, upper=math.inf if one_sided else loosest.upper)
     number = len(correction.rollout_rs)
-    bounded = replace(correction, rollout_rs=(*correction.rollout_rs, loosest))
+    bounded = replace(correction, rollout_rs=(*correction.rollout_rs, loosest(rule)))
     _, inside = _inside(batch, bounded, number)
     if float(inside[-1]) < share and not _other_bounds(batch, bounded, number):
         return correction
     return at_threshold(bounded, keep_at_least(batch, bounded, share, number), number)
+
+
+def loosest(rule: str) -> RejectionRule:
+    """The rule of this name whose bounds reject nothing that a float can say; with both sides where the divergence has
+    a direction, of rules for negative advantages the lower one alone.
+
+    >>> loosest("token_k2").lower, loosest("seq_mean_k1_negative").upper
+    (None, inf)
+    """
+    bounded = RejectionRule.named(rule, upper=math.exp(LARGEST))
+    if bounded.divergence not in SIGNED:
+        return bounded
+    signed = math.exp(-LARGEST) if bounded.divergence == "k1" else -math.exp(LARGEST)
+    return replace(bounded, lower=signed, upper=math.inf if bounded.applies_to == "negative" else bounded.upper)
 
 
 def ess_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, rule: int | None = None) -> float:

@@ -146,12 +146,20 @@ def _divergence(seen: RuleStory, story: TokenStory, symbol: str) -> str:
         return equation("prob_diff = π_old − π_rollout", "{} − {}", pair, lambda p, q: p - q, value)
     if seen.rule.divergence == "prob_gap":
         return equation(symbol, "|{} − {}|", pair, lambda p, q: abs(p - q), value)
+    if seen.prefix is not None:
+        w, overspent = seen.prefix
+        note = "with what the tokens before it have overspent"
+        return equation(symbol, "{}·|{} − {}| + {}", (w, *pair, overspent), _prefix_gap, value, note)
     if seen.coins is not None:
         return _coins(symbol, *seen.coins, value)
     template, function = _OF_LOG_RATIO[seen.rule.divergence]
     d = _clamped(story.log_ratio)
     note = f"log r counts as {digits(d)}" if abs(story.log_ratio) > SAFETY_BOUND else ""
     return equation(symbol, template, (d,), function, value, note)
+
+
+def _prefix_gap(w: float, p: float, q: float, overspent: float) -> float:
+    return w * abs(p - q) + overspent
 
 
 def _coins(name: str, p: float, q: float, token: float, rest: float, value: float) -> str:

@@ -12,9 +12,10 @@ from rlcorr.correction import bound_weights, log_weights, old_log_probs, require
 from rlcorr.errors import UsageError, unknown
 from rlcorr.masked import masked_mean
 from rlcorr.objective import score_coefficients
+from rlcorr.prefix_gap import prefix_parts
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.rejection import PROBABILITY_FLOOR, SIGNED_KL_FLOOR, coins, inside, log_bounds, passes, rule_statistic
-from rlcorr.rules import RejectionRule
+from rlcorr.rules import OF_PREFIXES, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 RowOrder = Literal["off", "recorded", "lowest", "highest", "rejected"]
@@ -39,6 +40,8 @@ class RuleStory:
     """Inside, or a token that the rule does not concern."""
     coins: tuple[float, float, float, float] | None
     """Of a binary KL: p, q, log p/q and log (1−p)/(1−q), p of π_old and q of π_rollout, kept off 0 and 1."""
+    prefix: tuple[float, float] | None
+    """Of prefix_gap: w, and what the tokens before have overspent."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,15 @@ def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) ->
         inside=bool(inside(rule, statistic)[0, column]),
         passes=bool(passes(rule, statistic, one, d)[0, column]),
         coins=_coins(rule, one, column),
+        prefix=_prefix(rule, one, column),
     )
+
+
+def _prefix(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, float] | None:
+    if rule.divergence not in OF_PREFIXES or one.old_log_probs is None:
+        return None
+    w, _, overspent = prefix_parts(one.old_log_probs, one.rollout_log_probs, one.response_mask)
+    return float(w[0, column]), float(overspent[0, column])
 
 
 def _coins(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, float, float, float] | None:

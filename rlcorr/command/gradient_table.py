@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlcorr.adaptive import m2_at, m2po
+from rlcorr.adaptive import m2_at
+from rlcorr.analysis.budget import loosest
 from rlcorr.analysis.thresholds import usual_thresholds
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
@@ -17,6 +18,7 @@ from rlcorr.gradients.sketch import ExactSketch, Sketch, drawn
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
+from rlcorr.rules import RULE_NAMES
 from rlcorr.types import TokenBatch
 
 RANKED_BY = 0
@@ -67,30 +69,34 @@ def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()
 
 
 THRESHOLDS = 20
+M2PO = "m2po"
+_RULES = {name: name for name in RULE_NAMES} | {M2PO: "token_k2"}
+"""What is swept alone → the rejection rule whose bound is moved."""
 
 
 def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None = None) -> list[str]:
-    """Lines of text: one preset at ascending thresholds, and the best with its 95 % interval; m2po is swept as well,
-    over the bounds on k2 that its thresholds come to. Raises as `gradient_table` does, and for a preset without a
-    threshold."""
+    """Lines of text: one preset at ascending thresholds, and the best with its 95 % interval; so is a rejection rule
+    alone, and m2po over the bounds on k2 that its thresholds come to. Raises as `gradient_table` does, and for a preset
+    without a threshold."""
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)
-    adaptive = name == "m2po"
-    correction = CorrectionConfig(rollout_rs=(m2po(batch),)) if adaptive else preset(name)
+    correction = CorrectionConfig(rollout_rs=(loosest(_RULES[name]),)) if name in _RULES else preset(name)
     points = usual_thresholds(batch, correction, rule, count=THRESHOLDS)
     sweep = gradient_sweep(batch, sketch, correction, rule=rule, thresholds=points)
-    said = (lambda bound: m2_at(batch, bound)) if adaptive else (lambda bound: bound)
+    counts = sketch.answers.sampled if isinstance(sketch, ExactSketch) else None
+    said = (lambda bounds: m2_at(batch, bounds, counts)) if name == M2PO else list
+    bests = [said([best.value, best.low, best.high]) for best in sweep.best]
     sentences = [
-        f"With {choice.batch_size} answers in a batch the most progress is made at {said(best.value):.6g}; in 95 % of "
-        f"the bootstrap samples between {said(best.low):.6g} and {said(best.high):.6g}."
+        f"With {choice.batch_size} answers in a batch the most progress is made at {best:.6g}; in 95 % of "
+        f"the bootstrap samples between {low:.6g} and {high:.6g}."
         + _told(choice.over_nothing, "no correction", batch, sketch)
-        for choice, best in zip(sweep.ranking.choices, sweep.best, strict=True)
+        for choice, (best, low, high) in zip(sweep.ranking.choices, bests, strict=True)
     ]
     return [
         *_measured_on(run, step, batch, sketch, sweep.ranking.reports[0]),
         "",
         HEADING.format(f"{name} at"),
-        *(_line(f"{said(point):.9g}", report) for point, report in zip(points, sweep.ranking.reports, strict=True)),
+        *(_line(f"{point:.9g}", report) for point, report in zip(said(points), sweep.ranking.reports, strict=True)),
         "",
         *_wrapped(sentences),
         "",

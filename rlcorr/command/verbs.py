@@ -85,7 +85,8 @@ class Gradients:
     presets: tuple[str, ...] = ()
     """Which presets; by default all."""
     sweep: str = ""
-    """One preset, or m2po, at twenty thresholds instead, and the best of them with its 95 % interval."""
+    """One preset, one rejection rule (such as token_prefix_gap_outward, the one of CPPO) or m2po at twenty thresholds
+    instead, and the best of them with its 95 % interval."""
     rule: int | None = None
     """Which of that preset's rejection rules is moved, from 0; by default its weights, or without them rule 0."""
     json: bool = False

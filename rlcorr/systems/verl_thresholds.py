@@ -146,6 +146,7 @@ _NEAREST = {
     "binary_kl": "token_binary_kl",
     "forward_kl": "token_binary_kl, or k3, whose mean is the same KL",
     "prob_gap": "actor.policy_loss.loss_mode=dppo_tv, which bounds it inside the loss",
+    "prefix_gap": "actor.policy_loss.loss_mode=dppo_tv, which bounds each token by itself, inside the loss",
     "k1": "seq_max_k2 with upper = (log bound)²/2, a veto on both sides",
 }
 

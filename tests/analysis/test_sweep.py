@@ -56,26 +56,6 @@ class Token:
     droppable: bool
 
 
-def divergence(name: str, old: float, rollout: float) -> float:
-    c = oracle.clamp(old - rollout, -20, 20)
-    return {
-        "k1": lambda: old - rollout,
-        "k2": lambda: c * c / 2,
-        "k3": lambda: c if math.isnan(c) else oracle.k3(c),
-        "binary_kl": lambda: oracle.binary_kl(old, rollout),
-        "prob_diff": lambda: oracle.exp(old) - oracle.exp(rollout),
-        "signed_kl": lambda: oracle.signed_kl(old, rollout),
-        "forward_kl": lambda: oracle.forward_kl(old, rollout),
-        "prob_gap": lambda: abs(oracle.exp(old) - oracle.exp(rollout)),
-        "tv": lambda: abs(math.expm1(c)),
-        "mult_error": lambda: math.exp(abs(c)),
-    }[name]()
-
-
-def reduce(xs: list[float], how: str) -> float:
-    return {"sum": sum, "mean": oracle.mean, "max": oracle.largest, "min": oracle.smallest}[how](xs)
-
-
 def concerned(applies_to: str, d: float, advantage: float) -> bool:
     if applies_to == "negative":
         return not advantage >= 0
@@ -88,12 +68,12 @@ def tokens(pairs: oracle.Pairs, advantages: oracle.Rows, swept: CorrectionConfig
         old, rollout, advantage = (oracle.real(x[b], mask) for x in (pairs.old, pairs.rollout, advantages))
         d = [o - r for o, r in zip(old, rollout, strict=True)]
         if isinstance(swept, RejectionRule):
-            per_token = [divergence(swept.divergence, o, r) for o, r in zip(old, rollout, strict=True)]
+            per_token = oracle.divergences(swept.divergence, old, rollout)
             how, hit = swept.reduce, [concerned(swept.applies_to, *pair) for pair in zip(d, advantage, strict=True)]
         else:
             how = {"token": None, "sequence": "sum", "geometric": "mean"}[str(swept.rollout_is)]
             per_token, hit = d, [swept.rollout_is_mode == "mask"] * len(d)
-        whole = per_token if how is None else [reduce(per_token, how)] * len(d)
+        whole = per_token if how is None else [oracle.reduce(per_token, how)] * len(d)
         of_tokens += [Token(b, *token) for token in zip(d, whole, hit, strict=True)]
     return of_tokens
 
@@ -157,7 +137,7 @@ def expected(of_tokens: list[Token], asked: Question) -> dict[str, float]:
         "fraction_low": oracle.mean([float(item.statistic < asked.floor()) for item in items]),
         "oob_ratio": oracle.mean([float(t.statistic < asked.low or t.statistic > asked.high) for t in of_tokens]),
         "kept_kl": oracle.mean([-token.d for token in kept]),
-        "kept_k3_kl": oracle.mean([divergence("k3", token.d, 0.0) for token in kept]),
+        "kept_k3_kl": oracle.mean([oracle.divergence("k3", token.d, 0.0) for token in kept]),
         "kept_chi2": oracle.mean([r * r for r in ratios]) - 1 if ratios else 0.0,
     }
 

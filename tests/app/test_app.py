@@ -164,6 +164,24 @@ def test_a_budget_moves_both_sides_of_a_band(root: Path) -> None:
     assert float(shown(at)["Kept tokens"].removesuffix(" %")) >= 95
 
 
+def test_m2pos_threshold_sets_the_bound_and_is_what_a_bound_comes_to(root: Path) -> None:
+    """Half of the mean d² of all tokens: the squares, ascending, as long as their mean is below it."""
+    run = make_run(root, "alpha", steps=1)
+    batch = runs.read_step(run, 0).batch
+    assert batch.old_log_probs is not None
+    mask = batch.response_mask.numpy()
+    squares = np.sort((batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask] ** 2)
+    means = squares.cumsum() / np.arange(1, len(squares) + 1)
+    at = open_app(BENCH, preset="decoupled_token_is", rules="token_k2", token_k2_upper="100")
+    assert shown(at)["M2 of the kept"] == f"{means[-1]:.4g}"
+    at.number_input(key="budget_m2").set_value(means[-1] / 2).run()
+    at.button(key="budget_m2_set").click().run()
+    kept = means < means[-1] / 2
+    assert 0 < kept.sum() < len(kept)
+    assert shown(at)["M2 of the kept"] == f"{means[kept][-1]:.4g}"
+    assert shown(at)["Kept tokens"] == f"{100 * kept.mean():.2f} %"
+
+
 def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is")

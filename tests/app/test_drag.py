@@ -15,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from streamlit.testing.v1 import AppTest
 
+from rlcorr.strips.packing import unpack
+
 __all__ = ["one_scan", "root"]  # fixtures
 
 VIEWS = {name: f"views/{name}.py" for name in ("bench", "gradient", "compare")}
@@ -32,11 +34,12 @@ def numbers(answer: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
     return {label: (number["text"], number["beside"]) for label, number in answer["numbers"].items()}
 
 
-def ask(address: str, query: str) -> Response:
+def ask(address: str, query: str = "") -> Response:
     from controls import drag
 
-    scope = {"type": "http", "path_params": {"ticket": address.removeprefix("moved/")}, "query_string": query.encode()}
-    return anyio.run(drag.moved, Request(scope))
+    kind, ticket = address.split("/")
+    scope = {"type": "http", "path_params": {"ticket": ticket}, "query_string": query.encode()}
+    return anyio.run({"moved": drag.moved, "strips": drag.packed_strip}[kind], Request(scope))
 
 
 @pytest.fixture
@@ -49,6 +52,18 @@ def opened(root: Path) -> Callable[..., AppTest]:
         return at
 
     return open_view
+
+
+@pytest.mark.parametrize("rules", ["token_k2", "token_prefix_gap_outward", "token_k2,token_k3"])
+def test_a_strip_has_the_headlines_of_an_answer(opened: Callable[..., AppTest], rules: str) -> None:
+    """Of rules that look at a whole batch or answer, too: M2PO's threshold, and CPPO's."""
+    at = opened("bench", preset="decoupled_token_is", level="none", rules=rules)
+    bound = slider(at)
+    told = unpack(bytes(ask(bound["strip"]).body)).about["numbers"]
+    assert ("M2 of the kept" in told) == ("token_k2" in rules)
+    for place in (5, 60, 150):
+        answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['places'][place]}").body))
+        assert {label: texts[place] for label, texts in told.items()} == {k: x[0] for k, x in numbers(answer).items()}
 
 
 @pytest.mark.parametrize("preset", KINDS)

@@ -27,10 +27,12 @@ STEP = 9
 def trainer_with(callbacks: Any) -> Any:
     """As much of RayPPOTrainer as tells callbacks what happens."""
     tree = ast.parse((PACKAGE / "skyrl/train/trainer.py").read_text())
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in METHODS]
+    functions: list[ast.stmt] = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in METHODS
+    ]
     names: dict[str, Any] = vars(callbacks).copy()
     exec(ast.unparse(ast.Module(functions, type_ignores=[])), names)
-    trainer = type("RayPPOTrainer", (), {name: names[name] for name in METHODS})()
+    trainer: Any = type("RayPPOTrainer", (), {name: names[name] for name in METHODS})()
     trainer._callback_handler = callbacks.CallbackHandler()
     trainer._training_control = callbacks.TrainingControl()
     trainer.train_dataloader, trainer.total_training_steps = None, 20
@@ -52,6 +54,7 @@ def main() -> None:
         pairs = runs.read_step(Path(folder) / "mine", STEP).batch
     assert (report.status, report.problems, report.recorded_steps) == ("complete", [], 1), report
     kept = [[row[0], row[2]] for row in (ROLLOUT[0], OLD[0])]  # the middle token is a tool's
+    assert pairs.old_log_probs is not None
     for log_probs, first, second in (
         (pairs.rollout_log_probs, kept[0], ROLLOUT[1]), (pairs.old_log_probs, kept[1], OLD[1])
     ):  # fmt: skip

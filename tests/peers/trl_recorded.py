@@ -137,9 +137,8 @@ def main(arguments: list[str]) -> None:
         check(Path(output), "mine", None)
         seen = check(Path(output), "with_tool", with_tool)
     if arguments[:1] == ["--dump"]:
-        numpy.savez_compressed(
-            arguments[1], **{name: x.numpy() for name, x in seen[0].items() if isinstance(x, torch.Tensor)}
-        )
+        arrays: dict[str, Any] = {name: x.numpy() for name, x in seen[0].items() if isinstance(x, torch.Tensor)}
+        numpy.savez_compressed(arguments[1], **arrays)
 
 
 if __name__ == "__main__":

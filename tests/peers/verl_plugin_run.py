@@ -60,6 +60,7 @@ def recorded(words: str) -> None:
         assert (report.status, report.problems) == ("complete", []), report
         assert list_steps(run) == [3, 4]
         batch = read_step(run, 4).batch
+        assert batch.old_log_probs is not None
         pairs = (batch.response_mask, batch.old_log_probs, batch.rollout_log_probs)
         assert [x.tolist() for x in pairs] == [[[True, True]], [[-1, -1]], [[-1, -3]]], pairs
 

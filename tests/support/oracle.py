@@ -6,6 +6,7 @@ floats, a mask is rows of bools. Nothing here is fast and nothing uses tensor ar
 
 import math
 import random
+import statistics as statistics_of
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,6 +201,29 @@ def divergence(name: str, old: float, rollout: float) -> float:
     return {"k2": k2, "k3": k3, "tv": lambda x: abs(math.expm1(x)), "mult_error": lambda x: math.exp(abs(x))}[name](c)
 
 
+def divergences(name: str, old: list[float], rollout: list[float]) -> list[float]:
+    """Of every token of an answer."""
+    if name == "prefix_gap":
+        return prefix_gaps(old, rollout)
+    return [divergence(name, o, r) for o, r in zip(old, rollout, strict=True)]
+
+
+def prefix_gaps(old: list[float], rollout: list[float]) -> list[float]:
+    """Of each token of an answer the smallest δ with w_t D_t ≤ min(δ, δ + b Σ_{j<t} w_j − Σ_{j<t} w_j D_j), CPPO's
+    condition: w from 1 to 0.8, b the 90 % quantile of D within 0.02 and 0.04."""
+    gap = [abs(exp(o) - exp(r)) for o, r in zip(old, rollout, strict=True)]
+    if any(map(math.isnan, gap)):
+        return [math.nan] * len(gap)
+    tenths = statistics_of.quantiles(gap, n=10, method="inclusive") if len(gap) > 1 else gap * 9
+    b = clamp(tenths[8], 0.02, 0.04) if gap else 0.0
+    smallest_deltas, spent, before = [], 0.0, 0.0
+    for t, x in enumerate(gap):
+        w = 1 - 0.2 * t / max(len(gap) - 1, 1)
+        smallest_deltas.append(max(w * x, w * x + spent - b * before))
+        spent, before = spent + w * x, before + w
+    return smallest_deltas
+
+
 def reduce(xs: list[float], how: str) -> float:
     return {"sum": sum, "mean": mean, "max": largest, "min": smallest}[how](xs)
 
@@ -238,7 +262,8 @@ def statistics(rule: RejectionRule, given: Pairs) -> Rows:
     """What the rule compares, per token; a sequence rule has one number for its whole row, over its real tokens."""
     rows = []
     for old, rollout, mask in zip(given.old, given.rollout, given.mask, strict=True):
-        row = [divergence(rule.divergence, o, r) if m else 0.0 for o, r, m in zip(old, rollout, mask, strict=True)]
+        values = iter(divergences(rule.divergence, real(old, mask), real(rollout, mask)))
+        row = [next(values) if m else 0.0 for m in mask]
         rows.append(row if rule.reduce is None else [reduce(real(row, mask), rule.reduce)] * len(row))
     return rows
 
