@@ -15,9 +15,10 @@ from rlcorr.analysis.thresholds import LARGEST, Side, at_threshold, moved_rule, 
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import between, log_weights, old_log_probs
 from rlcorr.errors import UsageError
+from rlcorr.presets import preset
 from rlcorr.ratios import log_ratio
 from rlcorr.rejection import reject
-from rlcorr.rules import SIGNED, RejectionRule
+from rlcorr.rules import RULE_NAMES, SIGNED, RejectionRule
 from rlcorr.types import TokenBatch
 
 POINTS, TIGHT_POINTS = 2000, 500
@@ -64,6 +65,16 @@ def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, shar
     if float(inside[-1]) < share and not _other_bounds(batch, bounded, number):
         return correction
     return at_threshold(bounded, keep_at_least(batch, bounded, share, number), number)
+
+
+def correction_named(name: str) -> CorrectionConfig:
+    """A preset's correction, or of the name of a rejection rule that rule alone, as loose as `loosest`. Raises
+    `UsageError` for another name.
+
+    >>> correction_named("token_k2").rollout_rs[0].name
+    'token_k2'
+    """
+    return CorrectionConfig(rollout_rs=(loosest(name),)) if name in RULE_NAMES else preset(name)
 
 
 def loosest(rule: str) -> RejectionRule:

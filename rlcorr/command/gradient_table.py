@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlcorr.adaptive import m2_at
-from rlcorr.analysis.budget import loosest
+from rlcorr.analysis.budget import correction_named
 from rlcorr.analysis.thresholds import usual_thresholds
-from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
@@ -18,7 +17,6 @@ from rlcorr.gradients.sketch import ExactSketch, Sketch, drawn
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
-from rlcorr.rules import RULE_NAMES
 from rlcorr.types import TokenBatch
 
 RANKED_BY = 0
@@ -70,8 +68,6 @@ def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()
 
 THRESHOLDS = 20
 M2PO = "m2po"
-_RULES = {name: name for name in RULE_NAMES} | {M2PO: "token_k2"}
-"""What is swept alone → the rejection rule whose bound is moved."""
 
 
 def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None = None) -> list[str]:
@@ -80,7 +76,7 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
     without a threshold."""
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)
-    correction = CorrectionConfig(rollout_rs=(loosest(_RULES[name]),)) if name in _RULES else preset(name)
+    correction = correction_named("token_k2" if name == M2PO else name)
     points = usual_thresholds(batch, correction, rule, count=THRESHOLDS)
     sweep = gradient_sweep(batch, sketch, correction, rule=rule, thresholds=points)
     counts = sketch.answers.sampled if isinstance(sketch, ExactSketch) else None

@@ -19,6 +19,7 @@ from rlcorr.command.play import play
 from rlcorr.command.record_verb import Record, run_record
 from rlcorr.command.report_table import measured_files, report_document, report_table
 from rlcorr.command.study_verb import Study, run_study
+from rlcorr.command.threshold_verb import Threshold, run_threshold
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
 from rlcorr.foreign.imported import files_of, import_files
@@ -204,6 +205,7 @@ VERBS: dict[str, tuple[type, Run]] = {
     "gradients": _parsed(Gradients, run_gradients),
     "study": _parsed(Study, run_study),
     "report": _parsed(Report, run_report),
+    "threshold": _parsed(Threshold, run_threshold),
     "import": _parsed(Import, run_import),
     "verify": _parsed(Verify, run_verify),
     "doctor": _parsed(Doctor, lambda _: doctor()),

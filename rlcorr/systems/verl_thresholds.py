@@ -155,7 +155,8 @@ def rule_text(rule: RejectionRule) -> str:
     """One threshold of rollout_rs_threshold. Raises `UsageError` for a rule that verl does not have."""
     if rule.applies_to != "all":
         everywhere = rule.name.removesuffix(f"_{rule.applies_to}")
-        raise UsageError(f"verl's rules do not look at advantages, so not {rule.name}; nearest: {everywhere}.")
+        nearest = everywhere if everywhere in OPTIONS else _NEAREST[rule.divergence]
+        raise UsageError(f"verl's rules do not look at advantages, so not {rule.name}; nearest: {nearest}.")
     if rule.name not in OPTIONS:
         raise UsageError(f"verl has no rule {rule.name}; nearest: {_NEAREST[rule.divergence]}.")
     if rule.divergence != "k1":

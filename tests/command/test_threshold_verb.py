@@ -1,0 +1,142 @@
+"""`python -m rlcorr threshold`: bounds from quantiles of a run, checked on its last step, as another system's text."""
+
+import math
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from rlcorr import TokenBatch
+from rlcorr.command.cli import run_verb
+from rlcorr.command.threshold_verb import rounded_up
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.recorders import Recorder, verl
+from rlcorr.records import runs
+from rlcorr.systems.skyrl import from_skyrl
+from rlcorr.systems.verl import from_verl
+
+DUMPS = Path(__file__).resolve().parent.parent / "support" / "golden" / "dumps"
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runs, "LOCAL", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def record(name: str, *differences: list[float]) -> None:
+    """A run, a step for each list of log-ratios of one answer."""
+    with Recorder(name) as recorder:
+        for step, row in enumerate(differences):
+            rollout = torch.full((1, len(row)), -2.0)
+            recorder.add(
+                step=step, batch=TokenBatch.from_log_probs(rollout + torch.tensor([row]), rollout, rollout < 0)
+            )
+
+
+def text_of(output: str) -> Any:
+    return yaml.safe_load(output[output.index("\n# ") :])
+
+
+def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of twenty log-ratios 19 must stay: |d| ≤ 0.19. The last step, which may not count, has half within that."""
+    distances = [0.01 * k for k in range(1, 21)]
+    signed = [x if k % 2 else -x for k, x in enumerate(distances)]
+    record("mine", signed[:13], signed[13:], [0.1, 0.3, -0.19, 0.4])
+    assert run_verb(["threshold", "mine", "--preset", "token_k1"]) == 0
+    output = capsys.readouterr().out
+    (rule,) = from_verl(text_of(output)["algorithm"]["rollout_correction"]).rollout_rs
+    assert math.exp(0.19) <= rule.upper <= math.exp(0.19) * 1.001
+    assert rule.lower == pytest.approx(1 / rule.upper, rel=1e-9)
+    assert "Chosen on step 0 to 1: 95.00% of 20 tokens are kept" in output
+    assert "On step 2, which had no part in the choice: 50.00% of 4 tokens are kept" in output
+
+
+def test_weights_and_a_run_of_one_step(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Truncation keeps every token; 3 of 4 weights stay as they are up to the third ratio."""
+    record("mine", [0.0, 0.1, 0.2, 0.9])
+    assert run_verb(["threshold", "mine", "--preset", "decoupled_token_is", "--keep", "75", "--system", "SkyRL"]) == 0
+    output = capsys.readouterr().out
+    config = from_skyrl(text_of(output)["trainer"]["algorithm"]["off_policy_correction"])
+    assert math.exp(0.2) <= config.rollout_is_threshold <= math.exp(0.2) * 1.001
+    assert "100.00% of 4 tokens are kept, the weights of 25.00% are cut" in output
+    assert "The run has no other step to check it on." in output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--keep", "0"], "keep is a percentage, above 0 and at most 100; got 0"),
+        (["--preset", "disabled"], "neither weights nor rejection rules"),
+        (["--preset", "geo"], "unknown preset 'geo'"),
+        (["--system", "Verl"], "unknown system 'Verl'"),
+        (["--version", "0.8"], "unknown version of verl '0.8'"),
+        (
+            ["--preset", "token_prefix_gap_outward"],
+            "so not token_prefix_gap_outward; nearest: actor.policy_loss.loss_mode",
+        ),
+        (["--rule", "1"], "1"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(local: Path, words: list[str], said: str) -> None:
+    with Recorder("mine") as recorder:
+        zeros = torch.zeros(1, 3)
+        recorder.add(
+            step=0, batch=TokenBatch.from_log_probs(zeros - 1, zeros - 2, zeros == 0).replace(advantages=zeros + 1)
+        )
+    with pytest.raises(UsageError, match=re.escape(said)):
+        run_verb(["threshold", "mine", *words])
+    with pytest.raises(UsageError, match="nobody"):
+        run_verb(["threshold", "nobody"])
+
+
+@pytest.mark.parametrize("threshold", [1.000123456, 1.5, 12345.678, 0.00012345678, 0.2, 1.9999999])
+def test_rounding_never_tightens(threshold: float) -> None:
+    config = CorrectionConfig(rollout_is="token")
+    rounded = rounded_up(threshold, config, None)
+    offset = 1 if threshold > 1 else 0
+    assert 0 <= rounded - threshold <= 1e-3 * (threshold - offset) + 1e-15
+
+
+# --- the walks of the README, typed as it says ---
+
+
+def walks() -> list[list[str]]:
+    readme = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text(encoding="utf-8")
+    section = readme.split("### To a threshold")[1].split("##")[0]
+    return [
+        line.split("#")[0].split()[3:] for line in re.findall(r"^    \.venv/bin/python -m rlcorr .*$", section, re.M)
+    ]
+
+
+def test_from_every_systems_dump_to_its_own_text(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SkyRL's folder of dumps, what TRL 1.16 made of a generation, and what verl's correction was given."""
+    shutil.copytree(DUMPS / "skyrl", local / "dumped_data")
+    run_verb(["import", str(DUMPS / "trl" / "inputs.npz"), "--run", "my_run"])
+    theirs = np.load(DUMPS / "trl" / "inputs.npz")
+    tensors = {
+        "rollout_log_probs": torch.tensor(theirs["sampling_per_token_logps"]),
+        "old_log_probs": torch.tensor(theirs["old_per_token_logps"]),
+        "response_mask": torch.tensor(theirs["completion_mask"]),
+    }
+    helper, recorder = SimpleNamespace(**{verl.FUNCTION: lambda batch, _: batch}), Recorder(runs.free_name("verl"))
+    verl.wrap(helper, recorder)
+    getattr(helper, verl.FUNCTION)(SimpleNamespace(batch=tensors, meta_info={"global_steps": 1}), None)
+    recorder.close()
+    capsys.readouterr()
+    commands, outputs = walks(), []
+    assert [words[0] for words in commands] == ["import", *["threshold"] * 3]
+    for words in commands:
+        assert run_verb(words) == 0
+        outputs.append(capsys.readouterr().out)
+    assert from_skyrl(text_of(outputs[1])["trainer"]["algorithm"]["off_policy_correction"]).rollout_rs
+    assert 'vllm_importance_sampling_mode="token_mask"' in outputs[2]
+    assert from_verl(text_of(outputs[3])["algorithm"]["rollout_correction"]).rollout_rs
