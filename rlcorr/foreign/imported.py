@@ -140,6 +140,7 @@ def summary_of(records: Iterable[StepRecord]) -> Imported:
         mask = record.batch.response_mask
         steps, responses, tokens = steps + 1, responses + len(mask), tokens + int(mask.sum())
         lacking |= missing(record)
+        del record, mask  # before the next one is read
     return Imported(steps, responses, tokens, lacking)
 
 
@@ -147,6 +148,7 @@ def _written(run: Path, records: Iterable[StepRecord]) -> Iterator[StepRecord]:
     for record in records:
         write_one(run, record)
         yield record
+        del record  # before the next one is read
 
 
 def write_one(run: Path, record: StepRecord) -> None:

@@ -57,7 +57,8 @@ def compute_rollout_correction_and_rejection_mask(
 
     Raises ValueError for shapes, names, numbers and a mask without a token, TypeError for a threshold of another kind.
     """
-    if not response_mask.any():
+    mask = response_mask.bool()
+    if not mask.any():
         raise ValueError(NO_TOKEN)
     for other in (rollout_log_prob, response_mask):
         if old_log_prob.shape != other.shape:
@@ -65,7 +66,7 @@ def compute_rollout_correction_and_rejection_mask(
     weighted = rollout_is is not None and rollout_is_threshold is not None
     config = weights_config(rollout_is, rollout_is_threshold) if weighted else CorrectionConfig()
     rules, wrong = _rules_or_error(rollout_rs, rollout_rs_threshold)
-    seen = Seen.of_pair(old_log_prob, rollout_log_prob, response_mask, config, rules)
+    seen = Seen.of_pair(old_log_prob, rollout_log_prob, mask, config, rules)
     report, weights = {}, None
     if weighted:
         weights, report = _weights(seen, config, rollout_is_batch_normalize, old_log_prob.dtype)

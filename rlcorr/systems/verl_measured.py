@@ -58,7 +58,7 @@ class Seen:
 
     def kept(self, response_mask: Tensor) -> Tensor:
         """The mask, of its own dtype, without what was rejected."""
-        return (response_mask * self.keep_mask).to(response_mask.dtype)
+        return (response_mask * self.keep_mask).to(response_mask.dtype) if self.rules else response_mask.clone()
 
     def rejection(self) -> dict[str, float]:
         """Metrics of every rule, and of all together."""

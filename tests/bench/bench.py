@@ -21,7 +21,8 @@ long      answers of 200 to 500 tokens: weights, bounds and the effective sample
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
-recorder  what recording a step costs the thread that trains: milliseconds
+recorder  what recording costs a training: its steps with and without, in pairs; two minutes
+import    memory that a Parquet file of 1 GiB takes while it is imported; three minutes
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
@@ -39,6 +40,7 @@ import bench_exact
 import bench_followed
 import bench_gradients
 import bench_half_billion
+import bench_import
 import bench_library
 import bench_long
 import bench_memory
@@ -161,6 +163,7 @@ PARTS = {
     "precision": bench_precision.bench_precision,
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
+    "import": bench_import.main,
     "memory": bench_memory.main,
     "recorder": bench_recorder.main,
     "trainer": bench_trainer.main,

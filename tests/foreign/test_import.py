@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hostile import MIB
 from pair_files import jsonl, real
 
 from rlcorr.errors import UsageError
@@ -162,10 +163,10 @@ def test_a_step_that_is_too_large_and_steps_that_are_not_in_order(
 
 
 MEASURES = """
-import resource, sys
+import sys
 from pathlib import Path
+from hostile import peak
 from rlcorr.foreign.imported import files_of, import_files
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 import_files(files_of([sys.argv[1]]), Path(sys.argv[3]))
 before = peak()
 import_files(files_of([sys.argv[2]]), Path(sys.argv[4]))
@@ -179,5 +180,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         large(tmp_path / f"{name}.parquet", steps, tokens=1_000_000)
     words = [tmp_path / "small.parquet", tmp_path / "big.parquet", tmp_path / "a", tmp_path / "b"]
     run = [sys.executable, "-c", MEASURES, *map(str, words)]
-    grown = int(subprocess.run(run, env=dict(os.environ), capture_output=True, text=True, check=True).stdout)
-    assert grown < 80 << 10  # KiB: half of the file
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    grown = int(subprocess.run(run, env=os.environ | paths, capture_output=True, text=True, check=True).stdout)
+    assert grown < 80 * MIB  # half of the file

@@ -158,7 +158,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
 
 
 CHANGED = "63efe7912154+"
-"""Long studies: commit 63efe79 with the change of cc9aa97, without which one training stopped. runs/README.md says so."""
+"""Of the long studies: commit 63efe79 with the change of cc9aa97, without which a training stopped (runs/README.md)."""
 UNTRAINED = {"decide_long_cache"}
 
 
