@@ -1,4 +1,5 @@
-"""Losses of whole answers against the weights that TRL's and ms-swift's own code gives: `make peers` runs it.
+"""Losses of whole answers against the weights that TRL's and ms-swift's own code gives, and M2PO against AReaL's mask:
+`make peers` runs it.
 
 Their methods come from their files alone (`real_systems.method_of`), in float64, on batches with gaps and both signs of
 the advantage.
@@ -12,7 +13,9 @@ import torch
 from real_systems import FOLDER, batch, method_of
 from torch import Tensor
 
+from rlcorr.adaptive import m2po
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
+from rlcorr.correction import correct
 from rlcorr.losses import ppo_clip
 from rlcorr.objective import token_losses
 from rlcorr.types import TokenBatch
@@ -57,9 +60,29 @@ def compare(name: LossType) -> list[str]:
     return wrong
 
 
+def compare_m2po() -> list[str]:
+    """AReaL's mask, in float64; no two log-ratios are equal."""
+    functions = ("_apply_m2po_masking", "_get_m2po_loss_mask")
+    code = method_of(FOLDER / "areal/areal/trainer/ppo/actor.py", *functions)
+    wrong, dropped = [], 0
+    for seed in range(BATCHES):
+        given = batch(seed)
+        assert given.old_log_probs is not None
+        old, rollout, mask = given.old_log_probs.double(), given.rollout_log_probs.double(), given.response_mask
+        wide = given.replace(old_log_probs=old, rollout_log_probs=rollout)
+        for threshold in (1e-5, 0.04, 0.5, 10.0):
+            kept = correct(wide, CorrectionConfig(rollout_rs=(m2po(wide, threshold),))).keep_mask
+            theirs = code["_apply_m2po_masking"](rollout, old, mask, threshold)
+            dropped += int((mask & ~theirs).sum())
+            if not torch.equal(kept, theirs):
+                wrong.append(f"M2PO, batch {seed}: other tokens at {threshold}")
+    print(f"M2PO: {BATCHES} batches at four thresholds, {dropped} tokens dropped, {len(wrong)} differ")
+    return wrong
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    wrong = [line for name in TRAINERS for line in compare(name)]
+    wrong = [line for name in TRAINERS for line in compare(name)] + compare_m2po()
     print("\n".join(wrong[:20]))
     sys.exit(1 if wrong else 0)
 
