@@ -34,7 +34,7 @@ _SUBJECT = {
     "mult_error": "e^|log r|",
     "forward_kl": "binary KL(π_rollout‖π_old)",
     "prob_gap": "|π_old − π_rollout|",
-    "prefix_gap": "w|π_old − π_rollout| with what the tokens before it overspent",
+    "prefix_gap": "w|π_old − π_rollout| + what the answer has overspent before",
 }
 _RATIO = {
     None: "ratio",

@@ -103,8 +103,9 @@ def watch(seen: tuple, chosen: session.Selection | None, drawn: float) -> None:
     if chosen is not None:
         life = recorded.life(chosen.run)
         shown = f"step {chosen.step}, {len(chosen.steps)} recorded" if chosen.step is not None else "no step to show"
-        status = f"{words.STATUS.get(life.status, life.status)} · last change {ago(life.age)}"
-        st.caption(plain(f"{chosen.slug} · {shown} · {status}"))
+        # A complete run changes no more: its files are as old as the folder that they were copied to.
+        changed = "" if life.status == "complete" else f" · last change {ago(life.age)}"
+        st.caption(plain(f"{chosen.slug} · {shown} · {words.STATUS.get(life.status, life.status)}{changed}"))
 
 
 def world(all_runs: dict[str, Path], run: Path | None) -> tuple:

@@ -33,6 +33,8 @@ def bench(chosen: session.Selection, record: StepRecord) -> None:
         config = settings(PRESETS[name].config)
         with st.container(key="budget"):
             _budget(of, record.batch, config)
+            if (rule := words.m2_rule(config)) is not None:
+                _m2po(record.batch, config, rule)
     for sentence in notices.sentences():
         st.warning(plain(sentence))
     with right:
@@ -73,8 +75,6 @@ def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfi
     st.caption(words.BUDGET)
     kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
     share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
-    if (rule := words.m2_rule(config)) is not None:
-        _m2po(batch, config, rule)
     try:
         reached = corrections.affordable(of, batch, config, parts, words.BUDGETS[kind], share)
     except UsageError as error:
