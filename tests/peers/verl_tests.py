@@ -1,5 +1,6 @@
 """verl's own tests of its helper, from its wheel, with ours (rlcorr/systems/verl_helper.py) in the helper's place."""
 
+import os
 import sys
 
 import pytest
@@ -14,8 +15,9 @@ TESTS = [str(FOLDER / f"test_rollout_corr{part}.py") for part in ("", "_integrat
 def main() -> int:
     verl = load()
     sys.modules[verl.helper.__name__] = verl_helper
-    code = pytest.main([*TESTS, "-q", "-p", "no:cacheprovider", "-p", "no:nbval", "-p", "no:xdist", "--rootdir",
-                        str(PEERS), "-o", "addopts=", "--noconftest"])  # fmt: skip
+    # Neither our settings nor our plugins: warnings are errors here, and verl's tests have some.
+    options = ["-q", "-c", os.devnull, "--rootdir", str(PEERS), "-p", "no:cacheprovider", "--noconftest"]
+    code = pytest.main([*TESTS, *options, "-p", "no:nbval", "-p", "no:xdist"])
     assert sys.modules[verl.helper.__name__] is verl_helper
     return int(code)
 
