@@ -174,6 +174,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """A file of ten times as many steps as another of the same row groups, after it, takes hardly more."""
     for name, steps in (("small", 2), ("big", 20)):
