@@ -70,6 +70,7 @@ def text(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", recipes.sketched())
 def test_every_committed_run_has_its_gradients(committed: None, name: str) -> None:
     run = runs.ROOT / name

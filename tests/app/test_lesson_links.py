@@ -42,6 +42,7 @@ LITTLE = "The answers that are measured hold only"
 """Of the step of `top_p`, whose engine never draws many answers that the trainer knows, each too rare for the tree."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("committed", "one_scan")
 @pytest.mark.parametrize("link", INTO_THE_APP, ids=lambda link: link.removeprefix(APP) or "start")
 def test_a_deep_link_opens_what_it_says(link: str) -> None:
