@@ -33,6 +33,12 @@ NAMES_0_9_9 = {
     "is_correction_threshold": "vllm_is_truncated_threshold",
 }
 GATES = {"binary_kl": "forward_kl", "tv": "prob_gap"}
+MEANT = {
+    "binary_kl": "binary_kl is KL(π_rollout‖π_old) in OpenRLHF, and in verl, as here, the larger of both directions; "
+    "nearest: forward_kl, which is OpenRLHF's.",
+    "tv": "tv is |π_old − π_rollout| in OpenRLHF, and |r − 1| here; nearest: prob_gap, which is OpenRLHF's.",
+}
+"""Names that it gives to another divergence."""
 """OpenRLHF's gate → our divergence."""
 
 
@@ -117,6 +123,9 @@ def _said(config: CorrectionConfig) -> tuple[str, str, str, tuple[float, float]]
     """Level, mode, gate and threshold."""
     gates = {f"{prefix}_{ours}": (level, theirs) for prefix, level in (("token", "token"), ("seq_mean", "seq"))
              for theirs, ours in GATES.items()} | {"seq_mean_k1": ("seq", "ratio")}  # fmt: skip
+    for other in config.rollout_rs:
+        if other.divergence in MEANT:
+            raise UsageError(MEANT[other.divergence])
     rule = alone("OpenRLHF", config.rollout_rs, gates, "seq_mean_k1, or a mean of forward_kl or prob_gap")
     if config.rollout_is is None and rule is None:
         return "off", "mask", "ratio", (0.5, 5.0)

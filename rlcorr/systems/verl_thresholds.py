@@ -144,7 +144,8 @@ _NEAREST = {
     "tv": "the same rule with k2",
     "mult_error": "the same rule with k2, upper = (log bound)²/2",
     "binary_kl": "token_binary_kl",
-    "forward_kl": "token_binary_kl, or k3, whose mean is the same KL",
+    "forward_kl": "k3, whose mean is the same KL. What OpenRLHF calls binary_kl is this rule, what verl calls so the "
+    "larger of both directions",
     "prob_gap": "actor.policy_loss.loss_mode=dppo_tv, which bounds it inside the loss",
     "prefix_gap": "actor.policy_loss.loss_mode=dppo_tv, which bounds each token by itself, inside the loss",
     "k1": "seq_max_k2 with upper = (log bound)²/2, a veto on both sides",

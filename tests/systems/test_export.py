@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,9 @@ import rlcorr
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
+from rlcorr.rules import RejectionRule
 from rlcorr.systems import trl
-from rlcorr.systems.export import exports, to_python
+from rlcorr.systems.export import export, exports, to_python
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.verl import from_verl, verl_text
 
@@ -59,3 +61,21 @@ def test_vespo_goes_to_trl_with_its_numbers_and_comes_back() -> None:
         trl.from_trl({"loss_type": "vespo"})  # TRL's own defaults: a mask of the product at 3
     with pytest.raises(UsageError, match="nearest: bypass_mode=True without rollout_rs"):
         trl.to_trl(replace(config, bypass_mode=False))
+
+
+@pytest.mark.parametrize(
+    ("rule", "system", "said"),
+    [
+        ("seq_mean_binary_kl", "OpenRLHF", "KL(π_rollout‖π_old) in OpenRLHF, and in verl, as here, the larger of both"),
+        ("token_tv", "OpenRLHF", "tv is |π_old − π_rollout| in OpenRLHF, and |r − 1| here; nearest: prob_gap"),
+        (
+            "seq_mean_forward_kl",
+            "verl",
+            "What OpenRLHF calls binary_kl is this rule, what verl calls so the larger of both",
+        ),
+    ],
+)
+def test_a_name_that_two_systems_give_to_different_things_says_both(rule: str, system: str, said: str) -> None:
+    config = CorrectionConfig(rollout_rs=(RejectionRule.named(rule, upper=0.01),))
+    with pytest.raises(UsageError, match=re.escape(said)):
+        export(config, system)
