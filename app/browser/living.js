@@ -112,7 +112,9 @@ const drawing = (part) => ({
   place: ({ numbers, texts, pictures }) => {
     write(part, { numbers, texts })
     for (const [key, moved] of Object.entries(pictures)) {
-      if (part.pictureOf.has(key)) part.pictureOf.get(key).host.move(moved)
+      const host = part.pictureOf.get(key)?.host
+      if (moved.figure) host?.redraw(moved.figure)
+      else if (host) host.move(moved)
       else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // another component's
     }
   },

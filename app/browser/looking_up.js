@@ -26,6 +26,7 @@ export const placeOf = (strip, place) => {
     bars: Object.entries(moves.bars).map(([trace, name]) => [trace, heightsAt(strip, name, place)]),
     cells: moves.cells ? cells(strip, place) : null,
     shapes: moves.shapes === null ? null : strip.about.shapes[moves.shapes][place],
+    figure: moves.figures?.[place] ?? null,
   }])
   return {
     numbers: numbersAt(strip.about, place), texts: at(strip.about.texts, place), pictures: Object.fromEntries(pictures),

@@ -12,6 +12,7 @@ from controls import drag
 from controls.live import Dragged
 from rlcorr.errors import UsageError
 from rlcorr.gradients import report
+from rlcorr.strips.packing import Package
 
 KEY = "answers"
 USUAL = report.BATCH_SIZES[0]
@@ -40,11 +41,15 @@ def moving_size() -> int:
     return size
 
 
-def slider(answer: Callable[[int], Moving]) -> Dragged:
-    """Where it stands is its generation: the thumb is moved when the URL says something else."""
+def slider(answer: Callable[[int], Moving], of: str, strip: Callable[[], Package]) -> Dragged:
+    """Where it stands is its generation: the thumb is moved when the URL says something else. Its `strip` is known by
+    what it is `of`."""
     size = st.session_state[f"last_{KEY}"]
     address = drag.offer(KEY, lambda at: answer(_offered(at)))
-    moved = Slider(KEY, say.BATCH_SIZE, BATCH_SIZES, size, generation=size, address=address, help=say.BATCH_SIZE_IS)
+    moved = Slider(
+        KEY, say.BATCH_SIZE, BATCH_SIZES, size, generation=size, address=address,
+        strip=drag.offer_strip(KEY, of, strip), help=say.BATCH_SIZE_IS,
+    )  # fmt: skip
     return Dragged(moved, _moved)
 
 

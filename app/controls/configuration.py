@@ -91,6 +91,7 @@ def bound_sliders(
     answer: Callable[[CorrectionConfig], Moving],
     *,
     strip: StripOf | None = None,
+    places_of: Callable[[Bound, float], tuple[float, ...]] = places_of,
     side: str = fields.FIRST,
     text: str = "",
 ) -> list[Dragged]:

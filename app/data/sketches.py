@@ -7,7 +7,7 @@ import streamlit as st
 
 from data import corrections, recorded
 from rlcorr import CorrectionConfig, TokenBatch
-from rlcorr.analysis.thresholds import Side, usual_thresholds
+from rlcorr.analysis.thresholds import Side, at_threshold, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.gradients.bootstrap import REPLICATES, Replicas, bootstrap
 from rlcorr.gradients.comparison import GradientComparison, compare_gradients
@@ -51,6 +51,14 @@ def reported(measured: Sketched, config: CorrectionConfig) -> GradientReport:
     return report_of(samples_of(_contribution(measured, config), _replicas(measured.of, measured), BATCH_SIZES))
 
 
+def measured_at(
+    measured: Sketched, config: CorrectionConfig, rule: int | None, side: Side, thresholds: tuple[float, ...]
+) -> list[tuple[GradientReport, Decomposition]]:
+    """`reported` and `decomposed` with this bound at each threshold, wherever it is now."""
+    what = corrections.all_but(config, rule, side)
+    return _measured_at(measured.of, what, side, thresholds, measured, config, rule)
+
+
 def decomposed(measured: Sketched, config: CorrectionConfig) -> Decomposition:
     """As `decompose`: the first two stages are the same wherever a bound is."""
     parts = [_contribution(measured, stage) for stage in stages(config)]
@@ -62,10 +70,7 @@ def compared(measured: Sketched, a: CorrectionConfig, b: CorrectionConfig, batch
 
 
 def _contribution(measured: Sketched, config: CorrectionConfig) -> Contributions:
-    # Prompts share the scores of their tree, and no answer has sums of its own to start from.
-    sampled = not isinstance(measured.sketch, ExactSketch)
-    neighbour = _neighbour(measured.of, repr(loosened(config)), measured, config) if sampled else None
-    return _contributed(measured.of, repr(config), measured, config, neighbour)
+    return _contributed(measured.of, repr(config), measured, config)
 
 
 def swept(measured: Sketched, config: CorrectionConfig, rule: int | None, side: Side) -> GradientSweep:
@@ -94,11 +99,31 @@ def _batch_and_sketch(run: Path, step: int, of: Identity) -> tuple[TokenBatch, S
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)
-def _contributed(
-    of: Identity, what: str, _measured: Sketched, _config: CorrectionConfig, _neighbour: Neighbour | None
-) -> Contributions:
-    (contribution,) = contributions(_measured.batch, _measured.sketch, [_config], neighbour=_neighbour)
+def _contributed(of: Identity, what: str, _measured: Sketched, _config: CorrectionConfig) -> Contributions:
+    return _contributions(_measured, _config)
+
+
+def _contributions(measured: Sketched, config: CorrectionConfig) -> Contributions:
+    # Prompts share the scores of their tree, and no answer has sums of its own to start from.
+    sampled = not isinstance(measured.sketch, ExactSketch)
+    neighbour = _neighbour(measured.of, repr(loosened(config)), measured, config) if sampled else None
+    (contribution,) = contributions(measured.batch, measured.sketch, [config], neighbour=neighbour)
     return contribution
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _measured_at(
+    of: Identity, what: str, side: Side, thresholds: tuple[float, ...], _measured: Sketched, _config: CorrectionConfig,
+    _rule: int | None,
+) -> list[tuple[GradientReport, Decomposition]]:  # fmt: skip
+    replicas, parts, reports = _replicas(_measured.of, _measured), {}, []
+    for threshold in thresholds:
+        of_place = stages(at_threshold(_config, threshold, _rule, side))
+        # From one threshold to the next most stages stay. All of them, of all thresholds, would be too large to keep.
+        parts = {stage: parts.get(stage) or _contributions(_measured, stage) for stage in of_place}
+        in_order = [parts[stage] for stage in of_place]
+        reports.append((report_of(samples_of(in_order[-1], replicas, BATCH_SIZES)), decomposition(in_order, replicas)))
+    return reports
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

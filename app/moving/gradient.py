@@ -1,20 +1,27 @@
 """What a correction does to the gradient of one step, over the bound that moves and over the answers in a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from browser.live_part import Moving, Number, Picture
-from controls.bounds import bounds_of
+from controls.bounds import bounds_of, places_of
 from data import sketches
 from data.sketches import Sketched
 from remembered.fields import Bound
 from words import gradient as say
 
+from moving import strips
+from moving.strips import PictureStrip
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.figures.canvas import Figure
+from rlcorr.gradients.decomposition import Decomposition
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sketch import drawn
+from rlcorr.strips.packing import Package
+
+PLACES = 141
+"""Of the bound's slider: the gradient is measured at each."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +43,12 @@ def gradient(shown: Shown, config: CorrectionConfig) -> Moving:
     report = sketches.reported(shown.measured, config)
     if report.reference_length.value == 0:
         raise UsageError(say.NOISE_REFERENCE)
+    reports = dict(zip(PRESETS, sketches.all_presets(shown.measured).reports, strict=True))
+    plane = gradients.bias_noise_plane(reports, shown.batch_size, marked=shown.preset, shown=report)
+    parts = _parts(sketches.decomposed(shown.measured, config))
     below = {
-        "plane": Picture(
-            _plane(shown, config, report), "All presets between bias and noise", say.PLANE.format(size=shown.batch_size)
-        ),
-        "parts": Picture(_decomposition(shown.measured, config), "Where the bias comes from", say.DECOMPOSED),
+        "plane": Picture(plane, "All presets between bias and noise", say.PLANE.format(size=shown.batch_size)),
+        "parts": Picture(parts, "Where the bias comes from", say.DECOMPOSED),
     }
     bounds, curves = bounds_of(config), {}
     refused = "" if bounds else "This configuration has no bound to move."
@@ -49,7 +57,7 @@ def gradient(shown: Shown, config: CorrectionConfig) -> Moving:
             curves = _curves(shown, config, bounds[0])
     except UsageError as error:
         refused = str(error)
-    ranked = {"ranking": _ranked(shown, config, report)}
+    ranked = {"ranking": _ranked(shown, report)}
     return Moving(numbers(report, shown.place), [row for row in (curves, ranked, below) if row], refused)
 
 
@@ -81,28 +89,50 @@ def _curves(shown: Shown, config: CorrectionConfig, b: Bound) -> dict[str, Pictu
     }
 
 
-def _ranked(shown: Shown, config: CorrectionConfig, report: GradientReport) -> Picture:
-    """All presets, with what is shown among them, under the sentence about the best."""
-    ranking, marked = sketches.all_presets(shown.measured), _marked(shown, config)
-    changed = None if marked == shown.preset else report
-    figure = gradients.ranking_bars(list(PRESETS), ranking, shown.batch_size, marked=marked, changed=changed)
+def _ranked(shown: Shown, report: GradientReport) -> Picture:
+    """All presets, with what is shown over them, under the sentence about the best."""
+    ranking = sketches.all_presets(shown.measured)
+    figure = gradients.ranking_bars(list(PRESETS), ranking, shown.batch_size, marked=shown.preset, shown=report)
     here = drawn(shown.measured.batch, shown.measured.sketch)
     best = say.best_preset(ranking.choices[shown.place], list(PRESETS), here)
     return Picture(figure, "All presets by their progress", say.RANKED, above=best)
 
 
-def _plane(shown: Shown, config: CorrectionConfig, report: GradientReport) -> Figure:
-    reports = dict(zip(PRESETS, sketches.all_presets(shown.measured).reports, strict=True))
-    marked = _marked(shown, config)
-    return gradients.bias_noise_plane({**reports, marked: report}, shown.batch_size, marked=marked)
-
-
-def _marked(shown: Shown, config: CorrectionConfig) -> str:
-    """What the configuration that is shown is called."""
-    return shown.preset if config == PRESETS[shown.preset].config else f"{shown.preset}, changed"
-
-
-def _decomposition(measured: Sketched, config: CorrectionConfig) -> Figure:
-    bias = sketches.decomposed(measured, config)
+def _parts(bias: Decomposition) -> Figure:
     parts = (bias.level, bias.truncation, bias.rejection, bias.denominator)
     return gradients.parts_of_bias(dict(zip(say.PARTS, parts, strict=True)))
+
+
+# --- at all places of a slider ---
+
+
+def places(shown: Shown, config: CorrectionConfig, b: Bound, value: float) -> tuple[float, ...]:
+    """Of the bound's slider: where the gradient changes at all, so far as that can be told."""
+    try:
+        ends = sorted(sketches.swept(shown.measured, config, b.rule, b.side).thresholds[i] for i in (0, -1))
+        return places_of(replace(b, low=max(ends[0], b.low), high=min(ends[1], b.high)), value, count=PLACES)
+    except UsageError:  # no token is off, or all by the same
+        return places_of(b, value, count=PLACES)
+
+
+def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, places: tuple[float, ...]) -> Package:
+    """What moves in `gradient` with this bound."""
+    at_places = sketches.measured_at(shown.measured, config, b.rule, b.side, places)
+    reports, size = [report for report, _ in at_places], shown.batch_size
+    over_bars = gradients.ranking_shapes(sketches.all_presets(shown.measured), size, reports)
+    pictures = {
+        "ranking": PictureStrip(shapes=over_bars),
+        "plane": PictureStrip(shapes=[gradients.cross(report, size) for report in reports]),
+        "parts": PictureStrip(figures=[_parts(bias).to_json() for _, bias in at_places]),
+    }
+    try:
+        sweep = sketches.swept(shown.measured, config, b.rule, b.side)
+        pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, places))
+    except UsageError:  # no token is off: the page says so in place of the curve
+        pass
+    return strips.package({}, [numbers(report, shown.place) for report in reports], {}, pictures)
+
+
+def size_strip(shown: Shown, config: CorrectionConfig) -> Package:
+    """What moves in `gradient` with the answers in a batch."""
+    return strips.of_all([gradient(replace(shown, batch_size=size), config) for size in sketches.BATCH_SIZES])

@@ -1,11 +1,11 @@
 """Strips as a page gets them: beside what the library computes, the page's own texts, and which picture draws what."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from browser.live_part import Number
+from browser.live_part import Moving, Number
 from data import corrections
 from remembered.fields import Bound
 
@@ -25,9 +25,11 @@ class PictureStrip:
     """Whether it shows the cells of the mask."""
     shapes: Sequence[Sequence[Mapping[str, Any]]] | None = None
     """Its lines at each place."""
+    figures: Sequence[str] | None = None
+    """All of it at each place, as JSON: for what is small, or where everything moves."""
 
 
-def known_by(of: corrections.Identity, config: CorrectionConfig, b: Bound, places: Sequence[float]) -> str:
+def known_by(of: Hashable, config: CorrectionConfig, b: Bound, places: Sequence[float]) -> str:
     """Strips with the same text are the same, wherever the moving bound is now."""
     return repr((of, corrections.all_but(config, b.rule, b.side), b.side, places))
 
@@ -41,6 +43,14 @@ def numbers_at(strip: Strip) -> list[dict[str, float]]:
 def histogram(name: str, bars: Bars) -> PictureStrip:
     """The picture that draws this histogram of the strip."""
     return PictureStrip(bars={trace: f"{name}/counts/{trace}" for trace in bars.counts}, shapes=bars.marks)
+
+
+def of_all(moving: Sequence[Moving]) -> Package:
+    """Of what is shown at each place: its numbers and texts, and whole pictures where they differ."""
+    drawn = {key: [at.pictures[key].figure.to_json() for at in moving] for key in moving[0].pictures}
+    pictures = {key: PictureStrip(figures=figures) for key, figures in drawn.items() if len({*figures}) > 1}
+    texts = {name: [at.texts[name] for at in moving] for name in moving[0].texts}
+    return package({}, [at.numbers for at in moving], texts, pictures)
 
 
 def package(

@@ -74,8 +74,7 @@ def gradient_package(run: Path, step: int, preset: str) -> Package:
     reports = dict(zip(swept.thresholds, swept.ranking.reports, strict=True))
     reports[b.value] = sketches.reported(of.measured, config)
     moved = sorted((place for place in reports if b.low <= place <= b.high), reverse=b.side == "lower")
-    cursors = [gradients.progress_curves(swept, USUAL, at=place).to_dict()["layout"]["shapes"] for place in moved]
-    pictures = {"gradient_curves": PictureStrip(shapes=cursors)}
+    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(swept, USUAL, moved))}
     numbers = [measured.numbers(reports[place], of.place) for place in moved]
     shown = replace(shown, rows=shown.rows[:1])
     return _with_part(strips.package({}, numbers, {}, pictures), shown, b, moved, recorded.source(run, step))

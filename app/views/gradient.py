@@ -1,6 +1,7 @@
 """The gradient view: the progress that a correction's gradient makes, on a recorded step and exactly on a toy."""
 
 from dataclasses import replace
+from functools import partial
 
 import streamlit as st
 from browser.live_part import Moving
@@ -13,6 +14,7 @@ from controls.pickers import show_step
 from data import sketches
 from data.sketches import Sketched
 from moving import gradient as moving
+from moving import strips
 from remembered import notices, session
 from words import gradient as say
 from words import words
@@ -47,8 +49,22 @@ def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
     """What moves with a threshold, or with the answers in a batch."""
     config, size = bounded(config), batch_size.moving_size()
     shown = moving.Shown(measured, name, size)
-    sliders = bound_sliders(config, lambda at: moving.gradient(shown, at))
-    sliders.append(batch_size.slider(lambda size: moving.gradient(replace(shown, batch_size=size), config)))
+    sliders = bound_sliders(
+        config,
+        lambda at: moving.gradient(shown, at),
+        strip=lambda at, b, places: (
+            strips.known_by((measured.of, name, size), at, b, places),
+            partial(moving.bound_strip, shown, at, b, places),
+        ),
+        places_of=partial(moving.places, shown, config),
+    )
+    sliders.append(
+        batch_size.slider(
+            lambda size: moving.gradient(replace(shown, batch_size=size), config),
+            of=repr((measured.of, name, config)),
+            strip=partial(moving.size_strip, shown, config),
+        )
+    )
     refused = ""
     try:
         moved = moving.gradient(shown, config)

@@ -68,11 +68,13 @@ TOY = (
 TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
 RANKED = (
     "Every preset by its progress, with 95 % bars. On the same ground and in the same shade: not to be told from the "
-    "first of them, by the difference on the same bootstrap samples. Warm: the configuration that is shown."
+    "first of them, by the difference on the same bootstrap samples. Warm bar: the preset with its own numbers; warm "
+    "line and band: with the bounds as they are now."
 )
 PLANE = (
     "Every preset on this step: the noise of a batch of {size:,} answers to the right, bias upwards, both in units of "
-    "the on-policy gradient. A larger batch moves all points to the left, and none of them down."
+    "the on-policy gradient. A larger batch moves all points to the left, and none of them down. Warm cross: with the "
+    "bounds as they are now."
 )
 PARTS = {
     "weights": "from exact product weights to this level of weights, or none",

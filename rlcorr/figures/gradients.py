@@ -1,7 +1,9 @@
 """Figures of gradients: progress over a threshold, presets ranked and between bias and noise, KL losses."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
+from typing import TypeVar
 
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import threshold_scale
@@ -31,6 +33,7 @@ USUAL = BATCH_SIZES[0]
 ROW, LETTER = 17, 6.4
 """Pixels: the height of a preset in the ranking, the width of a letter of its name."""
 
+T = TypeVar("T")
 Band = tuple[float, float, float]
 """What is drawn at one place: the line, and the lower and upper edge of its band."""
 Line = tuple[str, str, Sequence[Interval]]  # name, colour, one number per threshold
@@ -44,6 +47,13 @@ def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float 
     choice = sweep.ranking.choices[size]
     without = progress[choice.best].value - choice.over_nothing.value
     return _over_thresholds(sweep, sweep.best[size], [("progress", KEPT, progress)], PROGRESS, at, without)
+
+
+def progress_cursors(sweep: GradientSweep, batch_size: int, at: Sequence[float]) -> list[list[Part]]:
+    """The lines and grounds of `progress_curves` for each place of the cursor; only they are different."""
+    place, _ = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
+    best = sweep.best[number_of(batch_size, sweep.ranking.reports[0])]
+    return [_marks(sweep, best, place, value) for value in at]
 
 
 def bias_noise_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float | None = None) -> Figure:
@@ -89,31 +99,42 @@ def ranking_bars(
     batch_size: int = USUAL,
     *,
     marked: str = "",
-    changed: GradientReport | None = None,
+    shown: GradientReport | None = None,
 ) -> Figure:
     """η(B) of every correction with 95 % bars, the best on top. Those that cannot be told from the first of their group
-    share a shade, and every second group a grey ground. `marked` is drawn warm: one of the names, or with `changed`
-    another correction, at its own place among them."""
+    share a shade, and every second group a grey ground. The bar of `marked` is warm; a warm line with its band over all
+    of them is η(B) of the correction that is `shown`."""
     size = number_of(batch_size, ranking.reports[0])
     groups = [[names[number] for number in group] for group in ranking.choices[size].groups]
     progress = {name: report.progress[size] for name, report in zip(names, ranking.reports, strict=True)}
     order = [name for group in groups for name in group]
-    if changed is not None:
-        progress[marked] = changed.progress[size]
-        order.insert(sum(progress[name].value >= progress[marked].value for name in order), marked)
     colours = {name: fade(ACROSS[0], 0.45 if i % 2 else 0.8) for i, group in enumerate(groups) for name in group}
     bars = _lying_bars({name: progress[name] for name in order}, [(colours | {marked: WARM})[name] for name in order])
-    grounds = [_ground(order.index(group[0]), order.index(group[-1])) for group in groups[1::2]]
-    return _ranked(bars, order, grounds, marked)
+    right = 1.05 * max(interval.high for interval in progress.values()) or 1.0
+    return _ranked(bars, order, right, _over_the_bars(groups, [] if shown is None else [shown], size))
 
 
-def bias_noise_plane(reports: Mapping[str, GradientReport], batch_size: int = USUAL, *, marked: str = "") -> Figure:
+def ranking_shapes(ranking: Ranking, batch_size: int, shown: Sequence[GradientReport]) -> list[list[Part]]:
+    """What lies over the bars of `ranking_bars` for each of these corrections; only that is different."""
+    size = number_of(batch_size, ranking.reports[0])
+    return [_over_the_bars(ranking.choices[size].groups, [one], size) for one in shown]
+
+
+def bias_noise_plane(
+    reports: Mapping[str, GradientReport],
+    batch_size: int = USUAL,
+    *,
+    marked: str = "",
+    shown: GradientReport | None = None,
+) -> Figure:
     """One point per preset, the noise of batches of B answers to the right, bias upwards, with 95 % bars. Noise can be
     averaged away, by a larger batch or over steps; bias cannot. Both also change with the length of the step, and a
-    shorter one has less noise whether or not it learns as much: which one learns more, η says."""
+    shorter one has less noise whether or not it learns as much: which one learns more, η says. A warm cross is the
+    correction that is `shown`, its arms the intervals."""
     points = {
         name: (report.noise[number_of(batch_size, report)], report.relative_bias) for name, report in reports.items()
     }
+    crossed = [] if shown is None else cross(shown, batch_size)
     others = {name: ends for name, ends in points.items() if name != marked}
     right, top = (1.15 * max((pair[i].value for pair in points.values()), default=1.0) or 1.0 for i in (0, 1))
     traces = [_crosses("presets", others, ACROSS[0])]
@@ -122,7 +143,17 @@ def bias_noise_plane(reports: Mapping[str, GradientReport], batch_size: int = US
         traces.append(_crosses(marked, {marked: points[marked]}, WARM, name_at=inwards))
     x = {"title_text": f"noise, {UNIT}", "range": [0, right]}
     y = {"title_text": f"bias, {UNIT}", "range": [0, top]}
-    return figure(traces, height=380, x=x, y=y)
+    return figure(traces, height=380, x=x, y=y, shapes=crossed)
+
+
+def cross(shown: GradientReport, batch_size: int = USUAL) -> list[Part]:
+    """Noise and bias of this correction with their intervals, as lines of `bias_noise_plane`."""
+    noise, bias = shown.noise[number_of(batch_size, shown)], shown.relative_bias
+    line = {"type": "line", "line": {"color": WARM, "width": 3}}
+    return [
+        line | {"x0": noise.low, "x1": noise.high, "y0": bias.value, "y1": bias.value},
+        line | {"x0": noise.value, "x1": noise.value, "y0": bias.low, "y1": bias.high},
+    ]
 
 
 def parts_of_bias(parts: Mapping[str, Interval]) -> Figure:
@@ -191,11 +222,17 @@ def _over_thresholds(
     if uncorrected is not None:
         level = {"type": "scatter", "mode": "lines", "name": "no correction", "x": [x[0], x[-1]]}
         traces.append(level | {"y": [uncorrected] * 2, "line": {"color": REJECTED, "width": 2}})
-    middle, *ends = (place(end) for end in (best.value, best.low, best.high))
-    chosen = {"type": "rect", "x0": ends[0], "x1": ends[1], "yref": "paper", "y0": 0, "y1": 1}
-    chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
-    shapes = [chosen, vertical_line(x=middle, colour=KEPT, dash="dash", width=2), *_cursor(x, place, at)]
+    shapes = _marks(sweep, best, place, at)
     return figure(traces, height=300, x=axis, y={"title_text": unit, "rangemode": "tozero"}, shapes=shapes, legend=True)
+
+
+def _marks(sweep: GradientSweep, best: Interval, place: Callable[[float], float], at: float | None) -> list[Part]:
+    """Where the best threshold lies, the best, and the cursor."""
+    middle, low, high = (place(end) for end in (best.value, best.low, best.high))
+    chosen = {"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1}
+    chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
+    cursor = _cursor([place(threshold) for threshold in sweep.thresholds], place, at)
+    return [chosen, vertical_line(x=middle, colour=KEPT, dash="dash", width=2), *cursor]
 
 
 def _cursor(x: Sequence[float], place: Callable[[float], float], at: float | None) -> list[Part]:
@@ -215,14 +252,12 @@ def number_of(batch_size: int, report: GradientReport) -> int:
     return report.batch_sizes.index(batch_size)
 
 
-def _ranked(bars: Part, order: Sequence[str], grounds: Sequence[Part], marked: str) -> Figure:
-    """Bars in this order from the top, with all their names, and a note beside the marked one."""
-    note = {"text": "← shown", "x": 1, "xref": "paper", "xanchor": "right", "y": marked, "yref": "y"}
-    notes = [note | {"yanchor": "middle"}] if marked in order else []
+def _ranked(bars: Part, order: Sequence[str], right: float, shapes: Sequence[Part]) -> Figure:
+    """Bars in this order from the top, with all their names, on an axis to the right end."""
     y = {"type": "category", "categoryorder": "array", "categoryarray": order, "autorange": "reversed"}
     y |= {"tickfont": {"size": 11}, "dtick": 1, "showgrid": False, "ticks": "outside", "tickcolor": BLANK}
-    x = {"title_text": PROGRESS, "rangemode": "tozero", "side": "top"}
-    drawn = figure([bars], height=ROW * len(order) + 60, x=x, y=y, shapes=grounds, notes=notes)
+    x = {"title_text": PROGRESS, "range": [0, right], "side": "top"}  # given, so that no line over the bars moves it
+    drawn = figure([bars], height=ROW * len(order) + 60, x=x, y=y, shapes=shapes)
     room = 20 + LETTER * max(len(name) for name in order)
     return drawn.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8, "bargap": 0.25})
 
@@ -234,6 +269,18 @@ def _lying_bars(values: Mapping[str, Interval], colours: Sequence[str]) -> Part:
         "error_x": error_bars(list(values.values()), REJECTED),
         "hovertemplate": "%{y}: η %{x:.3f}<extra></extra>",
     }  # fmt: skip
+
+
+def _over_the_bars(groups: Sequence[Sequence[T]], shown: Sequence[GradientReport], size: int) -> list[Part]:
+    """The grounds of every second group, and the bands and lines of what is shown."""
+    ends = list(itertools.accumulate(map(len, groups)))
+    grounds = [_ground(end - len(group), end - 1) for group, end in zip(groups, ends, strict=True)][1::2]
+    for one in shown:
+        progress = one.progress[size]
+        band = {"type": "rect", "x0": progress.low, "x1": progress.high, "yref": "paper", "y0": 0, "y1": 1}
+        grounds.append(band | {"fillcolor": fade(WARM, 0.15), "line": {"width": 0}})
+        grounds.append(vertical_line(x=progress.value, colour=WARM, dash="solid", width=2))
+    return grounds
 
 
 def _ground(first: int, last: int) -> Part:

@@ -29,7 +29,8 @@ def pretrain(config: PretrainConfig) -> Path:
     runs.new_directory(path)
     torch.manual_seed(config.seed)
     tokenizer = character_tokenizer(ALPHABET)
-    policy = Policy(NEW_MODELS[config.architecture](len(tokenizer)))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    policy = Policy(NEW_MODELS[config.architecture](len(tokenizer))).to(device)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=config.warmup_steps)
     streams = {name: examples(get_task(name), config.seed) for name in _names(config)}
@@ -39,7 +40,7 @@ def pretrain(config: PretrainConfig) -> Path:
     with tqdm(range(1, config.max_steps + 1), desc="pretrain", unit="step", dynamic_ncols=True) as progress:
         for step in progress:
             name = _name_at(config, step)
-            batch = _supervised(list(itertools.islice(streams[name], rows[name])), tokenizer)
+            batch = _supervised(list(itertools.islice(streams[name], rows[name])), tokenizer, device)
             loss = -policy(batch, 1.0).log_probs[batch.response_mask].mean()
             optimizer.zero_grad()
             loss.backward()
@@ -63,12 +64,12 @@ def _name_at(config: PretrainConfig, step: int) -> str:
     return "running_sum" if "running_sum" in _names(config) and step % config.addition_every else config.task
 
 
-def _supervised(drawn: list[Example], tokenizer: PreTrainedTokenizerFast) -> TokenBatch:
+def _supervised(drawn: list[Example], tokenizer: PreTrainedTokenizerFast, device: torch.device) -> TokenBatch:
     """Prompts and their right answers. Nothing sampled these, so the rollout log-probs are placeholders."""
     answers = [[*encode(tokenizer, e.answer)[1:], eos_id(tokenizer)] for e in drawn]
     placeholders = [[0.0] * len(answer) for answer in answers]
     prompts = [encode(tokenizer, e.prompt) for e in drawn]
-    return to_batch(prompts, Samples(answers, placeholders), torch.device("cpu"))
+    return to_batch(prompts, Samples(answers, placeholders), device)
 
 
 def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrainedTokenizerFast) -> Path:
@@ -87,7 +88,7 @@ def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrai
         seed=config.seed,
         trainer_dtype="float32",
         versions=versions(),
-        hardware=hardware(torch.device("cpu")),
+        hardware=hardware(policy.lm.device),
         git_commit=git_commit(),
         config=asdict(config) | {"greedy_accuracy": accuracy},
     )

@@ -1,4 +1,4 @@
-"""The small models that pretraining starts from scratch."""
+"""The models that pretraining starts from scratch: small ones, and one of a real size."""
 
 from typing import Any
 
@@ -39,5 +39,15 @@ def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
     return Qwen3MoeForCausalLM(config)
 
 
-NEW_MODELS = {"qwen2": new_lm, "qwen2_narrow": new_narrow_lm, "qwen3_moe": new_moe_lm}
+def new_half_billion_lm(vocab_size: int) -> Qwen2ForCausalLM:
+    """Qwen2.5-0.5B's shape: 24 layers of width 896, tied embeddings of 151,936 entries, 494 M parameters. Entries that
+    the tokenizer lacks are there as well: they take part in every softmax."""
+    wide: dict[str, Any] = {"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}
+    config = Qwen2Config(vocab_size=max(vocab_size, 151_936), hidden_size=896, intermediate_size=4864, **_SHARED | wide)
+    return Qwen2ForCausalLM(config)
+
+
+NEW_MODELS = {
+    "qwen2": new_lm, "qwen2_narrow": new_narrow_lm, "qwen2_half_billion": new_half_billion_lm, "qwen3_moe": new_moe_lm
+}  # fmt: skip
 """Architecture → a new model of it, given the size of its vocabulary."""

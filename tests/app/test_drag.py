@@ -24,6 +24,7 @@ KINDS = (
     "decoupled_token_is", "decoupled_token_icepop", "decoupled_seq_is", "decoupled_geo_rs_token_tis",
     "decoupled_k3_rs_token_tis", "k3_rs",
 )  # fmt: skip
+ENDS = ("x0", "x1", "y0", "y1")
 
 
 def slider(at: AppTest, number: int = 0) -> dict[str, Any]:
@@ -64,6 +65,34 @@ def test_a_strip_has_the_headlines_of_an_answer(opened: Callable[..., AppTest], 
     for place in (5, 60, 150):
         answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['places'][place]}").body))
         assert {label: texts[place] for label, texts in told.items()} == {k: x[0] for k, x in numbers(answer).items()}
+
+
+@pytest.mark.parametrize("slider_number", [0, 1])
+@pytest.mark.parametrize("preset", KINDS)
+def test_a_strip_of_the_gradient_is_what_the_server_answers(
+    opened: Callable[..., AppTest], preset: str, slider_number: int
+) -> None:
+    """Of the bound and of the answers in a batch: numbers with their intervals, and what moves in every picture."""
+    page = opened("gradient", preset=preset)
+    moved = slider(page, slider_number)
+    about = unpack(bytes(ask(moved["strip"]).body)).about
+    count = len(moved["places"])
+    for place in (0, 7, count // 2, count - 1):
+        answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['places'][place]}").body))
+        looked_up = {label: (texts[place], about["beside"][label][place]) for label, texts in about["numbers"].items()}
+        assert looked_up == numbers(answer)
+        changed = {key: moves["figures"][place] for key, moves in about["pictures"].items() if moves["figures"]}
+        assert changed == {key: answer["figures"][key] for key in changed}
+        for key, moves in about["pictures"].items():
+            if moves["shapes"] is not None:
+                lines = json.loads(answer["figures"][key])["layout"]["shapes"]
+                looked_up = about["shapes"][moves["shapes"]][place]
+                assert len(looked_up) == len(lines)
+                for line, expected in zip(looked_up, lines, strict=True):  # with as many digits as a pixel has
+                    assert line.keys() == expected.keys()
+                    assert [line[end] for end in ENDS] == pytest.approx([expected[end] for end in ENDS], rel=1e-5)
+    drawn = {"ranking", "plane", "gradient_curves", "best_bounds" if slider_number else "parts"}
+    assert set(about["pictures"]) == drawn
 
 
 @pytest.mark.parametrize("preset", KINDS)

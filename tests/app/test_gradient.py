@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS, TokenBatch, preset
+from rlcorr.figures.canvas import WARM
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import compare, report
@@ -187,16 +189,23 @@ def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, f
 
 
 def test_presets_are_ranked_as_the_library_ranks_them(root: Path) -> None:
-    """With what is shown among them: the preset itself, or what became of it."""
+    """The preset's own bar is warm; a line over them all is at the progress of what is shown."""
     batch, sketch = make_exact(root)
     ranking = compare(batch, sketch, [preset(name) for name in PRESETS], batch_sizes=[1024])
     order = [list(PRESETS)[number] for group in ranking.choices[0].groups for number in group]
     drawn = pictures(open_app(GRADIENT, answers="1024"))["All presets by their progress"]
     assert drawn["data"][0]["y"] == order
-    assert drawn["layout"]["annotations"][0]["y"] == "decoupled_token_is"
+    bars = drawn["data"][0]
+    own = bars["x"][order.index("decoupled_token_is")]
+    assert [name for name, colour in zip(order, bars["marker"]["color"], strict=True) if colour == WARM] == [
+        "decoupled_token_is"
+    ]
+    assert drawn["layout"]["shapes"][-1]["x0"] == own
     changed = pictures(open_app(GRADIENT, answers="1024", is_upper="1.05"))["All presets by their progress"]
-    assert [name for name in changed["data"][0]["y"] if name in PRESETS] == order
-    assert changed["layout"]["annotations"][0]["y"] == "decoupled_token_is, changed"
+    assert changed["data"] == drawn["data"]
+    tighter = replace(preset("decoupled_token_is"), rollout_is_threshold=1.05)
+    eta = report(batch, sketch, tighter, batch_sizes=[1024]).progress[0].value
+    assert changed["layout"]["shapes"][-1]["x0"] == pytest.approx(eta) != own
 
 
 def test_the_best_bound_is_said(root: Path) -> None:

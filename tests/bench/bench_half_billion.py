@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 from processes import running
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcorr.records import runs
 from rlcorr.train.inputs.tasks import ALPHABET
-from rlcorr.train.inputs.tokenizer import BOS_ID, EOS_ID, PAD_ID, character_tokenizer
+from rlcorr.train.inputs.tokenizer import character_tokenizer
+from rlcorr.train.pretrain_models import new_half_billion_lm
 
 VOCABULARY, MARKS, SURROGATES = 151_936, 3, range(0xD800, 0xE000)
 STEPS = 2
@@ -47,14 +47,8 @@ def bench_half_billion() -> None:
 
 
 def save_model(path: Path) -> None:
-    """Qwen2.5-0.5B's shape: 24 layers of width 896, tied embeddings, 494 M parameters."""
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-        num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=True, pad_token_id=PAD_ID,
-        bos_token_id=BOS_ID, eos_token_id=EOS_ID, dtype=torch.bfloat16,
-    )  # fmt: skip
-    Qwen2ForCausalLM(config).bfloat16().save_pretrained(path)
+    new_half_billion_lm(VOCABULARY).bfloat16().save_pretrained(path)
     others = (chr(code) for code in itertools.count(0x100) if code not in SURROGATES)
     rest = itertools.islice(others, VOCABULARY - MARKS - len(ALPHABET))
     character_tokenizer(ALPHABET + "".join(rest)).save_pretrained(path)

@@ -130,7 +130,7 @@ def test_presets_are_ranked_in_groups() -> None:
     assert marked == gradients.WARM
     (ground,) = figure.layout.shapes  # behind the third and the fourth bar from the top
     assert (ground.y0, ground.y1) == (1.5, 3.5)
-    assert [(note.y, note.text) for note in figure.layout.annotations] == [("third", "← shown")]
+    assert figure.layout.xaxis.range == (0, pytest.approx(1.05 * 0.88))
 
 
 def test_one_group_has_one_shade() -> None:
@@ -138,21 +138,19 @@ def test_one_group_has_one_shade() -> None:
     assert list(figure.data[0].x) == pytest.approx([1.2, 1.05, 0.45, 0.15])
     assert len(set(figure.data[0].marker.color)) == 1
     assert not figure.layout.shapes
-    assert not figure.layout.annotations
 
 
-@pytest.mark.parametrize(("progress", "place"), [(0.9, 0), (0.75, 1), (0.3, 3), (0.01, 4)])
-def test_what_was_changed_has_its_own_place(progress: float, place: int) -> None:
-    """Also within a group, whose ground goes on behind it."""
-    changed = report_of(progress=progress)
-    figure: Any = gradients.ranking_bars(NAMES, ranking(), marked="third, changed", changed=changed)
-    (bars,) = figure.data
-    assert (len(bars.y), bars.y[place], bars.x[place]) == (5, "third, changed", progress)
-    assert bars.marker.color[place] == gradients.WARM
-    assert list(bars.marker.color).count(gradients.WARM) == 1
-    (ground,) = figure.layout.shapes
-    covered = list(bars.y)[round(ground.y0 + 0.5) : round(ground.y1 + 0.5)]
-    assert [name for name in covered if name in NAMES] == ["third", "first"]
+def test_what_is_shown_lies_over_the_bars() -> None:
+    """A line at its η with the band of its interval, over the ground; the strip has the same for each place."""
+    shown = report_of(progress=0.5)
+    figure: Any = gradients.ranking_bars(NAMES, ranking(), marked="third", shown=shown)
+    assert list(figure.data[0].y) == ["second", "fourth", "third", "first"]
+    _, band, line = figure.layout.shapes
+    assert (band.x0, band.x1) == (shown.progress[0].low, shown.progress[0].high)
+    assert (line.x0, line.x1, line.line.color) == (0.5, 0.5, gradients.WARM)
+    here, elsewhere = gradients.ranking_shapes(ranking(), 256, [shown, report_of(progress=0.2)])
+    assert here == figure.to_dict()["layout"]["shapes"]
+    assert [mark["x0"] for mark in elsewhere[1:]] == [pytest.approx(0.18), 0.2]
 
 
 def test_the_plane() -> None:
@@ -170,6 +168,11 @@ def test_the_plane() -> None:
     larger: Any = gradients.bias_noise_plane(reports, 4096, marked="a")
     assert list(larger.data[0].x) == [0.5, 0.5]
     assert larger.data[1].textposition == "top left"  # it stands at 1 of 1.15, and its name must not be cut off
+    assert not figure.layout.shapes
+    crossed: Any = gradients.bias_noise_plane(reports, shown=a)
+    across, up = crossed.layout.shapes
+    assert (across.y0, across.y1, up.x0, up.x1) == (0.3, 0.3, 2, 2)
+    assert (across.x0, across.x1, up.y0, up.y1) == pytest.approx((1.8, 2.2, 0.27, 0.33))
 
 
 def test_parts_of_the_bias() -> None:

@@ -5,20 +5,26 @@ import pytest
 import torch
 from tiny import tiny_config
 
+from rlcorr.command import record_verb
 from rlcorr.command.cli import run_verb
 from rlcorr.command.record_verb import rehearse
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train_options import configured, train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import recipes, runs
 from rlcorr.records.recipes import Recipe
 from rlcorr.records.verify import verify
+from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.loop import train
 
 
 @pytest.mark.parametrize("name", recipes.read_index())
 def test_every_recipe_is_a_command(name: str) -> None:
     recipe = recipes.find_recipe(name)
-    config = train_config(list(recipe.options), "test")
+    options = list(recipe.options)
+    if recipe.pretrain:  # its model is not here: another stands in its place
+        made = configured(PretrainConfig, recipe.pretrain, "test")
+        options[options.index(str(runs.LOCAL / made.run / "checkpoint"))] = str(runs.ROOT / "warm_start" / "checkpoint")
+    config = train_config(options, "test")
     assert config.run == name
     assert not config.save_model
     assert recipe.story.endswith(".")
@@ -56,6 +62,25 @@ def test_a_rehearsal_leaves_nothing(tiny_model: Path, local_runs: Path) -> None:
     options = f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard --run a"
     rehearse([Recipe("a", "A story.", "Nothing.", tuple(options.split()), gpu=True)])
     assert list(local_runs.iterdir()) == []
+
+
+def test_a_model_that_is_too_large_to_commit_is_made_first(local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: a second run finds it there. The training itself needs a GPU in the index, and none here."""
+    monkeypatch.setattr(runs, "ROOT", local_runs.parent)
+    pretrain = "--run start --architecture qwen2_narrow --max-steps 1 --addition-every 1 --eval-prompts 1"
+    options = (
+        f"--model {local_runs}/start/checkpoint --rollout.engine transformers --rollout.dtype float32 --no-tensorboard "
+        "--no-save-model --steps 1 --prompts-per-step 8 --eval-prompts 8 --run small"
+    )
+    recipe = Recipe("small", "A story.", "Nothing.", tuple(options.split()), pretrain=tuple(pretrain.split()))
+    monkeypatch.setattr(record_verb, "read_index", lambda: {"small": recipe})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    run_verb(["record", "all"])
+    model = local_runs / "start" / "checkpoint" / "model.safetensors"
+    made = model.stat().st_mtime_ns
+    assert verify(local_runs.parent / "small").problems == []
+    run_verb(["record", "all"])
+    assert model.stat().st_mtime_ns == made
 
 
 def test_another_name_is_refused() -> None:

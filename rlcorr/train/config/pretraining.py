@@ -6,19 +6,20 @@ from typing import Literal
 from rlcorr.train.config.checks import check
 from rlcorr.validated import member
 
-Architecture = Literal["qwen2", "qwen2_narrow", "qwen3_moe"]
+Architecture = Literal["qwen2", "qwen2_narrow", "qwen2_half_billion", "qwen3_moe"]
 PretrainTask = Literal["addition", "sorting"]
 
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Supervised training of the warm start; the same seed and thread count give the same model."""
+    """Supervised training of the warm start, on a GPU where there is one; on a CPU the same seed and thread count give
+    the same model."""
 
     run: str = "warm_start"
     """Name of the run; it is written to runs/local/<name>."""
     architecture: Architecture = "qwen2"
-    """qwen2, qwen2_narrow: of width 128 instead of 192, or qwen3_moe: a mixture of 8 experts, of which each token takes
-    2."""
+    """qwen2, qwen2_narrow: of width 128 instead of 192, qwen2_half_billion: of the shape of Qwen2.5-0.5B, or qwen3_moe:
+    a mixture of 8 experts, of which each token takes 2."""
     task: PretrainTask = "addition"
     """addition, with running sums in between, or sorting alone."""
     max_steps: int = 5000
