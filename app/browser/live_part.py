@@ -32,6 +32,8 @@ class Slider:
     """Answers for a value; without one the page runs again and again while the thumb moves."""
     strip: str | None = None
     """The address of the strip, if there is one."""
+    exact: tuple[float, float] | None = None
+    """Between these any number can be typed as well, which becomes a place; without them its places are all."""
     text: str = ""
     """The name of the moving text below it, if it has one."""
     help: str = ""

@@ -2,6 +2,7 @@
 //
 // It is drawn anew after every run of the page, except where a thumb is held at a place that the run knew nothing of.
 
+import { movingLine } from "./looking_up.js"
 import { arrange, byKey, make, put, putHtml } from "./making.js"
 import { purge, showPicture } from "./pictures.js"
 import { makeSlider } from "./slider.js"
@@ -66,6 +67,11 @@ const showNumbers = (part, numbers) => {
   arrange(part.numbers, shown)
 }
 
+// [slider, line] of each slider that moves one in this picture.
+const linesOf = (part, key) => [...part.sliderOf.values()]
+  .map((slider) => [slider, slider.strip() && movingLine(slider.strip(), key)])
+  .filter(([, line]) => line)
+
 const showPictures = (part, rows) => {
   const before = [...part.pictureOf.values()]
   byKey(part.pictureOf, rows.flat().map(({ key }) => key), makePicture)
@@ -82,6 +88,7 @@ const showPictures = (part, rows) => {
     putHtml(shown.heading, picture.heading)
     putHtml(shown.caption, picture.caption)
     showPicture(shown.host, picture)
+    shown.host.pullable(() => linesOf(part, picture.key))
   }
 }
 
@@ -126,6 +133,11 @@ export const restAt = (root, { numbers, texts, pictures }) => {
   for (const [key, moved] of Object.entries(pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
 }
 
+// The strip of the first slider first: the others move more rarely.
+const loadInTurn = async (sliders) => {
+  for (const slider of sliders) await slider.load()
+}
+
 export const livePart = (root, data, tell) => {
   root.livePart ??= newPart(root)
   const part = root.livePart
@@ -135,6 +147,7 @@ export const livePart = (root, data, tell) => {
   showResets(part, data.resets, tell)
   if (!sliders.some(({ isAhead }) => isAhead())) showAll(part, data)
   for (const slider of sliders) slider.overtake()
+  loadInTurn(sliders)
   return () => setTimeout(() => {
     if (root.isConnected) return
     for (const { host } of part.pictureOf.values()) purge(host)

@@ -32,3 +32,21 @@ export const placeOf = (strip, place) => {
     numbers: numbersAt(strip.about, place), texts: at(strip.about.texts, place), pictures: Object.fromEntries(pictures),
   }
 }
+
+// Where the vertical line that moves in a picture lies at each place, in the coordinates of its axis; null without one.
+// Other lines of the picture stand still.
+export const movingLine = (strip, key) => {
+  const moves = strip.about.pictures[key]
+  if (!moves || moves.shapes === null) return null
+  strip.lines ??= new Map()
+  if (!strip.lines.has(key)) strip.lines.set(key, lineOf(strip.about.shapes[moves.shapes]))
+  return strip.lines.get(key)
+}
+
+const lineOf = (shapes) => {
+  const upright = shapes.map((lines) => lines.filter(({ type, x0, x1, xref }) => type === "line" && x0 === x1 && xref !== "paper")
+    .map(({ x0 }) => x0))
+  const still = upright[0].filter((x) => upright.every((places) => places.includes(x)))
+  const moving = upright.map((places) => places.filter((x) => !still.includes(x)))
+  return moving.every((places) => places.length === 1) ? moving.map(([x]) => x) : null
+}

@@ -1,3 +1,4 @@
+import { makePullable } from "./pulling.js"
 import { addButtons, addStamp, enlarge, keepForSaving } from "./saving.js"
 import { drawBars, drawCells, isWhole, sketch, textsOf } from "./sketching.js"
 
@@ -79,6 +80,7 @@ const newBox = (host) => {
   box.className = "rl-picture"
   box.setAttribute("role", "img")
   box.addEventListener("click", (event) => clicked(box, event))
+  makePullable(box)
   frame.append(box)
   addButtons(frame, box)
   host.append(frame)
@@ -87,6 +89,7 @@ const newBox = (host) => {
     if (box.shown) draw(box, prepared(box, figure), false)
   }
   host.rest = (moved) => showPicture(host, { ...box.given, figure: rested(box.given.figure, moved) }, box.send)
+  host.pullable = (lines) => { box.pullable = lines }
   host.move = (moved) => { if (box.shown) move(box, moved) }
   return box
 }

@@ -13,24 +13,30 @@ const BUSY = 200  // ms: an answer that takes longer has waited for others, who 
 const REST = 120  // ms from the last change until the page runs again
 
 const elements = () => {
-  const name = make("span"), shown = make("b"), input = make("input")
+  const name = make("span"), shown = make("b"), input = make("input"), typed = make("input", "rl-typed")
   const text = make("p", "rl-text")
   Object.assign(input, { type: "range", min: 0, step: 1 })
+  Object.assign(typed, { type: "text", inputMode: "decimal", autocomplete: "off" })
   shown.ariaHidden = "true"
-  return Object.assign(make("div", "rl-slider", make("label", "", name, shown, input), text), { name, shown, input, text })
+  const slider = make("div", "rl-slider", make("label", "", name, input), shown, typed, text)
+  return Object.assign(slider, { name, shown, input, typed, text })
 }
 
 export const makeSlider = (draw) => {
-  const slider = elements(), { input } = slider
+  const slider = elements(), { input, typed } = slider
   let data = null, tell = null, places = "", looked = null, frame = null, resting = null
   let held = false, reran = false, asking = false, moved = false, overtaken = false
   const value = () => data.places[Number(input.value)]
   const say = (value) => {
     put(slider.shown, String(Number(value.toPrecision(6))))
+    typed.value = slider.shown.textContent
+    typed.setCustomValidity("")
     input.setAttribute("aria-valuetext", slider.shown.textContent)
   }
   const isReady = () => looked !== null && looked.of === data.strip
-  const load = async (of) => {
+  const load = async () => {
+    const of = data.strip
+    if (!of || looked?.of === of) return
     const strip = await fetched(of).catch(() => null)
     if (strip && of === data.strip) looked = { of, strip }
   }
@@ -82,6 +88,34 @@ export const makeSlider = (draw) => {
     clearTimeout(resting)
     resting = setTimeout(rest, REST)
   }
+  typed.onchange = () => {
+    const exact = typed.value.trim() === "" ? Number.NaN : Number(typed.value), [low, high] = data.exact
+    if (!(exact >= low && exact <= high)) {
+      typed.setCustomValidity(`${low} – ${high}`)
+      typed.reportValidity()
+      return
+    }
+    if (!data.places.includes(exact)) {  // the next run of the page has it among its places
+      tell.moved(data.key, { value: exact, generation: data.generation, done: true })
+      return
+    }
+    input.value = data.places.indexOf(exact)
+    say(exact)
+    rest()
+  }
+  typed.oninput = () => typed.setCustomValidity("")
+  typed.onblur = () => { if (!typed.validity.valid) say(value()) }
+  slider.place = () => Number(input.value)
+  slider.pull = (place) => {
+    if (place === slider.place()) return
+    input.value = place
+    input.oninput()
+  }
+  slider.letGo = () => {
+    if (held) input.onchange()
+  }
+  slider.strip = () => (isReady() ? looked.strip : null)
+  slider.load = load
   input.onblur = () => { if (resting) rest() }
   slider.isAhead = () => held && !reran && value() !== data.value
   slider.isQuiet = () => !asking && !moved && frame === null
@@ -92,7 +126,6 @@ export const makeSlider = (draw) => {
   }
   slider.show = (now, of) => {
     const isOther = data?.generation !== now.generation, listed = JSON.stringify(now.places)
-    const isOf = data?.strip !== now.strip
     data = now
     slider.of = now.text
     slider.dataset.slider = now.key
@@ -106,7 +139,9 @@ export const makeSlider = (draw) => {
     }
     put(slider.name, now.label)
     slider.name.title = now.help
-    if (now.strip && isOf) load(now.strip)
+    slider.shown.hidden = now.exact !== null
+    typed.hidden = now.exact === null
+    typed.ariaLabel = now.label
   }
   return slider
 }

@@ -18,7 +18,7 @@ Place = tuple[int | None, Side]
 
 
 def bounds_of(config: CorrectionConfig) -> list[Bound]:
-    """The bounds that this configuration has; the one to drag comes first."""
+    """The bounds that this configuration has; curves are drawn over the first."""
     bounds = []
     if config.rollout_is is not None:
         reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0}[config.rollout_is]
@@ -33,6 +33,12 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
         if rule.lower is not None:
             bounds.append(_of_rule(rule, (index, "lower"), rule.lower))
     return bounds
+
+
+def is_first(b: Bound, config: CorrectionConfig) -> bool:
+    """Whether it is the one that curves are drawn over."""
+    first = bounds_of(config)[0]
+    return (b.rule, b.side) == (first.rule, first.side)
 
 
 def _of_rule(rule: RejectionRule, place: Place, value: float) -> Bound:

@@ -41,11 +41,9 @@ def _preset_changed(key: str, side: str) -> None:
 
 
 def settings(config: CorrectionConfig, side: str = fields.FIRST) -> CorrectionConfig:
-    """Controls for what a configuration weighs and rejects, and for its bounds but the first, which is dragged;
-    the configuration as all of them say."""
+    """Controls for what a configuration weighs and rejects; the configuration as they say, with its bounds."""
     choices = _of_side(choices_of(config), side)
     fields.sync_choices(choices, side)
-    boxes = st.container(key=f"{side}bounds")
     with st.expander("Change what is weighed and rejected", expanded=_is_edited(choices), key=f"{side}choices"):
         choice_boxes(choices)
     try:
@@ -57,9 +55,6 @@ def settings(config: CorrectionConfig, side: str = fields.FIRST) -> CorrectionCo
     bounds = _of_side(bounds_of(config), side)
     fields.sync_bounds(bounds, choices, side)
     fields.show_bounds(bounds, side)
-    with boxes:
-        for b in bounds[1:]:
-            _native(b)
     return bounded(config, side)
 
 
@@ -95,10 +90,10 @@ def bound_sliders(
     side: str = fields.FIRST,
     text: str = "",
 ) -> list[Dragged]:
-    """The slider of the first bound, if there is one. While it moves, what moves is looked up in a `strip`, or asked
-    for; `text` names the moving text below it."""
+    """A slider for each bound. While it moves, what moves is looked up in a `strip`, or asked for; `text` names the
+    moving text below the first."""
     sliders = []
-    for b in fields.shown_bounds(side)[:1]:
+    for number, b in enumerate(fields.shown_bounds(side)):
         key, now = f"live_{b.key}", bounded(config, side)
         places = places_of(b, fields.bound(b))
         slider = Slider(
@@ -109,7 +104,9 @@ def bound_sliders(
             generation=_generation(b),
             address=drag.offer(key, partial(_answer_at, answer, now, b)),
             strip=None if strip is None else drag.offer_strip(key, *strip(now, b, places)),
-            text=text,
+            exact=(b.low, b.high),
+            text="" if number else text,
+            help=b.help,
         )
         sliders.append(Dragged(slider, partial(_put, b)))
     return sliders
@@ -122,7 +119,7 @@ def resets() -> dict[str, str]:
 
 
 def _put(b: Bound, value: float, done: bool) -> None:
-    fields.put(b, value, done=done)
+    fields.put(b, min(max(value, b.low), b.high), done=done)
 
 
 def _answer_at(
@@ -131,13 +128,6 @@ def _answer_at(
     if not b.low <= value <= b.high:
         raise UsageError(f"{value:g} is out of range; allowed: {b.low:g} to {b.high:g}.")
     return answer(with_bounds(config, {(b.rule, b.side): value}))
-
-
-def _native(b: Bound) -> None:
-    # A fresh key per generation: that is how the box takes a new value from the preset or the URL.
-    key, start = f"{b.key}_{_generation(b)}", fields.bound(b)
-    step = max(abs(b.value - b.offset) / 10, 1e-6)
-    fields.picked(b, st.number_input(b.label, b.low, b.high, start, step, "%g", key=key, help=b.help))
 
 
 def _generation(b: Bound) -> int:

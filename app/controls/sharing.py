@@ -14,7 +14,7 @@ PLACES = {
     "run_picker": ".st-key-pickers",
     "upload": ".st-key-upload",
     "preset": ".st-key-preset",
-    "bounds": ".st-key-bounds, .rl-resets, [data-slider^=live_]:not([data-slider^='live_b.'])",
+    "bounds": ".rl-resets, [data-slider^=live_]:not([data-slider^='live_b.'])",
     "choices": ".st-key-choices",
     "methods": ".st-key-methods",
     "budget": ".st-key-budget",

@@ -78,6 +78,12 @@ def swept(measured: Sketched, config: CorrectionConfig, rule: int | None, side: 
     return _swept(measured.of, corrections.all_but(config, rule, side), side, measured, config, rule)
 
 
+def moving_range(measured: Sketched, config: CorrectionConfig, rule: int | None, side: Side) -> tuple[float, float]:
+    """The least and the greatest bound between which something happens. Raises `UsageError` where no token is off."""
+    thresholds = _thresholds(measured.of, corrections.all_but(config, rule, side), side, measured, config, rule)
+    return min(thresholds), max(thresholds)
+
+
 def all_presets(measured: Sketched) -> Ranking:
     """In the order of `PRESETS`."""
     return _all_presets(measured.of, measured)
@@ -141,8 +147,15 @@ def _swept(
     of: Identity, what: str, side: Side, _measured: Sketched, _config: CorrectionConfig, _rule: int | None
 ) -> GradientSweep:
     batch, sketch = _measured.batch, _measured.sketch
-    points = usual_thresholds(batch, _config, _rule, side=side, count=POINTS)
+    points = _thresholds(of, what, side, _measured, _config, _rule)
     return gradient_sweep(batch, sketch, _config, rule=_rule, side=side, thresholds=points, batch_sizes=BATCH_SIZES)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _thresholds(
+    of: Identity, what: str, side: Side, _measured: Sketched, _config: CorrectionConfig, _rule: int | None
+) -> list[float]:
+    return usual_thresholds(_measured.batch, _config, _rule, side=side, count=POINTS)
 
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the gradient of every preset …")

@@ -1,7 +1,7 @@
 """The correction bench: what a correction makes of one step, and the same at every place of a slider."""
 
 from browser.live_part import Moving, Note, Number, Picture
-from controls.bounds import bounds_of
+from controls.bounds import bounds_of, is_first
 from data import corrections
 from remembered.fields import Bound
 from words import words
@@ -52,12 +52,13 @@ def bench_strip(
     pictures = {"weights": strips.histogram("weights", made.weights), "mask": strips.PictureStrip(cells=True)}
     if made.statistic is not None and b.rule == 0:
         pictures["statistic"] = strips.histogram("statistic", made.statistic)
-    try:
-        curves = corrections.curves(of, batch, config, b.rule, b.side)
-        cursors = thresholds.cursors(curves.thresholds, places, of_ratio=is_ratio(config, b.rule))
-        pictures |= dict.fromkeys(("shares_over", "mismatch_over"), strips.PictureStrip(shapes=cursors))
-    except UsageError:  # no item is off: the page says so in place of the curves
-        pass
+    if is_first(b, config):
+        try:
+            curves = corrections.curves(of, batch, config, b.rule, b.side)
+            cursors = thresholds.cursors(curves.thresholds, places, of_ratio=is_ratio(config, b.rule))
+            pictures |= dict.fromkeys(("shares_over", "mismatch_over"), strips.PictureStrip(shapes=cursors))
+        except UsageError:  # no item is off: the page says so in place of the curves
+            pass
     arrays = {name: array for name, array in package_of(made).arrays.items() if not name.startswith("numbers/")}
     moved = [at_threshold(config, place, b.rule, b.side) for place in places]
     numbers = [_numbers(report | at) for at in strips.numbers_at(made)]
@@ -102,7 +103,7 @@ def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionCon
 
 
 def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
-    """Every metric over the bound that is dragged. Raises `UsageError` where no item is off."""
+    """Every metric over the first bound. Raises `UsageError` where no item is off."""
     bounds = bounds_of(config)
     if not bounds:
         return {}

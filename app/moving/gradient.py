@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from browser.live_part import Moving, Number, Picture
-from controls.bounds import bounds_of, places_of
+from controls.bounds import bounds_of, is_first, places_of
 from data import sketches
 from data.sketches import Sketched
 from remembered.fields import Bound
@@ -26,7 +26,7 @@ PLACES = 141
 
 @dataclass(frozen=True)
 class Shown:
-    """What the pictures are of, but for the bound that is dragged."""
+    """What the pictures are of, but for the bounds."""
 
     measured: Sketched
     preset: str
@@ -109,8 +109,8 @@ def _parts(bias: Decomposition) -> Figure:
 def places(shown: Shown, config: CorrectionConfig, b: Bound, value: float) -> tuple[float, ...]:
     """Of the bound's slider: where the gradient changes at all, so far as that can be told."""
     try:
-        ends = sorted(sketches.swept(shown.measured, config, b.rule, b.side).thresholds[i] for i in (0, -1))
-        return places_of(replace(b, low=max(ends[0], b.low), high=min(ends[1], b.high)), value, count=PLACES)
+        low, high = sketches.moving_range(shown.measured, config, b.rule, b.side)
+        return places_of(replace(b, low=max(low, b.low), high=min(high, b.high)), value, count=PLACES)
     except UsageError:  # no token is off, or all by the same
         return places_of(b, value, count=PLACES)
 
@@ -125,11 +125,12 @@ def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, places: tuple[
         "plane": PictureStrip(shapes=[gradients.cross(report, size) for report in reports]),
         "parts": PictureStrip(figures=[_parts(bias).to_json() for _, bias in at_places]),
     }
-    try:
-        sweep = sketches.swept(shown.measured, config, b.rule, b.side)
-        pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, places))
-    except UsageError:  # no token is off: the page says so in place of the curve
-        pass
+    if is_first(b, config):
+        try:
+            sweep = sketches.swept(shown.measured, config, b.rule, b.side)
+            pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, places))
+        except UsageError:  # no token is off: the page says so in place of the curve
+            pass
     return strips.package({}, [numbers(report, shown.place) for report in reports], {}, pictures)
 
 

@@ -52,8 +52,8 @@ NUMBERS = {
     "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of them.",
 }
 RECORDED = (
-    "Progress over the bound that is dragged (dotted), with its 95 % band; grey line: without a correction. Green: the "
-    "bound that makes the most; grey ground: where the best one lies in 95 % of the bootstrap samples."
+    "Progress over the first bound (dotted; the line can be pulled), with its 95 % band; grey: without a correction. "
+    "Green: the bound that makes the most; grey ground: where the best one lies in 95 % of the bootstrap samples."
 )
 MOST = "With {size:,} answers the most is made at {best}; the best bound lies between {low} and {high}. {over}"
 BEST_BOUNDS = (

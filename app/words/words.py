@@ -17,9 +17,11 @@ COLOURS = "Warm: ratio above 1. Cool: ratio below 1. Green: on the line, or kept
 
 WEIGHTS = (
     "Bars: final weights of the kept tokens. Grey line: the same tokens before the bounds. Counts are logarithmic; "
-    "the outermost bars hold everything beyond."
+    "the outermost bars hold everything beyond. A dashed bound can be pulled."
 )
-STATISTIC = "What the rule compares with its bounds (dashed). Grey bars lie outside and are rejected."
+STATISTIC = (
+    "What the rule compares with its bounds (dashed), which can be pulled. Grey bars lie outside and are rejected."
+)
 MASK = "Rows are sequences, columns are tokens. Where several tokens share a cell, the most severe outcome shows."
 
 LEVEL = (
@@ -32,7 +34,7 @@ DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
 
 CURVES_OVER = (
-    "The whole range of the bound that is dragged, other bounds unchanged. Dotted: where it stands. "
+    "The whole range of the first bound, other bounds unchanged. Dotted: where it stands; the line can be pulled. "
     "Weights and each rule are taken alone: the effective sample size is that of all weights, also of rejected tokens."
 )
 LEFT_OVER = "How far apart the two policies are on what is kept, and how uneven the weights are that remain."

@@ -19,7 +19,10 @@ BENCH = ("weights", "mask", "shares_over", "mismatch_over")
 VIEWS = {
     "bench, decoupled_token_is": ("bench?preset=decoupled_token_is", BENCH),
     "bench, decoupled_token_icepop": ("bench?preset=decoupled_token_icepop", BENCH),
-    "gradient, decoupled_token_is": ("gradient?preset=decoupled_token_is", ("gradient_curves", "plane", "parts")),
+    "gradient, decoupled_token_is": (
+        "gradient?preset=decoupled_token_is",
+        ("gradient_curves", "ranking", "plane", "parts"),
+    ),
 }
 """What is measured → its address, and the pictures that move with the first bound."""
 
@@ -39,7 +42,7 @@ DRAWN = """async () => {
   return performance.now() - pressed
 }"""
 # A thumb that moves with every frame, to and fro, for some seconds; how often each picture was redrawn in a second, and
-# how many milliseconds lay between two frames. Where the slider has a strip, once that is there.
+# how many milliseconds lay between two frames, once the slider has its strip.
 DRAG = """async (seconds) => {
   const [slider] = document.querySelectorAll(".rl-slider"), input = slider.querySelector("input")
   const move = (position, event) => {
@@ -47,18 +50,18 @@ DRAG = """async (seconds) => {
     input.dispatchEvent(new Event(event, { bubbles: true }))
   }
   const frame = () => new Promise(requestAnimationFrame)
-  while (slider.strip && !slider.isReady()) await frame()
+  while (!slider.isReady()) await frame()
   for (const picture of pictures) picture.times = 0
-  const start = performance.now(), frames = []
+  const start = performance.now(), frames = [], top = Number(input.max)
   let last = start
   for (let at = 0; performance.now() - start < 1000 * seconds; at += 2) {
-    move(100 + Math.abs((at % 800) - 400), "input")
+    move(Math.round(top * (1 / 6 + Math.abs((at % 800) - 400) / 600)), "input")
     await frame()
     frames.push(performance.now() - last)
     last = performance.now()
   }
   const rates = Object.fromEntries(pictures.map(({ key, times }) => [key, times / seconds]))
-  move(300, "change")
+  move(Math.round(top / 2), "change")
   return { rates, frames: frames.sort((a, b) => a - b) }
 }"""
 

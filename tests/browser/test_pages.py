@@ -67,7 +67,7 @@ def test_a_picture_keeps_its_element_while_dragging(page: Page, url: str) -> Non
 
 def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_geo_rs")
-    slider = page.get_by_label("seq_mean_k1: upper bound")
+    slider = page.get_by_role("slider", name="seq_mean_k1: upper bound")
     expect(slider).to_have_attribute("aria-valuetext", "1.001")
     slider.focus()
     slider.press("PageUp")
@@ -77,18 +77,18 @@ def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: 
 
 def test_a_link_restores_the_bench_and_another_preset_clears_it(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
-    expect(page.get_by_label("Upper bound of the weight")).to_have_attribute("aria-valuetext", "3")
+    expect(page.get_by_role("slider", name="Upper bound of the weight")).to_have_attribute("aria-valuetext", "3")
     expect(page.get_by_text("outside [0.8, 3]")).to_be_visible()
     expect(page.get_by_text("alpha · step 0, 2 recorded")).to_be_visible()
     page.get_by_role("button", name="Reset to the preset's numbers").click()
     expect(page.get_by_text("outside [0.5, 5]")).to_be_visible()
     page.wait_for_url(lambda address: "is_upper" not in address and "is_lower" not in address)
-    expect(page.get_by_label("Upper bound of the weight")).to_have_attribute("aria-valuetext", "5")
+    expect(page.get_by_role("slider", name="Upper bound of the weight")).to_have_attribute("aria-valuetext", "5")
 
 
 def test_the_back_button_takes_a_threshold_back(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is")
-    slider = page.get_by_label("Upper bound of the weight")
+    slider = page.get_by_role("slider", name="Upper bound of the weight")
     slider.focus()
     slider.press("PageUp")
     page.wait_for_url(re.compile("is_upper="))

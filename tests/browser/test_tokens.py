@@ -86,15 +86,15 @@ DRAWN = """all => all.map((cell) => [cell.place.row, cell.place.column, cell.cla
 def test_what_becomes_of_the_tokens_moves_with_the_thumb(page: Page, url: str) -> None:
     """Before it is let go, as it is drawn afterwards."""
     visit(page, f"{url.replace('alpha', 'long')}&preset=decoupled_token_icepop")
-    page.locator(".rl-slider").evaluate(
+    page.locator(".rl-slider").first.evaluate(
         "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
     )
     every = page.locator(".grid .token")
-    before, at = every.evaluate_all(DRAWN), box(page.locator(".rl-slider input"))
+    before, at = every.evaluate_all(DRAWN), box(page.locator(".rl-slider input").first)
     page.mouse.move(at["x"] + 0.8 * at["width"], at["y"] + at["height"] / 2)
     page.mouse.down()
     page.mouse.move(at["x"] + 0.2 * at["width"], at["y"] + at["height"] / 2, steps=6)
-    page.locator(".rl-slider").evaluate("""async (slider) => {
+    page.locator(".rl-slider").first.evaluate("""async (slider) => {
       const frame = () => new Promise(requestAnimationFrame)
       do await frame()
       while (!slider.isQuiet())
