@@ -34,6 +34,8 @@ class Slider:
     """The address of the strip, if there is one."""
     exact: tuple[float, float] | None = None
     """Between these any number can be typed as well, which becomes a place; without them its places are all."""
+    plays_to: float | None = None
+    """The place to which the thumb goes and from which it comes back by itself, once, if there is one."""
     text: str = ""
     """The name of the moving text below it, if it has one."""
     help: str = ""

@@ -134,8 +134,13 @@ export const restAt = (root, { numbers, texts, pictures }) => {
 }
 
 // The strip of the first slider first: the others move more rarely.
-const loadInTurn = async (sliders) => {
+const loadInTurn = async (part, sliders) => {
   for (const slider of sliders) await slider.load()
+  const pictures = [...part.pictureOf.values()]
+  while (pictures.some((shown) => shown.isConnected && !shown.querySelector(".main-svg"))) {
+    await new Promise(requestAnimationFrame)
+  }
+  for (const slider of sliders) slider.playOnce()
 }
 
 export const livePart = (root, data, tell) => {
@@ -147,7 +152,7 @@ export const livePart = (root, data, tell) => {
   showResets(part, data.resets, tell)
   if (!sliders.some(({ isAhead }) => isAhead())) showAll(part, data)
   for (const slider of sliders) slider.overtake()
-  loadInTurn(sliders)
+  loadInTurn(part, sliders)
   return () => setTimeout(() => {
     if (root.isConnected) return
     for (const { host } of part.pictureOf.values()) purge(host)

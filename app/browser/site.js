@@ -75,7 +75,7 @@ const nearest = (places, value) => {
 }
 
 // A live part over a strip, its thumb where the address says; `moved` is told the place where it is let go.
-const showStrip = (root, address, strip, preset, moved = () => {}) => {
+const showStrip = (root, address, strip, preset, moved = () => {}, plays = false) => {
   const data = structuredClone(strip.about.part), [slider] = data.sliders, usual = slider.value
   const { bound, hurts } = facts.presets[preset]
   if (data.notes.length) data.notes.at(-1).lead = hurts  // another preset may have the same numbers
@@ -85,6 +85,7 @@ const showStrip = (root, address, strip, preset, moved = () => {}) => {
     moved(at)
   }
   Object.assign(slider, { value: slider.places[place], generation: ++renewals, strip: address })
+  if (plays) slider.plays_to = slider.places[Math.round(slider.places.length / 5)]
   livePart(root, data, {
     moved: (_, { value, done }) => {
       if (!done) return
@@ -116,7 +117,7 @@ const SHOW = {
   start: async () => {
     const address = fileOf("bench", facts.run, facts.preset)
     if (!strips.has(address)) strips.set(address, await readStrip(unpackedBytes(facts.first)))
-    showStrip(element("first"), address, strips.get(address), facts.preset)
+    showStrip(element("first"), address, strips.get(address), facts.preset, () => {}, true)
   },
   bench: async ({ run, preset, system }) => {
     const address = fileOf("bench", run, preset), strip = await stripAt(address)

@@ -10,6 +10,7 @@ import { make, put } from "./making.js"
 
 const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
 const BUSY = 200  // ms: an answer that takes longer has waited for others, who wait for the next
+const PLAYED = 7000  // ms that a thumb takes to and fro by itself
 const REST = 120  // ms from the last change until the page runs again
 
 const elements = () => {
@@ -25,7 +26,7 @@ const elements = () => {
 export const makeSlider = (draw) => {
   const slider = elements(), { input, typed } = slider
   let data = null, tell = null, places = "", looked = null, frame = null, resting = null
-  let held = false, reran = false, asking = false, moved = false, overtaken = false
+  let playing = false, held = false, reran = false, asking = false, moved = false, overtaken = false
   const value = () => data.places[Number(input.value)]
   const say = (value) => {
     put(slider.shown, String(Number(value.toPrecision(6))))
@@ -79,7 +80,22 @@ export const makeSlider = (draw) => {
     moved = true
     if (!asking) ask()
   }
+  // Without the page, which is where it was when the thumb has come back.
+  const play = (from, to, start) => {
+    const step = (now) => {
+      if (!playing || !slider.isConnected) return
+      const share = Math.min((now - start) / PLAYED, 1)
+      input.value = Math.round(from + (to - from) * (1 - Math.cos(2 * Math.PI * share)) / 2)
+      say(value())
+      look()
+      if (share < 1) requestAnimationFrame(step)
+      else playing = false
+    }
+    requestAnimationFrame(step)
+  }
+  input.onpointerdown = () => { playing = false }
   input.oninput = () => {
+    playing = false
     say(value())
     held = true
     move()
@@ -113,6 +129,13 @@ export const makeSlider = (draw) => {
   }
   slider.letGo = () => {
     if (held) input.onchange()
+  }
+  slider.playOnce = () => {
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches
+    if (data.plays_to === null || !isReady() || held || still || sessionStorage.getItem("rlcorr_played")) return
+    sessionStorage.setItem("rlcorr_played", "1")
+    playing = true
+    play(slider.place(), data.places.indexOf(data.plays_to), performance.now())
   }
   slider.strip = () => (isReady() ? looked.strip : null)
   slider.load = load

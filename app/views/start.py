@@ -1,17 +1,27 @@
 """The start: three trainings on one screen, each with a picture and one button that opens it in the right state."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
+from browser.live_part import Moving, Slider
 from browser.picture import picture
+from controls import drag
+from controls.bounds import bounds_of, places_of, with_bounds
+from controls.live import Dragged
+from controls.live import show as show_live
 from data import corrections, recorded, studies
+from moving import start as moving
+from moving import strips
+from moving.bench import bench_strip
 from remembered import navigation, notices, session
 from words import start as say
 from words import words
 from words.start import Story
 from words.text import number, plain
 
+from rlcorr import PRESETS
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, correction, mismatch, study
@@ -28,6 +38,8 @@ def show(paths: dict[str, Path]) -> None:
         st.warning(plain(sentence))
     if not paths:
         return
+    if say.PLAYED in paths:
+        _moving(paths[say.PLAYED])
     trained = study_path(say.STUDY).is_file()
     stories = (say.HEALTHY, say.STALE, say.COLLAPSING if trained else say.LONG)
     pictures = (_density, _density, _reward if trained else _lengths)
@@ -36,6 +48,35 @@ def show(paths: dict[str, Path]) -> None:
             _story(story, draw, paths)
     _yours(paths)
     _any(paths)
+
+
+@st.fragment
+def _moving(run: Path) -> None:
+    """One bound over one step, whose thumb moves by itself once."""
+    step, batch = _newest(run)
+    of, chosen = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
+    (b,) = bounds_of(chosen.config)
+    value = st.session_state.get("start_bound", b.value)
+    config, places = with_bounds(chosen.config, {(b.rule, b.side): value}), places_of(b, value)
+
+    def at(value: float) -> Moving:
+        return moving.played(of, batch, with_bounds(chosen.config, {(b.rule, b.side): value}), chosen)
+
+    slider = Slider(
+        "start_bound", b.label, places, value, generation=0, address=drag.offer("start_bound", at),
+        strip=drag.offer_strip(
+            "start_bound", strips.known_by(of, config, b, places), partial(bench_strip, of, batch, config, b, places)
+        ),
+        plays_to=min(places, key=lambda place: abs(place - say.PLAYED_TO)),
+    )  # fmt: skip
+    st.markdown(f"##### {say.MOVING}\n{say.MOVING_IS}")
+    show_live([Dragged(slider, _put)], at(value), key="start", resets={}, source=recorded.source(run, step))
+    if st.button(say.OPEN_MOVING, on_click=session.choose, args=(say.PLAYED,), kwargs={"preset": say.PLAYED_PRESET}):
+        navigation.go("bench", {} if value == b.value else {b.key: f"{value:.12g}"})
+
+
+def _put(value: float, done: bool) -> None:
+    st.session_state["start_bound"] = value
 
 
 def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:

@@ -64,6 +64,15 @@ LONG = Story(
     preset="decoupled_seq_is",
 )
 
+PLAYED, PLAYED_PRESET, PLAYED_TO = "kv_fp8_e5m2", "decoupled_k3_rs", 0.002
+"""The run and the preset of the moving picture, and the bound to which it goes by itself."""
+MOVING = "What one bound does"
+MOVING_IS = (
+    "One step of training, with an engine that rounds coarsely. The rule leaves out each answer whose mean k3, a "
+    "distance between the two probabilities, is above its bound. Drag the bound: grey answers are not learned from."
+)
+OPEN_MOVING = "Open it in the bench"
+
 DENSITY_TITLE = "Both probabilities of every token"
 DENSITY = "Engine (across) and trainer (up). On the diagonal the two agree."
 REWARD_TITLE = "Reward, without and with a correction"

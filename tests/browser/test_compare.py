@@ -25,7 +25,9 @@ def metric(page: Page, label: str) -> Locator:
 
 def slider(page: Page, side: str) -> Locator:
     """The live one of A or B."""
-    return page.get_by_role("slider", name=re.compile({"A": r"^\s*Upper bound of the weight", "B": "B: Upper bound"}[side]))
+    return page.get_by_role(
+        "slider", name=re.compile({"A": r"^\s*Upper bound of the weight", "B": "B: Upper bound"}[side])
+    )
 
 
 def value(page: Page, side: str, expected: str) -> None:

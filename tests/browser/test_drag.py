@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import make_run, serve, settled, visit, write_sketch
-from playwright.sync_api import Locator, Page, Route, expect
+from app_runs import make_run, serve, settled, tab, visit, write_sketch
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 pytestmark = pytest.mark.slow
 
@@ -356,3 +356,33 @@ def test_any_number_can_be_typed(page: Page, url: str) -> None:
         assert typed.evaluate("(input) => input.validationMessage") != ""
         typed.blur()
         assert typed.input_value() == "0.98765"
+
+
+def test_the_first_picture_moves_by_itself_once(chromium: Browser, tmp_path: Path) -> None:
+    """To a tighter bound and back, without a question to the server; not for whoever wants no motion, nor again."""
+    make_run(tmp_path, "kv_fp8_e5m2", steps=1, sequences=32, width=24)
+    with serve(tmp_path) as url:
+        with tab(chromium) as page:
+            visit(page, url)
+            strip_is_there(page)
+            at = page.locator(".rl-slider b")
+            page.wait_for_function("Number(document.querySelector('.rl-slider b').textContent) < 0.005")
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(request.url))
+            assert texts_of_numbers(page) != ["100.00 %"] * 3
+            page.wait_for_function("document.querySelector('.rl-slider b').textContent === '0.01'")
+            assert asked == []
+            page.reload()
+            settled(page)
+            strip_is_there(page)
+            page.wait_for_timeout(500)
+            expect(at).to_have_text("0.01")
+        with tab(chromium, reduced_motion="reduce") as page:
+            visit(page, url)
+            strip_is_there(page)
+            page.wait_for_timeout(500)
+            expect(page.locator(".rl-slider b")).to_have_text("0.01")
+
+
+def texts_of_numbers(page: Page) -> list[str]:
+    return page.locator(".rl-number b").all_inner_texts()
