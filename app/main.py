@@ -31,6 +31,7 @@ forget_imports()
 st.set_page_config(page_title="rlcorr", layout="wide")
 st.html(
     "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
+    " [data-testid='stPageLink'] p { text-decoration: underline; text-underline-offset: 3px }"
     " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
 )
 PAGES = {
@@ -58,7 +59,7 @@ if all_runs:
     with st.container():  # what follows keeps its place, and a thumb that is held its slider
         announce_new_runs(all_runs, chosen.slug)
     with st.container(key="upload"):
-        upload_box.take()
+        upload_box.take(opened=name == "yours")
 else:
     watch(world(all_runs, None), None, 0.0)
     st.info(words.NO_RUNS.format(root=plain(str(runs.ROOT))))

@@ -123,7 +123,7 @@ def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, places: tuple[
     pictures = {
         "ranking": PictureStrip(shapes=over_bars),
         "plane": PictureStrip(shapes=[gradients.cross(report, size) for report in reports]),
-        "parts": PictureStrip(figures=[_parts(bias).to_json() for _, bias in at_places]),
+        "parts": PictureStrip(figures=[str(_parts(bias).to_json()) for _, bias in at_places]),
     }
     if is_first(b, config):
         try:

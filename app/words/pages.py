@@ -19,6 +19,11 @@ PAGES = {
         "to learning. Open one of three trainings: everything in it is set, and nothing that you press can "
         "break it.",
     ),
+    "yours": PageWords(
+        "Your data",
+        "Drop the log-probs of your training: what they look like, which bounds they suggest, and the text that takes "
+        "those to your system.",
+    ),
     "mismatch": PageWords(
         "Mismatch",
         "What is wrong with my run? The answer comes first, then what to do, then the pictures that it rests on.",

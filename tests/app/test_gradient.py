@@ -196,16 +196,16 @@ def test_presets_are_ranked_as_the_library_ranks_them(root: Path) -> None:
     drawn = pictures(open_app(GRADIENT, answers="1024"))["All presets by their progress"]
     assert drawn["data"][0]["y"] == order
     bars = drawn["data"][0]
-    own = bars["x"][order.index("decoupled_token_is")]
+    of_preset = bars["x"][order.index("decoupled_token_is")]
     assert [name for name, colour in zip(order, bars["marker"]["color"], strict=True) if colour == WARM] == [
         "decoupled_token_is"
     ]
-    assert drawn["layout"]["shapes"][-1]["x0"] == own
+    assert drawn["layout"]["shapes"][-1]["x0"] == of_preset
     changed = pictures(open_app(GRADIENT, answers="1024", is_upper="1.05"))["All presets by their progress"]
     assert changed["data"] == drawn["data"]
     tighter = replace(preset("decoupled_token_is"), rollout_is_threshold=1.05)
     eta = report(batch, sketch, tighter, batch_sizes=[1024]).progress[0].value
-    assert changed["layout"]["shapes"][-1]["x0"] == pytest.approx(eta) != own
+    assert changed["layout"]["shapes"][-1]["x0"] == pytest.approx(eta) != of_preset
 
 
 def test_the_best_bound_is_said(root: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 import yaml
 
 from rlcorr import TokenBatch
+from rlcorr.analysis.choosing import rounded_up
 from rlcorr.command.cli import run_verb
-from rlcorr.command.threshold_verb import rounded_up
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.recorders import Recorder, verl

@@ -1,0 +1,103 @@
+"""Bounds for a whole run: chosen on all of its steps but the last, and checked on that."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlcorr.analysis.budget import keep_at_least
+from rlcorr.analysis.thresholds import at_threshold, is_ratio
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import old_log_probs
+from rlcorr.diagnostics import evaluate
+from rlcorr.errors import UsageError
+from rlcorr.metric_tables import PREFIX
+from rlcorr.types import TokenBatch
+
+DIGITS = 4
+"""Of a threshold's distance from where it rejects everything, rounded so that it keeps more."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Steps of a run together, as one batch."""
+
+    steps: tuple[int, ...]
+    batch: TokenBatch
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a correction leaves of some tokens."""
+
+    share: float
+    ess: float
+    """Effective sample size of the kept, as a share of all tokens."""
+    cut: float | None
+    """Share of the tokens whose weights lie outside their bounds; None without weights."""
+
+
+def pairs_of(steps: Iterable[tuple[int, TokenBatch]], *, with_advantages: bool = False) -> tuple[Pairs, Pairs | None]:
+    """Of at least one step, in their order: what bounds are chosen on, and the last step, on which they are checked;
+    None where there is but one. Raises `UsageError` where some steps lack the advantages that are wanted."""
+    numbers, batches = zip(*((number, _pairs(batch, with_advantages)) for number, batch in steps), strict=True)
+    if not numbers[1:]:
+        return Pairs(numbers, batches[0]), None
+    return Pairs(numbers[:-1], pooled(batches[:-1])), Pairs(numbers[-1:], batches[-1])
+
+
+def chosen(
+    batch: TokenBatch, correction: CorrectionConfig, share: float, rule: int | None
+) -> tuple[float, CorrectionConfig]:
+    """The tightest threshold at which this share of the tokens is kept, with few digits, and the correction there.
+    Raises as `keep_at_least`."""
+    threshold = rounded_up(keep_at_least(batch, correction, share, rule), correction, rule)
+    return threshold, at_threshold(correction, threshold, rule)
+
+
+def kept(batch: TokenBatch, correction: CorrectionConfig) -> Kept:
+    numbers = evaluate(batch, correction)[1]
+    return Kept(
+        numbers[f"{PREFIX}kept_fraction"],
+        numbers[f"{PREFIX}trained_eff_sample_size"],
+        numbers.get(f"{PREFIX}rollout_is_oob_ratio"),
+    )
+
+
+def _pairs(batch: TokenBatch, with_advantages: bool) -> TokenBatch:
+    advantages = batch.advantages if with_advantages else None
+    return TokenBatch(batch.response_mask, batch.rollout_log_probs, old_log_probs(batch), advantages=advantages)
+
+
+def pooled(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """The rows of all, each filled up with padding.
+
+    >>> pooled([TokenBatch.from_log_probs(*torch.zeros(2, 1, t), torch.ones(1, t)) for t in (2, 3)]).response_mask.sum()
+    tensor(5)
+    """
+    width = max(batch.response_mask.shape[1] for batch in batches)
+    columns = [batch.tensors() for batch in batches]
+    for name in columns[0]:
+        if not all(name in tensors for tensors in columns):
+            raise UsageError(f"{name} is in some of the steps, and not in all.")
+    return TokenBatch(**{name: torch.cat([_filled(x[name], width) for x in columns]) for name in columns[0]})
+
+
+def _filled(x: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, width - x.shape[1]))
+
+
+def rounded_up(threshold: float, config: CorrectionConfig, rule: int | None) -> float:
+    """With few digits, and no tighter: of a ratio those of its distance from 1.
+
+    >>> rounded_up(1.000123456, CorrectionConfig(rollout_is="token"), None)
+    1.0001235
+    """
+    offset = 1.0 if is_ratio(config, rule) and threshold > 1 else 0.0
+    distance = threshold - offset
+    if not 0 < distance < math.inf:
+        return threshold
+    unit = 10.0 ** (math.floor(math.log10(distance)) - DIGITS + 1)
+    return float(f"{offset + math.ceil(distance / unit * (1 - 1e-12)) * unit:.12g}")
