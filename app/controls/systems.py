@@ -4,7 +4,10 @@ import streamlit as st
 from remembered import notices, session
 from words import words
 
-from rlcorr.systems.export import SYSTEMS
+from rlcorr import CorrectionConfig
+from rlcorr.config import LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.systems.export import SYSTEMS, beyond_defaults, exports
 
 KEY = "system"
 
@@ -18,6 +21,23 @@ def system() -> str:
     picked = str(st.selectbox(words.SYSTEM, names, key=KEY, bind="query-params", on_change=_chosen))
     st.session_state[f"last_{KEY}"] = picked
     return picked
+
+
+def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None) -> None:
+    """The text to copy, and which of its lines are not the system's own defaults anyway."""
+    language, text = next((language, text) for title, language, text in exports(config, loss) if title == system)
+    st.code(text, language=language, wrap_lines=True)
+    try:
+        lines = beyond_defaults(config, system, loss)
+    except UsageError:  # the text says why
+        return
+    if system != "Python":
+        changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
+        st.caption(
+            words.BEYOND_DEFAULTS.format(system=system, lines=changed)
+            if changed
+            else words.DEFAULTS.format(system=system)
+        )
 
 
 def _chosen() -> None:

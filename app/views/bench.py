@@ -20,7 +20,6 @@ from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.adaptive import m2po
 from rlcorr.errors import UsageError
 from rlcorr.records.step_files import StepRecord
-from rlcorr.systems.export import exports
 
 
 @st.fragment
@@ -101,11 +100,7 @@ def _use_it(name: str, config: CorrectionConfig) -> None:
         chosen = systems.system()
         for sentence in notices.sentences(systems.KEY):
             st.warning(plain(sentence))
-        texts = {title: (text, language) for title, language, text in exports(config, PRESETS[name].loss)}
-        for place, title in zip(st.columns(2), dict.fromkeys((chosen, "Python")), strict=False):
-            text, language = texts[title]
-            place.markdown(f"**{title}**")
-            place.code(text, language=language, wrap_lines=True)
+        systems.text_for(chosen, config, PRESETS[name].loss)
 
 
 def show(chosen: session.Selection) -> None:

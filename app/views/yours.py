@@ -17,7 +17,6 @@ from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch as figures
 from rlcorr.records.step_files import StepRecord
-from rlcorr.systems.export import exports
 
 HEIGHT = 260
 
@@ -101,9 +100,7 @@ def _take(reached: dict[str, Suggestion]) -> None:
     for sentence in notices.sentences(systems.KEY):
         st.warning(plain(sentence))
     one = reached[name]
-    texts = {title: (text, language) for title, language, text in exports(one.config, PRESETS[name].loss)}
-    text, language = texts[system]
-    st.code(text, language=language, wrap_lines=True)
+    systems.text_for(system, one.config, PRESETS[name].loss)
     query = session.placed() | {"preset": name}
     query |= {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
     st.page_link(navigation.pages()["bench"], label=say.OPEN, query_params=query, width="content")

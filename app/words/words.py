@@ -51,6 +51,8 @@ M2 = (
 M2_BUDGET = "Or M2PO's threshold, the mean squared log-ratio of what is kept"
 USE_IT = "The configuration as it stands, ready to copy, or what comes nearest where a system cannot say it."
 SYSTEM = "Your system"
+BEYOND_DEFAULTS = "Not {system}'s own defaults: {lines}."
+DEFAULTS = "These are {system}'s own defaults."
 WRONG_SYSTEM = "system='{raw}' is not known. Known: {allowed}."
 TOLERANCE = (
     "A bound on a product of {length:.0f} ratios, the mean length here, allows each token a mean factor between "

@@ -9,19 +9,19 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import openrlhf, prime_rl, trl, verl
-from rlcorr.systems.areal import areal_text
-from rlcorr.systems.ms_swift import ms_swift_text
-from rlcorr.systems.nemo_rl import nemo_rl_text
-from rlcorr.systems.open_instruct import open_instruct_text
-from rlcorr.systems.openrlhf import openrlhf_text
-from rlcorr.systems.prime_rl import prime_rl_text
-from rlcorr.systems.roll import roll_text
-from rlcorr.systems.skyrl import skyrl_text
-from rlcorr.systems.slime import slime_text
-from rlcorr.systems.torchtitan import torchtitan_text
-from rlcorr.systems.trl import trl_text
-from rlcorr.systems.verl import verl_text
-from rlcorr.systems.xtuner import xtuner_text
+from rlcorr.systems.areal import areal_text, from_areal
+from rlcorr.systems.ms_swift import from_ms_swift, ms_swift_text
+from rlcorr.systems.nemo_rl import from_nemo_rl, nemo_rl_text
+from rlcorr.systems.open_instruct import from_open_instruct, open_instruct_text
+from rlcorr.systems.openrlhf import from_openrlhf, openrlhf_text
+from rlcorr.systems.prime_rl import from_prime_rl, prime_rl_text
+from rlcorr.systems.roll import from_roll, roll_text
+from rlcorr.systems.skyrl import from_skyrl, skyrl_text
+from rlcorr.systems.slime import from_slime, slime_text
+from rlcorr.systems.torchtitan import from_torchtitan, torchtitan_text
+from rlcorr.systems.trl import from_trl, trl_text
+from rlcorr.systems.verl import from_verl, verl_text
+from rlcorr.systems.xtuner import from_xtuner, xtuner_text
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class System:
     """Of the text: yaml, toml, bash or python."""
     text: Callable[..., str]
     """Of a configuration. Raises `UsageError` with the nearest thing that the system can say."""
+    read: Callable[..., Any]
+    """From the system's own words to a configuration, or to one and the loss's numbers; from none to its defaults."""
     versions: tuple[str, ...] = ()
     """Where its dialect has moved, the newest first."""
     loss_too: bool = False
@@ -54,20 +56,20 @@ def to_python(config: CorrectionConfig) -> str:
 
 
 SYSTEMS = {
-    "verl": System("yaml", verl_text, verl.VERSIONS),
-    "SkyRL": System("yaml", skyrl_text),
-    "TRL": System("python", trl_text, trl.VERSIONS, loss_too=True),
-    "OpenRLHF": System("bash", openrlhf_text, openrlhf.VERSIONS),
-    "prime-rl": System("toml", prime_rl_text, prime_rl.VERSIONS, loss_too=True),
-    "AReaL": System("yaml", areal_text),
-    "slime": System("bash", slime_text),
-    "NeMo RL": System("yaml", nemo_rl_text),
-    "ROLL": System("yaml", roll_text),
-    "open-instruct": System("bash", open_instruct_text),
-    "ms-swift": System("bash", ms_swift_text),
-    "xtuner": System("python", xtuner_text),
-    "torchtitan": System("python", torchtitan_text, loss_too=True),
-    "Python": System("python", to_python),
+    "verl": System("yaml", verl_text, from_verl, verl.VERSIONS),
+    "SkyRL": System("yaml", skyrl_text, from_skyrl),
+    "TRL": System("python", trl_text, from_trl, trl.VERSIONS, loss_too=True),
+    "OpenRLHF": System("bash", openrlhf_text, from_openrlhf, openrlhf.VERSIONS),
+    "prime-rl": System("toml", prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True),
+    "AReaL": System("yaml", areal_text, from_areal),
+    "slime": System("bash", slime_text, from_slime),
+    "NeMo RL": System("yaml", nemo_rl_text, from_nemo_rl),
+    "ROLL": System("yaml", roll_text, from_roll),
+    "open-instruct": System("bash", open_instruct_text, from_open_instruct),
+    "ms-swift": System("bash", ms_swift_text, from_ms_swift),
+    "xtuner": System("python", xtuner_text, from_xtuner),
+    "torchtitan": System("python", torchtitan_text, from_torchtitan, loss_too=True),
+    "Python": System("python", to_python, lambda _: CorrectionConfig()),
 }
 
 
@@ -95,17 +97,40 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
 def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> list[tuple[str, str, str]]:
     """(title, language, text) of each system: in its newest version that can do it, which the text names; where none
     can, a comment that says why the newest cannot."""
-    return [(title, system.language, _newest(config, title, loss)) for title, system in SYSTEMS.items()]
+    texts = []
+    for title, system in SYSTEMS.items():
+        try:
+            text = _newest(config, title, loss)[1]
+        except UsageError as error:
+            text = f"# cannot be expressed: {error}"
+        texts.append((title, system.language, text))
+    return texts
 
 
-def _newest(config: CorrectionConfig, title: str, loss: LossConfig | None) -> str:
+def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> list[str]:
+    """The lines of the text in `exports` that the text of the system's own defaults does not have.
+
+    >>> beyond_defaults(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "verl")
+    ['rollout_is: token']
+    """
+    version, text = _newest(config, system, loss)
+    dialect = {} if version is None else {"version": version}
+    usual = SYSTEMS[system].read({}, **dialect)
+    usual_config, usual_loss = usual if isinstance(usual, tuple) else (usual, None)
+    there = set(export(usual_config, system, usual_loss, version=version).splitlines())
+    return [line.strip(" \\,") for line in text.splitlines() if line not in there]
+
+
+def _newest(config: CorrectionConfig, title: str, loss: LossConfig | None) -> tuple[str | None, str]:
+    """The newest version that can do it, None where there is but one, and its text. Raises `UsageError` as the newest
+    of all does where none can."""
     refusals = []
     for version in SYSTEMS[title].versions or (None,):
         try:
-            return export(config, title, loss, version=version)
+            return version, export(config, title, loss, version=version)
         except UsageError as error:
             refusals.append(error)
-    return f"# cannot be expressed: {refusals[0]}"
+    raise refusals[0]
 
 
 def _literal(value: Any) -> str:

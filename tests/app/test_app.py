@@ -219,9 +219,11 @@ def test_the_configuration_can_be_copied(root: Path) -> None:
     at = open_app(BENCH, preset="decoupled_seq_is", is_upper="3")
     assert not at.code
     at.session_state["use_it"] = True
-    texts = [block.value for block in at.run().code]
-    assert any("rollout_is_threshold: 3.0" in text for text in texts)
-    assert any("rollout_is_threshold=3.0" in text for text in texts)
+    (text,) = [block.value for block in at.run().code]
+    assert "rollout_is_threshold: 3.0" in text
+    assert "Not verl's own defaults: `rollout_is: sequence`; `rollout_is_threshold: 3.0`." in said(at)
+    at.selectbox(key="system").set_value("Python").run()
+    assert "rollout_is_threshold=3.0" in at.code[0].value
 
 
 def test_the_configuration_goes_to_the_system_that_was_chosen_last(root: Path) -> None:

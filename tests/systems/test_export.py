@@ -11,7 +11,7 @@ from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import trl
-from rlcorr.systems.export import export, exports, to_python
+from rlcorr.systems.export import SYSTEMS, beyond_defaults, export, exports, to_python
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.verl import from_verl, verl_text
 
@@ -79,3 +79,28 @@ def test_a_name_that_two_systems_give_to_different_things_says_both(rule: str, s
     config = CorrectionConfig(rollout_rs=(RejectionRule.named(rule, upper=0.01),))
     with pytest.raises(UsageError, match=re.escape(said)):
         export(config, system)
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "lines"),
+    [
+        # Defaults as the systems' own sources have them at the versions in the texts: verl's YAML weighs nothing with a
+        # threshold of 2, TRL has sequence_mask with 3, open-instruct truncates at 2.
+        ("decoupled_token_is", "verl", ["rollout_is: token"]),
+        ("decoupled_token_is", "TRL", ['mode="token_truncate"', "clip_max=2.0"]),
+        ("decoupled_token_is", "open-instruct", []),
+        ("trl_sequence_mask", "TRL", []),
+        ("trl_token_mask", "TRL", ['mode="token_mask"']),
+    ],
+)
+def test_lines_that_are_not_the_systems_defaults(name: str, system: str, lines: list[str]) -> None:
+    entry = PRESETS[name]
+    changed = beyond_defaults(entry.config, system, entry.loss)
+    assert [line.removeprefix("vllm_importance_sampling_") for line in changed] == lines
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_systems_own_defaults_are_nothing_beyond_them(system: str) -> None:
+    given = SYSTEMS[system].read({})
+    config, loss = given if isinstance(given, tuple) else (given, None)
+    assert beyond_defaults(config, system, loss) == []
