@@ -5,6 +5,7 @@ import gc
 import pandas  # noqa: F401 - plotly looks for it, and must not find what another visitor's thread has half imported
 import streamlit as st
 import torch
+from browser.menu import close_when_chosen
 from browser.picture import load_plotly
 from controls import sharing, upload_box
 from controls.pickers import announce_new_runs, pick, watch, world
@@ -32,6 +33,7 @@ st.set_page_config(page_title="rlcorr", layout="wide")
 st.html(
     "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
     " [data-testid='stPageLink'] p { text-decoration: underline; text-underline-offset: 3px }"
+    " .st-key-menu { display: none }"
     " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
 )
 PAGES = {
@@ -45,11 +47,15 @@ name = next(name for name, other in PAGES.items() if other is page)
 navigation.set_pages(PAGES)
 another_view = navigation.enter(name)
 load_plotly()
+close_when_chosen()
 part = st.session_state.get("part", st.query_params.get("part"))
 of_no_run = name == "learn" or (name == "training" and part == training.PARTS[1])  # a study has runs of its own
 sharing.apply(hidden, without_pickers=of_no_run, another_view=another_view)
 links = sharing.heading(name)
 before = st.container()
+if name == "yours":
+    with before, st.container(key="upload"):
+        upload_box.take()
 all_runs = recorded.all_runs()
 if all_runs:
     with st.container(key="pickers"):
@@ -58,8 +64,6 @@ if all_runs:
     session.set_source(recorded.source(chosen.run, chosen.step))
     with st.container():  # what follows keeps its place, and a thumb that is held its slider
         announce_new_runs(all_runs, chosen.slug)
-    with st.container(key="upload"):
-        upload_box.take(opened=name == "yours")
 else:
     watch(world(all_runs, None), None, 0.0)
     st.info(words.NO_RUNS.format(root=plain(str(runs.ROOT))))

@@ -13,9 +13,9 @@ from rlcorr.foreign.pairs import ENDINGS
 TYPES = [ending.removeprefix(".") for ending in ENDINGS]
 
 
-def take(*, opened: bool = False) -> None:
+def take() -> None:
     """The box to drop a file into, and what came of it."""
-    with st.container(border=True) if opened else st.expander("Your own data"):
+    with st.container(border=True):
         st.caption(words.UPLOAD)
         label = "Files of log-prob pairs: steps, and their ranks"
         dropped = st.file_uploader(label, TYPES, accept_multiple_files=True, key="dropped", on_change=_dropped)

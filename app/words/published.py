@@ -31,7 +31,7 @@ STORIES = (
 """Here the methods cannot be chosen."""
 DROPPED = (
     "This page shows recorded runs only and does not read files. To see your own, install rlcorr: clone the project "
-    "and run make app, open http://localhost:8501 and drop the file onto “Your own data”. It stays on your machine."
+    "and run make app, open http://localhost:8501 and drop the file onto “Your data”. It stays on your machine."
 )
 FROM_A_FILE = (
     "This page was opened as a file, and then a browser lets it read nothing else: only the Start page works. Serve "

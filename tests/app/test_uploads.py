@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 __all__ = ["one_scan", "root"]  # fixtures
 
 OLD, ROLLOUT = [[-1.0, -2.0, -0.5], [-0.25]], [[-1.5, -2.0, -0.25], [-1.0]]
+BOX = "views/yours.py"
 VIEWS = ("views/training.py", "views/bench.py", "views/gradient.py", "views/tokens.py")
 
 
@@ -40,11 +41,14 @@ def drop(at: AppTest, name: str, content: bytes) -> AppTest:
 @pytest.mark.parametrize(("name", "content"), [("pairs.npz", npz()), ("pairs.jsonl", jsonl())])
 def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, content: bytes) -> None:
     make_run(root, "alpha", steps=1)
-    at = drop(open_app(view), name, content)
+    at = drop(open_app(BOX), name, content)
     text = said(at)
     assert "Read 2 responses with 4 tokens; every view shows them now." in text
     assert "advantages (rules for one sign of the advantage" in text
-    assert at.session_state["run"].startswith("upload_")
+    slug = at.session_state["run"]
+    assert slug.startswith("upload_")
+    at = open_app(view, run=slug)
+    assert f"{slug} · step 1, 1 recorded" in said(at)
     if view == "views/bench.py":
         d = np.array([0.5, 0.0, -0.25, 0.75])
         assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
@@ -53,7 +57,7 @@ def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, conte
 
 def test_a_link_to_a_dropped_file_opens_it_again(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    slug = drop(open_app("views/bench.py"), "pairs.npz", npz()).session_state["run"]
+    slug = drop(open_app(BOX), "pairs.npz", npz()).session_state["run"]
     again = open_app("views/bench.py", run=slug)
     assert again.session_state["run"] == slug
     assert f"{slug} · step 1, 1 recorded" in said(again)
@@ -70,7 +74,8 @@ def test_a_link_to_no_file_falls_back(root: Path, slug: str) -> None:
 def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     hostile = "<script>alert(1)</script> [x](javascript:y)"
-    at = drop(open_app("views/training.py"), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile))
+    slug = drop(open_app(BOX), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile)).session_state["run"]
+    at = open_app("views/training.py", run=slug)
     page = "".join(str(element.proto) for element in at.get("html"))
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
@@ -89,7 +94,7 @@ def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
 )
 def test_a_file_that_cannot_be_read_says_why(root: Path, name: str, content: bytes, expected: str) -> None:
     make_run(root, "alpha", steps=1)
-    at = drop(open_app("views/bench.py"), name, content)
+    at = drop(open_app(BOX), name, content)
     assert expected in "\n".join(error.value for error in at.error).replace("\\", "")
     assert at.session_state["run"] == "newest"
-    assert shown(at)
+    assert "the recorded run **alpha**" in said(at)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import add_step, make_record, make_run, serve, tab, visit
+from app_runs import add_step, make_record, make_run, serve, settled, tab, visit
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.slow
@@ -158,3 +158,17 @@ def test_a_damaged_run_shows_no_traceback(page: Page, tmp_path: Path) -> None:
         expect(page.get_by_text("Showing step 0, the newest that can be read.")).to_be_visible()
         expect(page.get_by_text("not a readable manifest")).to_be_visible()
         assert page.get_by_test_id("stException").count() == 0
+
+
+def test_on_a_phone_the_menu_closes_once_a_page_is_chosen(chromium: Browser, url: str) -> None:
+    with tab(chromium, viewport={"width": 390, "height": 844}) as page:
+        visit(page, f"{url}/mismatch")
+        page.get_by_test_id("stExpandSidebarButton").click()
+        link = page.get_by_test_id("stSidebarNavLink").get_by_text("Correction bench")
+        link.click()
+        page.wait_for_url("**/bench**")
+        expect(link).not_to_be_in_viewport()
+        settled(page)
+        page.reload()
+        settled(page)
+        expect(page.get_by_test_id("stSidebarNavLink").first).not_to_be_in_viewport()

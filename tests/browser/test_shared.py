@@ -96,7 +96,7 @@ def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?hide=preset,choices,bounds,budget,use_it,upload")
     for name in ("Preset", "Upper bound of the weight"):
         expect(page.get_by_label(name, exact=True).first).to_be_hidden()
-    for text in ("Budget", "Use it", "Your own data", "Change what is weighed and rejected"):
+    for text in ("Budget", "Use it", "Change what is weighed and rejected"):
         expect(page.get_by_text(text, exact=True)).to_be_hidden()
     expect(page.get_by_label("Run", exact=True)).to_be_visible()
     page.get_by_role("link", name="Tokens").click()
