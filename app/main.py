@@ -33,6 +33,8 @@ st.set_page_config(page_title="rlcorr", layout="wide")
 st.html(
     "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
     " [data-testid='stPageLink'] p { text-decoration: underline; text-underline-offset: 3px }"
+    " .stMarkdown [data-testid='stCaptionContainer'] { color: inherit; opacity: 0.8 }"
+    " button[data-variant][data-selected='true'] p { color: CanvasText }"
     " .st-key-menu { display: none }"
     " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
 )

@@ -25,8 +25,8 @@ def system() -> str:
 
 def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None) -> None:
     """The text to copy, and which of its lines are not the system's own defaults anyway."""
-    language, text = next((language, text) for title, language, text in exports(config, loss) if title == system)
-    st.code(text, language=language, wrap_lines=True)
+    text = next(text for title, _, text in exports(config, loss) if title == system)
+    st.code(text, language=None, wrap_lines=True)  # the colours of a language are too pale to read
     try:
         lines = beyond_defaults(config, system, loss)
     except UsageError:  # the text says why

@@ -7,12 +7,12 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from app_runs import PROJECT, make_run, pick, serve, settled, tab
+from app_runs import PROJECT, make_run, pick, serve, settled, tab, unreadable
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct
@@ -26,7 +26,7 @@ PAGES = {
     "mismatch": "Along the response", "bench": "What the bound costs",
     "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Look for the lesson",
     "learn?learn=Glossary": "Also called", "learn?learn=Cheat+sheet": "Look up a preset",
-    "learn?learn=Teaching": "Make a link",
+    "learn?learn=Teaching": "Make a link", "yours": "Bounds that keep so much",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 
@@ -336,3 +336,15 @@ def expect_named_pictures(page: Page) -> None:
     buttons = page.locator(".rl-save button").evaluate_all("all => all.map((e) => e.getAttribute('aria-label'))")
     assert len(buttons) == 3 * len(names)
     assert all(re.search(r".+: save as (PNG|SVG|CSV)$", label or "") for label in buttons)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_by_everyone(chromium: Browser, url: str, scheme: Literal["light", "dark"]) -> None:
+    """axe-core has no serious finding: contrast, names of controls, order of headings."""
+    with tab(chromium, viewport={"width": 1440, "height": 1200}, color_scheme=scheme) as page:
+        for view, text in PAGES.items():
+            page.goto(f"{url}/{view}")
+            expect(page.get_by_text(text).first).to_be_visible()
+            expect(page.get_by_role("button", name="Copy link")).to_be_visible()
+            settled(page)
+            assert unreadable(page) == set(), view

@@ -24,6 +24,7 @@ from rlcorr.records.step_files import StepRecord
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
+AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"  # tests/install_system.sh puts it there
 PATIENCE = 120_000
 """Milliseconds that a page waits: a first one takes a minute where the server is cold and the machine busy."""
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu"]
@@ -175,3 +176,15 @@ def write_sketch(run: Path, others: ExactSketch | DrawnAnswers | None = None) ->
     sketch = SampledSketch(scores, reference, None, "weights", "directions")
     sketch_files.write_sketch(run, 0, sketch, others)
     runs.finish_run(run, sketch_files.with_sketch(runs.read_manifest(run), 0, sketch))
+
+
+def unreadable(page: Page) -> set[tuple[str, str]]:
+    """What axe-core finds that keeps somebody from reading or using the page: its name, and where it is."""
+    page.add_script_tag(path=AXE)
+    violations = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    return {
+        (violation["id"], node["html"][:200])
+        for violation in violations
+        for node in violation["nodes"]
+        if violation["impact"] in ("serious", "critical")
+    }
