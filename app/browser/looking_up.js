@@ -33,8 +33,8 @@ export const placeOf = (strip, place) => {
   }
 }
 
-// Where the vertical line that moves in a picture lies at each place, in the coordinates of its axis; null without one.
-// Other lines of the picture stand still.
+// Where the vertical line that moves in a picture lies at each place, in the coordinates of its axis; null without one,
+// and where it turns back on its way, so that a position is not one place. Other lines of the picture stand still.
 export const movingLine = (strip, key) => {
   const moves = strip.about.pictures[key]
   if (!moves || moves.shapes === null) return null
@@ -44,9 +44,11 @@ export const movingLine = (strip, key) => {
 }
 
 const lineOf = (shapes) => {
-  const upright = shapes.map((lines) => lines.filter(({ type, x0, x1, xref }) => type === "line" && x0 === x1 && xref !== "paper")
-    .map(({ x0 }) => x0))
+  const isUpright = ({ type, x0, x1, xref, yref }) => type === "line" && x0 === x1 && xref !== "paper" && yref === "paper"
+  const upright = shapes.map((lines) => lines.filter(isUpright).map(({ x0 }) => x0))
   const still = upright[0].filter((x) => upright.every((places) => places.includes(x)))
   const moving = upright.map((places) => places.filter((x) => !still.includes(x)))
-  return moving.every((places) => places.length === 1) ? moving.map(([x]) => x) : null
+  if (!moving.every((places) => places.length === 1)) return null
+  const line = moving.map(([x]) => x), steps = line.slice(1).map((x, i) => x - line[i])
+  return steps.every((step) => step >= 0) || steps.every((step) => step <= 0) ? line : null
 }

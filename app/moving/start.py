@@ -1,7 +1,5 @@
 """What the Start page drags by itself: what one rule leaves of one step, of what the bench shows."""
 
-from dataclasses import replace
-
 from browser.live_part import Moving
 from data import corrections
 
@@ -16,7 +14,7 @@ SHOWN = ("Kept tokens", "Sequences touched", "ESS of the kept")
 def played(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, chosen: Preset) -> Moving:
     """Raises `UsageError` where the correction does."""
     whole = bench(of, batch, config, chosen)
-    pictures = {key: replace(whole.pictures[key], caption="") for key in ("statistic", "mask")}
+    pictures = {key: whole.pictures[key] for key in ("statistic", "mask")}
     for picture in pictures.values():
         picture.figure.layout.height = HEIGHT
     return Moving({label: whole.numbers[label] for label in SHOWN}, [pictures])

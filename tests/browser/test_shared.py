@@ -125,7 +125,7 @@ def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest
     monkeypatch.syspath_prepend(PROJECT / "app")
     from controls import sharing
 
-    elsewhere = {"mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
+    elsewhere = {"yours": {"upload"}, "mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
     for path, names in {**elsewhere, "bench": set(sharing.PLACES).difference(*elsewhere.values())}.items():
         visit(page, f"{url}/{path}", PAGES[path])
         for name in names:

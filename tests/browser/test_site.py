@@ -61,7 +61,7 @@ def visit(page: Page, address: str, part: str = "first") -> None:
 
 def drag(page: Page, part: str, share: float) -> None:
     """Press the mouse on the thumb's line, and pull it to this share of the width; what it shows is drawn."""
-    box = page.locator(f"#{part} .rl-slider input").bounding_box()
+    box = page.locator(f"#{part} .rl-slider [type=range]").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
     page.mouse.down()
@@ -162,7 +162,7 @@ def test_the_configuration_to_copy_follows_the_bound(page: Page, url: str) -> No
     visit(page, f"{url}#view=bench&run=bf16&preset=decoupled_token_is", "bench")
     page.get_by_text("Use it", exact=True).click()
     expect(page.locator("#exported")).to_contain_text("rollout_is_threshold: 2.0")
-    slider = page.locator("#bench .rl-slider input")
+    slider = page.locator("#bench .rl-slider [type=range]")
     slider.focus()
     slider.press("Home")
     expect(page.locator("#exported")).not_to_contain_text("rollout_is_threshold: 2.0")
