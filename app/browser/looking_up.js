@@ -46,9 +46,9 @@ export const movingLine = (strip, key) => {
 const lineOf = (shapes) => {
   const isUpright = ({ type, x0, x1, xref, yref }) => type === "line" && x0 === x1 && xref !== "paper" && yref === "paper"
   const upright = shapes.map((lines) => lines.filter(isUpright).map(({ x0 }) => x0))
-  const still = upright[0].filter((x) => upright.every((places) => places.includes(x)))
-  const moving = upright.map((places) => places.filter((x) => !still.includes(x)))
-  if (!moving.every((places) => places.length === 1)) return null
+  const still = new Set(upright[0].filter((x) => upright.every((xs) => xs.includes(x))))
+  const moving = upright.map((xs) => xs.filter((x, i) => !still.has(x) || xs.indexOf(x) !== i))  // it may lie on another
+  if (!moving.every((xs) => xs.length === 1)) return null
   const line = moving.map(([x]) => x), steps = line.slice(1).map((x, i) => x - line[i])
   return steps.every((step) => step >= 0) || steps.every((step) => step <= 0) ? line : null
 }

@@ -174,6 +174,14 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
     assert values.all_inner_texts() == held
 
 
+def test_only_a_line_that_is_a_bound_can_be_pulled(page: Page, url: str) -> None:
+    """As the cross between bias and noise does: its position is not one bound."""
+    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    strip_is_there(page)
+    pulled = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`).pullable().length"
+    assert [page.evaluate(pulled, key) for key in ("gradient_curves", "plane")] == [1, 0]
+
+
 def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page, url: str) -> None:
     visit(page, f"{url}/gradient?preset=decoupled_token_is")
     before, ranked = by_label(page), page.evaluate(SHOWN, "ranking")["bars"]
@@ -327,14 +335,6 @@ def test_a_line_of_a_picture_is_pulled_as_its_slider_is(
     settled(page)
     assert float(page.url.split(f"{key}=")[1].split("&")[0]) == pytest.approx(pulled, rel=1e-5)
     assert page.evaluate(zoom, picture) == shown
-
-
-def test_only_a_line_that_is_a_bound_can_be_pulled(page: Page, url: str) -> None:
-    """As the cross between bias and noise does: its position is not one bound."""
-    visit(page, f"{url}/gradient?preset=decoupled_token_is")
-    strip_is_there(page)
-    pulled = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`).pullable().length"
-    assert [page.evaluate(pulled, key) for key in ("gradient_curves", "plane")] == [1, 0]
 
 
 def test_beside_a_line_plotly_zooms_as_ever(page: Page, url: str) -> None:
