@@ -620,8 +620,8 @@ assert (symmetric.lower, symmetric.upper) == (0.5, 2.0)
 # %%
 for name in ("openrlhf_tis", "areal_sequence_mask", "trl_opsm", "skyrl_outlier"):
     show(f"{name}:")
-    title, _, text = exports(preset(name))[0]
-    show(f"  {title}: {text.strip().removeprefix('# ')}")
+    text = exports(preset(name))["verl"]
+    show(f"  verl: {text.strip().removeprefix('# ')}")
     assert text.startswith("# cannot be expressed")
 
 # %% [markdown]

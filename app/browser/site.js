@@ -108,7 +108,7 @@ const showSentences = (host, sentences) => {
 const showExported = async (preset, place) => {
   if (!element("use").open) return
   const { systems } = (await stripAt(`use/${preset}.bin`)).about
-  const lines = systems[element("system").value].lines.map((line) => (Array.isArray(line) ? line[place] : line))
+  const lines = systems[element("system").value].map((line) => (Array.isArray(line) ? line[place] : line))
   put(element("exported"), lines.join("\n").trimEnd())
   put(element("copied"), "")
 }

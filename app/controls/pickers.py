@@ -76,6 +76,11 @@ def explained_record(chosen: session.Selection, explanation: str) -> runs.StepRe
     with st.expander("What is this?", key="what_is_this"):
         st.write(explanation)
         st.caption(words.COLOURS)
+    return picked_record(chosen)
+
+
+def picked_record(chosen: session.Selection) -> runs.StepRecord | None:
+    """The chosen step; None, with a sentence, where there is none to show."""
     if chosen.step is None:
         st.info(words.NO_STEPS)
         return None

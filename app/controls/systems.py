@@ -7,7 +7,7 @@ from words import words
 from rlcorr import CorrectionConfig
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.export import SYSTEMS, beyond_defaults, exports
+from rlcorr.systems.export import SYSTEMS, beyond_defaults, refused
 
 KEY = "system"
 
@@ -25,13 +25,13 @@ def system() -> str:
 
 def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None) -> None:
     """The text to copy, and which of its lines are not the system's own defaults anyway."""
-    text = next(text for title, _, text in exports(config, loss) if title == system)
-    st.code(text, language=None, wrap_lines=True)  # the colours of a language are too pale to read
+    lines: list[str] | None = None
     try:
-        lines = beyond_defaults(config, system, loss)
-    except UsageError:  # the text says why
-        return
-    if system != "Python":
+        text, lines = beyond_defaults(config, system, loss)
+    except UsageError as error:
+        text = refused(error)
+    st.code(text, language=None, wrap_lines=True)  # the colours of a language are too pale to read
+    if lines is not None and system != "Python":
         changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
         st.caption(
             words.BEYOND_DEFAULTS.format(system=system, lines=changed)

@@ -16,7 +16,6 @@ from rlcorr.errors import UsageError
 class Suggestion:
     """A preset at the tightest threshold that keeps so much."""
 
-    preset: str
     threshold: float
     config: CorrectionConfig
     before: Kept
@@ -50,5 +49,5 @@ def suggestions(of: Stamps, share: float) -> dict[str, Suggestion | str]:
             suggested[name] = str(error)
             continue
         unseen = None if last is None else kept(last.batch, config)
-        suggested[name] = Suggestion(name, threshold, config, kept(chosen_on.batch, config), unseen)
+        suggested[name] = Suggestion(threshold, config, kept(chosen_on.batch, config), unseen)
     return suggested

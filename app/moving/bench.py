@@ -24,13 +24,13 @@ EXPLAINED = "explained"
 def bench(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, chosen: Preset) -> Moving:
     """Raises `UsageError` where the correction does."""
     result, report = corrections.corrected(batch, config)
-    pictures = _pictures(batch, result, config)
+    pictures = pictures_of(batch, result, config)
     try:
         curves, refused = _over_the_bound(of, batch, config), ""
     except UsageError as error:
         curves, refused = {}, str(error)
     return Moving(
-        numbers=_numbers(report) | _m2(batch, config, [config])[0],
+        numbers=numbers_of(report) | _m2(batch, config, [config])[0],
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
         texts={EXPLAINED: config.explain()},
@@ -61,12 +61,13 @@ def bench_strip(
             pass
     arrays = {name: array for name, array in package_of(made).arrays.items() if not name.startswith("numbers/")}
     moved = [at_threshold(config, place, b.rule, b.side) for place in places]
-    numbers = [_numbers(report | at) for at in strips.numbers_at(made)]
+    numbers = [numbers_of(report | at) for at in strips.numbers_at(made)]
     numbers = [shown | m2 for shown, m2 in zip(numbers, _m2(batch, config, moved), strict=True)]
     return strips.package(arrays, numbers, {EXPLAINED: [at.explain() for at in moved]}, pictures)
 
 
-def _numbers(report: dict[str, float]) -> dict[str, Number]:
+def numbers_of(report: dict[str, float]) -> dict[str, Number]:
+    """The headlines of every configuration."""
     shown = (
         ("Kept tokens", "kept_fraction", percent),
         ("Sequences touched", "rollout_rs_seq_masked_fraction", percent),
@@ -90,7 +91,8 @@ def _m2(batch: TokenBatch, config: CorrectionConfig, moved: list[CorrectionConfi
     ]
 
 
-def _pictures(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
+def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
+    """The histogram of the weights and of the first rule's statistic, where the configuration has them; the mask."""
     pictures = {}
     if config.rollout_is is not None or not config.rollout_rs:
         figure = correction.weight_histogram(batch, result, config)

@@ -3,18 +3,18 @@
 from browser.live_part import Moving
 from data import corrections
 
-from moving.bench import bench
+from moving.bench import numbers_of, pictures_of
 from rlcorr import CorrectionConfig, TokenBatch
-from rlcorr.preset_parts import Preset
 
 HEIGHT = 240
 SHOWN = ("Kept tokens", "Sequences touched", "ESS of the kept")
 
 
-def played(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, chosen: Preset) -> Moving:
+def played(batch: TokenBatch, config: CorrectionConfig) -> Moving:
     """Raises `UsageError` where the correction does."""
-    whole = bench(of, batch, config, chosen)
-    pictures = {key: whole.pictures[key] for key in ("statistic", "mask")}
+    result, report = corrections.corrected(batch, config)
+    drawn, numbers = pictures_of(batch, result, config), numbers_of(report)
+    pictures = {key: drawn[key] for key in ("statistic", "mask")}
     for picture in pictures.values():
         picture.figure.layout.height = HEIGHT
-    return Moving({label: whole.numbers[label] for label in SHOWN}, [pictures])
+    return Moving({label: numbers[label] for label in SHOWN}, [pictures])

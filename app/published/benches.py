@@ -29,7 +29,7 @@ from rlcorr.figures import gradients, mismatch
 from rlcorr.figures.study import differences
 from rlcorr.records.study import SeedRange
 from rlcorr.strips.packing import Package
-from rlcorr.systems.export import exports
+from rlcorr.systems.export import SYSTEMS, exports
 
 PLACES = 141
 """Of a slider of the bench: a thumb on a line of a thousand pixels moves by seven from one to the next."""
@@ -153,9 +153,9 @@ def exported(preset: str) -> Package:
     entry, b = PRESETS[preset], with_a_bound()[preset]
     texts = [exports(at_threshold(entry.config, place, b.rule, b.side), entry.loss) for place in places(b)]
     systems = {}
-    for number_of, (title, language, _) in enumerate(texts[0]):
-        at_places = [of_place[number_of][2].split("\n") for of_place in texts]
+    for title in SYSTEMS:
+        at_places = [of_place[title].split("\n") for of_place in texts]
         most = max(map(len, at_places))
         lines = list(zip(*([*lines, *[""] * (most - len(lines))] for lines in at_places), strict=True))
-        systems[title] = {"language": language, "lines": [line[0] if len({*line}) == 1 else line for line in lines]}
+        systems[title] = [line[0] if len({*line}) == 1 else line for line in lines]
     return Package({}, {"systems": systems})

@@ -6,12 +6,11 @@ from browser.picture import picture
 from controls import batch_size
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
 from controls.live import show as show_live
-from controls.pickers import chosen_record, pick_second
+from controls.pickers import chosen_record, pick_second, picked_record
 from data import corrections, recorded, sketches
 from moving import compare as moving
 from remembered import fields, notices, session
 from words import compare as say
-from words import words
 from words.gradient import NOISE_REFERENCE
 from words.text import plain
 
@@ -34,10 +33,7 @@ def show(chosen: session.Selection) -> None:
         label_visibility="collapsed",
     )  # fmt: skip
     fields.show_second(mode == say.CONFIGURATIONS)
-    if chosen.step is None:
-        st.info(words.NO_STEPS)
-        return
-    record = chosen_record(chosen, chosen.step)
+    record = picked_record(chosen)
     if record is None:
         return
     (_configurations if mode == say.CONFIGURATIONS else _runs)(chosen, record)

@@ -2,10 +2,9 @@
 
 import streamlit as st
 from browser.picture import picture
-from controls.pickers import chosen_record
+from controls.pickers import picked_record
 from remembered import navigation, notices, session
 from words import mismatch as say
-from words import words
 from words.text import number, plain, table
 
 from rlcorr import PRESETS, TokenBatch
@@ -24,10 +23,7 @@ DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
 def show(chosen: session.Selection) -> None:
     for sentence in notices.sentences():
         st.warning(plain(sentence))
-    if chosen.step is None:
-        st.info(words.NO_STEPS)
-        return
-    record = chosen_record(chosen, chosen.step)
+    record = picked_record(chosen)
     if record is None:
         return
     try:

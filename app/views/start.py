@@ -60,7 +60,7 @@ def _moving(run: Path) -> None:
     config, places = with_bounds(chosen.config, {(b.rule, b.side): value}), places_of(b, value)
 
     def at(value: float) -> Moving:
-        return moving.played(of, batch, with_bounds(chosen.config, {(b.rule, b.side): value}), chosen)
+        return moving.played(batch, with_bounds(chosen.config, {(b.rule, b.side): value}))
 
     slider = Slider(
         "start_bound", b.label, places, value, generation=0, address=drag.offer("start_bound", at),

@@ -4,11 +4,11 @@ import streamlit as st
 from browser.picture import picture
 from controls import systems
 from controls.bounds import bounds_of
-from controls.pickers import chosen_record
+from controls.pickers import picked_record
 from data import chosen
 from data.chosen import Suggestion
 from remembered import navigation, notices, session
-from words import mismatch, words
+from words import mismatch
 from words import yours as say
 from words.text import number, percent, plain, table
 
@@ -24,10 +24,7 @@ HEIGHT = 260
 def show(shown: session.Selection) -> None:
     if not shown.slug.startswith("upload_"):
         st.caption(say.EXAMPLE.format(run=f"**{plain(shown.slug)}**"))
-    if shown.step is None:
-        st.info(words.NO_STEPS)
-        return
-    record = chosen_record(shown, shown.step)
+    record = picked_record(shown)
     if record is None:
         return
     left, right = st.columns([2, 3], gap="medium")

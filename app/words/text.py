@@ -17,11 +17,12 @@ def number(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share with enough digits to tell 99.99 % from 100 %."""
+    """A share with enough digits to tell 99.99 % from 100 %; a sum of recorded probabilities may lack the rounding of
+    float32."""
     if share is None:
         return "–"
     text = f"{100 * share:.2f}"
-    if share < 1 and text == "100.00":
+    if share < 1 - 1e-6 and text == "100.00":
         return ">99.99 %"
     return "<0.01 %" if share > 0 and text == "0.00" else f"{text} %"
 

@@ -1,4 +1,4 @@
-"""A configuration as text to carry away: in the language of every system that can say it, and as Python."""
+"""A configuration as text to carry away: in the words of every system that can say it, and as Python."""
 
 import math
 from collections.abc import Callable
@@ -28,8 +28,6 @@ from rlcorr.systems.xtuner import from_xtuner, xtuner_text
 class System:
     """Where a configuration can go."""
 
-    language: str
-    """Of the text: yaml, toml, bash or python."""
     text: Callable[..., str]
     """Of a configuration. Raises `UsageError` with the nearest thing that the system can say."""
     read: Callable[..., Any]
@@ -56,20 +54,20 @@ def to_python(config: CorrectionConfig) -> str:
 
 
 SYSTEMS = {
-    "verl": System("yaml", verl_text, from_verl, verl.VERSIONS),
-    "SkyRL": System("yaml", skyrl_text, from_skyrl),
-    "TRL": System("python", trl_text, from_trl, trl.VERSIONS, loss_too=True),
-    "OpenRLHF": System("bash", openrlhf_text, from_openrlhf, openrlhf.VERSIONS),
-    "prime-rl": System("toml", prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True),
-    "AReaL": System("yaml", areal_text, from_areal),
-    "slime": System("bash", slime_text, from_slime),
-    "NeMo RL": System("yaml", nemo_rl_text, from_nemo_rl),
-    "ROLL": System("yaml", roll_text, from_roll),
-    "open-instruct": System("bash", open_instruct_text, from_open_instruct),
-    "ms-swift": System("bash", ms_swift_text, from_ms_swift),
-    "xtuner": System("python", xtuner_text, from_xtuner),
-    "torchtitan": System("python", torchtitan_text, from_torchtitan, loss_too=True),
-    "Python": System("python", to_python, lambda _: CorrectionConfig()),
+    "verl": System(verl_text, from_verl, verl.VERSIONS),
+    "SkyRL": System(skyrl_text, from_skyrl),
+    "TRL": System(trl_text, from_trl, trl.VERSIONS, loss_too=True),
+    "OpenRLHF": System(openrlhf_text, from_openrlhf, openrlhf.VERSIONS),
+    "prime-rl": System(prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True),
+    "AReaL": System(areal_text, from_areal),
+    "slime": System(slime_text, from_slime),
+    "NeMo RL": System(nemo_rl_text, from_nemo_rl),
+    "ROLL": System(roll_text, from_roll),
+    "open-instruct": System(open_instruct_text, from_open_instruct),
+    "ms-swift": System(ms_swift_text, from_ms_swift),
+    "xtuner": System(xtuner_text, from_xtuner),
+    "torchtitan": System(torchtitan_text, from_torchtitan, loss_too=True),
+    "Python": System(to_python, lambda _: CorrectionConfig()),
 }
 
 
@@ -94,23 +92,28 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     return chosen.text(config, *numbers, **({} if version is None else {"version": version}))
 
 
-def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> list[tuple[str, str, str]]:
-    """(title, language, text) of each system: in its newest version that can do it, which the text names; where none
-    can, a comment that says why the newest cannot."""
-    texts = []
-    for title, system in SYSTEMS.items():
+def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, str]:
+    """The text for each system: in its newest version that can do it, which the text names; where none can, a comment
+    that says why the newest cannot."""
+    texts = {}
+    for title in SYSTEMS:
         try:
-            text = _newest(config, title, loss)[1]
+            texts[title] = _newest(config, title, loss)[1]
         except UsageError as error:
-            text = f"# cannot be expressed: {error}"
-        texts.append((title, system.language, text))
+            texts[title] = refused(error)
     return texts
 
 
-def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> list[str]:
-    """The lines of the text in `exports` that the text of the system's own defaults does not have.
+def refused(error: UsageError) -> str:
+    """What stands in place of a text that cannot be written."""
+    return f"# cannot be expressed: {error}"
 
-    >>> beyond_defaults(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "verl")
+
+def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> tuple[str, list[str]]:
+    """The text of `exports`, and its lines that the text of the system's own defaults does not have. Raises
+    `UsageError` where no version of the system can do it.
+
+    >>> beyond_defaults(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "verl")[1]
     ['rollout_is: token']
     """
     version, text = _newest(config, system, loss)
@@ -118,7 +121,7 @@ def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | No
     usual = SYSTEMS[system].read({}, **dialect)
     usual_config, usual_loss = usual if isinstance(usual, tuple) else (usual, None)
     there = set(export(usual_config, system, usual_loss, version=version).splitlines())
-    return [line.strip(" \\,") for line in text.splitlines() if line not in there]
+    return text, [line.strip(" \\,") for line in text.splitlines() if line not in there]
 
 
 def _newest(config: CorrectionConfig, title: str, loss: LossConfig | None) -> tuple[str | None, str]:
