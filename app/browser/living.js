@@ -42,7 +42,7 @@ const write = (part, { numbers, texts, tables }) => {
   }
   for (const shown of [...part.sliderOf.values(), ...part.noteOf.values()]) {
     if (texts[shown.of] !== undefined) put(shown.text, texts[shown.of])
-    if (tables?.[shown.of] !== undefined) putHtml(shown.text, tables[shown.of])
+    if (tables[shown.of] !== undefined) putHtml(shown.text, tables[shown.of])
   }
 }
 
@@ -116,8 +116,8 @@ const drawing = (part) => ({
     write(part, answer)
     for (const [key, figure] of Object.entries(answer.figures)) part.pictureOf.get(key)?.host.redraw(figure)
   },
-  place: ({ numbers, texts, pictures }) => {
-    write(part, { numbers, texts })
+  place: ({ numbers, texts, tables, pictures }) => {
+    write(part, { numbers, texts, tables })
     for (const [key, moved] of Object.entries(pictures)) {
       const host = part.pictureOf.get(key)?.host
       if (moved.figure) host?.redraw(moved.figure)
@@ -128,8 +128,8 @@ const drawing = (part) => ({
 })
 
 // Draws a place as a run of the page would: for a page without a server.
-export const restAt = (root, { numbers, texts, pictures }) => {
-  write(root.livePart, { numbers, texts })
+export const restAt = (root, { numbers, texts, tables, pictures }) => {
+  write(root.livePart, { numbers, texts, tables })
   for (const [key, moved] of Object.entries(pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
 }
 

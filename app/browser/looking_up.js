@@ -29,7 +29,8 @@ export const placeOf = (strip, place) => {
     figure: moves.figures?.[place] ?? null,
   }])
   return {
-    numbers: numbersAt(strip.about, place), texts: at(strip.about.texts, place), pictures: Object.fromEntries(pictures),
+    numbers: numbersAt(strip.about, place), texts: at(strip.about.texts, place), tables: at(strip.about.tables, place),
+    pictures: Object.fromEntries(pictures),
   }
 }
 

@@ -29,9 +29,10 @@ export const readStrip = async (packed) => {
 export const cellsAt = (strip, place, codes) => {
   codes.set(strip.arrays["cells/base"].values)
   for (const [name, { values }] of Object.entries(strip.arrays)) {
-    if (!name.startsWith("cells/until/")) continue
-    const fate = Number(name.slice("cells/until/".length))
-    for (let i = 0; i < codes.length; i++) if (values[i] > place && codes[i] < fate) codes[i] = fate
+    const [of, when, which] = name.split("/")
+    if (of !== "cells" || when === "base") continue
+    const isUntil = when === "until", code = Number(which)
+    for (let i = 0; i < codes.length; i++) if (values[i] > place === isUntil && codes[i] < code) codes[i] = code
   }
   return codes
 }

@@ -58,9 +58,10 @@ def package(
     numbers: Sequence[Mapping[str, Number]],
     texts: Mapping[str, Sequence[str]],
     pictures: Mapping[str, PictureStrip],
+    tables: Mapping[str, Sequence[str]] | None = None,
 ) -> Package:
-    """As `looking_up.js` takes it: headlines and other texts by their name, one for each place; pictures by their key.
-    Of the arrays only those that a picture draws."""
+    """As `looking_up.js` takes it: headlines, texts and tables by their name, one for each place; pictures by their
+    key. Of the arrays only those that a picture draws."""
     labels, shapes = numbers[0], []
     for moves in pictures.values():
         if moves.shapes is not None and moves.shapes not in shapes:
@@ -69,6 +70,7 @@ def package(
         "numbers": {label: [at[label].text for at in numbers] for label in labels},
         "beside": {label: [at[label].beside for at in numbers] for label, number in labels.items() if number.beside},
         "texts": dict(texts),
+        "tables": dict(tables or {}),
         "shapes": [[[_rounded(line) for line in lines] for lines in of_places] for of_places in shapes],
         "pictures": {
             key: vars(moves) | {"shapes": None if moves.shapes is None else shapes.index(moves.shapes)}

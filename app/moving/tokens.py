@@ -22,9 +22,8 @@ def sentence(config: CorrectionConfig) -> Moving:
 def fates(batch: TokenBatch, config: CorrectionConfig, b: Bound, places: tuple[float, ...], text: str) -> Package:
     """The fate of every token at every place, for the text with this key."""
     cells = token_cells(batch, config, places, rule=b.rule, side=b.side)
-    arrays = {"cells/base": cells.base} | {f"cells/until/{fate}": until for fate, until in cells.until.items()}
     said = {EXPLAINED: [at_threshold(config, place, b.rule, b.side).explain() for place in places]}
-    return strips.package(arrays, [{}] * len(places), said, {text: PictureStrip(cells=True)})
+    return strips.package(cells.arrays(), [{}] * len(places), said, {text: PictureStrip(cells=True)})
 
 
 def known_by(of: corrections.Identity, config: CorrectionConfig, b: Bound, places: tuple[float, ...]) -> str:

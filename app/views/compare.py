@@ -1,14 +1,17 @@
 """The Compare view: two configurations on one batch, or one configuration on two batches."""
 
+from functools import partial
+
 import streamlit as st
 from browser.live_part import Moving
 from browser.picture import picture
 from controls import batch_size
-from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
+from controls.configuration import StripOf, bound_sliders, bounded, preset_name, resets, settings
 from controls.live import show as show_live
 from controls.pickers import chosen_record, pick_second, picked_record
 from data import corrections, recorded, sketches
 from moving import compare as moving
+from moving import strips
 from remembered import fields, notices, session
 from words import compare as say
 from words.gradient import NOISE_REFERENCE
@@ -22,6 +25,7 @@ from rlcorr.figures import cells, comparison
 from rlcorr.records.step_files import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
+Identities = tuple[corrections.Identity, corrections.Identity]
 
 
 def show(chosen: session.Selection) -> None:
@@ -44,7 +48,7 @@ def show(chosen: session.Selection) -> None:
 
 @st.fragment
 def _configurations(chosen: session.Selection, record: StepRecord) -> None:
-    """What is picked, and beside it what moves with the first bound of each."""
+    """What is picked, and beside it what moves with a bound of either."""
     batch_size.check_url()
     above = st.container()
     left, right = st.columns([1, 3], gap="medium")
@@ -66,14 +70,19 @@ def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
 
 @st.fragment
 def _live(chosen: session.Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig) -> None:
-    """What moves with the first bound of each."""
+    """What moves with a bound of either."""
     batch, a, b = record.batch, bounded(a), bounded(b, fields.SECOND)
+    of = corrections.identity(chosen.run, record.step)
     sliders = [
-        *bound_sliders(a, lambda at: moving.two_corrections(batch, at, b), text=moving.EXPLAINED["A"]),
         *bound_sliders(
-            b, lambda at: moving.two_corrections(batch, a, at), side=fields.SECOND, text=moving.EXPLAINED["B"]
+            a, lambda at: moving.two_corrections(batch, at, b), strip=_strips(of, batch, "A", b),
+            text=moving.EXPLAINED["A"],
         ),
-    ]
+        *bound_sliders(
+            b, lambda at: moving.two_corrections(batch, a, at), strip=_strips(of, batch, "B", a), side=fields.SECOND,
+            text=moving.EXPLAINED["B"],
+        ),
+    ]  # fmt: skip
     refused = ""
     try:
         moved = moving.two_corrections(batch, a, b)
@@ -85,9 +94,20 @@ def _live(chosen: session.Selection, record: StepRecord, a: CorrectionConfig, b:
         return
     left, right = st.columns(2, gap="medium")
     with left:
-        _others(metric_pairs(corrections.corrected(batch, a)[1], corrections.corrected(batch, b)[1]))
+        of_a, of_b = corrections.corrected(batch, a), corrections.corrected(batch, b)
+        figure = comparison.weights_against(batch, of_a[0], of_b[0])
+        picture("Weights of B against A", figure, key="weights_against", caption=say.WEIGHTS)
+        _others(metric_pairs(of_a[1], of_b[1]))
     with right:
         _gradients(chosen, record.step, a, b)
+
+
+def _strips(of: corrections.Identity, batch: TokenBatch, name: str, still: CorrectionConfig) -> StripOf:
+    """Of the bounds of A or of B, beside the other as it is."""
+    return lambda at, bound, places: (
+        strips.known_by(("compare", name, of, repr(still)), at, bound, places),
+        partial(moving.two_corrections_strip, batch, at, still, name, bound, places),
+    )
 
 
 def _swap_configurations() -> None:
@@ -157,7 +177,8 @@ def _runs(chosen: session.Selection, record: StepRecord) -> None:
     sources = recorded.source(chosen.run, record.step), recorded.source(second.run, other.step)
     try:
         _densities(names, record.batch, other.batch, sources)
-        _same_configuration(record.batch, other.batch, "\n".join(sources))
+        identities = corrections.identity(chosen.run, record.step), corrections.identity(second.run, other.step)
+        _same_configuration(identities, (record.batch, other.batch), "\n".join(sources))
     except UsageError as error:
         st.error(plain(str(error)))
 
@@ -183,21 +204,29 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
 
 
 @st.fragment
-def _same_configuration(a: TokenBatch, b: TokenBatch, source: str) -> None:
+def _same_configuration(of: Identities, batches: tuple[TokenBatch, TokenBatch], source: str) -> None:
     left, right = st.columns([1, 3], gap="medium")
     with left:
         config = settings(PRESETS[preset_name()].config)
         for sentence in notices.sentences():
             st.warning(plain(sentence))
     with right:
-        _live_same(a, b, config, source)
+        _live_same(of, batches, config, source)
 
 
 @st.fragment
-def _live_same(a: TokenBatch, b: TokenBatch, config: CorrectionConfig, source: str) -> None:
-    """What moves with the first bound."""
-    config = bounded(config)
-    sliders = bound_sliders(config, lambda at: moving.two_batches(a, b, at), text=moving.EXPLAINED["A"])
+def _live_same(of: Identities, batches: tuple[TokenBatch, TokenBatch], config: CorrectionConfig, source: str) -> None:
+    """What moves with a bound of both."""
+    config, (a, b) = bounded(config), batches
+    sliders = bound_sliders(
+        config,
+        lambda at: moving.two_batches(a, b, at),
+        strip=lambda at, bound, places: (
+            strips.known_by(("compare", of), at, bound, places),
+            partial(moving.two_batches_strip, batches, at, bound, places),
+        ),
+        text=moving.EXPLAINED["A"],
+    )
     refused = ""
     try:
         moved = moving.two_batches(a, b, config)

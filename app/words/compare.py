@@ -36,9 +36,8 @@ WEIGHTS = (
     "The outermost cells hold everything beyond."
 )
 HEADLINES = (
-    "kept_fraction", "trained_eff_sample_size", "trained_is_mean", "rollout_is_max", "rollout_is_oob_ratio",
-    "rollout_rs_masked_fraction", "rollout_rs_seq_masked_fraction", "ratio_eff_sample_size", "k3_kl", "abs_log_ratio",
-    "abs_log_ratio_max", "tokens",
+    "kept_fraction", "rollout_rs_seq_masked_fraction", "trained_eff_sample_size", "trained_is_mean",
+    "rollout_is_oob_ratio", "ratio_eff_sample_size", "k3_kl", "abs_log_ratio", "tokens",
 )  # fmt: skip
 METRICS = "Rest the pointer on a name for its definition. A dash: not measured under that configuration."
 DIFFERENT, EQUAL = "Other metrics that differ", "Other metrics that are equal"

@@ -44,7 +44,11 @@ class Agreement:
 def agreement(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Agreement:
     """Counted over the response tokens. Raises `UsageError` as `shared` does."""
     counts = torch.bincount(shared(batch, a, b).flatten().long(), minlength=len(SHARED)).tolist()
-    both, neither, only_a, only_b = counts[1:]
+    return agreement_of(*counts[1:])
+
+
+def agreement_of(both: int, neither: int, only_a: int, only_b: int) -> Agreement:
+    """Of so many tokens each."""
     apart = only_a + only_b
     return Agreement(
         both=both,

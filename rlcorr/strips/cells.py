@@ -1,7 +1,7 @@
 """The cells of the fate mask at every place of a slider: what they show, and until which place."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -17,19 +17,29 @@ BELOW, ABOVE, REJECTED = (FATES.index(fate) for fate in ("below bound", "above b
 
 @dataclass(frozen=True)
 class Cells:
-    """(H, W): at place k a cell shows the largest of `base` and of the fates whose `until` is above k."""
+    """(H, W): at place k a cell shows the largest of `base`, of the codes whose `until` is above k, and of those whose
+    `since` is not."""
 
     base: np.ndarray
-    """uint8, what shows where everything that moves is inside; an index into FATES."""
+    """uint8, what shows whatever moves; of a fate mask an index into FATES."""
     until: dict[int, np.ndarray]
-    """uint16, by fate: the first place at which it no longer shows, 0 where it never does."""
+    """uint16, by code: the first place at which it no longer shows, 0 where it never does."""
+    since: dict[int, np.ndarray] = field(default_factory=dict)
+    """uint16, by code: the first place at which it shows, the number of places where it never does."""
 
     def at(self, place: int) -> np.ndarray:
-        """The codes that `fate_mask` draws there, (H, W) uint8."""
+        """The codes that the figure draws there, (H, W) uint8."""
         codes = self.base
-        for fate, until in self.until.items():
-            codes = np.where(until > place, np.maximum(codes, np.uint8(fate)), codes)
+        for code, until in self.until.items():
+            codes = np.where(until > place, np.maximum(codes, np.uint8(code)), codes)
+        for code, since in self.since.items():
+            codes = np.where(since <= place, np.maximum(codes, np.uint8(code)), codes)
         return codes
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By their names in a package."""
+        until = {f"cells/until/{code}": places for code, places in self.until.items()}
+        return {"cells/base": self.base, **until, **{f"cells/since/{code}": p for code, p in self.since.items()}}
 
 
 def fate_cells(

@@ -11,7 +11,7 @@ zlib ("deflate" of DecompressionStream) over
 
 Of a strip with K places and 81 bars: `places` f8 (K); `numbers/METRIC` f8 (K); of each histogram, `weights` and where a
 rule moves `statistic`, HISTOGRAM`/counts/`TRACE i4 (K, 81) as differences, with the ends of its axis and its K lists of
-shapes in `about`; `cells/base` u1 (H, W) and `cells/until/`FATE u2 (H, W): see `Cells`.
+shapes in `about`; `cells/base` u1 (H, W), `cells/until/`CODE and `cells/since/`CODE u2 (H, W): see `Cells`.
 """
 
 import json
@@ -90,8 +90,7 @@ def package_of(strip: Strip) -> Package:
     histograms = {"weights": strip.weights} | ({} if strip.statistic is None else {"statistic": strip.statistic})
     for name, bars in histograms.items():
         arrays |= {f"{name}/counts/{trace}": counts for trace, counts in bars.counts.items()}
-    arrays["cells/base"] = strip.cells.base
-    arrays |= {f"cells/until/{fate}": until for fate, until in strip.cells.until.items()}
+    arrays |= strip.cells.arrays()
     axes = {name: [bars.low, bars.high] for name, bars in histograms.items()}
     return Package(arrays, {"axes": axes, "marks": {name: bars.marks for name, bars in histograms.items()}})
 
@@ -103,13 +102,15 @@ def read_strip(data: bytes) -> Strip:
     histograms = {
         name: Bars(low, high, _below(f"{name}/counts/", arrays), marks[name]) for name, (low, high) in axes.items()
     }
-    until = {int(fate): array for fate, array in _below("cells/until/", arrays).items()}
+    until, since = (
+        {int(code): array for code, array in _below(f"cells/{when}/", arrays).items()} for when in ("until", "since")
+    )
     return Strip(
         places=tuple(arrays["places"].tolist()),
         numbers={name: torch.tensor(values) for name, values in _below("numbers/", arrays).items()},
         weights=histograms["weights"],
         statistic=histograms.get("statistic"),
-        cells=Cells(arrays["cells/base"], until),
+        cells=Cells(arrays["cells/base"], until, since),
     )
 
 

@@ -1,13 +1,17 @@
 """What a dragged threshold is answered: the same that the page shows once it has been let go."""
 
+import base64
 import gc
 import gzip
 import json
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 from app_pages import headlines, live_parts, one_scan, open_app, pictures, root
 from app_runs import make_run, write_sketch
@@ -15,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from streamlit.testing.v1 import AppTest
 
+from rlcorr.strips.cells import Cells
 from rlcorr.strips.packing import unpack
 
 __all__ = ["one_scan", "root"]  # fixtures
@@ -93,6 +98,48 @@ def test_a_strip_of_the_gradient_is_what_the_server_answers(
                     assert [line[end] for end in ENDS] == pytest.approx([expected[end] for end in ENDS], rel=1e-5)
     drawn = {"ranking", "plane", "gradient_curves", "best_bounds" if slider_number else "parts"}
     assert set(about["pictures"]) == drawn
+
+
+@pytest.mark.parametrize("preset", KINDS)
+@pytest.mark.parametrize("query", [{"preset_b": "decoupled_token_icepop"}, {"compare": "two runs"}])
+def test_a_strip_of_two_corrections_is_what_the_server_answers(
+    opened: Callable[..., AppTest], preset: str, query: dict[str, str]
+) -> None:
+    """Of every bound of A and of B: numbers, the table of metrics, sentences, and the cells of both masks."""
+    page = opened("compare", preset=preset, **query)
+    sliders = live_parts(page)[0]["sliders"]
+    assert len(sliders) >= (1 if "compare" in query else 3)
+    for moved in sliders:
+        package = unpack(bytes(ask(moved["strip"]).body))
+        about = package.about
+        for place in (3, len(moved["places"]) // 2):
+            answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['places'][place]}").body))
+            assert {label: texts[place] for label, texts in about["numbers"].items()} == {
+                label: text for label, (text, _) in numbers(answer).items()
+            }
+            looked_up, answered = metrics(about["tables"]["headlines"][place]), metrics(answer["tables"]["headlines"])
+            assert looked_up.keys() == answered.keys()
+            for name, cells in answered.items():  # the last digit of a small difference may be another one
+                assert looked_up[name] == pytest.approx(cells, rel=1e-3, nan_ok=True)
+            assert {name: texts[place] for name, texts in about["texts"].items()}.items() <= answer["texts"].items()
+            if "shared" in answer["figures"]:
+                drawn = json.loads(answer["figures"]["shared"])["data"][0]["z"]
+                assert cells_of(package.arrays).at(place).tobytes() == base64.b64decode(drawn["bdata"])
+
+
+def metrics(table: str) -> dict[str, list[float]]:
+    """Name → A, B, B − A."""
+    rows = re.findall(r">(\w+)</abbr></td><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", table)
+    return {name: [math.nan if cell == "–" else float(cell) for cell in cells] for name, *cells in rows}
+
+
+def cells_of(arrays: Mapping[str, np.ndarray]) -> Cells:
+    places: dict[str, dict[int, np.ndarray]] = {when: {} for when in ("until", "since")}
+    for name, array in arrays.items():
+        of, when, *code = name.split("/")
+        if of == "cells" and code:
+            places[when][int(code[0])] = array
+    return Cells(arrays["cells/base"], **places)
 
 
 @pytest.mark.parametrize("view", ["bench", "gradient"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from app_runs import make_run, serve, settled, tab, visit
 from playwright.sync_api import Browser, Locator, Page, expect
+from thumbs import hold, quiet, strip_is_there
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +64,21 @@ def test_b_moves_while_the_mouse_is_down_and_is_written_when_it_is_let_go(page: 
     page.mouse.up()
     page.wait_for_url(re.compile(r"b\.is_upper=1\.\d+"))
     assert re.search(r"[?&]is_upper=", page.url) is None
+
+
+@pytest.mark.parametrize("query", [TWO, "compare=two+runs&run=alpha&run_b=beta"])
+def test_a_held_bound_asks_nothing(page: Page, url: str, query: str) -> None:
+    """The table of the metrics and, of two configurations, the numbers and the cells are looked up."""
+    visit(page, f"{url}?{query}")
+    strip_is_there(page)
+    before, asked = page.locator(".rl-pairs").first.inner_text(), []
+    page.on("request", lambda request: asked.append(request.url))
+    hold(page, 0.2)
+    quiet(page)
+    assert page.locator(".rl-pairs").first.inner_text() != before
+    assert asked == []
+    page.mouse.up()
+    page.wait_for_url("**is_upper=*")
 
 
 def test_back_takes_bs_bound_back_and_leaves_a(page: Page, url: str) -> None:

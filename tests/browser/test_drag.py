@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import make_run, serve, settled, tab, visit, write_sketch
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from app_runs import make_run, serve, settled, visit, write_sketch
+from playwright.sync_api import Page, Route, expect
+from thumbs import hold, quiet, strip_is_there, texts, thumb, without_strips
 
 pytestmark = pytest.mark.slow
 
@@ -46,46 +47,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(root: Path) -> Iterator[str]:
     with serve(root) as address:
         yield address
-
-
-def thumb(page: Page) -> Locator:
-    """Of the threshold; the gradient view has another slider."""
-    return page.locator(".rl-slider input").first
-
-
-def hold(page: Page, share: float) -> None:
-    """Press the mouse on the thumb, pull it to this share of the slider's width, and keep it pressed."""
-    box = thumb(page).bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
-    page.mouse.down()
-    page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2, steps=8)
-
-
-def strip_is_there(page: Page) -> None:
-    """The slider has the strip of all its places."""
-    page.locator(".rl-slider").first.evaluate(
-        "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
-    )
-
-
-def without_strips(page: Page) -> None:
-    """The server answers each value by itself, as until a strip has come."""
-    page.route("**/strips/**", lambda route: route.abort())
-
-
-def texts(page: Page) -> list[str]:
-    return [*page.locator(".rl-number b").all_inner_texts(), page.locator(".rl-note").first.inner_text()]
-
-
-def quiet(page: Page) -> None:
-    """Wait until the last question has been answered, and drawn."""
-    page.locator(".rl-slider").evaluate_all("""async (sliders) => {
-      const frame = () => new Promise(requestAnimationFrame)
-      do await frame()
-      while (!sliders.every((slider) => slider.isQuiet()))
-      await frame()
-    }""")
 
 
 @pytest.mark.parametrize("source", ["strip", "answers"])
@@ -172,14 +133,6 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
     page.wait_for_url("**is_upper=**")
     settled(page)
     assert values.all_inner_texts() == held
-
-
-def test_only_a_line_that_is_a_bound_can_be_pulled(page: Page, url: str) -> None:
-    """As the cross between bias and noise does: its position is not one bound."""
-    visit(page, f"{url}/gradient?preset=decoupled_token_is")
-    strip_is_there(page)
-    pulled = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`).pullable().length"
-    assert [page.evaluate(pulled, key) for key in ("gradient_curves", "plane")] == [1, 0]
 
 
 def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page, url: str) -> None:
@@ -292,105 +245,3 @@ def test_a_held_thumb_keeps_its_pictures_when_the_page_runs(
     assert page.evaluate(SHOWN, "weights")["bars"] == bars
     page.mouse.up()
     page.wait_for_url("**is_upper=**")
-
-
-def line_at(page: Page, picture: str) -> tuple[float, float]:
-    """Client pixels of the last upright line of a picture: where its middle is."""
-    box = page.locator(f"[data-picture={picture}] .shapelayer path").last.bounding_box()
-    assert box is not None
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-@pytest.mark.parametrize(
-    ("preset", "picture", "key"),
-    [
-        ("decoupled_token_is", "weights", "is_upper"),
-        ("decoupled_token_is", "shares_over", "is_upper"),
-        ("decoupled_k3_rs", "statistic", "seq_mean_k3_upper"),
-    ],
-)
-def test_a_line_of_a_picture_is_pulled_as_its_slider_is(
-    page: Page, url: str, preset: str, picture: str, key: str
-) -> None:
-    """While it is held it stays under the pointer, thumb and numbers follow, and nothing is asked; then the address has
-    the bound. Plotly, which would zoom there, does not."""
-    visit(page, f"{url}/bench?preset={preset}")
-    strip_is_there(page)
-    before, asked = texts(page), []
-    zoom = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`)._fullLayout.xaxis.range"
-    shown = page.evaluate(zoom, picture)
-    page.locator(f"[data-picture={picture}]").scroll_into_view_if_needed()
-    x, y = line_at(page, picture)
-    page.mouse.move(x, y)
-    page.on("request", lambda request: asked.append(request.url))
-    page.mouse.down()
-    page.mouse.move(x - 60, y + 3, steps=6)
-    quiet(page)
-    assert line_at(page, picture)[0] == pytest.approx(x - 60, abs=4)
-    assert texts(page) != before
-    assert asked == []
-    pulled = float(page.locator(".rl-typed").first.input_value())
-    page.mouse.up()
-    page.wait_for_url(f"**{key}=**")
-    settled(page)
-    assert float(page.url.split(f"{key}=")[1].split("&")[0]) == pytest.approx(pulled, rel=1e-5)
-    assert page.evaluate(zoom, picture) == shown
-
-
-def test_beside_a_line_plotly_zooms_as_ever(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?preset=decoupled_token_is")
-    strip_is_there(page)
-    x, y = line_at(page, "weights")
-    page.mouse.move(x - 120, y)
-    page.mouse.down()
-    page.mouse.move(x - 40, y, steps=5)
-    page.mouse.up()
-    page.wait_for_function("!document.querySelector('[data-picture=weights] .rl-picture')._fullLayout.xaxis.autorange")
-    assert "is_upper" not in page.url
-
-
-def test_any_number_can_be_typed(page: Page, url: str) -> None:
-    """Also one that is no place of the slider; what lies outside its range is refused and taken back."""
-    visit(page, f"{url}/bench?preset=decoupled_geo_rs_token_tis")
-    typed = page.get_by_role("textbox", name="seq_mean_k1: lower bound")
-    typed.fill("0.98765")
-    typed.press("Enter")
-    page.wait_for_url("**seq_mean_k1_lower=0.98765**")
-    settled(page)
-    assert typed.input_value() == "0.98765"
-    for wrong in ("7", "much", ""):
-        typed.fill(wrong)
-        typed.press("Enter")
-        assert typed.evaluate("(input) => input.validationMessage") != ""
-        typed.blur()
-        assert typed.input_value() == "0.98765"
-
-
-def test_the_first_picture_moves_by_itself_once(chromium: Browser, tmp_path: Path) -> None:
-    """To a tighter bound and back, without a question to the server; not for whoever wants no motion, nor again."""
-    make_run(tmp_path, "kv_fp8_e5m2", steps=1, sequences=32, width=24)
-    with serve(tmp_path) as url:
-        with tab(chromium) as page:
-            visit(page, url)
-            strip_is_there(page)
-            at = page.locator(".rl-slider b")
-            page.wait_for_function("Number(document.querySelector('.rl-slider b').textContent) < 0.005")
-            asked: list[str] = []
-            page.on("request", lambda request: asked.append(request.url))
-            assert texts_of_numbers(page) != ["100.00 %"] * 3
-            page.wait_for_function("document.querySelector('.rl-slider b').textContent === '0.01'")
-            assert asked == []
-            page.reload()
-            settled(page)
-            strip_is_there(page)
-            page.wait_for_timeout(500)
-            expect(at).to_have_text("0.01")
-        with tab(chromium, reduced_motion="reduce") as page:
-            visit(page, url)
-            strip_is_there(page)
-            page.wait_for_timeout(500)
-            expect(page.locator(".rl-slider b")).to_have_text("0.01")
-
-
-def texts_of_numbers(page: Page) -> list[str]:
-    return page.locator(".rl-number b").all_inner_texts()

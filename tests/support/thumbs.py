@@ -1,0 +1,43 @@
+"""What a test of a dragged slider does in a real Chromium, and what it waits for."""
+
+from playwright.sync_api import Locator, Page
+
+
+def thumb(page: Page) -> Locator:
+    """Of the threshold; the gradient view has another slider."""
+    return page.locator(".rl-slider input").first
+
+
+def hold(page: Page, share: float) -> None:
+    """Press the mouse on the thumb, pull it to this share of the slider's width, and keep it pressed."""
+    box = thumb(page).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2, steps=8)
+
+
+def strip_is_there(page: Page) -> None:
+    """The slider has the strip of all its places."""
+    page.locator(".rl-slider").first.evaluate(
+        "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
+    )
+
+
+def without_strips(page: Page) -> None:
+    """The server answers each value by itself, as until a strip has come."""
+    page.route("**/strips/**", lambda route: route.abort())
+
+
+def texts(page: Page) -> list[str]:
+    return [*page.locator(".rl-number b").all_inner_texts(), page.locator(".rl-note").first.inner_text()]
+
+
+def quiet(page: Page) -> None:
+    """Wait until the last question has been answered, and drawn."""
+    page.locator(".rl-slider").evaluate_all("""async (sliders) => {
+      const frame = () => new Promise(requestAnimationFrame)
+      do await frame()
+      while (!sliders.every((slider) => slider.isQuiet()))
+      await frame()
+    }""")
