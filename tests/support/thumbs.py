@@ -10,6 +10,7 @@ def thumb(page: Page) -> Locator:
 
 def hold(page: Page, share: float) -> None:
     """Press the mouse on the thumb, pull it to this share of the slider's width, and keep it pressed."""
+    thumb(page).scroll_into_view_if_needed()
     box = thumb(page).bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
