@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
+from remembered.session import new_run
 from streamlit.components.v2 import component
 
 from browser.markdown import inline
@@ -153,9 +154,7 @@ def live_part(
     def reset() -> None:
         on_reset(st.session_state[key]["reset"])
 
-    # It draws again after every run, which may show what it showed before something was dragged.
-    run = st.session_state["runs_shown"] = st.session_state.get("runs_shown", 0) + 1
-    data = sent(sliders, moving, source, resets) | {"run": run}
+    data = sent(sliders, moving, source, resets) | {"run": new_run()}
     shown = _mount(data=data, key=key, on_at_change=moved, on_reset_change=reset)
     if shown.reset is not None:
         st.rerun()  # the other controls are outside this fragment

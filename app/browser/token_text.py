@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from remembered.session import new_run
 from streamlit.components.v2 import component
 
 from browser.sources import script, style
@@ -51,7 +52,13 @@ def token_text(
     token is opened, `on_open` is called, and st.session_state[key]["open"] is its row and column."""
     legend = {"words": words, "palette": palette(), "ticks": ticks(span), "fates": list(fates)}
     place = None if opened is None else {"row": opened[0], "column": opened[1]}
-    data = {"key": key, "responses": [asdict(r) for r in responses], "legend": legend, "opened": place}
+    data = {
+        "key": key,
+        "responses": [asdict(r) for r in responses],
+        "legend": legend,
+        "opened": place,
+        "run": new_run(),
+    }
     _mount(data=data, key=key, on_open_change=on_open)
 
 

@@ -66,3 +66,10 @@ def restore(key: str) -> None:
     """What a picker showed before its page was left."""
     if key not in st.session_state and key not in st.query_params and f"last_{key}" in st.session_state:
         st.session_state[key] = st.session_state[f"last_{key}"]
+
+
+def new_run() -> int:
+    """A number that is given once. A component that gets it draws again, although a run of the page may show what it
+    showed before something was dragged."""
+    run = st.session_state["runs_shown"] = st.session_state.get("runs_shown", 0) + 1
+    return run
