@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 from streamlit.navigation.page import Page
 
-from remembered import fields
+from remembered import fields, notices, session
 from remembered.session import DEFAULT_PRESET
 
 
@@ -24,13 +24,28 @@ def configured() -> dict[str, str]:
     return ({} if preset == DEFAULT_PRESET else {"preset": preset}) | fields.in_url()
 
 
-def go(name: str, query: Mapping[str, str] | None = None) -> None:
-    """Show another view, with the preset that was chosen last and what `query` says. Widgets that stay write themselves
-    to the URL again."""
-    kept = dict(query or {}) | {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
-    preset = st.session_state.get("last_preset", DEFAULT_PRESET)
-    st.session_state.pop("preset", None)  # the picker takes it from the URL
-    st.switch_page(pages()[name], query_params=kept if preset == DEFAULT_PRESET else kept | {"preset": preset})
+def open_view(name: str, query: Mapping[str, str]) -> None:
+    """For a button's `on_click`: another view, which shows the run and the preset that `query` names, or else those
+    that are chosen; nothing is changed about the preset but what `query` says."""
+    st.session_state["opened_view"] = name, dict(query)
+
+
+def follow() -> None:
+    """Show the view that was opened. To be called before the page makes a widget: one that is bound to the URL would
+    write itself there first, which is one more press of the browser's Back."""
+    opened = st.session_state.pop("opened_view", None)
+    if opened is None:
+        return
+    name, query = opened
+    kept = {key: st.query_params[key] for key in ("hide", "projector", "run", "step") if key in st.query_params}
+    if "run" in query:
+        kept.pop("step", None)
+    preset = query.pop("preset", st.session_state.get("last_preset", DEFAULT_PRESET))
+    session.choose_preset(preset)
+    for key in {"run", "step"} & set(query) | {"preset"}:  # its picker takes it from the URL
+        st.session_state.pop(key, None)
+        notices.clear(key)
+    st.switch_page(pages()[name], query_params=kept | query | ({} if preset == DEFAULT_PRESET else {"preset": preset}))
 
 
 def enter(name: str) -> bool:

@@ -29,15 +29,6 @@ def selection() -> Selection:
     return st.session_state["selection"]
 
 
-def choose(run: str, *, preset: str | None = None) -> None:
-    """As if this run, its latest step and this preset, as it is, had been picked."""
-    st.session_state["run"], st.session_state["step"] = run, LATEST
-    for key in ("run", "step"):
-        notices.clear(key)
-    if preset is not None:
-        choose_preset(preset)
-
-
 def choose_preset(preset: str) -> None:
     """As it is, without anything that was changed about the last one."""
     st.session_state["last_preset"] = preset

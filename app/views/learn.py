@@ -90,8 +90,7 @@ def _preset() -> None:
     entry = PRESETS[name]
     st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.hurts)}.")
     st.caption(f"Source: {plain(entry.source)}.")
-    if st.button(say.OPEN_PRESET, key="open_preset", on_click=session.choose_preset, args=(name,)):
-        navigation.go("bench")
+    st.button(say.OPEN_PRESET, key="open_preset", on_click=navigation.open_view, args=("bench", {"preset": name}))
 
 
 def _teaching() -> None:

@@ -71,8 +71,9 @@ def _moving(run: Path) -> None:
     )  # fmt: skip
     st.markdown(f"##### {say.MOVING}\n{say.MOVING_IS}")
     show_live([Dragged(slider, _put)], at(value), key="start", resets={}, source=recorded.source(run, step))
-    if st.button(say.OPEN_MOVING, on_click=session.choose, args=(say.PLAYED,), kwargs={"preset": say.PLAYED_PRESET}):
-        navigation.go("bench", {} if value == b.value else {b.key: f"{value:.12g}"})
+    query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
+    query |= {} if value == b.value else {b.key: f"{value:.12g}"}
+    st.button(say.OPEN_MOVING, on_click=navigation.open_view, args=("bench", query))
 
 
 def _put(value: float, done: bool) -> None:
@@ -84,9 +85,11 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
     if story.run not in paths:
         st.info(plain(say.MISSING.format(run=story.run)))
         return
-    pressed = st.button(
-        story.button, key=f"story_{story.title}", type="primary", width="stretch", on_click=_choose, args=(story,)
-    )
+    query = {"run": story.run, "preset": story.preset, **dict(story.query)}
+    st.button(
+        story.button, key=f"story_{story.title}", type="primary", width="stretch", on_click=navigation.open_view,
+        args=(story.view, query),
+    )  # fmt: skip
     try:
         k3 = draw(story, paths[story.run])
         if k3 is not None:
@@ -94,13 +97,6 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
     except UsageError as error:
         st.error(plain(str(error)))
     st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
-    if pressed:
-        navigation.go(story.view, dict(story.query))
-
-
-def _choose(story: Story) -> None:
-    """As if run, step and preset had been picked."""
-    session.choose(story.run, preset=story.preset)
 
 
 def _newest(run: Path) -> tuple[int, TokenBatch]:
@@ -147,8 +143,8 @@ def _yours(paths: dict[str, Path]) -> None:
     st.caption(say.YOURS_ARE)
     with st.container(horizontal=True):
         for slug in local:
-            if st.button(plain(slug), key=f"own_{slug}", on_click=session.choose, args=(slug,)):
-                navigation.go("training")
+            opened = "training", {"run": slug}
+            st.button(plain(slug), key=f"own_{slug}", on_click=navigation.open_view, args=opened)
 
 
 def _any(paths: dict[str, Path]) -> None:
