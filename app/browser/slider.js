@@ -56,7 +56,8 @@ export const makeSlider = (draw) => {
     if (pause > 0) setTimeout(next, pause)
     else next()
     if (!slider.isConnected || data.generation !== generation || overtaken) return
-    if (answer) draw.answer(answer)
+    if (isReady()) move()  // the strip has come meanwhile, and may have drawn later places
+    else if (answer) draw.answer(answer)
     else {
       reran = true
       rerun(false)
@@ -64,7 +65,7 @@ export const makeSlider = (draw) => {
   }
   const next = () => {
     asking = false
-    if (moved) ask()
+    if (moved) move()
   }
   const rest = () => {
     clearTimeout(resting)
@@ -74,6 +75,7 @@ export const makeSlider = (draw) => {
   }
   const move = () => {
     if (isReady()) {
+      moved = false
       frame ??= requestAnimationFrame(look)
       return
     }

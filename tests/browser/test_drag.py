@@ -114,6 +114,30 @@ def test_a_held_threshold_runs_nothing(page: Page, url: str, source: str) -> Non
     assert len(sent) - frames <= 1 + (time.monotonic() - start) / 2  # the page looks for new runs every two seconds
 
 
+def test_a_late_answer_draws_nothing_over_a_later_place(page: Page, url: str) -> None:
+    """The server answers the first moves of a drag only after the strip has come and has drawn the next ones."""
+    strips: list[Route] = []
+    answers: list[Route] = []
+    page.route("**/strips/**", lambda route: strips.append(route))
+    page.route("**/moved/**", lambda route: answers.append(route))
+    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    with page.expect_request("**/moved/**"):
+        hold(page, 0.6)
+    strips.pop().continue_()
+    strip_is_there(page)
+    box = thumb(page).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 5, steps=4)
+    with page.expect_response("**/moved/**"):
+        answers.pop().continue_()
+    quiet(page)
+    held = texts(page)
+    page.mouse.up()
+    page.wait_for_url("**is_upper=**")
+    settled(page)
+    assert texts(page) == held
+
+
 # Where the cross between bias and noise lies.
 CROSS = "document.querySelector('[data-picture=plane] .rl-picture')._fullLayout.shapes.map(({ x0, y0 }) => [x0, y0])"
 

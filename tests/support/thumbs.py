@@ -19,10 +19,10 @@ def hold(page: Page, share: float) -> None:
 
 
 def strip_is_there(page: Page) -> None:
-    """The slider has the strip of all its places."""
-    page.locator(".rl-slider").first.evaluate(
-        "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
-    )
+    """Each slider has the strip of all its places."""
+    page.locator(".rl-slider").evaluate_all("""async (sliders) => {
+      while (!sliders.every((slider) => slider.isReady())) await new Promise(requestAnimationFrame)
+    }""")
 
 
 def without_strips(page: Page) -> None:
