@@ -18,6 +18,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from rlcorr.figures.script import packed_script
+
 LESSONS = Path(__file__).resolve().parent
 ROOT = LESSONS.parent
 STYLE = LESSONS / "_site"
@@ -25,7 +27,7 @@ TOOL = Path(sys.prefix) / "pages"
 """Where the Makefile installs requirements/pages.txt and what the pages draw with."""
 
 TARGET = ROOT / "build" / "site" / "lessons"
-PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
+PLOTLY, PNG, MARKDOWN = "application/vnd.plotly.v1+json", "image/png", "text/markdown"
 APP = re.compile(r"http://localhost:8501/(\w*)\??([^)\s]*)")
 LINKS = '<p class="take">{links}</p>'
 FIGURE = """<div class="figure" style="--height: {height}px">
@@ -53,6 +55,7 @@ Each derives its formulas, checks them, and shows them on recorded runs. Read th
 
 ```{{toctree}}
 :hidden:
+NOTATION
 {slugs}
 ```
 """
@@ -81,9 +84,12 @@ def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path)
         if cell.cell_type == "markdown":
             cell.source = APP.sub(in_playground, cell.source)
         for output in cell.get("outputs", []):
-            if PLOTLY in output.get("data", {}):
+            data = output.get("data", {})
+            if PLOTLY in data:
                 number += 1
                 _show(output, pictures / f"{slug}-{number}.png")
+            if MARKDOWN in data:
+                data[MARKDOWN] = APP.sub(in_playground, data[MARKDOWN])
     return notebook
 
 
@@ -106,7 +112,11 @@ def _show(output: NotebookNode, picture: Path) -> None:
 
 
 def copy(notebook: NotebookNode, address: str | None) -> NotebookNode:
-    """The notebook to download. Its first cell prepares Colab, if the project has a public address."""
+    """The notebook to download, without the outputs, which the page shows. Its first cell prepares Colab, if the
+    project has a public address."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     if address:
         cell = nbformat.v4.new_code_cell(FIRST_CELL.format(address=address), id="colab")
         notebook.cells.insert(0, cell)
@@ -132,6 +142,8 @@ def index() -> str:
 def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None:
     """What Sphinx reads: pages, and under `beside` what it copies as it is."""
     shutil.copytree(STYLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(LESSONS / "diagrams", folder / "diagrams")
+    shutil.copy(LESSONS / "NOTATION.md", folder)
     static, notebooks = folder / "static", folder / "beside" / "notebooks"
     pictures = static / "pictures"
     for needed in (pictures, notebooks):
@@ -149,9 +161,10 @@ def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None
         "katex/dist/katex.min.js",
         "katex/dist/katex.min.css",
         "katex/dist/contrib/auto-render.min.js",
-        "plotly.js-cartesian-dist-min/plotly-cartesian.min.js",
     ):
         shutil.copy(modules / script, static)
+    drawing = modules / "plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
+    (static / "plotly.js").write_bytes(packed_script(drawing))
 
 
 def _other_fonts(names: list[str]) -> list[str]:

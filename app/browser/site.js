@@ -58,11 +58,34 @@ const chosen = () => {
 
 const fileOf = (view, run, preset) => `${view}/${run}/${facts.presets[preset].like}.bin`
 
+// With the parts of shared.bin that it refers to.
+const whole = (node, parts) => {
+  if (Array.isArray(node)) return node.map((part) => whole(part, parts))
+  if (node === null || typeof node !== "object") return node
+  if ("~shared" in node) return parts[node["~shared"]]
+  return Object.fromEntries(Object.entries(node).map(([key, part]) => [key, whole(part, parts)]))
+}
+
+const readWhole = async (packed, parts) => {
+  const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part } = about
+  const asText = (picture) => ({ ...picture, figure: JSON.stringify(picture.figure) })
+  return { arrays, about: part ? { ...about, part: { ...part, rows: part.rows.map((row) => row.map(asText)) } } : about }
+}
+
+const bytesAt = async (address) => {
+  const response = await fetch(new URL(address, document.baseURI))
+  if (!response.ok) throw new Error(`${address}: ${response.status}`)
+  return response.arrayBuffer()
+}
+
+let shared
+const sharedParts = async () => (await readStrip(await bytesAt("shared.bin"))).about.parts
+
 const stripAt = async (address) => {
   if (!strips.has(address)) {
-    const response = await fetch(new URL(address, document.baseURI))
-    if (!response.ok) throw new Error(`${address}: ${response.status}`)
-    strips.set(address, await readStrip(await response.arrayBuffer()))
+    shared ??= sharedParts()
+    const [packed, parts] = await Promise.all([bytesAt(address), shared])
+    strips.set(address, await readWhole(packed, parts))
   }
   return strips.get(address)
 }
@@ -74,12 +97,12 @@ const nearest = (places, value) => {
   return distances.indexOf(Math.min(...distances))
 }
 
-// A live part over a strip, its thumb where the address says; `moved` is told the place where it is let go.
-const showStrip = (root, address, strip, preset, moved = () => {}, plays = false) => {
+// A live part over a strip, its thumb where the address says under this key; `moved` is told the place where it is let
+// go.
+const showStrip = (root, address, strip, key, { moved = () => {}, plays = false, hurts = "" } = {}) => {
   const data = structuredClone(strip.about.part), [slider] = data.sliders, usual = slider.value
-  const { bound, hurts } = facts.presets[preset]
-  if (data.notes.length) data.notes.at(-1).lead = hurts  // another preset may have the same numbers
-  const value = Number(given()[bound] ?? usual), place = nearest(slider.places, Number.isFinite(value) ? value : usual)
+  if (hurts) data.notes.at(-1).lead = hurts  // another preset may have the same numbers
+  const value = Number(given()[key] ?? usual), place = nearest(slider.places, Number.isFinite(value) ? value : usual)
   const rest = (at) => {
     restAt(root, placeOf(strip, at))
     moved(at)
@@ -89,12 +112,12 @@ const showStrip = (root, address, strip, preset, moved = () => {}, plays = false
   livePart(root, data, {
     moved: (_, { value, done }) => {
       if (!done) return
-      note({ [bound]: value === usual ? undefined : value })
+      note({ [key]: value === usual ? undefined : value })
       rest(slider.places.indexOf(value))
     },
     reset: () => {
-      note({ [bound]: undefined })
-      showStrip(root, address, strip, preset, moved)
+      note({ [key]: undefined })
+      showStrip(root, address, strip, key, { moved, hurts })
     },
   })
   if (slider.value !== usual) rest(place)
@@ -116,28 +139,29 @@ const showExported = async (preset, place) => {
 const SHOW = {
   start: async () => {
     const address = fileOf("bench", facts.run, facts.preset)
-    if (!strips.has(address)) strips.set(address, await readStrip(unpackedBytes(facts.first)))
-    showStrip(element("first"), address, strips.get(address), facts.preset, () => {}, true)
+    if (!strips.has(address)) strips.set(address, await readWhole(unpackedBytes(facts.first), []))
+    const { bound, hurts } = facts.presets[facts.preset]
+    showStrip(element("first"), address, strips.get(address), bound, { hurts, plays: true })
   },
   bench: async ({ run, preset, system }) => {
-    const address = fileOf("bench", run, preset), strip = await stripAt(address)
+    const address = fileOf("bench", run, preset), strip = await stripAt(address), { bound, hurts } = facts.presets[preset]
     element("system").value = system
     const moved = (place) => {
       element("use").shown = () => showExported(preset, place)
       element("use").shown()
     }
-    return () => showStrip(element("bench"), address, strip, preset, moved)
+    return () => showStrip(element("bench"), address, strip, bound, { moved, hurts })
   },
   gradient: async ({ run, preset }) => {
-    const host = element("gradient-said")
-    if (!facts.runs[run].gradients.includes(facts.presets[preset].like)) {
-      return () => { showSentences(host, [facts.words.NO_SKETCH]); element("gradient").hidden = true }
-    }
-    const address = fileOf("gradient", run, preset), strip = await stripAt(address)
+    const { gradients } = facts.runs[run], hasCurve = gradients.includes(facts.presets[preset].like)
+    const addresses = [...(hasCurve ? [fileOf("gradient", run, preset)] : []), ...(gradients.length ? [`ranking/${run}.bin`] : [])]
+    const read = await Promise.all(addresses.map(stripAt))
     return () => {
-      host.replaceChildren()
-      element("gradient").hidden = false
-      showStrip(element("gradient"), address, strip, preset)
+      showSentences(element("gradient-said"), gradients.length ? hasCurve ? [] : [facts.words.NO_CURVE] : [facts.words.NO_SKETCH])
+      element("gradient").hidden = !hasCurve
+      element("ranking").hidden = !gradients.length
+      if (hasCurve) showStrip(element("gradient"), addresses[0], read[0], facts.presets[preset].bound)
+      if (gradients.length) showStrip(element("ranking"), addresses.at(-1), read.at(-1), "answers")
     }
   },
   mismatch: ({ run }) => showPart("mismatch", `mismatch/${run}.bin`),

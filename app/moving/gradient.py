@@ -95,7 +95,7 @@ def _ranked(shown: Shown, report: GradientReport) -> Picture:
     figure = gradients.ranking_bars(list(PRESETS), ranking, shown.batch_size, marked=shown.preset, shown=report)
     here = drawn(shown.measured.batch, shown.measured.sketch)
     best = say.best_preset(ranking.choices[shown.place], list(PRESETS), here)
-    return Picture(figure, "All presets by their progress", say.RANKED, above=best)
+    return Picture(figure, say.RANKING, f"{say.RANKED} {say.MARKED}", above=best)
 
 
 def _parts(bias: Decomposition) -> Figure:

@@ -46,11 +46,12 @@ def histogram(name: str, bars: Bars) -> PictureStrip:
 
 
 def of_all(moving: Sequence[Moving]) -> Package:
-    """Of what is shown at each place: its numbers and texts, and whole pictures where they differ."""
+    """Of what is shown at each place: its numbers, texts and tables, and whole pictures where they differ."""
     drawn = {key: [str(at.pictures[key].figure.to_json()) for at in moving] for key in moving[0].pictures}
     pictures = {key: PictureStrip(figures=figures) for key, figures in drawn.items() if len({*figures}) > 1}
     texts = {name: [at.texts[name] for at in moving] for name in moving[0].texts}
-    return package({}, [at.numbers for at in moving], texts, pictures)
+    tables = {name: [at.tables[name] for at in moving] for name in moving[0].tables}
+    return package({}, [at.numbers for at in moving], texts, pictures, tables)
 
 
 def package(

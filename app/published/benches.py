@@ -8,7 +8,7 @@ from typing import Any
 
 from browser.live_part import Moving, Note, Number, Picture, Slider, sent
 from browser.markdown import inline
-from controls.batch_size import USUAL
+from controls import batch_size
 from controls.bounds import bounds_of, places_of
 from data import corrections, recorded, sketches, studies
 from moving import bench as benched
@@ -16,6 +16,7 @@ from moving import gradient as measured
 from moving import strips
 from moving.strips import PictureStrip
 from remembered.fields import Bound
+from words import gradient as words
 from words import mismatch as say
 from words import published, training
 from words.text import number, table
@@ -27,6 +28,7 @@ from rlcorr.analysis.thresholds import at_threshold
 from rlcorr.analysis.triage import triage
 from rlcorr.figures import gradients, mismatch
 from rlcorr.figures.study import differences
+from rlcorr.gradients.sketch import drawn
 from rlcorr.records.study import SeedRange
 from rlcorr.strips.packing import Package
 from rlcorr.systems.export import SYSTEMS, exports
@@ -34,6 +36,7 @@ from rlcorr.systems.export import SYSTEMS, exports
 PLACES = 141
 """Of a slider of the bench: a thumb on a line of a thousand pixels moves by seven from one to the next."""
 RESETS = {"": published.RESET}
+BEST = "best"
 DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
 
 
@@ -62,37 +65,65 @@ def bench_package(run: Path, step: int, preset: str) -> Package:
     batch, config, b = recorded.step(run, step).batch, PRESETS[preset].config, with_a_bound()[preset]
     of, moved = corrections.identity(run, step), places(b)
     shown = benched.bench(of, batch, config, PRESETS[preset])
-    return _with_part(benched.bench_strip(of, batch, config, b, moved), shown, b, moved, recorded.source(run, step))
+    made = benched.bench_strip(of, batch, config, b, moved)
+    return _with_part(made, shown, _of_bound(b, moved), recorded.source(run, step))
 
 
 def gradient_package(run: Path, step: int, preset: str) -> Package:
-    """The gradient view, for one size of the batch; its slider stands at the thresholds that were measured."""
+    """The curve over the bound, for one size of the batch; its slider stands at the thresholds that were measured."""
     config, b = PRESETS[preset].config, with_a_bound()[preset]
-    of = measured.Shown(sketches.sketched(run, step), preset, USUAL)
+    of = measured.Shown(sketches.sketched(run, step), preset, batch_size.USUAL)
     shown = measured.gradient(of, config)
     swept = sketches.swept(of.measured, config, b.rule, b.side)
     reports = dict(zip(swept.thresholds, swept.ranking.reports, strict=True))
     reports[b.value] = sketches.reported(of.measured, config)
     moved = sorted((place for place in reports if b.low <= place <= b.high), reverse=b.side == "lower")
-    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(swept, USUAL, moved))}
+    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(swept, batch_size.USUAL, moved))}
     numbers = [measured.numbers(reports[place], of.place) for place in moved]
     shown = replace(shown, rows=shown.rows[:1])
-    return _with_part(strips.package({}, numbers, {}, pictures), shown, b, moved, recorded.source(run, step))
+    made = strips.package({}, numbers, {}, pictures)
+    return _with_part(made, shown, _of_bound(b, moved), recorded.source(run, step))
 
 
-def _with_part(strip: Package, shown: Moving, b: Bound, moved: Sequence[float], source: str) -> Package:
-    slider = Slider("bound", b.label, moved, b.value, generation=0, address=None, strip=None, help=b.help)
+def ranking_package(run: Path, step: int) -> Package:
+    """All presets by their progress, over the answers in a batch."""
+    of = sketches.sketched(run, step)
+    ranking, names, here = sketches.all_presets(of), list(PRESETS), drawn(of.batch, of.sketch)
+    at_sizes = [
+        Moving(
+            {},
+            [{"ranking": Picture(gradients.ranking_bars(names, ranking, size), words.RANKING, words.RANKED)}],
+            tables={BEST: inline(words.best_preset(choice, names, here))},
+        )
+        for size, choice in zip(sketches.BATCH_SIZES, ranking.choices, strict=True)
+    ]
+    slider = Slider(
+        batch_size.KEY, words.BATCH_SIZE, sketches.BATCH_SIZES, batch_size.USUAL, generation=0, address=None,
+        strip=None, text=BEST, help=words.BATCH_SIZE_IS,
+    )  # fmt: skip
+    shown = at_sizes[sketches.BATCH_SIZES.index(batch_size.USUAL)]
+    made = _with_part(strips.of_all(at_sizes), shown, slider, recorded.source(run, step), resets={})
+    (moves,) = made.about["pictures"].values()
+    moves["figures"] = [json.dumps(light(json.loads(figure))) for figure in moves["figures"]]
+    return made
+
+
+def _of_bound(b: Bound, moved: Sequence[float]) -> Slider:
+    return Slider("bound", b.label, moved, b.value, generation=0, address=None, strip=None, help=b.help)
+
+
+def _with_part(
+    strip: Package, shown: Moving, slider: Slider, source: str, resets: Mapping[str, str] = RESETS
+) -> Package:
     arrays = {name: array for name, array in strip.arrays.items() if name != "places"}  # the slider has them
-    shapes = light(json.dumps(strip.about["shapes"]))
-    return Package(
-        arrays, {**strip.about, "shapes": json.loads(shapes), "part": _sent([slider], shown, source, RESETS)}
-    )
+    about = {**strip.about, "shapes": light(strip.about["shapes"]), "part": _sent([slider], shown, source, resets)}
+    return Package(arrays, about)
 
 
 def _sent(sliders: Sequence[Slider], shown: Moving, source: str, resets: Mapping[str, str]) -> dict[str, Any]:
-    """As the app sends it, with lighter figures."""
+    """As the app sends it, but that figures are lighter, and objects: their parts can be shared with other files."""
     part = sent(sliders, shown, source, resets)
-    rows = [[picture | {"figure": light(picture["figure"])} for picture in row] for row in part["rows"]]
+    rows = [[picture | {"figure": light(json.loads(picture["figure"]))} for picture in row] for row in part["rows"]]
     return part | {"rows": rows}
 
 

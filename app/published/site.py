@@ -2,7 +2,6 @@
 
 import base64
 import shutil
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,21 @@ from remembered.session import DEFAULT_PRESET
 from words import pages, published, words
 
 from published import benches
+from published.sharing import share
 from rlcorr import PRESETS
 from rlcorr.errors import UsageError
+from rlcorr.figures.script import packed_script
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch
-from rlcorr.strips.packing import pack
+from rlcorr.strips.packing import SMALLEST, pack
 from rlcorr.systems.export import SYSTEMS
 
 FOLDER = Path(__file__).parent
+SHARING = ("bench", "gradient", "ranking")
+"""Views with many files, which share what they say."""
+SAID = ("FROM_A_FILE", "LATE", "WRONG", "NO_SKETCH", "NO_CURVE")
+"""Of `published`, by the script."""
+LESSONS_PLOTLY = "lessons/_static/plotly.js"
 STYLES = ("site.css", "live_part.css", "picture.css")
 
 
@@ -37,13 +43,29 @@ def write_site(
     _empty(folder)
     different = list(dict.fromkeys(benches.alike(chosen).values()))
     shown = {slug: _run(folder, slug, path, different) for slug, path in recorded_runs.items()}
+    run, preset = (
+        one if one in all_of else next(iter(all_of)) for one, all_of in ((EXAMPLE, shown), (DEFAULT_PRESET, chosen))
+    )
+    first = (folder / "bench" / run / f"{benches.alike(chosen)[preset]}.bin").read_bytes()
+    share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name in chosen:
-        _write(folder / "use" / f"{name}.bin", pack(benches.exported(name)))
-    trained = [name for name in studies.all_studies() if _study(folder, name)]
-    _write(folder / "plotly.js", _plotly(plotly))
+        _write(folder / "use" / f"{name}.bin", pack(benches.exported(name), SMALLEST))
+    drawing = LESSONS_PLOTLY if (folder / LESSONS_PLOTLY).exists() else "plotly.js"
+    if drawing != LESSONS_PLOTLY:
+        _write(folder / drawing, packed_script(plotly))
     _write(folder / "site.js", f"(() => {{\n{script('site.js')}\n}})()\n".encode())
     _write(folder / "site.css", "\n".join(map(style, STYLES)).encode())
-    _write(folder / "index.html", _index(folder, shown, chosen, trained))
+    facts = {
+        "runs": shown,
+        "presets": _presets(chosen),
+        "studies": [name for name in studies.all_studies() if _study(folder, name)],
+        "run": run,
+        "preset": preset,
+        "first": base64.b64encode(first).decode(),
+        "systems": [*SYSTEMS],
+        "words": {name: getattr(published, name) for name in SAID},
+    }
+    _write(folder / "index.html", _index(facts, drawing))
     if not (folder / "lessons" / "index.html").exists():
         _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
 
@@ -69,7 +91,9 @@ def _run(folder: Path, slug: str, run: Path, presets: Iterable[str]) -> dict[str
                 gradients.append(name)
         except UsageError as error:
             print(f"  no gradient of {name}: {error}", flush=True)
-    _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step)))
+    if sketched is not None:
+        _write(folder / "ranking" / f"{slug}.bin", pack(benches.ranking_package(run, sketched)))
+    _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
     story = recorded.manifest(run).story
     return {"said": published.RECORDED.format(slug=slug, step=step, story=story), "gradients": gradients}
 
@@ -77,7 +101,7 @@ def _run(folder: Path, slug: str, run: Path, presets: Iterable[str]) -> dict[str
 def _study(folder: Path, name: str) -> bool:
     """Whether it has been trained."""
     try:
-        _write(folder / "study" / f"{name}.bin", pack(benches.study_package(name)))
+        _write(folder / "study" / f"{name}.bin", pack(benches.study_package(name), SMALLEST))
     except UsageError as error:
         print(error, flush=True)
         return False
@@ -89,38 +113,21 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _plotly(path: Path) -> bytes:
-    """Packed: a plain file server sends everything as it is, and as text it would take three times as long."""
-    packed = base64.b64encode(zlib.compress(path.read_bytes(), 9)).decode()
-    return f'window.packedPlotly = "{packed}"\n'.encode()
+def _presets(names: list[str]) -> dict[str, dict[str, str]]:
+    """What the page says of each, and under whose name its files are."""
+    like = benches.alike(names)
+    return {
+        name: {"bound": bounds_of(PRESETS[name].config)[0].key, "like": like[name], "hurts": benches.hurts(name)}
+        for name in names
+    }
 
 
-def _index(folder: Path, shown: dict[str, Any], presets: list[str], trained: list[str]) -> bytes:
-    run = EXAMPLE if EXAMPLE in shown else next(iter(shown))
-    preset = DEFAULT_PRESET if DEFAULT_PRESET in presets else presets[0]
-    like = benches.alike(presets)
-    first = (folder / "bench" / run / f"{like[preset]}.bin").read_bytes()
-    facts = {
-        "runs": shown,
-        "presets": {
-            name: {
-                "bound": bounds_of(PRESETS[name].config)[0].key, "like": like[name], "hurts": benches.hurts(name)
-            }
-            for name in presets
-        },
-        "studies": trained,
-        "run": run,
-        "preset": preset,
-        "first": base64.b64encode(first).decode(),
-        "systems": [*SYSTEMS],
-        "words": {
-            name: getattr(published, name) for name in ("FROM_A_FILE", "LATE", "WRONG", "NO_SKETCH")
-        },
-    }  # fmt: skip
-    stories = [story for story in published.STORIES if story.run in shown]
+def _index(facts: dict[str, Any], drawing: str) -> bytes:
+    """The page; `drawing` is the address of the script that draws."""
+    stories = [story for story in published.STORIES if story.run in facts["runs"]]
     return _page(
         "index.html", facts=facts, stories=stories, say=published, pages=pages.PAGES, explained=words.EXPLAIN,
-        use_it=words.USE_IT, system=words.SYSTEM,
+        use_it=words.USE_IT, system=words.SYSTEM, drawing=drawing,
     )  # fmt: skip
 
 

@@ -66,11 +66,12 @@ TOY = (
     "of {size:,}. Nothing is sampled, so there are no bands."
 )
 TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
+RANKING = "All presets by their progress"
 RANKED = (
     "Every preset by its progress, with 95 % bars. On the same ground and in the same shade: not to be told from the "
-    "first of them, by the difference on the same bootstrap samples. Warm bar: the preset with its own numbers; warm "
-    "line and band: with the bounds as they are now."
+    "first of them, by the difference on the same bootstrap samples."
 )
+MARKED = "Warm bar: the preset with its own numbers; warm line and band: with the bounds as they are now."
 PLANE = (
     "Every preset on this step: the noise of a batch of {size:,} answers to the right, bias upwards, both in units of "
     "the on-policy gradient. A larger batch moves all points to the left, and none of them down. Warm cross: with the "
@@ -144,9 +145,10 @@ def best_preset(choice: Choice, names: Sequence[str], here: Drawn) -> str:
     """Markdown: which makes the most progress, how sure that is, and what would make it surer."""
     next_one = [number for group in choice.groups for number in group][1]
     alike, support = len(choice.groups[0]) - 1, f"{100 * choice.support[choice.best]:.0f} %"
+    others = "no other" if not alike else "one other" if alike == 1 else f"{alike} others"
     return (
         f"With {choice.batch_size:,} answers in a batch, **`{names[choice.best]}`** makes the most progress; in "
-        f"{support} of the bootstrap samples it is the best of the {len(names)} presets, and {alike} others cannot be "
+        f"{support} of the bootstrap samples it is the best of the {len(names)} presets, and {others} cannot be "
         f"told from it. "
         f"{over(choice.over_next, f'the next, `{names[next_one]}`', here)} "
         f"{over(choice.over_nothing, 'no correction', here)}"

@@ -17,6 +17,7 @@ exclude_patterns = ["beside", "static"]
 
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # of what a cell says, with its formulas
 nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
 nb_ipywidgets_js = {}  # they would come from another host

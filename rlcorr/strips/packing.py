@@ -1,10 +1,10 @@
-"""A strip as bytes that a browser reads without a library: version 1.
+"""A strip as bytes that a browser reads without a library: version 2.
 
 zlib ("deflate" of DecompressionStream) over
 
     uint32    n, little-endian as everything here
-    n bytes   JSON, filled up with spaces so that 4 + n is a multiple of 8:
-              {"version": 1, "about": {…}, "arrays": {name: {"dtype", "shape", "at", "differences"}}}
+    n bytes   JSON, filled up with spaces so that 4 + n is a multiple of 8, `about` as in folding.py:
+              {"version": 2, "about": {…}, "arrays": {name: {"dtype", "shape", "at", "differences"}}}
     arrays    each `at` so many bytes after the JSON, a multiple of 8, in rows: u1 u2 i4 f8 are Uint8Array, Uint16Array,
               Int32Array, Float64Array. Where `differences` is true, each row but the first holds what it has more than
               the row before it: most bars do not change from one place to the next.
@@ -27,12 +27,13 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.strips.bars import Bars
 from rlcorr.strips.cells import Cells
+from rlcorr.strips.folding import folded, unfolded
 from rlcorr.strips.strip import Strip
 
-VERSION = 1
+VERSION = 2
 DTYPES = ("u1", "u2", "i4", "f8")
-LEVEL = 6
-"""Of zlib: what is above it takes twice as long for a hundredth of the size."""
+LEVEL, SMALLEST = 6, 9
+"""Of zlib: a strip that somebody waits for, and one that is kept."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Package:
     about: Mapping[str, Any]
 
 
-def pack(package: Package) -> bytes:
-    """The bytes of a package. Two-dimensional int32 arrays are written as differences. Raises `UsageError` for another
-    dtype than the four."""
+def pack(package: Package, level: int = LEVEL) -> bytes:
+    """The bytes of a package, compressed at this level of zlib. Two-dimensional int32 arrays are written as
+    differences. Raises `UsageError` for another dtype than the four."""
     listed, parts, at = {}, [], 0
     for name, array in package.arrays.items():
         dtype = array.dtype.str[1:]
@@ -57,9 +58,9 @@ def pack(package: Package) -> bytes:
         listed[name] = {"dtype": dtype, "shape": list(array.shape), "at": at, "differences": differences}
         parts.append(raw + bytes(-len(raw) % 8))
         at += len(parts[-1])
-    head = json.dumps({"version": VERSION, "about": dict(package.about), "arrays": listed}).encode()
+    head = json.dumps({"version": VERSION, "about": folded(dict(package.about)), "arrays": listed}).encode()
     head += b" " * (-(4 + len(head)) % 8)
-    return zlib.compress(b"".join([struct.pack("<I", len(head)), head, *parts]), LEVEL)
+    return zlib.compress(b"".join([struct.pack("<I", len(head)), head, *parts]), level)
 
 
 def unpack(data: bytes) -> Package:
@@ -75,7 +76,7 @@ def unpack(data: bytes) -> Package:
         array = np.frombuffer(whole, f"<{listed['dtype']}", count, 4 + length + listed["at"])
         array = array.reshape(listed["shape"])
         arrays[name] = array.cumsum(0, dtype=array.dtype) if listed["differences"] else array
-    return Package(arrays, head["about"])
+    return Package(arrays, unfolded(head["about"]))
 
 
 def pack_strip(strip: Strip) -> bytes:

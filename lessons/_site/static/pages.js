@@ -7,16 +7,26 @@ const dark = () => {
   return chosen === "dark" || (chosen !== "light" && matchMedia("(prefers-color-scheme: dark)").matches)
 }
 
-// One script for all figures of the site, asked for by the first.
+const run = (given) => new Promise((resolve, reject) => {
+  const script = Object.assign(document.createElement("script"), given)
+  script.onload = resolve
+  script.onerror = () => reject(new Error(`${given.src} could not be read`))
+  document.head.append(script)
+  if (!given.src) resolve()  // a text runs at once
+})
+
+const unpacked = async (text) => {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text()
+}
+
+// One script for all figures of the site, asked for by the first. The file holds it packed.
 let plotly
 const loaded = () => {
-  plotly ??= new Promise((resolve, reject) => {
-    const script = document.createElement("script")
-    script.src = `${ROOT}_static/plotly-cartesian.min.js`
-    script.onload = () => resolve(window.Plotly)
-    script.onerror = () => reject(new Error("plotly could not be read"))
-    document.head.append(script)
-  })
+  plotly ??= run({ src: `${ROOT}_static/plotly.js` })
+    .then(() => unpacked(window.packedPlotly))
+    .then((text) => run({ textContent: text }))
+    .then(() => window.Plotly)
   return plotly
 }
 
@@ -31,6 +41,19 @@ async function draw(figure) {
   const settings = { displaylogo: false, responsive: true, displayModeBar: false }
   await Plotly.newPlot(place, data, { ...layout, font: coloured(), autosize: true }, settings)
   figure.classList.add("drawn")
+}
+
+// An appendix is folded, unless the address points into it.
+const appendix = document.getElementById("appendix")
+if (appendix) {
+  const folded = document.createElement("details"), summary = document.createElement("summary")
+  const [heading, ...rest] = appendix.children
+  summary.append(heading)
+  folded.append(summary, ...rest)
+  appendix.append(folded)
+  const unfold = () => { folded.open ||= appendix.contains(document.getElementById(location.hash.slice(1))) }
+  window.addEventListener("hashchange", unfold)
+  unfold()
 }
 
 // The app shows these pages in a frame, which its browser lets nothing leave but a new tab.
