@@ -17,7 +17,7 @@ from _build import LESSONS, parse, sources
 
 ROOT = LESSONS.parent
 FOLDER = "rlcorr-workshop"
-WHOLE = ("rlcorr", "app", "runs", "requirements", ".streamlit", "lessons/exercises")
+WHOLE = ("rlcorr", "app", "runs", "requirements", ".streamlit", "lessons/exercises", "lessons/diagrams")
 SINGLE = (
     "README.md",
     "LICENSE",
@@ -27,6 +27,8 @@ SINGLE = (
     "lessons/show.py",
     "lessons/plotted.py",
     "lessons/recorded.py",
+    "lessons/sentences.py",
+    "lessons/NOTATION.md",
     "lessons/index.toml",
     "lessons/TEACHING.md",
 )

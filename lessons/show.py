@@ -4,6 +4,7 @@ The outputs are compared character by character when the lessons are tested, so 
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,6 +43,28 @@ def picture(figure: Figure) -> None:
     shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
     display({"application/vnd.plotly.v1+json": rounded(shown)}, raw=True)
     print(digest(figure))
+
+
+def moving_picture(name: str, figures: Mapping[str, Figure], start: str) -> None:
+    """Figures of the same traces, one for each place of a slider: `name` says what the slider moves, the keys are its
+    places. Without plotly, and on paper, the one at `start` is seen; its numbers are printed."""
+    labels = list(figures)
+    drawn = [json.loads(str(figure.to_json())) for figure in figures.values()]
+    first = drawn[labels.index(start)]
+    traces = [
+        trace | {"visible": label == start} for label, one in zip(labels, drawn, strict=True) for trace in one["data"]
+    ]
+    steps = []
+    for place, (label, one) in enumerate(zip(labels, drawn, strict=True)):
+        visible = [other == place for other, figure in enumerate(drawn) for _ in figure["data"]]
+        moved = {key: one["layout"].get(key, []) for key in ("shapes", "annotations")}
+        steps.append({"label": label, "method": "update", "args": [{"visible": visible}, moved]})
+    slider = {"active": labels.index(start), "currentvalue": {"prefix": f"{name} "}, "pad": {"t": 42}, "steps": steps}
+    layout = first["layout"] | {"sliders": [slider], "height": first["layout"]["height"] + 90}
+    layout["margin"] = first["layout"]["margin"] | {"b": 130}
+    shown = {"data": traces, "layout": layout, "config": {"displaylogo": False}}
+    display({"application/vnd.plotly.v1+json": rounded(shown)}, raw=True)
+    print(digest(figures[start]))
 
 
 def _flat(value: Any) -> list[Any]:

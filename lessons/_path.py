@@ -1,0 +1,125 @@
+"""What a learner goes through: how long a lesson's path is, how many minutes it takes, and which numbers in its prose
+were typed. `python lessons/_path.py [02_importance_sampling …]` prints all three.
+
+The path ends where the appendix begins, which is folded. A learner reads its prose, runs its cells and writes the
+exercises; what is tagged `check` or `solution` belongs to the exercise before it, and a cell tagged `hide-input` shows
+only what it says.
+"""
+
+import math
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+LESSONS = Path(__file__).resolve().parent
+APPENDIX = "## Appendix"
+WORDS_A_MINUTE, MINUTES_A_CELL = 200, 40 / 60
+MARKDOWN = "text/markdown"
+
+BY_HAND = re.compile(r"by hand|^Exercise|^mini\.py|^Check yourself|^References", re.IGNORECASE)
+"""Headings under which a reader computes the numbers, or answers with them."""
+
+NO_NUMBERS = (
+    r"```.*?```|`[^`]*`",  # code
+    r"\]\([^)]*\)|<[^>]*>",  # where links lead, and HTML
+    r"^#.*$",  # headings
+    r"^ *(\*\*)?\d\. ",  # what numbers a list or a quiz
+    r"\*\d+ minutes?\b",  # how long an exercise takes
+    r"(?i)\b(lessons?|exercises?|checks?|hints?|pieces?|chapters?|steps?) (\d+(, | and | to | or )?)+",
+    r"\b\d+ bits?\b|\b95 %",  # a format, and the level of every interval
+    r"\b[^\W\d]+[-–]?\d[\w.]*",  # names: bf16, k2, e5m2, Qwen2.5
+)
+SMALL = re.compile(r"(?<![\d.,])[01](?![\d.,]*\d)")
+"""0 and 1 are where ratios, weights and shares begin and end."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of a lesson's path: words of prose, cells, lines of the longest visible code, minutes."""
+
+    words: int
+    cells: int
+    longest: int
+    minutes: float
+
+
+def length(notebook: NotebookNode) -> Length:
+    """Of a built notebook: what cells say counts as prose. An exercise takes the minutes that it states."""
+    cells = [cell for cell in path(notebook) if not _tags(cell) & {"check", "solution"}]
+    visible = [cell for cell in cells if cell.cell_type == "code" and "hide-input" not in _tags(cell)]
+    to_write = [cell for cell in visible if "raise NotImplementedError(" in cell.source]
+    words = sum(len(prose.split()) for cell in cells for prose in _read(cell))
+    asked = sum(map(int, re.findall(r"^\*(\d+) minutes?\.\*", "\n".join(cell.source for cell in cells), re.MULTILINE)))
+    minutes = words / WORDS_A_MINUTE + (len(visible) - len(to_write)) * MINUTES_A_CELL + asked
+    return Length(words, len(cells), max(len(cell.source.splitlines()) for cell in visible), minutes)
+
+
+def stated(minutes: float) -> int:
+    """What the index says: rounded up to five minutes."""
+    return 5 * math.ceil(minutes / 5)
+
+
+def path(notebook: NotebookNode) -> list[NotebookNode]:
+    """The cells before the appendix."""
+    starts = (n for n, cell in enumerate(notebook.cells) if cell.source.startswith(APPENDIX))
+    return notebook.cells[: next(starts, len(notebook.cells))]
+
+
+def typed_numbers(notebook: NotebookNode) -> Iterator[str]:
+    """Where in the Markdown a number was typed that a reader does not compute, once for each paragraph.
+
+    A paragraph that begins "By hand" may have numbers, and one that links to its source, those of the source.
+    """
+    heading = ""
+    for cell in notebook.cells:
+        if cell.cell_type != "markdown":
+            continue
+        for paragraph in re.split(r"\n\s*\n", cell.source):
+            heading = next(iter(re.findall(r"^#+ (.*)", paragraph, re.MULTILINE)), heading)
+            if BY_HAND.search(heading) or paragraph.startswith("By hand") or "](https://" in paragraph:
+                continue
+            rest = paragraph
+            for pattern in NO_NUMBERS:
+                rest = re.sub(pattern, " ", rest, flags=re.DOTALL if pattern.startswith("```") else re.MULTILINE)
+            rest = re.sub(r"\$\$.*?\$\$|\$[^$]*\$", _numbers_of_formula, rest, flags=re.DOTALL)
+            if number := re.search(r"\d", SMALL.sub(" ", rest)):
+                yield " ".join(rest[max(number.start() - 40, 0) :].split())[:60]
+
+
+def _numbers_of_formula(formula: re.Match[str]) -> str:
+    """In a formula a single digit is a factor or an exponent; what has more may have been measured."""
+    return " ".join(re.findall(r"\d+[.,]\d+|\d{2,}", formula.group()))
+
+
+def _read(cell: NotebookNode) -> Iterator[str]:
+    """What a learner reads of a cell, without its list of references."""
+    if cell.cell_type == "markdown":
+        yield re.sub(r"\]\([^)]*\)|<[^>]*>", " ", cell.source.partition("## References")[0])
+    for output in cell.get("outputs", []):
+        if MARKDOWN in output.get("data", {}):
+            yield output.data[MARKDOWN]
+
+
+def _tags(cell: NotebookNode) -> set[str]:
+    return set(cell.metadata.get("tags", []))
+
+
+def main(names: list[str]) -> None:
+    for source in sorted(LESSONS.glob("[0-9][0-9]_*.ipynb")):
+        if names and source.stem not in names:
+            continue
+        notebook = nbformat.read(source, as_version=4)
+        long = length(notebook)
+        print(f"{source.stem:32} {long.words:5} words {long.cells:3} cells  longest {long.longest:3}  "
+              f"{long.minutes:4.1f} minutes: {stated(long.minutes)}")  # fmt: skip
+        for paragraph in typed_numbers(notebook) if names else ():
+            print(f"    typed: … {paragraph}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
