@@ -241,6 +241,6 @@ OBJECTIVE_METRICS: dict[str, Metric] = {
     "rollout_kl": Metric("rollout_kl", mean, "mean over rows of the mean of the estimator",
         "KL(π_θ‖π_rollout) on the kept tokens", _REAL, "growing: the trainer drifts from the engine"),
     "lr_factor": Metric("lr_factor", mean, "aggregate(1 over kept)/aggregate(1 over all)",
-        "what rejection multiplies the learning rate by", _SHARE, "far from 1: the step is smaller than the one set"),
+        "what rejection multiplies the gradient by", _SHARE, "far from 1: SGD steps less; Adam hides most of it"),
 }  # fmt: skip
 """What `objective.policy_loss` measures."""

@@ -18,6 +18,9 @@ from browser.picture import drawn
 from browser.sources import script, style
 from rlcorr.figures.canvas import Figure
 
+ANSWER = "answer"
+"""The name of the text that stands before the numbers: what they say, in a sentence."""
+
 
 @dataclass(frozen=True)
 class Slider:
@@ -79,7 +82,7 @@ class Moving:
     rows: Sequence[Mapping[str, Picture]]
     refused: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Plain text by the name under which sliders and notes show it."""
+    """Plain text by the name under which sliders and notes show it; `ANSWER` stands before the numbers."""
     tables: Mapping[str, str] = field(default_factory=dict)
     """HTML by the name under which notes show it."""
     notes: Sequence[Note] = ()

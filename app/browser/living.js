@@ -26,14 +26,15 @@ const makeNote = () => {
 const newPart = (root) => {
   const part = {
     sliders: make("div", "rl-sliders"), resets: make("div", "rl-resets"), numbers: make("div", "rl-numbers"), rows: make("div", "rl-rows"),
-    refused: make("p", "rl-refused"), notes: make("div", "rl-notes"),
+    refused: make("p", "rl-refused"), notes: make("div", "rl-notes"), answer: make("p", "rl-answer"),
     sliderOf: new Map(), resetOf: new Map(), numberOf: new Map(), pictureOf: new Map(), noteOf: new Map(),
   }
-  root.append(make("div", "rl-live", part.sliders, part.resets, part.numbers, part.rows, part.refused, part.notes))
+  root.append(make("div", "rl-live", part.sliders, part.resets, part.answer, part.numbers, part.rows, part.refused, part.notes))
   return part
 }
 
 const write = (part, { numbers, texts, tables }) => {
+  if (texts.answer !== undefined) put(part.answer, texts.answer)
   for (const [label, { text, beside }] of Object.entries(numbers)) {
     const number = part.numberOf.get(label)
     if (!number) continue
@@ -105,6 +106,7 @@ const showAll = (part, data) => {
   showNumbers(part, data.numbers)
   showNotes(part, data.notes)
   put(part.refused, data.refused)
+  put(part.answer, "")
   const numbers = Object.fromEntries(data.numbers.map(({ label, text, beside }) => [label, { text, beside }]))
   write(part, { ...data, numbers })
   showPictures(part, data.rows)

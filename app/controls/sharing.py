@@ -78,11 +78,12 @@ def _toggled() -> None:
 
 
 def heading(name: str) -> DeltaGenerator:
-    """The page's name and what to look for; the place for the link beside the name."""
+    """The question that the page answers, and what to know before; the place for the link beside it."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"#### {PAGES[name].title}", width="stretch")
+        st.markdown(f"#### {PAGES[name].question}", width="stretch")
         place = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
-    st.markdown(PAGES[name].look)
+    if PAGES[name].before:
+        st.markdown(PAGES[name].before)
     return place
 
 

@@ -15,13 +15,14 @@ from words.words import Budget
 from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
-from rlcorr.analysis.sweep import BoundMetrics, Sweep
+from rlcorr.analysis.sweep import BoundMetrics
 from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
 from rlcorr.diagnostics import measure_pairs
 from rlcorr.errors import UsageError
 from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
 from rlcorr.sequence_moments import Named
+from rlcorr.strips.strip import numbers_over
 
 CURVE_POINTS = 200
 
@@ -53,10 +54,11 @@ def identity(run: Path, number: int) -> Identity:
 
 @dataclass(frozen=True)
 class Curves:
-    """The metrics of a correction over one of its bounds."""
+    """Over one bound of a correction: the headline numbers of all of it, and the metrics of what the bound itself
+    keeps or cuts."""
 
-    sweep: Sweep
     thresholds: list[float]
+    numbers: dict[str, Tensor]
     metrics: BoundMetrics[Tensor]
 
 
@@ -113,8 +115,8 @@ def _curves(
     of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
 ) -> Curves:
     thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
-    sweep = budget.sweep_of(_batch, _config, _rule)
-    return Curves(sweep, thresholds, budget.curve_of(sweep, _config, thresholds, _rule, side))
+    metrics = budget.curve_of(budget.sweep_of(_batch, _config, _rule), _config, thresholds, _rule, side)
+    return Curves(thresholds, numbers_over(_batch, _config, thresholds, rule=_rule, side=side), metrics)
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)

@@ -1,6 +1,6 @@
 """The correction bench: what a correction makes of one step, and the same at every place of a slider."""
 
-from browser.live_part import Moving, Note, Number, Picture
+from browser.live_part import ANSWER, Moving, Note, Number, Picture
 from controls.bounds import bounds_of, is_first
 from data import corrections
 from remembered.fields import Bound
@@ -10,7 +10,7 @@ from words.text import number, percent, plain
 from moving import strips
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.adaptive import m2_at
-from rlcorr.analysis.thresholds import at_threshold, is_ratio
+from rlcorr.analysis.thresholds import at_threshold, is_ratio, moved_rule
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction, thresholds
 from rlcorr.preset_parts import Preset
@@ -33,7 +33,7 @@ def bench(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig,
         numbers=numbers_of(report) | _m2(batch, config, [config])[0],
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
-        texts={EXPLAINED: config.explain()},
+        texts={ANSWER: words.bench_answer(report), EXPLAINED: config.explain()},
         notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(chosen))],
     )
 
@@ -61,9 +61,10 @@ def bench_strip(
             pass
     arrays = {name: array for name, array in package_of(made).arrays.items() if not name.startswith("numbers/")}
     moved = [at_threshold(config, place, b.rule, b.side) for place in places]
-    numbers = [numbers_of(report | at) for at in strips.numbers_at(made)]
-    numbers = [shown | m2 for shown, m2 in zip(numbers, _m2(batch, config, moved), strict=True)]
-    return strips.package(arrays, numbers, {EXPLAINED: [at.explain() for at in moved]}, pictures)
+    reports = [report | at for at in strips.numbers_at(made)]
+    numbers = [numbers_of(at) | m2 for at, m2 in zip(reports, _m2(batch, config, moved), strict=True)]
+    texts = {ANSWER: [words.bench_answer(at) for at in reports], EXPLAINED: [at.explain() for at in moved]}
+    return strips.package(arrays, numbers, texts, pictures)
 
 
 def numbers_of(report: dict[str, float]) -> dict[str, Number]:
@@ -113,9 +114,14 @@ def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: Correct
     rule, side = bounds[0].rule, bounds[0].side
     curves = corrections.curves(of, batch, config, rule, side)
     of_ratio = is_ratio(config, rule)
-    shares = thresholds.shares_over(curves.sweep, curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
-    left = thresholds.mismatch_over(curves.thresholds, curves.metrics, of_ratio=of_ratio, at=at)
+    of_weights = moved_rule(config, rule) is None
+    shares = thresholds.shares_over(curves.thresholds, curves.numbers, of_ratio=of_ratio, at=at)
+    left = thresholds.mismatch_over(
+        curves.thresholds, curves.metrics, of_weights=of_weights, of_ratio=of_ratio, at=at
+    )  # fmt: skip
     return {
         "shares_over": Picture(shares, "What the bound costs", words.CURVES_OVER),
-        "mismatch_over": Picture(left, "What the bound leaves", words.LEFT_OVER),
+        "mismatch_over": Picture(
+            left, "What the bound leaves", words.LEFT_OF_WEIGHTS if of_weights else words.LEFT_OF_RULE
+        ),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from browser.live_part import Moving, Note, Number, Picture
+from browser.live_part import ANSWER, Moving, Note, Number, Picture
 from data import corrections
 from remembered.fields import Bound
 from words import compare as say
@@ -34,10 +34,12 @@ def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig)
         )
         for name, config, of in (("A", a, of_a), ("B", b, of_b))
     }
+    agreeing = agreement(batch, of_a[0], of_b[0])
+    explained = {EXPLAINED[name]: f"{name}. {config.explain()}" for name, config in (("A", a), ("B", b))}
     return Moving(
-        numbers=_agreement(agreement(batch, of_a[0], of_b[0])),
+        numbers=_agreement(agreeing),
         rows=[{"shared": Picture(shared, "Tokens trained on", say.MASKS)}, weights],
-        texts={EXPLAINED[name]: f"{name}. {config.explain()}" for name, config in (("A", a), ("B", b))},
+        texts=explained | {ANSWER: say.answer(agreeing)},
         tables={HEADLINES: _headlines(of_a[1], of_b[1])},
         notes=[_METRICS],
     )
@@ -54,10 +56,14 @@ def two_corrections_strip(
     reports = [of_moving | at for at in strips.numbers_at(made)]
     pairs = [(at, of_still) if name == "A" else (of_still, at) for at in reports]
     histogram = {key: array for key, array in package_of(made).arrays.items() if key.startswith("weights/")}
+    texts = {
+        EXPLAINED[name]: [f"{name}. {at_threshold(moving, place, b.rule, b.side).explain()}" for place in places],
+        ANSWER: [say.answer(at) for at in agreeing.agreements],
+    }
     return strips.package(
         histogram | agreeing.cells.arrays(),
         [_agreement(at) for at in agreeing.agreements],
-        {EXPLAINED[name]: [f"{name}. {at_threshold(moving, place, b.rule, b.side).explain()}" for place in places]},
+        texts,
         {"shared": PictureStrip(cells=True), f"weights_{name}": strips.histogram("weights", made.weights)},
         {HEADLINES: [_headlines(*of_place) for of_place in pairs]},
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from browser.live_part import Moving, Number, Picture
+from browser.live_part import ANSWER, Moving, Number, Picture
 from controls.bounds import bounds_of, is_first, places_of
 from data import sketches
 from data.sketches import Sketched
@@ -18,6 +18,7 @@ from rlcorr.figures.canvas import Figure
 from rlcorr.gradients.decomposition import Decomposition
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sketch import drawn
+from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.strips.packing import Package
 
 PLACES = 141
@@ -50,15 +51,22 @@ def gradient(shown: Shown, config: CorrectionConfig) -> Moving:
         "plane": Picture(plane, "All presets between bias and noise", say.PLANE.format(size=shown.batch_size)),
         "parts": Picture(parts, "Where the bias comes from", say.DECOMPOSED),
     }
-    bounds, curves = bounds_of(config), {}
+    bounds, curves, sweep = bounds_of(config), {}, None
     refused = "" if bounds else "This configuration has no bound to move."
     try:
         if bounds:
-            curves = _curves(shown, config, bounds[0])
+            sweep = sketches.swept(shown.measured, config, bounds[0].rule, bounds[0].side)
+            curves = _curves(shown, sweep, bounds[0])
     except UsageError as error:
         refused = str(error)
-    ranked = {"ranking": _ranked(shown, report)}
-    return Moving(numbers(report, shown.place), [row for row in (curves, ranked, below) if row], refused)
+    rows = [row for row in (curves, {"ranking": _ranked(shown, report)}, below) if row]
+    return Moving(numbers(report, shown.place), rows, refused, texts={ANSWER: answer(shown, report, sweep)})
+
+
+def answer(shown: Shown, report: GradientReport, sweep: GradientSweep | None) -> str:
+    """How much progress it makes, and which bound would make most, if a sweep over one says so."""
+    best, tried = (None, []) if sweep is None else (sweep.best[shown.place], sweep.thresholds)
+    return say.answer(report.progress[shown.place], shown.batch_size, best, tried)
 
 
 def numbers(report: GradientReport, place: int) -> dict[str, Number]:
@@ -72,16 +80,14 @@ def numbers(report: GradientReport, place: int) -> dict[str, Number]:
     }
 
 
-def _curves(shown: Shown, config: CorrectionConfig, b: Bound) -> dict[str, Picture]:
-    """Raises `UsageError` where no token is off."""
-    sweep, size = sketches.swept(shown.measured, config, b.rule, b.side), shown.batch_size
+def _curves(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
+    size = shown.batch_size
     best, choice = sweep.best[shown.place], sweep.ranking.choices[shown.place]
     over = say.over(choice.over_nothing, "no correction", drawn(shown.measured.batch, shown.measured.sketch))
-    ends = {name: f"{end:.4g}" for name, end in (("best", best.value), ("low", best.low), ("high", best.high))}
-    most = say.MOST.format(size=size, over=over, **ends)
+    curve = gradients.progress_curves(sweep, size, at=b.value)
     return {
         "gradient_curves": Picture(
-            gradients.progress_curves(sweep, size, at=b.value), "This step, over the bound", f"{say.RECORDED} {most}"
+            curve, "This step, over the bound", f"{say.RECORDED} {say.BEST.format(best=best.value, over=over)}"
         ),
         "best_bounds": Picture(
             gradients.best_thresholds(sweep, batch_size=size), "The best bound, over the batch", say.BEST_BOUNDS
@@ -125,13 +131,15 @@ def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, places: tuple[
         "plane": PictureStrip(shapes=[gradients.cross(report, size) for report in reports]),
         "parts": PictureStrip(figures=[str(_parts(bias).to_json()) for _, bias in at_places]),
     }
+    sweep = None
     if is_first(b, config):
         try:
             sweep = sketches.swept(shown.measured, config, b.rule, b.side)
             pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, places))
         except UsageError:  # no token is off: the page says so in place of the curve
             pass
-    return strips.package({}, [numbers(report, shown.place) for report in reports], {}, pictures)
+    texts = {ANSWER: [answer(shown, report, sweep) for report in reports]}
+    return strips.package({}, [numbers(report, shown.place) for report in reports], texts, pictures)
 
 
 def size_strip(shown: Shown, config: CorrectionConfig) -> Package:

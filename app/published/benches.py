@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from browser.live_part import Moving, Note, Number, Picture, Slider, sent
+from browser.live_part import ANSWER, Moving, Note, Number, Picture, Slider, sent
 from browser.markdown import inline
 from controls import batch_size
 from controls.bounds import bounds_of, places_of
@@ -33,8 +33,8 @@ from rlcorr.records.study import SeedRange
 from rlcorr.strips.packing import Package
 from rlcorr.systems.export import SYSTEMS, exports
 
-PLACES = 141
-"""Of a slider of the bench: a thumb on a line of a thousand pixels moves by seven from one to the next."""
+PLACES = 121
+"""Of a slider of the bench: a thumb on a line of a thousand pixels moves by eight from one to the next."""
 RESETS = {"": published.RESET}
 BEST = "best"
 DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
@@ -81,7 +81,8 @@ def gradient_package(run: Path, step: int, preset: str) -> Package:
     pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(swept, batch_size.USUAL, moved))}
     numbers = [measured.numbers(reports[place], of.place) for place in moved]
     shown = replace(shown, rows=shown.rows[:1])
-    made = strips.package({}, numbers, {}, pictures)
+    texts = {ANSWER: [measured.answer(of, reports[place], swept) for place in moved]}
+    made = strips.package({}, numbers, texts, pictures)
     return _with_part(made, shown, _of_bound(b, moved), recorded.source(run, step))
 
 

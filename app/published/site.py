@@ -126,8 +126,8 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     """The page; `drawing` is the address of the script that draws."""
     stories = [story for story in published.STORIES if story.run in facts["runs"]]
     return _page(
-        "index.html", facts=facts, stories=stories, say=published, pages=pages.PAGES, explained=words.EXPLAIN,
-        use_it=words.USE_IT, system=words.SYSTEM, drawing=drawing,
+        "index.html", facts=facts, stories=stories, say=published, pages=pages.PAGES, study=pages.STUDY,
+        explained=words.EXPLAIN, use_it=words.USE_IT, system=words.SYSTEM, drawing=drawing,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 from streamlit.navigation.page import Page
 
-from remembered import fields, notices, session
+from remembered import fields, session
 from remembered.session import DEFAULT_PRESET
 
 
@@ -24,28 +24,14 @@ def configured() -> dict[str, str]:
     return ({} if preset == DEFAULT_PRESET else {"preset": preset}) | fields.in_url()
 
 
-def open_view(name: str, query: Mapping[str, str]) -> None:
-    """For a button's `on_click`: another view, which shows the run and the preset that `query` names, or else those
-    that are chosen; nothing is changed about the preset but what `query` says."""
-    st.session_state["opened_view"] = name, dict(query)
-
-
-def follow() -> None:
-    """Show the view that was opened. To be called before the page makes a widget: one that is bound to the URL would
-    write itself there first, which is one more press of the browser's Back."""
-    opened = st.session_state.pop("opened_view", None)
-    if opened is None:
-        return
-    name, query = opened
-    kept = {key: st.query_params[key] for key in ("hide", "projector", "run", "step") if key in st.query_params}
-    if "run" in query:
-        kept.pop("step", None)
-    preset = query.pop("preset", st.session_state.get("last_preset", DEFAULT_PRESET))
-    session.choose_preset(preset)
-    for key in {"run", "step"} & set(query) | {"preset"}:  # its picker takes it from the URL
-        st.session_state.pop(key, None)
-        notices.clear(key)
-    st.switch_page(pages()[name], query_params=kept | query | ({} if preset == DEFAULT_PRESET else {"preset": preset}))
+def link_to(name: str, query: Mapping[str, str], label: str) -> None:
+    """A link to another view with the run and the preset that `query` names, or else those that are chosen; nothing is
+    changed about a preset that it names but what it says. It makes one entry in the browser's history."""
+    kept = {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
+    # The browser keeps what the address says of widgets that all pages have, and would name them twice.
+    placed = {} if "run" in query or "run" in st.query_params else session.placed()
+    preset = {} if "preset" in query else configured()
+    st.page_link(pages()[name], label=label, query_params=placed | preset | kept | query, width="stretch")
 
 
 def enter(name: str) -> bool:
@@ -55,5 +41,7 @@ def enter(name: str) -> bool:
         st.session_state["view"] = name
         for came_back in ("came_back", "token_came_back", "with_came_back", "answers_came_back"):
             st.session_state[came_back] = True
+        if "preset" in st.query_params:  # a link that names one says all that is changed about it
+            st.session_state["came_back"] = False
         st.session_state["second"] = False
     return another

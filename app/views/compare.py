@@ -10,6 +10,7 @@ from controls.configuration import StripOf, bound_sliders, bounded, preset_name,
 from controls.live import show as show_live
 from controls.pickers import chosen_record, pick_second, picked_record
 from data import corrections, recorded, sketches
+from data.sketches import Sketched
 from moving import compare as moving
 from moving import strips
 from remembered import fields, notices, session
@@ -22,6 +23,7 @@ from rlcorr.analysis.comparison import MetricPair, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, comparison
+from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.records.step_files import StepRecord
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
@@ -57,10 +59,20 @@ def _configurations(chosen: session.Selection, record: StepRecord) -> None:
         with st.container(key="second"):
             st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
             b = _picked("B", "preset_b", SECOND_PRESET, fields.SECOND)
+        measured = _sketched(chosen, record.step)
+        size = batch_size.USUAL if isinstance(measured, str) else batch_size.batch_size()
     for sentence in notices.sentences("preset_b", f"{fields.SECOND}fields", batch_size.KEY):
         above.warning(plain(sentence))
     with right:
-        _live(chosen, record, a, b)
+        _live(chosen, record, (a, b), measured, size)
+
+
+def _sketched(chosen: session.Selection, step: int) -> Sketched | str:
+    """What was recorded of the step's gradient, or why there is none."""
+    try:
+        return sketches.sketched(chosen.run, step)
+    except UsageError as error:
+        return str(error)
 
 
 def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
@@ -69,9 +81,15 @@ def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
 
 
 @st.fragment
-def _live(chosen: session.Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig) -> None:
+def _live(
+    chosen: session.Selection,
+    record: StepRecord,
+    pair: tuple[CorrectionConfig, CorrectionConfig],
+    measured: Sketched | str,
+    size: int,
+) -> None:
     """What moves with a bound of either."""
-    batch, a, b = record.batch, bounded(a), bounded(b, fields.SECOND)
+    batch, a, b = record.batch, bounded(pair[0]), bounded(pair[1], fields.SECOND)
     of = corrections.identity(chosen.run, record.step)
     sliders = [
         *bound_sliders(
@@ -83,7 +101,9 @@ def _live(chosen: session.Selection, record: StepRecord, a: CorrectionConfig, b:
             text=moving.EXPLAINED["B"],
         ),
     ]  # fmt: skip
-    refused = ""
+    gradients, refused = _compared(measured, a, b, size), ""
+    if not isinstance(gradients, str):
+        st.markdown(f"##### {plain(say.advice(gradients.progress[0], size))}")
     try:
         moved = moving.two_corrections(batch, a, b)
     except UsageError as error:
@@ -99,7 +119,7 @@ def _live(chosen: session.Selection, record: StepRecord, a: CorrectionConfig, b:
         picture("Weights of B against A", figure, key="weights_against", caption=say.WEIGHTS)
         _others(metric_pairs(of_a[1], of_b[1]))
     with right:
-        _gradients(chosen, record.step, a, b)
+        _gradients(gradients, size)
 
 
 def _strips(of: corrections.Identity, batch: TokenBatch, name: str, still: CorrectionConfig) -> StripOf:
@@ -126,21 +146,23 @@ def _others(pairs: list[MetricPair]) -> None:
                 st.html(say.pairs_table(moving.HEADER, say.metric_rows(listed)))
 
 
-def _gradients(chosen: session.Selection, step: int, a: CorrectionConfig, b: CorrectionConfig) -> None:
-    st.markdown("**Gradients**")
-    try:
-        measured = sketches.sketched(chosen.run, step)
-    except UsageError as error:
-        st.info(plain(str(error)))
-        return
-    size = batch_size.batch_size()
+def _compared(
+    measured: Sketched | str, a: CorrectionConfig, b: CorrectionConfig, size: int
+) -> GradientComparison | str:
+    """The two gradients, or why there are none."""
+    if isinstance(measured, str):
+        return measured
     try:
         gradients = sketches.compared(measured, a, b, size)
     except UsageError as error:
-        st.info(plain(str(error)))
-        return
-    if gradients.a.reference_length.value == 0:
-        st.warning(plain(NOISE_REFERENCE))
+        return str(error)
+    return NOISE_REFERENCE if gradients.a.reference_length.value == 0 else gradients
+
+
+def _gradients(gradients: GradientComparison | str, size: int) -> None:
+    st.markdown("**Gradients**")
+    if isinstance(gradients, str):
+        st.info(plain(gradients))
         return
     with st.container(horizontal=True, key="gradient_numbers"):
         for label, text in say.between(gradients).items():

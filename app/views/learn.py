@@ -90,7 +90,7 @@ def _preset() -> None:
     entry = PRESETS[name]
     st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.hurts)}.")
     st.caption(f"Source: {plain(entry.source)}.")
-    st.button(say.OPEN_PRESET, key="open_preset", on_click=navigation.open_view, args=("bench", {"preset": name}))
+    navigation.link_to("bench", {"preset": name}, say.OPEN_PRESET)
 
 
 def _teaching() -> None:

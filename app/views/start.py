@@ -73,7 +73,7 @@ def _moving(run: Path) -> None:
     show_live([Dragged(slider, _put)], at(value), key="start", resets={}, source=recorded.source(run, step))
     query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
     query |= {} if value == b.value else {b.key: f"{value:.12g}"}
-    st.button(say.OPEN_MOVING, on_click=navigation.open_view, args=("bench", query))
+    navigation.link_to("bench", query, say.OPEN_MOVING)
 
 
 def _put(value: float, done: bool) -> None:
@@ -85,11 +85,11 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
     if story.run not in paths:
         st.info(plain(say.MISSING.format(run=story.run)))
         return
-    query = {"run": story.run, "preset": story.preset, **dict(story.query)}
-    st.button(
-        story.button, key=f"story_{story.title}", type="primary", width="stretch", on_click=navigation.open_view,
-        args=(story.view, query),
-    )  # fmt: skip
+    query = dict(story.query) or {"run": story.run, "preset": story.preset}
+    if query.get("study") in [*studies.all_studies()][:1]:
+        del query["study"]  # its picker would take its own default out of the address: one more press of Back
+    with st.container(key=f"story_{story.title}"):
+        navigation.link_to(story.view, query, story.button)
     try:
         k3 = draw(story, paths[story.run])
         if k3 is not None:
@@ -143,8 +143,7 @@ def _yours(paths: dict[str, Path]) -> None:
     st.caption(say.YOURS_ARE)
     with st.container(horizontal=True):
         for slug in local:
-            opened = "training", {"run": slug}
-            st.button(plain(slug), key=f"own_{slug}", on_click=navigation.open_view, args=opened)
+            navigation.link_to("training", {"run": slug}, plain(slug))
 
 
 def _any(paths: dict[str, Path]) -> None:

@@ -15,8 +15,10 @@ from words import tokens as say
 from words.text import number, plain, table
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
+from rlcorr.analysis.log_prob_pairs import largest_hundredth
 from rlcorr.analysis.token_formulas import formulas
 from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_rows, token_story
+from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction
 from rlcorr.figures.tokens import shades
@@ -168,6 +170,21 @@ def _panel(
     st.caption(say.DIGITS + (f" {say.BYPASS}" if config.bypass_mode else ""))
 
 
+def _answer(record: runs.StepRecord, texts: Texts) -> None:
+    """How few tokens carry the mismatch, and the largest of them, before any correction."""
+    batch = record.batch
+    try:
+        result, share = correct(batch, CorrectionConfig()), largest_hundredth(batch)
+        furthest = furthest_token(batch, result, range(len(batch.response_mask)))
+    except UsageError:  # the text below says what is missing
+        return
+    if furthest is None:
+        return
+    row, column = furthest
+    q, p = (float(x[row, column].exp()) for x in (batch.rollout_log_probs, old_log_probs(batch)))
+    st.markdown(f"##### {say.answer(share, texts[row][column], row, column, q, p)}")
+
+
 def _step(label: str, key: str, place: opened_token.Place, possible: bool) -> None:
     st.button(label, key=key, disabled=not possible, on_click=opened_token.open_token, args=(place,))
 
@@ -175,10 +192,12 @@ def _step(label: str, key: str, place: opened_token.Place, possible: bool) -> No
 def show(chosen: session.Selection) -> None:
     record = explained_record(chosen, say.EXPLAIN)
     if record is not None:
+        texts = pieces(record)
+        _answer(record, texts)
         microscope(
             corrections.identity(chosen.run, record.step),
             record,
-            pieces(record),
+            texts,
             f"{say.KEYS} {say.TEXTS[text_kind(record)]}",
         )
 

@@ -15,6 +15,7 @@ from words import words
 from words.text import number, plain, swatches, table
 
 from rlcorr import CorrectionConfig
+from rlcorr.analysis import course
 from rlcorr.errors import unknown
 from rlcorr.figures import training
 from rlcorr.metric_tables import PREFIX
@@ -42,6 +43,7 @@ def show(chosen: session.Selection) -> None:
 
 
 def _runs(chosen: session.Selection) -> None:
+    _course(chosen)
     _story(chosen)
     _curves(chosen)
     if not chosen.steps:
@@ -49,6 +51,13 @@ def _runs(chosen: session.Selection) -> None:
     elif chosen.step is not None:
         _step(chosen, chosen.step)
     _provenance(chosen)
+
+
+def _course(chosen: session.Selection) -> None:
+    """What became of reward and mismatch, in a sentence."""
+    rows = recorded.metric_rows(chosen.run)
+    ends = {label: course.ends(recorded.series(rows, key)) for label, key in say.COURSES.items()}
+    st.markdown(f"##### {plain(say.course(len(rows), ends))}")
 
 
 def _story(chosen: session.Selection) -> None:

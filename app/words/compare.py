@@ -20,6 +20,14 @@ MODE = "Compare"
 SWAP = "Swap A and B"
 HEADING = {"A": "##### A", "B": "##### B"}
 
+SAME_TOKENS = "A and B train on the same tokens."
+OTHER_TOKENS = "A and B differ on {share} of the tokens."
+MORE = "With {size:,} answers in a batch, {better}: it makes more progress (η, B − A: {difference})."
+NOT_WHICH = (
+    "With {size:,} answers in a batch, these data do not tell which makes more progress (η, B − A: {difference})."
+)
+ALIKE = "Either: with {size:,} answers in a batch both make the same progress (η)."
+
 AGREEMENT = {
     "Differ on": "Share of the response tokens that one of the two trains on and the other does not.",
     "Jaccard": "Tokens that both train on, over tokens that at least one of them trains on. 1: the same tokens.",
@@ -91,6 +99,21 @@ def agreement(masks: Agreement) -> dict[str, str]:
         f"{masks.neither:,}",
     )
     return dict(zip(AGREEMENT, shown, strict=True))
+
+
+def answer(masks: Agreement) -> str:
+    """On what they differ; in plain text."""
+    return OTHER_TOKENS.format(share=percent(masks.differing)) if masks.differing else SAME_TOKENS
+
+
+def advice(progress: Interval, size: int) -> str:
+    """Which makes more progress, B − A with so many answers in a batch; in plain text."""
+    difference = interval(progress, sign=True)
+    if progress.low == progress.high == 0:
+        return ALIKE.format(size=size)
+    if not progress.tells:
+        return NOT_WHICH.format(size=size, difference=difference)
+    return MORE.format(size=size, better="B" if progress.value > 0 else "A", difference=difference)
 
 
 def metric_rows(pairs: Iterable[MetricPair]) -> list[Hinted]:

@@ -55,7 +55,12 @@ RECORDED = (
     "Progress over the first bound (dotted; the line can be pulled), with its 95 % band; grey: without a correction. "
     "Green: the bound that makes the most; grey ground: where the best one lies in 95 % of the bootstrap samples."
 )
-MOST = "With {size:,} answers the most is made at {best}; the best bound lies between {low} and {high}. {over}"
+MADE = (
+    "With {size:,} answers in a batch this makes {value} [{low}, {high}] of the progress that the exact gradient makes."
+)
+MOST = " The bound that makes most lies between {low} and {high}, most likely at {best}."
+NOT_WHICH = " Which bound makes most, these data do not tell."
+BEST = "At {best:.4g}: {over}"
 BEST_BOUNDS = (
     "The bound that makes the most progress, with the 95 % interval from bootstrap samples. Dotted: the batch that is "
     "chosen. Where the band covers the whole height, these data do not tell which bound to take."
@@ -110,6 +115,17 @@ TOLD = "It is {difference} above {other}."
 EQUAL = "It is as good as {other}."
 NOT_TOLD = "It cannot be told from {other} ({difference}): that would take {needed}; there are {count:,}."
 MANY = 10**6
+
+
+def answer(progress: Interval, size: int, best: Interval | None, tried: Sequence[float]) -> str:
+    """What the shown correction makes, and where the best bound lies, if one moves; in plain text."""
+    ends = {"value": short(progress.value), "low": short(progress.low), "high": short(progress.high)}
+    made = MADE.format(size=size, **ends)
+    if best is None:
+        return made
+    if best.low <= min(tried) and best.high >= max(tried):
+        return made + NOT_WHICH
+    return made + MOST.format(low=f"{best.low:.4g}", high=f"{best.high:.4g}", best=f"{best.value:.4g}")
 
 
 def short(value: float) -> str:

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PageWords:
-    """A page's title, and one sentence on what to look for."""
+    """A page's title, the question that it answers, and what one should know before, if anything."""
 
     title: str
-    look: str
+    question: str
+    before: str = ""
 
 
 PAGES = {
     "start": PageWords(
         "Start",
+        "Two programs, one model: how far apart are they?",
         "The program that writes answers and the one that learns from them give the same token different "
         "probabilities. Here you see by how much, what every known correction makes of it, and what that does "
         "to learning. Open one of three trainings: everything in it is set, and nothing that you press can "
@@ -21,36 +23,17 @@ PAGES = {
     ),
     "yours": PageWords(
         "Your data",
-        "Drop the log-probs of your training: what they look like, which bounds they suggest, and the text that takes "
-        "those to your system.",
+        "What do my log-probs look like, and which bounds do they suggest?",
+        "Drop the log-probs of your training here.",
     ),
-    "mismatch": PageWords(
-        "Mismatch",
-        "What is wrong with my run? The answer comes first, then what to do, then the pictures that it rests on.",
-    ),
-    "bench": PageWords(
-        "Correction bench",
-        "Look for the bounds that touch few tokens and keep the effective sample size (ESS) of the kept tokens high.",
-    ),
-    "gradient": PageWords(
-        "Gradient",
-        "Look for where the curve over the bound is highest, and for presets that differ at the size of your batch.",
-    ),
-    "tokens": PageWords(
-        "Tokens",
-        "Look for the tokens that carry the mismatch: open one and follow its numbers through the formulas.",
-    ),
-    "compare": PageWords(
-        "Compare",
-        "Look for tokens that only one of the two trains on, and for differences whose intervals exclude 0.",
-    ),
-    "training": PageWords(
-        "Training",
-        "Look for a mismatch that climbs over the steps, and for what the reward does after it.",
-    ),
-    "learn": PageWords(
-        "Learn",
-        "Look for the lesson, the word or the preset that answers your question.",
-    ),
+    "mismatch": PageWords("Mismatch", "What is wrong with my run?"),
+    "bench": PageWords("Correction bench", "What does this bound cost, and what does it leave?"),
+    "gradient": PageWords("Gradient", "Which bound makes most progress with my batch?"),
+    "tokens": PageWords("Tokens", "Which tokens carry the mismatch?"),
+    "compare": PageWords("Compare", "Which of two should I take?"),
+    "training": PageWords("Training", "Does it learn, and do the two policies drift apart?"),
+    "learn": PageWords("Learn", "What do I want to understand?"),
 }
 """In the order of the navigation."""
+STUDY = "Which corrections keep a training going?"
+"""The question of the study, which is a part of Training."""

@@ -19,7 +19,7 @@ class Story:
     run: str
     preset: str
     query: tuple[tuple[str, str], ...] = ()
-    """What else the address of the view says."""
+    """What the address of the view says where it is not run and preset."""
 
 
 HEALTHY = Story(

@@ -6,7 +6,7 @@ from rlcorr.analysis.digits import digits
 from rlcorr.analysis.token_story import RowOrder, TokenStory
 from rlcorr.records.token_texts import END, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define
-from words.text import number, plain
+from words.text import number, percent, plain
 
 EXPLAIN = (
     "Every coloured piece of text is one token that the engine sampled. Its colour says how the trainer sees it: warm "
@@ -18,6 +18,11 @@ TEXTS: dict[TextKind, str] = {
     "ids": "Tokens are shown by their ids: a run holds no tokenizer, and here a token is not one character.",
     "unknown": f"Every token is shown as {NO_TEXT}: this step holds neither their texts nor their ids.",
 }
+ANSWER = (
+    "One token in a hundred carries {share} of the mismatch (k3). The largest gap: {token}, token {place} of response "
+    "{row}, to which the engine gave {q} and the trainer {p}."
+)
+ALIKE = "None: both programs give every token the same probability."
 DIGITS = "A result has the digits, at most four, that the numbers before it give back."
 BYPASS = "In bypass mode π_θ stands in for π_old. Before the first update the two are the same."
 NO_TOKENS = "The responses of this step have no tokens."
@@ -70,6 +75,14 @@ def token(text: str) -> str:
 def title(story: TokenStory, text: str) -> str:
     """A heading in Markdown."""
     return f"**Token {story.column} of response {story.row}: “{plain(token(text))}”**"
+
+
+def answer(share: float, text: str, row: int, column: int, q: float, p: float) -> str:
+    """Markdown: how few tokens carry the mismatch, and which one most of all."""
+    if not share:
+        return ALIKE
+    written = f"“{plain(token(text))}”"
+    return ANSWER.format(share=percent(share), token=written, place=column, row=row, q=number(q), p=number(p))
 
 
 NUMBERS = ["", "logarithm", "value"]

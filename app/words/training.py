@@ -1,5 +1,10 @@
 """What the Training page says."""
 
+from collections.abc import Mapping
+
+from rlcorr.metric_tables import PREFIX
+from words.text import number
+
 CURVES = {
     "reward": ("Reward", "Mean reward of the sampled responses; greedy accuracy on prompts that are never trained on."),
     "mismatch": (
@@ -16,6 +21,11 @@ CURVES = {
     "grad_norm": ("Gradient norm", "Length of the gradient before it is clipped, logarithmic."),
 }
 
+LEARNED = "{label} went from {first} to {last}"
+COURSE = "In {steps:,} steps {changes} (means of the first and the last {count} steps)."
+SHORT = "Too few steps yet to say."
+COURSES = {"the mean reward": "reward", "mean |Δ|": f"{PREFIX}abs_log_ratio"}
+
 CLICK = "Rings: recorded steps. A click on a curve opens the recorded step that is nearest, here and in every view."
 DOTTED = "Each run has its colour; where a picture has two metrics, the second is dotted."
 COMPARE = "Compare with"
@@ -23,6 +33,15 @@ COMPARE_HELP = "Other runs in the same axes."
 TOO_MANY = "Only {most} runs fit into one picture; the others are left out."
 
 NAMED = 3
+
+
+def course(steps: int, ends: Mapping[str, tuple[float, float, int] | None]) -> str:
+    """How each went, in a sentence."""
+    told = [(label, end) for label, end in ends.items() if end is not None]
+    if not told:
+        return SHORT
+    changes = [LEARNED.format(label=label, first=number(first), last=number(last)) for label, (first, last, _) in told]
+    return COURSE.format(steps=steps, changes=", ".join(changes), count=told[0][1][2])
 
 
 def several(names: list[str]) -> str:

@@ -1,9 +1,11 @@
 """What several pages say."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from rlcorr import CorrectionConfig
 from rlcorr.teaching.glossary import define
+from words.text import percent
 
 EXPLAIN = (
     "A language model in training writes answers with a fast engine (vLLM) and learns from them with a slower, more "
@@ -34,10 +36,11 @@ DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
 
 CURVES_OVER = (
-    "The whole range of the first bound, other bounds unchanged. Dotted: where it stands; the line can be pulled. "
-    "Weights and each rule are taken alone: the effective sample size is that of all weights, also of rejected tokens."
+    "The whole correction over the range of its first bound, other bounds unchanged. Dotted: where it stands; the line "
+    "can be pulled."
 )
-LEFT_OVER = "How far apart the two policies are on what is kept, and how uneven the weights are that remain."
+LEFT_OF_RULE = "How far apart the two policies are on the tokens that this rule keeps, and how uneven their ratios."
+LEFT_OF_WEIGHTS = "Bounds take noise away (χ² of the weights) and bring bias (what their mean lacks to 1)."
 Budget = Literal["keep", "ess"]
 BUDGETS: dict[str, Budget] = {"of the tokens inside": "keep", "effective sample size of the kept": "ess"}
 BUDGET = "Find the bounds for a target."
@@ -76,6 +79,19 @@ STATUS = {
     "stopped": "stopped without finishing: its manifest says running, but no file has changed for over a minute",
     "unknown": "status unknown: its manifest cannot be read",
 }
+
+ANSWER = "This keeps {kept} of the tokens{cut}, with an effective sample size of {ess}."
+CUT = ", cuts the weights of {cut}"
+
+
+def bench_answer(report: Mapping[str, float]) -> str:
+    """What a bound costs and leaves, in a sentence."""
+    cut = report.get("rollout_is_oob_ratio", 0.0)
+    return ANSWER.format(
+        kept=percent(report["kept_fraction"]),
+        cut=CUT.format(cut=percent(cut)) if cut else "",
+        ess=percent(report["trained_eff_sample_size"]),
+    )
 
 
 def m2_rule(config: CorrectionConfig) -> int | None:

@@ -59,6 +59,14 @@ def one_sided(d: Tensor) -> float:
     return float((d <= 0.02).double().mean())
 
 
+def largest_hundredth(batch: TokenBatch) -> float:
+    """Share of Σ k3 that one token in a hundred holds, of those whose log-probs are finite. Raises `UsageError` as
+    `tokens_of` does."""
+    tokens = tokens_of(batch)
+    d = tokens.old - tokens.rollout
+    return worst_share(k3(d[d.isfinite()]))
+
+
 def worst_share(values: Tensor) -> float:
     """Share of the sum that the largest hundredth of some numbers ≥ 0 holds; 0 where all are 0."""
     largest = values.topk(-(-len(values) // 100)).values

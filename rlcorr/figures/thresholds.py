@@ -6,42 +6,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.sweep import BoundMetrics, Sweep
+from rlcorr.analysis.sweep import BoundMetrics
 from rlcorr.figures.axes import power_axis, threshold_scale
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
-from rlcorr.rules import RejectionRule
 
 _PURPLE = "#9a6cb4"
 SHARES = {
     "kept tokens": ("kept_fraction", KEPT),
-    "sequences kept whole": ("seq_kept_fraction", _PURPLE),
-    "effective sample size": ("rollout_is_eff_sample_size", COOL),
-    "beyond the bounds": ("oob_ratio", WARM),
+    "effective sample size": ("trained_eff_sample_size", COOL),
+    "weights cut": ("rollout_is_oob_ratio", WARM),
 }
-"""Name on the page → metric of `BoundMetrics`, colour."""
+"""Name on the page → metric, colour."""
 
 
 def shares_over(
-    sweep: Sweep, thresholds: Sequence[float], metrics: BoundMetrics[Tensor], *, of_ratio: bool, at: float | None = None
+    thresholds: Sequence[float], numbers: Mapping[str, Tensor], *, of_ratio: bool, at: float | None = None
 ) -> Figure:
-    """Shares between 0 and 1: of a rule the tokens and sequences that it keeps; of weights how many of them a bound
-    touches, and what is left of the sample; `at` draws a cursor."""
-    if isinstance(sweep.bounded, RejectionRule):
-        names = ("kept tokens", "sequences kept whole")
-    elif sweep.bounded.rollout_is_mode == "mask":
-        names = ("kept tokens", "effective sample size")
-    else:
-        names = ("effective sample size", "beyond the bounds")
-    lines = {name: getattr(metrics, SHARES[name][0]) for name in names}
+    """Shares between 0 and 1 of the whole correction, (K,) by metric as in `strips.strip.numbers_over`: those that
+    move with the bound, and always the effective sample size; `at` draws a cursor."""
+    lines = {name: numbers[metric] for name, (metric, _) in SHARES.items() if metric in numbers}
+    moving = {name: x for name, x in lines.items() if name == "effective sample size" or bool((x != x[0]).any())}
     y = {"range": [-0.02, 1.02], "tickformat": ".0%"}
-    return _over(lines, {name: SHARES[name][1] for name in names}, thresholds, of_ratio, at, y)
+    return _over(moving, {name: SHARES[name][1] for name in moving}, thresholds, of_ratio, at, y)
 
 
 def mismatch_over(
-    thresholds: Sequence[float], metrics: BoundMetrics[Tensor], *, of_ratio: bool, at: float | None = None
+    thresholds: Sequence[float],
+    metrics: BoundMetrics[Tensor],
+    *,
+    of_weights: bool,
+    of_ratio: bool,
+    at: float | None = None,
 ) -> Figure:
-    """Of what is kept: k3, and χ² of the weights that are left; values ≤ 0 have no place on a logarithmic axis."""
-    lines = {"k3 of the kept tokens": metrics.kept_k3_kl, "χ² of the weights": metrics.kept_chi2}
+    """Of a rule, what it keeps: k3, and χ² of the ratios. Of bounded weights: χ², which is noise, and the mean weight
+    that is missing to 1, which is bias. Values ≤ 0 have no place on a logarithmic axis."""
+    if of_weights:
+        lines = {"missing to a mean weight of 1": 1 - metrics.rollout_is_mean, "χ² of the weights": metrics.kept_chi2}
+    else:
+        lines = {"k3 of the kept tokens": metrics.kept_k3_kl, "χ² of the kept ratios": metrics.kept_chi2}
     values = torch.cat(list(lines.values()))
     drawn = values[values.isfinite() & (values > 1e-12)]
     y = power_axis(float(drawn.min()), float(drawn.max())) if len(drawn) else power_axis(1e-6, 1)

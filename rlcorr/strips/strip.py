@@ -65,6 +65,25 @@ def strip(
     )
 
 
+def numbers_over(
+    batch: TokenBatch,
+    correction: CorrectionConfig,
+    places: Sequence[float],
+    *,
+    rule: int | None = None,
+    side: Side = "band",
+) -> dict[str, Tensor]:
+    """`Strip.numbers` alone. Raises as `strip` does."""
+    require(batch, correction)
+    rule = moved_rule(correction, rule)
+    moving = opening(correction, places, rule, side)
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
+    of = entries(batch, d, correction, moving, rule)
+    weights = token_weights(batch, d, correction, rule)
+    factors = norm_factors(batch, weights, correction, moving, of, rule)
+    return headline_numbers(batch, of_tokens(batch, weights, of), correction, moving, of, rule, factors)
+
+
 def token_cells(
     batch: TokenBatch,
     correction: CorrectionConfig,

@@ -29,7 +29,9 @@ def test_a_title_of_two_words_stands_once(titles: dict[str, str]) -> None:
     assert sources.count(titles["bench"]) == 1
 
 
-def test_the_heading_and_the_ways_to_a_page_are_its_title(titles: dict[str, str]) -> None:
+def test_the_heading_is_the_question_and_the_ways_to_a_page_are_its_title(titles: dict[str, str]) -> None:
+    from words.pages import PAGES
+
     at = open_app("views/learn.py", learn="Teaching")
-    assert f"#### {titles['learn']}" in [element.value for element in at.markdown]
+    assert f"#### {PAGES['learn'].question}" in [element.value for element in at.markdown]
     assert at.selectbox(key="link_view").options == list(titles.values())

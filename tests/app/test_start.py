@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from app_pages import committed, one_scan, open_app, root, said
+from app_pages import committed, follow, one_scan, open_app, root, said
 from app_runs import add_step, make_record, make_run, study_row
 
 from rlcorr import PRESETS, preset
@@ -22,23 +22,18 @@ def stories(root: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("story", "run", "name", "expected"),
+    ("link", "run", "name", "expected"),
     [
-        ("Healthy", "long_bf16", "decoupled_geo_rs", "What the bound costs"),
-        ("Stale", "long_stale_4", "decoupled_token_is", "Both probabilities, and what each method leaves alone"),
-        ("Adding up", "long_kv_fp8_e5m2", "decoupled_seq_is", "What the bound costs"),
+        ("Open the healthy run", "long_bf16", "decoupled_geo_rs", "What the bound costs"),
+        ("Open the stale run", "long_stale_4", "decoupled_token_is", "The difference, magnified"),
+        ("Open the long answers", "long_kv_fp8_e5m2", "decoupled_seq_is", "What the bound costs"),
     ],
 )
-def test_a_story_opens_its_view_run_and_preset(stories: Path, story: str, run: str, name: str, expected: str) -> None:
-    """Whatever run, step and bounds were shown before."""
-    at = open_app(VIEW, run="alpha", step="0")
-    at.session_state["fields"] = {"is_upper": 7.0}
-    at.button(key=f"story_{story}").click().run()
-    assert not at.exception
+def test_a_story_opens_its_view_run_and_preset(stories: Path, link: str, run: str, name: str, expected: str) -> None:
+    at = follow(open_app(VIEW, run="alpha", step="0"), link)
     text = said(at)
     assert expected in text
     assert f"{run} · step 1, 2 recorded" in text
-    assert at.session_state["last_preset"] == name
     if expected == "What the bound costs":
         assert at.selectbox(key="preset").value == name
         assert preset(name).explain() in text
@@ -106,9 +101,7 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> No
     for reward in (0.2, 0.3):  # 0.1·step + 0.2·(0 + 1)/2, to float64's last digit
         assert f"{reward:.1f}" in told
     assert "Adding up" not in said(at)
-    at.button(key="story_Collapsing").click().run()
-    assert not at.exception
-    assert at.session_state["last_preset"] == "disabled"
+    at = follow(at, "Open the trainings")
     assert "About stale_8." in said(at)
     assert "About first." not in said(at)
 
@@ -129,11 +122,10 @@ def test_a_story_without_its_run_says_so(root: Path) -> None:
 
 def test_own_runs_are_found_and_open(stories: Path) -> None:
     run = make_run(stories / "local", "mine", steps=0, status="running")
-    assert not [button for button in open_app(VIEW).button if button.key == "own_mine"]  # nothing to show yet
+    assert "mine" not in [link.proto.label for link in open_app(VIEW).get("page_link")]  # nothing to show yet
     add_step(run, make_record(0))
     at = open_app(VIEW)
-    at.button(key="own_mine").click().run()
-    assert not at.exception
+    at = follow(at, "mine")
     assert "mine · step 0, 1 recorded · running" in said(at)
     assert "Step 0" in said(at)
 

@@ -98,6 +98,23 @@ def test_the_back_button_takes_a_threshold_back(page: Page, url: str) -> None:
     expect(slider).to_have_attribute("aria-valuetext", "2")
 
 
+def test_a_link_shows_what_it_names_and_one_back_leaves_it(page: Page, url: str) -> None:
+    """Whatever preset and bound were shown before; the first preset that can be looked up corrects nothing."""
+    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=7&run=alpha&step=0")
+    page.get_by_role("link", name="Learn", exact=True).click()
+    page.get_by_text("Cheat sheet").click()
+    link = page.get_by_role("link", name="Open it in the bench")
+    expect(link).to_be_visible()
+    settled(page)
+    link.click()
+    expect(page.locator("[data-picture=mask]")).to_be_visible()
+    expect(page.locator(".rl-note", has_text="No importance weights: every token counts")).to_be_visible()
+    settled(page)
+    assert "is_upper" not in page.url
+    page.go_back()
+    expect(page.get_by_role("heading", name="What do I want to understand?")).to_be_visible()
+
+
 def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=7")
     expect(page.get_by_text("a weight above 7")).to_be_visible()

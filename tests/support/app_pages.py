@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from app_runs import PROJECT
@@ -54,6 +55,13 @@ def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
     at.run()
     assert not at.exception
     return at
+
+
+def follow(at: AppTest, label: str) -> AppTest:
+    """The page to which a link of this page leads. What a session remembers is left to the tests in a browser: there
+    the address wins, here the widgets do."""
+    (link,) = [element.proto for element in at.get("page_link") if element.proto.label.replace("\\", "") == label]
+    return open_app(f"views/{link.page}.py", **dict(parse_qsl(link.query_string)))
 
 
 def said(at: AppTest) -> str:

@@ -1,0 +1,76 @@
+"""Each page answers its question in a sentence, with numbers that other ways give as well."""
+
+from typing import Any
+
+import pytest
+from app_pages import committed, headlines, one_scan, open_app, said
+from app_runs import PROJECT
+
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.records import runs
+
+__all__ = ["committed", "one_scan"]  # fixtures
+pytestmark = pytest.mark.usefixtures("committed")
+
+
+def test_the_bench_says_what_its_numbers_say() -> None:
+    at = open_app("views/bench.py", run="kv_fp8_e5m2", preset="decoupled_geo_rs_token_tis")
+    numbers = {label: text for label, (text, _) in headlines(at).items()}
+    assert (
+        f"This keeps {numbers['Kept tokens']} of the tokens, cuts the weights of {numbers['Clipped mass']}, with an "
+        f"effective sample size of {numbers['ESS of the kept']}."
+    ) in said(at)
+
+
+def test_tokens_names_the_largest_gap() -> None:
+    run = runs.find_run("kv_fp8_e5m2")
+    batch = runs.read_step(run, 48).batch
+    d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs).double().where(batch.response_mask, 0)
+    row, column = divmod(int(d.abs().argmax()), d.shape[1])
+    k3 = (d.exp() - 1 - d)[batch.response_mask].sort(descending=True).values
+    share = float(k3[: -(-len(k3) // 100)].sum() / k3.sum())
+    text = said(open_app("views/tokens.py", run="kv_fp8_e5m2"))
+    assert f"One token in a hundred carries {100 * share:.2f} %" in text
+    assert f"token {column} of response {row}, to which the engine gave" in text
+
+
+def test_training_says_how_reward_and_mismatch_went() -> None:
+    rows = runs.read_metrics(runs.find_run("kv_fp8_e5m2"))
+    reward = [row["reward"] for row in rows]
+    text = said(open_app("views/training.py", run="kv_fp8_e5m2"))
+    first, last = (f"{sum(ten) / 10:.4g}" for ten in (reward[:10], reward[-10:]))
+    assert f"In 48 steps the mean reward went from {first} to {last}, mean |Δ| went from" in text
+
+
+def test_compare_takes_neither_where_the_data_do_not_tell() -> None:
+    text = said(open_app("views/compare.py", run="kv_fp8_e5m2", preset_b="decoupled_seq_is"))
+    assert "these data do not tell which makes more progress" in text
+    assert "A and B train on the same tokens." in text
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        (Interval(0.2, 0.1, 0.3), "With 64 answers in a batch, B: it makes more progress"),
+        (Interval(-0.2, -0.3, -0.1), "With 64 answers in a batch, A: it makes more progress"),
+        (Interval(0.0, 0.0, 0.0), "Either: with 64 answers in a batch both make the same progress"),
+    ],
+)
+def test_compare_takes_the_one_that_its_interval_carries(
+    progress: Interval, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "app")
+    from words.compare import advice
+
+    assert advice(progress, 64).startswith(expected)
+
+
+def test_gradient_names_no_bound_where_any_may_be_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "app")
+    from words.gradient import answer
+
+    made, tried = Interval(0.2, 0.1, 0.3), [1.0, 2.0, 4.0]
+    told: Any = answer(made, 64, Interval(2.0, 1.5, 4.0), tried)
+    assert told.endswith("The bound that makes most lies between 1.5 and 4, most likely at 2.")
+    assert answer(made, 64, Interval(2.0, 1.0, 4.0), tried).endswith("these data do not tell.")
+    assert answer(made, 64, None, []).endswith("of the progress that the exact gradient makes.")
