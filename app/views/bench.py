@@ -22,10 +22,25 @@ from rlcorr.errors import UsageError
 from rlcorr.records.step_files import StepRecord
 
 
+# On a phone the columns stand below one another: the budget below the pictures, so that the bound is near the top.
+BUDGET_LAST = """<style>
+@media (max-width: 640px) {
+  [data-testid="stHorizontalBlock"]:has(> * > * > * > .st-key-budget) {
+    > [data-testid="stColumn"]:first-child, > [data-testid="stColumn"]:first-child > [data-testid="stVerticalBlock"] {
+      display: contents;
+      > * { flex: 1 1 100% }
+    }
+    [data-testid="stLayoutWrapper"]:has(> .st-key-budget) { order: 1 }
+  }
+}
+</style>"""
+
+
 @st.fragment
 def bench(chosen: session.Selection, record: StepRecord) -> None:
     """What is picked, and beside it what moves with the first bound."""
     of = corrections.identity(chosen.run, record.step)
+    st.html(BUDGET_LAST)
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = preset_name()

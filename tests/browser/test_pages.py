@@ -133,12 +133,15 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
 
 
-def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
+def test_a_phone_scrolls_only_downwards_and_has_the_bound_before_the_budget(chromium: Browser, url: str) -> None:
     with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
         visit(phone, f"{url}/bench?preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
         assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        parts = (".st-key-preset", ".rl-slider", "[data-picture=mask]", ".st-key-budget")
+        tops = [phone.locator(part).first.evaluate("e => e.getBoundingClientRect().top") for part in parts]
+        assert tops == sorted(tops)
 
 
 def test_a_run_grows_while_one_watches(page: Page, tmp_path: Path) -> None:

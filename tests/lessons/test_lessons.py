@@ -186,6 +186,10 @@ def cell_that_shows(text: str, *figures: dict[str, Any]) -> Any:
     return nbformat.v4.new_code_cell("\n".join([*lines, f"print({text!r})"]), execution_count=1)
 
 
+def cell_that_says(markdown: str) -> Any:
+    return nbformat.v4.new_code_cell(f"display({{'text/markdown': {markdown!r}}}, raw=True)", execution_count=1)
+
+
 def output_of(text: str, *figures: dict[str, Any]) -> list[Any]:
     displays = [nbformat.v4.new_output("display_data", {PLOTLY: figure}) for figure in figures]
     return [*displays, nbformat.v4.new_output("stream", name="stdout", text=f"{text}\n")]
@@ -212,6 +216,9 @@ def test_nbval_fails_on_a_changed_digit_or_figure_and_passes_over_rounding(tmp_p
     for stored, now, _ in COMPARISONS.values():
         cells.append(cell_that_shows(*now))
         cells[-1].outputs = output_of(*stored)
+    for now in ("The noise is **1.25**.", "The noise is **1.26**."):
+        cells.append(cell_that_says(now))
+        cells[-1].outputs = [nbformat.v4.new_output("display_data", {"text/markdown": "The noise is **1.25**."})]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "tiny.ipynb")
     for name in ("conftest.py", "plotted.py"):
         shutil.copy(LESSONS / name, tmp_path)
@@ -226,9 +233,8 @@ def test_nbval_fails_on_a_changed_digit_or_figure_and_passes_over_rounding(tmp_p
         check=False,
     )
     verdicts = re.findall(r"::Cell (\d+) (PASSED|FAILED)", done.stdout)
-    assert verdicts == [(str(n), verdict.upper()) for n, (_, _, verdict) in enumerate(COMPARISONS.values())], (
-        done.stdout
-    )
+    expected = [*(verdict for _, _, verdict in COMPARISONS.values()), "passed", "failed"]
+    assert verdicts == [(str(n), verdict.upper()) for n, verdict in enumerate(expected)], done.stdout
 
 
 # --- pictures for where plotly does not run ---

@@ -88,6 +88,7 @@ def test_a_lesson_is_drawn_whole_from_its_own_host(watched: Watched, host: str, 
     page = watched.page
     page.goto(f"{host}/{slug}.html")
     assert page.locator(".figure").count() == figures > 0
+    page.locator("#appendix summary").first.click()
     for number in range(figures):
         figure = page.locator(".figure").nth(number)
         figure.scroll_into_view_if_needed()

@@ -37,6 +37,14 @@ def test_a_plan_gives_a_lesson_the_time_that_it_takes(plan: str) -> None:
         assert int(minutes) >= lesson["minutes"], number
 
 
+@pytest.mark.parametrize("plan", ["90 minutes", "Half a day", "One day"])
+def test_a_plan_has_what_a_lesson_needs_before_it(plan: str) -> None:
+    planned = re.findall(r"^\| \d+ \| Lesson (\d\d)", PLANS[plan], flags=re.MULTILINE)
+    for place, number in enumerate(planned):
+        needed = next(entry["prerequisites"] for slug, entry in INDEX.items() if slug.startswith(number))
+        assert {slug[:2] for slug in needed} <= set(planned[:place]), number
+
+
 def test_the_readme_lists_the_lessons(build: ModuleType) -> None:
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert build.with_table(readme) == readme

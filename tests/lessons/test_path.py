@@ -1,0 +1,117 @@
+"""A lesson takes as long as it says, and the numbers in its sentences come from its results."""
+
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import nbformat
+import pytest
+
+LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
+INDEX: dict[str, dict[str, Any]] = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+SHORT = [slug for slug in INDEX if slug < "13"]
+"""Those that everybody reads; the others are laboratories."""
+
+
+@pytest.fixture(scope="module")
+def measure() -> ModuleType:
+    if str(LESSONS) not in sys.path:
+        sys.path.insert(0, str(LESSONS))
+    return importlib.import_module("_path")
+
+
+def read(slug: str) -> Any:
+    return nbformat.read(LESSONS / f"{slug}.ipynb", as_version=4)
+
+
+@pytest.mark.parametrize("slug", INDEX)
+def test_a_lesson_takes_the_minutes_that_it_states(measure: ModuleType, slug: str) -> None:
+    assert INDEX[slug]["minutes"] == measure.stated(measure.length(read(slug)).minutes)
+
+
+@pytest.mark.parametrize("slug", SHORT)
+def test_the_path_is_short(measure: ModuleType, slug: str) -> None:
+    length = measure.length(read(slug))
+    assert length.words <= 1600
+    assert length.cells <= 25
+
+
+@pytest.mark.parametrize("slug", INDEX)
+def test_no_visible_cell_is_long(measure: ModuleType, slug: str) -> None:
+    assert measure.length(read(slug)).longest <= 15
+
+
+@pytest.mark.parametrize("slug", INDEX)
+def test_no_measured_number_is_typed(measure: ModuleType, slug: str) -> None:
+    assert list(measure.typed_numbers(read(slug))) == []
+
+
+# --- the measure itself ---
+
+
+def notebook(*cells: tuple[str, str] | tuple[str, str, list[str]], said: str = "") -> Any:
+    made = []
+    for kind, source, *tags in cells:
+        new = nbformat.v4.new_markdown_cell if kind == "text" else nbformat.v4.new_code_cell
+        made.append(new(source, metadata={"tags": tags[0]} if tags else {}))
+    if said:
+        made[-1].outputs = [nbformat.v4.new_output("display_data", {"text/markdown": said})]
+    return nbformat.v4.new_notebook(cells=made)
+
+
+def test_words_cells_and_minutes_of_a_small_lesson(measure: ModuleType) -> None:
+    """Nine words, three said; 40 s for the first cell, none for the folded one, 4 minutes for the exercise, and nothing
+    for its check, its solution, the references and the appendix."""
+    lesson = notebook(
+        ("text", "# A title of five words"),
+        ("code", "a = 1\nb = 2"),
+        ("text", "## Exercise 1\n\n*4 minutes.*"),
+        ("code", "raise NotImplementedError(1)"),
+        ("code", "check()", ["check"]),
+        ("code", "solution()", ["solution", "hide-input"]),
+        ("text", "## References\n\n1. Many words that nobody counts"),
+        ("code", "say(x)\n" * 30, ["hide-input"]),
+        said="three more words",
+    )
+    lesson.cells.append(nbformat.v4.new_markdown_cell("## Appendix\n\nEverything else."))
+    length = measure.length(lesson)
+    words = 6 + 3 + 2 + 3  # "# A title of five words", "## Exercise 1", "*4 minutes.*", and what is said
+    assert length.words == words
+    assert length.cells == 6
+    assert length.longest == 2
+    assert length.minutes == pytest.approx(words / 200 + 40 / 60 + 4)
+    assert [measure.stated(minutes) for minutes in (4.9, 5.0, 5.1)] == [5, 5, 10]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The noise fell to 0.31.",
+        "It is $\\approx 12{,}000$ tokens, or 12 hours.",
+        "## A heading\n\nIn 26 of the steps it rings.",
+        "$$ \\text{ESS} = 0.27 $$",
+        "A weight of 31, see [the bench](http://localhost:8501/bench?run=bf16).",
+    ],
+)
+def test_a_typed_number_is_seen(measure: ModuleType, text: str) -> None:
+    assert list(measure.typed_numbers(notebook(("text", text))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## By hand: three actions\n\nThe rewards are 1, 0 and 4.25.",
+        "By hand, 3 · 4 = 12.",
+        "## Exercise 2: a cap\n\nReturn 0.727 for these weights.",
+        "## Check yourself\n\n**1. The ESS is 0.98. Is that good?**",
+        "Others report 5.9 % ([pull request](https://github.com/huggingface/trl/pull/7269)).",
+        "Ratios average to 1, and a rejected token has weight 0.",
+        "See lesson 07, lessons 00 to 02, and step 40 of `kv_fp8_e5m2`, in bfloat16 or in 8 bits.",
+        "The interval holds 95 % of the samples of $k_1$, $d^2/2$ and M2PO's bound.",
+    ],
+)
+def test_a_number_that_is_no_measurement_is_let_through(measure: ModuleType, text: str) -> None:
+    assert list(measure.typed_numbers(notebook(("text", text)))) == []
