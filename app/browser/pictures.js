@@ -36,6 +36,7 @@ const draw = (box, { data, layout }, resting) => {
   const isDone = isAlike && !(resting && (moved.length || box.sketched)) && sketch(box, data, moved, isFixed)
   if (!isDone) window.Plotly.react(box, data, layout, { displayModeBar: false, responsive: true })
   else if (now.lines !== before.lines) window.Plotly.relayout(box, { shapes })  // and what is written on them
+  if (resting && box.clientWidth !== box._fullLayout.width) window.Plotly.Plots.resize(box)  // its row has more, or fewer
   box.sketched = isDone && (box.sketched || moved.length > 0)
   box.shown = now
 }

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 PLOTLY = Path(sys.prefix) / "plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
 RUNS, CHOSEN = (
     ("kv_fp8_e5m2", "bf16", "stale_4"),
-    ("decoupled_token_is", "decoupled_geo_rs", "decoupled_seq_is", "slime_tis"),
+    ("decoupled_token_is", "decoupled_geo_rs", "decoupled_seq_is", "slime_tis", "decoupled_geo_rs_token_tis"),
 )
 VIEWS = ("start", "bench", "mismatch", "gradient", "study")
 
@@ -130,6 +130,8 @@ def test_a_chosen_preset_is_fetched_and_dragged(page: Page, url: str, preset: st
     page.wait_for_url(f"**preset={preset}**")
     expect(page.locator("#bench .rl-slider")).to_have_count(1)
     page.wait_for_function("document.querySelector('#bench .rl-note')?.innerText.length > 20")
+    page.wait_for_function("""() => [...document.querySelectorAll("#bench .rl-picture")]
+      .every((box) => box.querySelector(".main-svg")?.clientWidth === box.clientWidth)""")
     drag(page, "bench", 0.5)
     expect_library(page, "bench", "bf16", preset)
     page.mouse.up()
