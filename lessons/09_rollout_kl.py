@@ -2,20 +2,21 @@
 # # 09 · The rollout KL loss: a soft trust region
 #
 # **Claim.** A penalty β·KL(π‖q) in the loss has as its optimum the engine's policy tilted by the exponential of the
-# reward, which is also the optimum of a hard bound; but on the engine's tokens k2 and k3 only come near it, and k1
-# drives away from it.
+# reward, which is also the optimum of a hard bound; but as losses on the engine's tokens k2 and k3 have other optima,
+# near it only where the policies are close, and k1 drives away from it.
 #
-# *35 minutes · intermediate · any laptop; no GPU, no network.* Lessons 04 and 08 are assumed: the clip, and the
-# gradients of k1, k2 and k3.
+# *30 minutes · intermediate · any laptop; no GPU, no network.* You know the clip (lesson 04) and k1, k2 and k3
+# (lesson 08). Letters: [Notation](NOTATION.md).
+#
+# ![three policies in time](diagrams/policies.svg)
 #
 # At the end you can
 #
-# - derive the optimum of a reward with a KL penalty, and compute it by hand for three actions;
-# - translate between the strength $\beta$ of a penalty and a hard bound $\kappa$ on the divergence;
-# - say what k1, k2 and k3 minimise on the engine's tokens, and which of them you must never use there;
-# - measure on a recorded step how strong the pull is beside the push of the policy loss.
+# - compute the optimum of a reward with a KL penalty;
+# - translate between $\beta$ and a hard bound on the divergence;
+# - say what k1, k2 and k3 minimise on the engine's tokens.
 
-# %%
+# %% tags=["hide-input"]
 import math
 import warnings
 
@@ -23,18 +24,19 @@ import numpy
 import sympy
 import torch
 from exercises.lesson_09 import PULL, STRENGTH, TILT
+from sentences import above, below, bracketed, say, untold
 from show import picture, show
 
-from rlcorr import TokenBatch, correct, preset
+from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import kl_directions
 from rlcorr.gradients import toy
-from rlcorr.gradients.bootstrap import interval_of, resampled
+from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import per_sequence
 from rlcorr.gradients.kl_losses import kl_report
-from rlcorr.kl import kl_penalty
-from rlcorr.objective import policy_loss, score_coefficients
+from rlcorr.gradients.score_centering import centered_losses, drift_report
+from rlcorr.objective import score_coefficients
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
@@ -42,339 +44,100 @@ from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)
-generator = torch.Generator().manual_seed(9)
+
+
+def divergence(pi, q):
+    """KL(π‖q) of the last dimension, in nats."""
+    return torch.where(pi > 0, pi * (pi / q).log(), 0).sum(-1)
+
 
 # %% [markdown]
-# ## A rubber band instead of a fence
+# ## A penalty that pulls
 #
-# Weights and rejection **repair** a batch that the engine has sampled. The clip of lesson 04 **stops** a push. There is
-# a third way: add a penalty that **pulls** the trainer towards the engine, so that there is less to repair.
+# Weights and rejection **count anew** what the engine has sampled. The clip **stops** a push. A penalty **pulls** the
+# trainer towards the engine, so that there is less to correct:
 #
-# $$ L = L_{\text{policy}} + \beta\, K, \qquad K \approx KL(\pi\|q) = \mathbb{E}_\pi\!\Big[\log \frac{\pi}{q}\Big] . $$
+# $$L=L_{\text{policy}}+\beta\cdot\text{an estimate of }KL(\pi\|q).$$
 #
-# $K$ is an estimate from the tokens at hand, one of k1, k2, k3. It is called the **rollout KL loss**, because its
-# target is $q$, π_rollout; the usual KL loss has a frozen reference as target. $\beta$ is its strength. In this lesson
-#
-# $$ \delta = \log \pi - \log q $$
-#
-# is the log-ratio with the policy that is being updated: $\delta = d + \log\rho$, the mismatch and the move together.
-# Before the first step $\delta = d$.
+# The estimate is k1, k2 or k3 on the tokens at hand. The term is called the **rollout KL loss**: its target is the
+# engine's $q$, where the usual KL loss has a frozen reference. In this lesson $\delta=\log\pi-\log q$ is the
+# log-ratio to the policy that is being updated; before the first step it is $d$.
 #
 # ## Three actions, by hand
 #
-# The engine writes A, B, C as often as ½, ¼, ¼, and they are worth 0, 1, 2. Without a penalty the best policy writes C
-# and nothing else. How far should one go, if the divergence costs $\beta = 1/\ln 2 \approx 1.44$ per **nat**, the
-# unit of everything that has a natural logarithm in it?
+# The engine writes X, Y, Z with probabilities ½, ¼, ¼, and they are worth 0, 1, 2. Without a penalty the best policy
+# writes Z alone. How far should one go, if the divergence costs $\beta=1/\ln2\approx1.44$ per **nat** (the
+# unit of a divergence with natural logarithms)?
 #
-# The answer that we shall derive: multiply $q$ by $e^{R/\beta}$, then divide by the sum. With this $\beta$,
-# $e^{R/\beta} = 2^R$, and everything is a quarter.
+# The answer, derived below: multiply $q$ by $e^{R/\beta} = 2^R$ and divide by the sum.
 #
-# | | A | B | C | sum |
+# | |X|Y|Z|sum|
 # |---|---|---|---|---|
-# | $q$ | ½ | ¼ | ¼ | 1 |
-# | $R$ | 0 | 1 | 2 | |
-# | $q\, 2^R$ | ½ | ½ | 1 | $Z = 2$ |
-# | $\pi^*$ | **¼** | **¼** | **½** | 1 |
+# |$q$|½|¼|¼|1|
+# |$R$|0|1|2| |
+# |$q\,2^R$|½|½|1|$M=2$|
+# |$\pi^*$|**¼**|**¼**|**½**|1|
 #
 # This is called an **exponential tilting** of $q$.
 
 # %%
-q = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
-R = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
-beta = 1 / math.log(2)
+q, R = torch.tensor([[0.5, 0.25, 0.25], [0, 1, 2]], dtype=torch.float64)
 
 
 def tilt(q, R, beta):
-    """q · e^(R/β), divided by its sum."""
     return (q.log() + R / beta).softmax(-1)
 
 
-def drawn(x):
-    """What a picture shows: without the last digits, which differ from one machine to the next."""
-    return [round(value, 6) for value in x.tolist()]
-
-
-def divergence(pi, q):
-    """KL(π‖q)."""
-    return (pi * (pi / q).log()).sum(-1)
-
-
-def objective(pi, q, R, beta):
-    """What is maximised: reward − β · KL(π‖q)."""
-    return (pi * R).sum(-1) - beta * divergence(pi, q)
-
-
-best = tilt(q, R, beta)
-show("π*", best)
-show("", "engine", "π*", "only C")
-candidates = torch.stack([q, best, torch.tensor([1e-12, 1e-12, 1 - 2e-12], dtype=torch.float64)])
-show("reward", (candidates * R).sum(-1))
-show("β · KL(π‖q)", beta * divergence(candidates, q))
-show("reward − β · KL(π‖q)", objective(candidates, q, R, beta))
-
-assert torch.allclose(best, torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64))
-assert torch.allclose(objective(best, q, R, beta), torch.tensor(1.0, dtype=torch.float64))  # β log Z = log₂ 2
+show("", "reward", "β · KL", "net")
+rows = {"engine": q, "tilted": tilt(q, R, 1 / math.log(2)), "Z alone": torch.eye(3, dtype=torch.float64)[2]}
+for name, pi in rows.items():
+    earned, paid = (pi * R).sum(), divergence(pi, q) / math.log(2)
+    show(name, earned, paid, earned - paid)
 
 # %% [markdown]
-# The tilted policy earns 1.25 and pays 0.25. To write only C earns 2 and pays 2.
-#
 # ## The equation
 #
-# Let $\pi^* = \frac1Z\, q\, e^{R/\beta}$ with $Z = \sum_a q\, e^{R/\beta}$. Then $R = \beta \log\frac{\pi^*}{q} + \beta
-# \log Z$. Put this into the objective:
+# Let $\pi^*=\frac1M\,q\,e^{R/\beta}$ with $M=\mathbb{E}_q[e^{R/\beta}]$, so
+# $R=\beta\log\frac{\pi^*}{q}+\beta\log M$. Put this into the objective:
 #
-# $$ J_\beta(\pi) = \mathbb{E}_\pi\Big[R - \beta \log \frac{\pi}{q}\Big]
-# = \mathbb{E}_\pi\Big[\beta \log \frac{\pi^*}{q} + \beta \log Z - \beta \log \frac{\pi}{q}\Big]
-# = \beta \log Z - \beta\, KL(\pi\|\pi^*) . $$
+# $$J_\beta(\pi)=\mathbb{E}_\pi\big[R-\beta\delta\big]=\beta\log M-\beta\,KL(\pi\|\pi^*).$$
 #
-# A divergence is never below 0, and 0 only where the policies agree. So $\pi^*$ is **the** maximum, and what any other
-# policy loses is $\beta$ times its divergence from $\pi^*$.
+# A divergence is never below 0, and 0 only where the policies agree. So $\pi^*$ is **the** maximum, and any other
+# policy loses $\beta$ times its divergence from $\pi^*$.
 #
-# The gradient: $\pi$ appears twice in $\mathbb{E}_\pi[R - \beta\delta]$, under the average and inside of $\delta$. The
-# second part is $\mathbb{E}_\pi[\nabla \log \pi] = 0$. There remains
+# **A hard bound has the same optimum.** The highest reward subject to $KL(\pi\|q) \le \kappa$ is, by Lagrange, the
+# optimum of a penalty whose $\beta$ is the **price** of the bound: the reward that one more nat would bring. For a
+# small $\kappa$ it is $\beta\approx\sqrt{\mathrm{Var}_q[R]/2\kappa}$.
 #
-# $$ \nabla J_\beta = \mathbb{E}_\pi\big[(R - \beta\,\delta)\, \nabla \log \pi\big] : $$
+# By hand: advantages with variance 1 and $\kappa=0.02$ nats per decision need $\beta\approx1/\sqrt{0.04}=5$. Only
+# $R/\beta$ counts, so a $\beta$ says nothing without the size of the advantages.
 #
-# the policy gradient of a reward from which each token has to pay $\beta\delta$. At $\pi^*$, $R - \beta\delta = \beta
-# \log Z$ for every action, so there is nothing left to gain.
+# ## Whose tokens are they?
 #
-# ### Check 1, with symbols: a softmax of three actions
-
-# %%
-theta = sympy.symbols("theta_A theta_B theta_C", real=True)
-Qs = sympy.symbols("q_A q_B q_C", positive=True)
-Rs = sympy.symbols("R_A R_B R_C", real=True)
-b = sympy.symbols("beta", positive=True)
-PI = [sympy.exp(x) / sympy.Add(*map(sympy.exp, theta)) for x in theta]
-log_pi = [x - sympy.log(sympy.Add(*map(sympy.exp, theta))) for x in theta]
-DELTA = [lp - sympy.log(q_a) for lp, q_a in zip(log_pi, Qs, strict=True)]
-SCORE = [[sympy.diff(lp, x) for x in theta] for lp in log_pi]
-
-
-def average(weights, terms):
-    return sympy.Add(*(w * x for w, x in zip(weights, terms, strict=True)))
-
-
-def grad(x):
-    return [sympy.diff(x, parameter) for parameter in theta]
-
-
-def zero(x):
-    return sympy.simplify(sympy.expand_log(sympy.expand(x), force=True)) == 0
-
-
-Z = average(Qs, [sympy.exp(r / b) for r in Rs])
-log_star = [sympy.log(q_a) + r / b - sympy.log(Z) for q_a, r in zip(Qs, Rs, strict=True)]  # log π*
-J = average(PI, [r - b * delta for r, delta in zip(Rs, DELTA, strict=True)])
-lost = average(PI, [lp - star for lp, star in zip(log_pi, log_star, strict=True)])  # KL(π‖π*)
-
-assert zero(J - (b * sympy.log(Z) - b * lost))
-for k in range(3):
-    paying = [(r - b * delta) * s[k] for r, delta, s in zip(Rs, DELTA, SCORE, strict=True)]
-    assert zero(grad(J)[k] - average(PI, paying))
-left = [r - b * (star - sympy.log(q_a)) for r, star, q_a in zip(Rs, log_star, Qs, strict=True)]  # R − βδ at π*
-assert all(zero(x - b * sympy.log(Z)) for x in left)
-
-show("J_β(π) = β log Z − β KL(π‖π*)", "for every π, q, R, β")
-show("∇J_β = E_π[(R − βδ) s]", "for every θ")
-show("R − βδ at π*", str(b * sympy.log(sympy.Symbol("Z"))), "for every action")
-
-# %% [markdown]
-# ### Check 2, with numbers: all answers of a small world
+# In lesson 08 the tokens were drawn from $\pi$. Here they are **the engine's**, and $q$ does not depend on the
+# parameters. So nothing is missing from the gradient of a loss: it is that of its expected value.
 #
-# Nothing above needs three actions. Let the actions be whole answers: the toy world has 40 of them, of up to three
-# tokens. A thousand random policies, and none may beat the tilted one; each must lose exactly $\beta\,KL(\pi\|\pi^*)$.
-
-# %%
-where = toy.world(4, 3)
-engine = toy.random_policy(where, 1)
-answers_q = toy.probabilities(where, engine)
-answers_R = torch.randn(len(where.tokens), generator=generator, dtype=torch.float64)
-answers_best = tilt(answers_q, answers_R, 0.5)
-highest = objective(answers_best, answers_q, answers_R, 0.5)
-
-worst, smallest_loss = 0.0, math.inf
-for seed in range(1000):
-    answers_pi = toy.probabilities(where, engine + toy.random_policy(where, seed, 0.01 * 1.005**seed))
-    loss = highest - objective(answers_pi, answers_q, answers_R, 0.5)
-    worst = max(worst, float((loss - 0.5 * divergence(answers_pi, answers_best)).abs()))
-    smallest_loss = min(smallest_loss, float(loss))
-
-show("answers", len(answers_R))
-show("J_β of the engine", float(objective(answers_q, answers_q, answers_R, 0.5)))
-show("J_β of the tilted policy", float(highest))
-show("smallest loss of a random policy", smallest_loss)
-show("loss is β · KL(π‖π*), error below 1e-12", worst < 1e-12)
-assert smallest_loss > 0
-assert worst < 1e-12
-
-# %% [markdown]
-# ## A price and a fence are one
-#
-# A **hard bound** asks: maximise the reward, subject to $KL(\pi\|q) \le \kappa$. Lagrange turns this into the penalty:
-# the best policy inside the fence is again a tilting, and its $\beta$ is the **price** of the fence, the reward that
-# one more nat would bring.
-#
-# To see it, write $t = 1/\beta$ and $\Lambda(t) = \log \mathbb{E}_q[e^{tR}] = \log Z$. Then for the tilted policy
-#
-# $$ \mathbb{E}_{\pi^*}[R] = \Lambda'(t), \qquad KL(\pi^*\|q) = t\,\Lambda'(t) - \Lambda(t) . $$
-#
-# Both grow with $t$, since $\Lambda'' = \mathrm{Var}_{\pi^*}[R] > 0$: their slopes are $\Lambda''$ and $t\,\Lambda''$.
-# The quotient of the slopes is the price: $\frac{d\,\mathbb{E}[R]}{d\,KL} = \frac1t = \beta$. And for a small $t$,
-# $KL \approx \frac{t^2}{2} \mathrm{Var}_q[R]$, so
-#
-# $$ \beta \approx \sqrt{\frac{\mathrm{Var}_q[R]}{2\kappa}} . $$
-
-# %%
-s = sympy.symbols("t", positive=True)
-Lambda = sympy.log(average(Qs, [sympy.exp(s * r) for r in Rs]))
-star = [q_a * sympy.exp(s * r - Lambda) for q_a, r in zip(Qs, Rs, strict=True)]
-reward_star = average(star, Rs)
-kl_star = average(star, [s * r - Lambda for r in Rs])
-
-assert sympy.simplify(reward_star - sympy.diff(Lambda, s)) == 0
-assert sympy.simplify(kl_star - (s * sympy.diff(Lambda, s) - Lambda)) == 0
-variance = average(star, [(r - reward_star) ** 2 for r in Rs])
-assert sympy.simplify(sympy.diff(Lambda, s, 2) - variance) == 0
-assert sympy.simplify(sympy.diff(kl_star, s) - s * sympy.diff(reward_star, s)) == 0  # the price is 1/t = β
-
-ours = dict(zip((*Qs, *Rs), map(sympy.Rational, ("1/2", "1/4", "1/4", 0, 1, 2)), strict=True))
-small = sympy.series(kl_star.subs(ours), s, 0, 4).removeO()
-show("KL(π*‖q) for a small t", str(small), "+ …")
-half_variance = (variance / 2).subs(ours).subs(s, 0)  # at t = 0 the tilting is q
-show("Var_q[R]/2", str(half_variance))
-assert small.coeff(s, 2) == half_variance
-
-# %% [markdown]
-# **Look for** the two concave lines. The upper one is the best that a fence allows: the first nat buys most. The lower
-# one goes from the engine straight to C, by mixing the two policies: it buys less for the same divergence.
-
-# %%
-strengths = torch.logspace(1.3, -0.7, 40, dtype=torch.float64)
-tilted = torch.stack([tilt(q, R, float(strength)) for strength in strengths])
-bounds, earned = divergence(tilted, q), (tilted * R).sum(-1)
-share = torch.linspace(0, 0.9999, 2000, dtype=torch.float64)[:, None]
-mixed = (1 - share) * q + share * torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
-of_mixture = numpy.interp(bounds.numpy(), divergence(mixed.clamp(min=1e-300), q).numpy(), (mixed * R).sum(-1).numpy())
-assert (earned.numpy() >= of_mixture).all()
-
-lines = {"tilted": drawn(earned), "mixed with C": drawn(of_mixture)}
-picture(curves(drawn(bounds), lines, x_name="hard bound κ, in nats", y_name="reward"))
-
-spread = float((q * (R - (q * R).sum()).square()).sum())
-rule = float((q * R).sum()) + (2 * spread * bounds).sqrt()
-show("κ", bounds[::13], digits=3)
-show("best reward", earned[::13], digits=3)
-show("mean of q + √(2κ Var)", rule[::13], digits=3)
-
-prices = (earned[1:] - earned[:-1]) / (bounds[1:] - bounds[:-1])  # the slope between two neighbours
-assert (prices < strengths[:-1]).all()
-assert (prices > strengths[1:]).all()  # lies between their two β
-
-random_pi = torch.randn(20000, 3, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
-inside = divergence(random_pi, q) <= float(divergence(best, q))
-show("random policies inside κ = 0.173", int(inside.sum()))
-show("highest reward among them", float((random_pi[inside] * R).sum(-1).max()))
-show("reward of the tilted policy", float((best * R).sum()))
-assert (random_pi[inside] * R).sum(-1).max() <= (best * R).sum()
-
-# %% [markdown]
-# So a penalty **is** a trust region, with one difference. With a fixed $\kappa$ the price adapts; with a fixed $\beta$
-# the region does. Double all rewards, and the policy goes further:
-
-# %%
-show("rewards multiplied by", [1, 2, 4])
-show("KL(π*‖q) with β = 1.44", [float(divergence(tilt(q, scale * R, beta), q)) for scale in (1, 2, 4)])
-assert torch.allclose(tilt(q, 2 * R, beta), tilt(q, R, beta / 2))  # only R/β counts
-
-# %% [markdown]
-# That is why the size of the advantages belongs to $\beta$. **Whitened** advantages have mean 0 and
-# variance 1, and then $\beta \approx 1/\sqrt{2\kappa}$: to stay within $\kappa = 0.02$ nats per decision, $\beta$ must
-# be about 5. The coefficients in use are thousands of times smaller. We come back to this.
-#
-# ## What the loss minimises: whose tokens are they?
-#
-# The penalty must be estimated from tokens. Lesson 08 did it for tokens of $\pi$ itself, and found that the gradient of
-# the average is not the average of the gradient. Here the tokens come from **the engine**. That changes everything:
-# $q$ does not depend on $\theta$, so the expected loss is an ordinary function, and its gradient is the gradient of its
-# value. (k1 is $\delta$, k2 is $\frac12\delta^2$, k3 is $e^{-\delta} - 1 + \delta$, as in `kl_penalty`.)
-#
-# | loss | on tokens of $\pi$, its gradient is that of | on tokens of $q$, it minimises |
+# |loss|on tokens of $\pi$, its gradient is that of|on tokens of $q$, it minimises|
 # |---|---|---|
-# | k1 | a constant: 0 | −KL(q‖π): **away** from the engine |
-# | k2 | KL(π‖q) | the mean of ½δ² |
-# | k3 | KL(q‖π) | χ²(q‖π) − KL(q‖π) |
-# | k2, weighted with π/q | | its gradient is that of KL(π‖q) |
+# |k1 = $\delta$|a constant: 0|−KL(q‖π): **away** from the engine|
+# |k2 = $\frac12\delta^2$|KL(π‖q)|the mean of $\frac12\delta^2$|
+# |k3 = $e^{-\delta}-1+\delta$|KL(q‖π)|χ²(q‖π) − KL(q‖π)|
 #
-# The third line, for example: $\mathbb{E}_q[e^{-\delta} - 1 + \delta] = \sum \frac{q^2}{\pi} - 1 - KL(q\|\pi)$, and
-# $\chi^2(q\|\pi) = \sum \frac{q^2}{\pi} - 1$.
+# Close to the engine only the curvature at $\pi = q$ counts. There KL(π‖q), k2 and k3 have the same curvature, and k1
+# has its negative.
+#
+# **Look for** the line of k1, which leaves the engine even faster than without a penalty. The three actions are trained
+# with exact expected gradients and $\beta = 3$.
 
-# %%
-K2 = average(Qs, [x**2 / 2 for x in DELTA])
-KL_own = average(PI, DELTA)  # KL(π‖q)
-KL_engine = -average(Qs, DELTA)  # KL(q‖π)
-CHI2 = average(Qs, [q_a / pi_a for q_a, pi_a in zip(Qs, PI, strict=True)]) - 1
-SLOPE = {
-    "k1": [sympy.Integer(1)] * 3,
-    "k2": DELTA,
-    "k3": [1 - q_a / pi_a for q_a, pi_a in zip(Qs, PI, strict=True)],
-}
-one = {Qs[2]: 1 - Qs[0] - Qs[1]}
-
-
-def step(sampler, name):
-    """The expected gradient of a loss, by θ_A, which stands for all: actions can be renamed."""
-    return average(sampler, [c * s_a[0] for c, s_a in zip(SLOPE[name], SCORE, strict=True)])
-
-
-def same(left, right):
-    return sympy.simplify((left - right).subs(one)) == 0
-
-
-assert same(step(PI, "k1"), 0)
-assert same(step(PI, "k2"), grad(KL_own)[0])
-assert same(step(PI, "k3"), grad(KL_engine)[0])
-assert same(step(Qs, "k1"), grad(-KL_engine)[0])
-assert same(step(Qs, "k2"), grad(K2)[0])
-assert same(step(Qs, "k3"), grad(CHI2 - KL_engine)[0])
-weighted = [pi_a / q_a * delta * s_a[0] for pi_a, q_a, delta, s_a in zip(PI, Qs, DELTA, SCORE, strict=True)]
-assert same(average(Qs, weighted), grad(KL_own)[0])
-show("seven gradients", "as in the table")
-
-# %% [markdown]
-# Near the engine all that counts is the curvature at $\pi = q$. There $KL(\pi\|q)$, k2 and k3 have the same one; k1 has
-# its negative. So for a small gap k2 and k3 do their job on the engine's tokens as well.
-
-# %%
-
-
-def curvature(x):
-    """Second derivatives by θ_A and θ_B where π = q."""
-    here = sympy.hessian(x, theta[:2]).subs({y: sympy.log(q_a) for y, q_a in zip(theta, Qs, strict=True)})
-    return here.subs(one).applyfunc(lambda entry: sympy.expand(sympy.simplify(entry)))
-
-
-wanted = curvature(KL_own)
-assert curvature(K2) == wanted
-assert curvature(CHI2 - KL_engine) == wanted
-assert curvature(-KL_engine) == -wanted
-show("curvature of the KL, by θ_A twice", str(sympy.factor(wanted[0, 0])))
-
-# %% [markdown]
-# And far from it? Here are the ends of a long training with the exact expected gradients, on the three actions with
-# $\beta = 3$. One of the ends can be computed by hand: k3 on own tokens maximises $\mathbb{E}_\pi[R] - \beta
-# KL(q\|\pi)$, so $R + \beta\frac{q}{\pi}$ must be a constant $\lambda$, that is $\pi = \frac{\beta q}{\lambda - R}$.
-# With $\lambda = 4$ this is $\frac{3/2}{4}, \frac{3/4}{3}, \frac{3/4}{2}$, or ⅜, ¼, ⅜.
-
-# %%
+# %% tags=["hide-input"]
 line = toy.world(3, 1)
-logits_q, STRENGTH_TOY = q.log()[None], 3.0
+logits_q, STRONG = q.log()[None], 3.0
 CASES = {
     "k2, own tokens": ("k2", False),
-    "k3, own tokens": ("k3", False),
-    "k2, engine's tokens": ("k2", True),
-    "k3, engine's tokens": ("k3", True),
-    "k1, engine's tokens": ("k1", True),
+    "k2, engine's": ("k2", True),
+    "k3, engine's": ("k3", True),
+    "k1, engine's": ("k1", True),
+    "no penalty": ("k1", False),  # whose gradient on own tokens is 0
 }
 
 
@@ -384,249 +147,129 @@ def train(estimator, on_engine, steps=120, rate=0.15):
     for _ in range(steps):
         yield logits
         pull = toy.kl_gradient(line, logits, logits_q, estimator, logits_q if on_engine else None)
-        logits = logits + rate * (toy.policy_gradient(line, logits, R) - STRENGTH_TOY * pull)
+        logits = logits + rate * (toy.policy_gradient(line, logits, R) - STRONG * pull)
 
 
-paths = {name: torch.cat(list(train(*case))) for name, case in CASES.items()}
-show("tilted, the optimum", tilt(q, R, STRENGTH_TOY), float(divergence(tilt(q, R, STRENGTH_TOY), q)))
-show("end of", "A", "B", "C", "KL(π‖q)")
-for name, path in paths.items():
-    end = path[-1].softmax(-1)
-    show(name, end, float(divergence(end, q)))
+def drawn(x):
+    """What a picture shows: without the last digits, which differ from one machine to the next."""
+    return [round(value, 6) for value in x.tolist()]
 
-assert torch.allclose(paths["k2, own tokens"][-1].softmax(-1), tilt(q, R, STRENGTH_TOY), rtol=0, atol=1e-5)
-by_hand = torch.tensor([0.375, 0.25, 0.375], dtype=torch.float64)
-assert torch.allclose(paths["k3, own tokens"][-1].softmax(-1), by_hand, rtol=0, atol=1e-5)
 
-# %% [markdown]
-# **Look for** the line that leaves: k1 on the engine's tokens. It does not fail to hold the trainer, it pushes. The
-# others level off, within a third of the divergence that the optimum has.
+paths = {name: torch.cat(list(train(*case))).softmax(-1) for name, case in CASES.items()}
+shown = {name: drawn(divergence(path[1:60], q)) for name, path in paths.items()}
+picture(curves(list(range(1, 60)), shown, x_name="step of the training", y_name="KL(π‖q), nats", log="y"))
 
-# %%
-shown = {name: drawn(divergence(path[1:60].softmax(-1), q)) for name, path in paths.items()}
-picture(curves(list(range(1, 60)), shown, x_name="step", y_name="KL(π‖q)", log="y"))
-optimum = float(divergence(tilt(q, R, STRENGTH_TOY), q))
-assert all(optimum - 1e-4 < shown[name][-1] < 4 / 3 * optimum for name in list(shown)[:4])
-
-# %% [markdown]
-# ## The pull on one token
-#
-# The gradient of a loss is a coefficient times $\nabla \log \pi$ (lesson 04). Of the penalty it is
-#
-# $$ c_{k1} = -\beta, \qquad c_{k2} = -\beta\,\delta, \qquad c_{k3} = -\beta\,(1 - e^{-\delta}) . $$
-#
-# **Look for** three things. k1 pulls every token down, wherever it is. k2 is a spring. k3 is a spring near 0, but its
-# pull never exceeds $\beta$ on a token that the trainer likes too much ($\delta > 0$), and it explodes on one that the
-# trainer has given up ($\delta < 0$): at $\delta = -2.5$ it is 11, where k2 has 2.5.
-
-# %%
-delta = torch.linspace(-2.5, 2.0, 46, dtype=torch.float64)
-pulls = {}
-for name in ("k1", "k2", "k3"):
-    leaf = delta.clone().requires_grad_()
-    pulls[name] = -torch.autograd.grad(kl_penalty(leaf, torch.zeros_like(leaf), name).sum(), leaf)[0]
-assert (pulls["k1"] == -1).all()
-assert torch.allclose(pulls["k2"], -delta)
-assert torch.allclose(pulls["k3"], (-delta).exp() - 1)
-picture(
-    curves(drawn(delta), {name: drawn(pull) for name, pull in pulls.items()}, x_name="δ = log π/q", y_name="pull / β")
-)
+# %% tags=["hide-input"]
+optimum = tilt(q, R, STRONG)
+far = float(divergence(optimum, q))
+ends = {name: float(divergence(path[-1], q)) for name, path in paths.items()}
+assert torch.allclose(paths["k2, own tokens"][-1], optimum, rtol=0, atol=1e-5)
+assert far < ends["k2, engine's"] < ends["k3, engine's"] < 4 / 3 * far
+k1, free = (divergence(paths[name][2:60], q) for name in ("k1, engine's", "no penalty"))
+assert (k1 > free).all()
+say(f"""
+k2 on own tokens ends at the tilted policy, {far:.3f} nats from the engine. On the engine's tokens k2 ends
+{ends["k2, engine's"]:.3f} and k3 {ends["k3, engine's"]:.3f} nats away: near it, but not there. With k1 the trainer is,
+from the second step on, further from the engine than with no penalty: k1 does not hold it, **it pushes it away**.
+""")
 
 # %% [markdown]
-# Compare it with the clip. Beyond its bound PPO's push is 0, and 0 is all it does: a token that was beyond it before
-# the update, or was carried there by others, stays. A penalty brings it back. Let us take 32 answers of the engine and
-# thirty steps on them, as in lesson 04, starting from a $p$ that is not $q$. The numbers are means over four batches.
+# ## The same on a recorded run
+#
+# At some places of a recorded step the probabilities of **all** next tokens are known, in trainer and engine, and
+# their scores. So the expected gradient of each loss is exact there, and only the places are a sample.
+#
+# **Look for** the bars that point down: k1 on the engine's tokens, in `kv_fp8_e5m2`.
 
-# %%
-rollout = toy.random_policy(where, 1)
-old = rollout + toy.random_policy(where, 2, 0.4)
-rewards = torch.randn(len(where.tokens), generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-CLIPPED = preset("decoupled_seq_is")
+# %% tags=["hide-input"]
+reports, places_of = {}, {}
+for name in ("bf16", "kv_fp8_e5m2"):
+    places_of[name] = read_sketch(runs.find_run(name), last_sketch(runs.find_run(name))).next_tokens
+    for estimator in ("k1", "k2", "k3"):
+        reports[name, estimator] = kl_report(places_of[name], estimator, "rollout", on_policy=False)
+picture(kl_directions({estimator: reports["kv_fp8_e5m2", estimator] for estimator in ("k1", "k2", "k3")}))
+
+# %% tags=["hide-input"]
+cosines = {name: [reports[name, k].cosine for k in ("k1", "k2", "k3")] for name in ("bf16", "kv_fp8_e5m2")}
+of_k1, of_k2, of_k3 = cosines["kv_fp8_e5m2"]
+say(f"""
+In `kv_fp8_e5m2` the cosine of k1 with $\\nabla KL(\\pi\\|q)$ is {below(of_k1, -0.9)}, in `bf16`
+{below(cosines["bf16"][0], -0.9)}: it points away from the engine. k2 and k3 point towards it. Their cosines have
+narrow intervals in `bf16`, {above(cosines["bf16"][1], 0.9)} and {above(cosines["bf16"][2], 0.9)}, and wide ones in
+`kv_fp8_e5m2`, {above(of_k2, 0.0)} and {above(of_k3, 0.0)}: {len(places_of["bf16"].log_probs)} places are few where the
+gap is coarse.
+""")
+
+# %% [markdown]
+# ## Predict, then reveal
+#
+# The pull on a token is its coefficient before $\nabla \log \pi$ in $-\nabla L$:
+#
+# $$c_{k1}=-\beta,\qquad c_{k2}=-\beta\,\delta,\qquad c_{k3}=-\beta\,(1-e^{-\delta}).$$
+#
+# By hand: k2 is a spring. k3 is one near $\delta = 0$, but on a token that the trainer has given up it explodes: at
+# $\delta = -2.5$ it pulls with $11\beta$, k2 with $2.5\beta$.
+#
+# In a recorded batch, before its first step, the **push** is the gradient of the policy loss (`decoupled_token_is`),
+# the **pull** that of the rollout KL loss. prime-rl had it by default
+# [until September 2026](https://github.com/PrimeIntellect-ai/prime-rl/pull/3586), with what is $\beta = 0.002$ here.
+# **Write down a guess:**
+#
+# 1. In `stale_4`, with that $\beta$ and k2: is the pull a thousandth, a hundredth or a tenth of the push?
+# 2. Which pulls harder in `stale_4`, k2 or k3, and how many times as hard?
+# 3. And in `bf16`?
+
+# %% tags=["hide-input"]
+SMALL = PRESETS["prime_rl_dppo"].loss.rollout_kl_loss_coef
+TOKEN_IS = preset("decoupled_token_is")
 
 
 def with_pull(strength, estimator="k2"):
-    if strength == 0:
-        return LossConfig()
     return LossConfig(use_rollout_kl_loss=True, rollout_kl_loss_coef=strength, rollout_kl_estimator_type=estimator)
 
 
-def walk(rows, loss_config):
-    """The logits of π after thirty steps on these answers."""
-    advantages = rewards[rows] - rewards[rows].mean()
-    batch = TokenBatch(
-        response_mask=where.mask[rows],
-        rollout_log_probs=toy.log_probs(where, rollout)[rows],
-        old_log_probs=toy.log_probs(where, old)[rows],
-        advantages=advantages[:, None].expand(len(rows), where.mask.shape[1]),
-    )
-    result, logits = correct(batch, CLIPPED), old
-    for _ in range(30):
-        leaf = logits.detach().requires_grad_()
-        value, _ = policy_loss(toy.log_probs(where, leaf)[rows], batch, result, CLIPPED, loss_config)
-        logits = logits - toy.gradient_of(value, leaf)
-    return logits
-
-
-batches = [torch.multinomial(answers_q, 32, replacement=True, generator=generator) for _ in range(4)]
-ends = {}
-show("decoupled PPO", "KL(π‖q)", "reward")
-show("before the update", float(toy.kl(where, old, rollout)), float((toy.probabilities(where, old) * rewards).sum()))
-for estimator, strength in (("k2", 0.0), ("k2", 0.1), ("k2", 1.0), ("k2", 3.0), ("k1", 1.0)):
-    finals = [walk(rows, with_pull(strength, estimator)) for rows in batches]
-    far = torch.stack([toy.kl(where, final, rollout) for final in finals]).mean()
-    reward = torch.stack([(toy.probabilities(where, final) * rewards).sum() for final in finals]).mean()
-    ends[estimator, strength] = float(far), float(reward)
-    show(f"clip, β = {strength} with {estimator}" if strength else "clip alone", *ends[estimator, strength])
-
-assert ends["k2", 0.0][0] > float(toy.kl(where, old, rollout)) > ends["k2", 1.0][0] > ends["k2", 3.0][0]
-assert 12 < ends["k1", 1.0][0] / ends["k2", 0.0][0] < 13
-assert ends["k1", 1.0][1] < float((toy.probabilities(where, old) * rewards).sum()) < ends["k2", 1.0][1]
-
-# %% [markdown]
-# The clip alone ends further from the engine than it began: it holds $\pi$ near $p$, and $p$ was off. With $\beta = 1$
-# the trainer learns **and** comes closer. With k1 it ends below where it began, twelve times as far from the engine as
-# with the clip alone: that loss falls when sampled tokens become rarer.
-#
-# ## Predict, then reveal
-#
-# Recorded runs now, at the last step, before the update. The **push** is the gradient of the policy loss
-# (`decoupled_token_is`) of this batch, the **pull** that of the rollout KL loss with $\beta = 1$. A score sketch
-# (lesson 10) gives the lengths of both. prime-rl ships $\beta = 0.002$, in our units. **Write down a guess:**
-#
-# 1. In `stale_4`, with $\beta = 0.002$: is the pull a thousandth, a hundredth or a tenth of the push?
-# 2. Which pulls harder in `stale_4`, k2 or k3, and how many times?
-# 3. And in `bf16`?
-#
-# Then run the cell. Both lengths include the noise of this one batch, for that is what the optimizer gets. Intervals
-# are a bootstrap over answers.
-
-
-# %%
-def coefficient_sums(batch, sketch, losses):
-    """Σ c s of each answer, for each loss: (L, B, K)."""
-    config = preset("decoupled_token_is")
-    result = correct(batch, config)
-    coefficients = [score_coefficients(batch.old_log_probs, batch, result, config, loss) for loss in losses]
-    pulled = [coefficients[0], *(c - coefficients[0] for c in coefficients[1:])]  # the push, then the pulls alone
-    return per_sequence(torch.stack(pulled), batch.response_mask, sketch)
-
-
 def pull_over_push(name):
-    """The length of the pull of k2 and of k3 over that of the push, and of k3 over k2."""
+    """The length of k2's pull at β = 1 over that of the push, and of k3's over k2's: a bootstrap over answers."""
     run = runs.find_run(name)
     step = last_sketch(run)
-    batch = updated_batch(run, step)
-    sums = coefficient_sums(batch, read_sketch(run, step), (LossConfig(), with_pull(1.0, "k2"), with_pull(1.0, "k3")))
+    batch, result = updated_batch(run, step), correct(updated_batch(run, step), TOKEN_IS)
+    log_probs = batch.tensors()["old_log_probs"]
+    losses = (LossConfig(), with_pull(1.0, "k2"), with_pull(1.0, "k3"))
+    push, *both = (score_coefficients(log_probs, batch, result, TOKEN_IS, loss) for loss in losses)
+    coefficients = torch.stack([push, *(c - push for c in both)])  # the push, then the pulls alone
+    sums = per_sequence(coefficients, batch.response_mask, read_sketch(run, step)).double()  # (3, B, directions)
     counts = resampled(len(batch.response_mask), 200, 0).double()
-    push, k2, k3 = torch.einsum("rb,lbk->lrk", counts, sums.double()).norm(dim=-1)
-    return [interval_of(x.float(), signed=False) for x in (k2 / push, k3 / push, k3 / k2)]
+    push, k2, k3 = torch.einsum("rb,lbk->lrk", counts, sums).norm(dim=-1)
+    return [interval_of(x.float(), signed=False) for x in (k2 / push, k3 / k2)]
 
 
-strength_of = {name: pull_over_push(name) for name in ("bf16", "kv_fp8_e5m2", "stale_4")}
-for label, place in (("k2's pull over the push, β = 1", 0), ("k3's", 1), ("k3's over k2's", 2)):
-    show(label, "value", "from", "to")
-    for name, intervals in strength_of.items():
-        show("  " + name, intervals[place].value, intervals[place].low, intervals[place].high, digits=2)
-show("β = 0.002, as a share of the push")
-for name, intervals in strength_of.items():
-    show("  " + name, *(0.002 * x for x in (intervals[0].value, intervals[0].low, intervals[0].high)), digits=5)
+def scaled(interval, factor):
+    return Interval(*(factor * x for x in (interval.value, interval.low, interval.high)))
 
-assert min(strength_of[name][0].low for name in ("stale_4", "kv_fp8_e5m2")) > 1 > strength_of["bf16"][0].high
-assert max(0.002 * intervals[0].high for intervals in strength_of.values()) < 0.05
-assert strength_of["stale_4"][2].low > 1 > strength_of["bf16"][2].low
-assert PRESETS["prime_rl_dppo"].loss.rollout_kl_loss_coef == 0.002
 
-# %% [markdown]
-# With $\beta = 1$ the pull would outweigh the push in `stale_4` and `kv_fp8_e5m2`, and be a small correction in `bf16`.
-# With 0.002 it is one or two hundredths of the push in those two, and a ten-thousandth in `bf16`. So as a trust region
-# it is far too weak; the section on prices said the same, $\beta \approx 5$ for 0.02 nats. It can still matter where
-# nothing pushes: on tokens with $A = 0$, or beyond a clip, step after step.
-#
-# In `bf16` k2 and k3 are nearly one, as the curvature says. In `kv_fp8_e5m2`, and far more so in `stale_4`, k3
-# pulls many times harder. Which tokens do that?
-
-# %%
-for name in strength_of:
-    run = runs.find_run(name)
-    recorded = updated_batch(run, last_sketch(run))
-    d = correct(recorded, preset("disabled")).log_ratio[recorded.response_mask].double()
-    squares = ((-d).exp() - 1).square().sort(descending=True).values
-    show(name)
-    show("  pull of k3, share of ten tokens", float(squares[:10].sum() / squares.sum()), digits=2)
-    show("  smallest δ, k2's pull, k3's pull", float(d.min()), float(-d.min()), float((-d.min()).exp() - 1), digits=2)
-    assert squares[:10].sum() > 0.9 * squares.sum()
+measured = {name: pull_over_push(name) for name in ("bf16", "kv_fp8_e5m2", "stale_4")}
+shares = {name: scaled(of_push, 100 * SMALL) for name, (of_push, _) in measured.items()}  # in per cent
+assert all(measured[name][0].low > 1 > measured["bf16"][0].high for name in ("kv_fp8_e5m2", "stale_4"))
+say(f"""
+1. In `stale_4` the pull of k2 is {below(shares["stale_4"], 5, 1)} % of the push; in `kv_fp8_e5m2` it is
+   {below(shares["kv_fp8_e5m2"], 5, 1)} %, in `bf16` {below(shares["bf16"], 0.1, 3)} %.
+2. In `stale_4` k3 pulls at least {math.floor(measured["stale_4"][1].low / 10) * 10} times as hard as k2 (the lower end
+   of the interval); in `kv_fp8_e5m2` {above(measured["kv_fp8_e5m2"][1], 1, 0)} times.
+3. In `bf16` k3's pull over k2's is {untold(measured["bf16"][1], 1)}: so close to the engine the two are nearly the
+   same, as their curvature says.
+""")
 
 # %% [markdown]
-# Ten tokens hold more than nine tenths of k3's squared coefficients, in every run. In `bf16` that is harmless: even the
-# token that the trainer has given up most has $\delta = -0.22$, where the two pulls are alike. With a wide gap such a
-# token has a pull of 135, or of nearly 200,000.
-#
-# ## The same on recorded runs: value, gradient, target
-#
-# ### Check 3, with data
-#
-# At sixteen places of a recorded step we know the probabilities of **all** next tokens, in the trainer and in the
-# engine, and their scores. So the expected gradient of each loss is exact there, and only the places are a sample.
-# `kl_report` compares it with $\nabla KL(\pi\|q)$: by the table, k1 on the engine's tokens must point the opposite way.
-
-# %%
-reports = {}
-for name in ("bf16", "kv_fp8_e5m2"):
-    run = runs.find_run(name)
-    places = read_sketch(run, last_sketch(run)).next_tokens
-    assert places is not None
-    for estimator in ("k1", "k2", "k3"):
-        for whose, on_policy in (("own", True), ("engine's", False)):
-            reports[name, estimator, whose] = kl_report(places, estimator, "rollout", on_policy=on_policy)
-
-for name in ("bf16", "kv_fp8_e5m2"):
-    show(f"{name}: cosine with ∇KL(π‖q)", "value", "from", "to", "length")
-    for estimator in ("k1", "k2", "k3"):
-        for whose in ("own", "engine's"):
-            pull_report = reports[name, estimator, whose]
-            numbers = (
-                pull_report.cosine.value,
-                pull_report.cosine.low,
-                pull_report.cosine.high,
-                pull_report.length.value,
-            )
-            show(f"  {estimator}, {whose} tokens", *numbers, digits=2)
-
-for name in ("bf16", "kv_fp8_e5m2"):
-    away = reports[name, "k1", "engine's"]
-    assert away.cosine.high < -0.9
-    assert away.reverse_cosine.value < -0.999  # −∇KL(q‖π), as derived
-    assert reports[name, "k2", "own"].cosine.low > 0.999
-    assert reports[name, "k2", "engine's"].cosine.value > 0.99
-
-# %% [markdown]
-# **Look for** the bars that point down.
-
-# %%
-picture(kl_directions({k: reports["kv_fp8_e5m2", k, "engine's"] for k in ("k1", "k2", "k3")}))
-
-# %% [markdown]
-# On the data, too: k1 points away from the engine, in both runs and over the whole interval. On own tokens
-# it has no length, so its direction there means nothing. k2 on own tokens **is** the gradient. On the engine's tokens
-# k2 and k3 have nearly its direction; the lengths differ, and where the gap is coarse they are too short. How short,
-# sixteen places cannot say well: look at the lower ends of the cosines in `kv_fp8_e5m2`.
-#
-# ## Who has it
-#
-# | system | the term | on which tokens |
-# |---|---|---|
-# | prime-rl | `kl_tau` · δ², 0.001 by default: twice k2, so $\beta = 0.002$ | all, also those that its mask drops |
-# | SkyRL | `use_rollout_kl_loss`, `rollout_kl_loss_coef`, `rollout_kl_estimator_type`; not merged | those of the loss |
-# | here | the same three names, in `LossConfig` | the kept tokens |
-#
-# The report on Kimi K2.5 has a term of this form. verl, TRL, slime, OpenRLHF and NeMo RL have KL losses to the
-# **reference**, and none to the engine.
+# As a trust region such a strength is far too weak: the price that was computed by hand is thousands of times higher.
+# It can still matter where nothing pushes: on tokens with $A=0$, or beyond a clip, step after step. Here the term is
+# `use_rollout_kl_loss` of `LossConfig`, as in a [closed pull request of
+# SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811).
 #
 # ## Exercise 1: tilt
 #
 # *3 minutes.* Return $\pi^*$ for the probabilities `q`, the rewards `reward`, both `(V,)`, and `beta`.
 #
-# <details><summary>Hint 1</summary>The table with the quarters: multiply, then divide by the sum.</details>
+# <details><summary>Hint 1</summary>As in the table: multiply, then divide by the sum.</details>
 # <details><summary>Hint 2</summary>A softmax of log q plus something does both.</details>
 
 
@@ -651,7 +294,7 @@ check(tilted_policy_solution, TILT)
 #
 # *6 minutes.* The rollout KL loss is $\beta$ times the mean over the answers of the mean over their tokens of
 # $\frac12\delta^2$. Return its coefficients, `(B, T)`: what stands before $\nabla \log \pi$ in $-\nabla L$. Padding may
-# hold anything, and must come out as 0; an answer without tokens counts nowhere.
+# hold anything and gives 0; an answer without tokens counts nowhere.
 #
 # <details><summary>Hint 1</summary>The derivative of ½δ² is δ; the minus comes from −∇L.</details>
 # <details><summary>Hint 2</summary>Divide by the tokens of the answer and by the number of answers that have
@@ -676,25 +319,10 @@ def pull_solution(log_pi, log_q, mask, beta):
 check(pull_solution, PULL)
 
 # %% [markdown]
-# And it is what the library does, on the 999 tokens of `stale_4`:
-
-# %%
-run = runs.find_run("stale_4")
-batch = updated_batch(run, last_sketch(run))
-log_p, log_q = (batch.tensors()[key] for key in ("old_log_probs", "rollout_log_probs"))
-config = preset("decoupled_token_is")
-result = correct(batch, config)
-both, push = (score_coefficients(log_p, batch, result, config, with_pull(strength)) for strength in (1.0, 0.0))
-mine = PULL.expected(log_p, log_q, batch.response_mask, 1.0)
-show("tokens", int(batch.response_mask.sum()))
-show("largest difference below 1e-7", bool((both - push - mine).abs().max() < 1e-7))
-assert (both - push - mine).abs().max() < 1e-7
-
-# %% [markdown]
-# ## Exercise 3: the price of a fence
+# ## Exercise 3: the price of a bound
 #
 # *8 minutes.* Given `q`, `reward` and a hard bound `kappa`, return the $\beta$ whose tilted policy has $KL(\pi^*\|q) =
-# \kappa$. You may call your first answer.
+# \kappa$. You may call your first answer, and `divergence(pi, q)`.
 #
 # <details><summary>Hint 1</summary>The divergence falls as β grows, so halve an interval of log β again and
 # again.</details>
@@ -723,45 +351,29 @@ def price_solution(q, reward, kappa):
 check(price_solution, STRENGTH)
 
 # %% [markdown]
-# With rewards of variance 1 on our three actions, the price of some fences, and the rule for small $\kappa$:
-
-# %%
-standard = R / spread**0.5
-fences = [0.001, 0.02, 0.1, 0.3]
-show("κ", fences, digits=3)
-show("β", [STRENGTH.expected(q, standard, kappa) for kappa in fences], digits=2)
-show("1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
-
-# %% [markdown]
 # ## Check yourself
 #
-# **1. Your run has a rollout KL loss with k1, on tokens of the engine. The logged value falls nicely below 0. What is
+# **1. Your run has a rollout KL loss with k1, on tokens of the engine. The logged value falls below 0. What is
 # happening?**
 #
-# <details><summary>The policies come closer: the loss falls.</summary>No. A KL below 0 cannot be a KL. The average of
-# log π − log q over tokens of q is −KL(q‖π).</details>
+# <details><summary>The policies come closer: the loss falls.</summary>No. A KL is never below 0, so this is
+# none.</details>
 # <details><summary>They drift apart: −KL(q‖π) is being minimised.</summary>Yes. The lower it falls, the larger the
 # divergence. Use k2.</details>
-# <details><summary>Only noise: the gradient of k1 is 0 on average.</summary>On tokens of π it is. On tokens of q it is
-# −∇KL(q‖π), which is not 0.</details>
+# <details><summary>Only noise: the gradient of k1 is 0 on average.</summary>Only on tokens of π.</details>
 #
 # **2. You halve $\beta$ and halve all advantages. Where is the optimum now?**
 #
 # <details><summary>Further from the engine, because β is smaller.</summary>No. Only R/β counts.</details>
-# <details><summary>Where it was.</summary>Yes. The tilting e^(R/β) has not changed. (Whitened advantages would undo
-# your second change, and then it has.)</details>
-# <details><summary>Nearer, because the rewards are smaller.</summary>Half of the story: β is smaller as well, and only
-# their quotient counts.</details>
+# <details><summary>Where it was.</summary>Yes. The tilting e^(R/β) has not changed.</details>
+# <details><summary>Nearer, because the rewards are smaller.</summary>β is smaller as well.</details>
 #
 # **3. The mismatch comes from rounding in the engine, as in `bf16`. What does a strong rollout KL loss do?**
 #
-# <details><summary>It removes the rounding.</summary>No. The engine rounds whatever the weights are; its errors cannot
-# be trained away by moving towards them.</details>
-# <details><summary>It pulls the trainer after the rounding errors of the batch, and slows learning.</summary>Yes. The
-# pull is small there because δ is, but its target is noise. Against stale weights, whose gap is no noise, the brake has
-# a purpose.</details>
-# <details><summary>Nothing at all, whatever β is.</summary>With β = 1 the pull was already several hundredths of the
-# push. With β = 100 it would rule.</details>
+# <details><summary>It removes the rounding.</summary>No. The engine rounds whatever the weights are.</details>
+# <details><summary>It pulls the trainer after the rounding errors of the batch, and slows learning.</summary>Yes. Its
+# target is noise. With stale weights the gap is more than noise.</details>
+# <details><summary>Nothing, whatever β is.</summary>With a large enough β the pull rules.</details>
 
 # %% [markdown]
 # ## In the app
@@ -770,21 +382,18 @@ show("1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
 #
 # - [k2 against k3 on recorded places](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=latest&preset=prime_rl_dppo):
 #   at the end of the page, choose "the engine's policy" as the target;
-# - [the same on `bf16`](http://localhost:8501/gradient?run=bf16&step=latest&preset=prime_rl_dppo);
 # - [what prime-rl's mask does on `stale_4`](http://localhost:8501/bench?run=stale_4&step=latest&preset=prime_rl_dppo),
 #   the other half of its method.
 #
 # ## Pitfalls
 #
-# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **reward** it is right: it is subtracted from
-#   the advantage and carries no gradient of its own (lesson 08).
-# - **Half or whole.** δ² is twice k2. A coefficient copied from one system to another is off by 2.
-# - **The mean.** This term is averaged per answer and then over answers, the policy loss often over all tokens. With
-#   long and short answers the ratio of the two is not what the coefficients say.
-# - **Tokens never written.** The pull acts on sampled tokens. An action that the engine never writes is held back only
-#   through the others, from which it takes its probability.
+# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **reward** it is right (lesson 08).
+# - **Half or whole.** δ² is two times k2: a coefficient copied from one system to another may be off by that.
+# - **The mean.** This term is averaged per answer and then over answers, the policy loss often over all tokens. Then
+#   their ratio depends on the lengths of the answers.
 # - **Masked tokens.** If the penalty runs only over kept tokens, those that need it most have none.
-# - **Two KL losses.** The one to the reference and the one to the engine add up, and pull in different directions.
+# - **A hidden k1.** Without a correction, a policy loss whose advantages do not average to 0 contains k1 on the
+#   engine's tokens. The appendix shows it, and score centering, which takes it out.
 #
 # ## References
 #
@@ -793,3 +402,244 @@ show("1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
 # 2. Liu et al., [Rethinking KL Regularization in RLHF](https://arxiv.org/abs/2510.01555), 2025: k2 as a loss has the
 #    gradient of the KL on own tokens.
 # 3. Kimi Team, [Kimi K2.5](https://arxiv.org/abs/2602.02276), 2026: the squared log-ratio to the engine, in use.
+
+# %% [markdown] jp-MarkdownHeadingCollapsed=true
+# ## Appendix
+#
+# Proofs and further checks; the lesson is complete without them. The last section, on score centering, is a method of
+# its own.
+
+# %% [markdown]
+# ### The two equations, with symbols
+#
+# For a softmax of three actions: $J_\beta(\pi) = \beta \log M - \beta\, KL(\pi\|\pi^*)$ and its gradient; then the
+# table of losses and samplers, and the three curvatures.
+
+# %% tags=["hide-input"]
+theta = sympy.symbols("theta_X theta_Y theta_Z", real=True)
+Qs, Rs = sympy.symbols("q_X q_Y q_Z", positive=True), sympy.symbols("R_X R_Y R_Z", real=True)
+b = sympy.symbols("beta", positive=True)
+total = sympy.Add(*map(sympy.exp, theta))
+PI, log_pi = [sympy.exp(x) / total for x in theta], [x - sympy.log(total) for x in theta]
+DELTA = [lp - sympy.log(q_a) for lp, q_a in zip(log_pi, Qs, strict=True)]
+SCORE = [sympy.diff(lp, theta[0]) for lp in log_pi]  # by θ_X, which stands for all: actions can be renamed
+one = {Qs[2]: 1 - Qs[0] - Qs[1]}
+
+
+def average(weights, terms):
+    return sympy.Add(*(w * x for w, x in zip(weights, terms, strict=True)))
+
+
+def same(left, right):
+    return sympy.simplify(sympy.expand_log(sympy.expand((left - right).subs(one)), force=True)) == 0
+
+
+M = average(Qs, [sympy.exp(r / b) for r in Rs])
+log_star = [sympy.log(q_a) + r / b - sympy.log(M) for q_a, r in zip(Qs, Rs, strict=True)]
+J = average(PI, [r - b * delta for r, delta in zip(Rs, DELTA, strict=True)])
+lost = average(PI, [lp - star for lp, star in zip(log_pi, log_star, strict=True)])  # KL(π‖π*)
+assert sympy.simplify(sympy.expand_log(sympy.expand(J - (b * sympy.log(M) - b * lost)), force=True)) == 0
+paying = [(r - b * delta) * s for r, delta, s in zip(Rs, DELTA, SCORE, strict=True)]
+assert same(sympy.diff(J, theta[0]), average(PI, paying))
+
+# %% tags=["hide-input"]
+SLOPE = {
+    "k1": [sympy.Integer(1)] * 3,
+    "k2": DELTA,
+    "k3": [1 - q_a / pi_a for q_a, pi_a in zip(Qs, PI, strict=True)],
+}
+CHI2 = average(Qs, [q_a / pi_a for q_a, pi_a in zip(Qs, PI, strict=True)]) - 1
+KL_own, KL_engine = average(PI, DELTA), -average(Qs, DELTA)  # KL(π‖q), KL(q‖π)
+MINIMISED = {"k1": -KL_engine, "k2": average(Qs, [x**2 / 2 for x in DELTA]), "k3": CHI2 - KL_engine}
+ON_OWN = {"k1": sympy.Integer(0), "k2": KL_own, "k3": KL_engine}
+
+
+def curvature(x):
+    """Second derivatives by θ_X and θ_Y where π = q."""
+    here = sympy.hessian(x, theta[:2]).subs({y: sympy.log(q_a) for y, q_a in zip(theta, Qs, strict=True)})
+    return here.subs(one).applyfunc(lambda entry: sympy.expand(sympy.simplify(entry)))
+
+
+for name, slope in SLOPE.items():
+    of_token = [c * s for c, s in zip(slope, SCORE, strict=True)]
+    assert same(average(PI, of_token), sympy.diff(ON_OWN[name], theta[0]))
+    assert same(average(Qs, of_token), sympy.diff(MINIMISED[name], theta[0]))
+    assert curvature(MINIMISED[name]) == (-1 if name == "k1" else 1) * curvature(KL_own)
+say("All equations hold for every $\\pi$, $q$, $R$ and $\\beta$.")
+
+# %% [markdown]
+# ### A hard bound and its price
+#
+# Write $x = 1/\beta$ and $\Lambda(x) = \log \mathbb{E}_q[e^{xR}] = \log M$. For the tilted policy
+#
+# $$ \mathbb{E}_{\pi^*}[R] = \Lambda'(x), \qquad KL(\pi^*\|q) = x\,\Lambda'(x) - \Lambda(x) . $$
+#
+# Both grow with $x$, because $\Lambda'' = \mathrm{Var}_{\pi^*}[R] > 0$: their slopes are $\Lambda''$ and
+# $x\,\Lambda''$.
+# The quotient of the slopes is the price, $1/x = \beta$. For a small $x$ the divergence is
+# $\frac{x^2}{2} \mathrm{Var}_q[R]$, which gives the rule for a small $\kappa$.
+#
+# **Look for** the upper line: it is the best that a bound allows, and the first nat buys most. The lower line goes from
+# the engine straight to Z, by mixing the two policies, and buys less for the same divergence.
+
+# %% tags=["hide-input"]
+strengths = torch.logspace(1.3, -0.7, 40, dtype=torch.float64)
+tilted = torch.stack([tilt(q, R, float(strength)) for strength in strengths])
+bounds, earned = divergence(tilted, q), (tilted * R).sum(-1)
+mixed_in = torch.linspace(0, 0.9999, 2000, dtype=torch.float64)[:, None]
+mixed = (1 - mixed_in) * q + mixed_in * torch.eye(3, dtype=torch.float64)[2]
+of_mixture = numpy.interp(bounds.numpy(), divergence(mixed, q).numpy(), (mixed * R).sum(-1).numpy())
+assert (earned.numpy() >= of_mixture).all()
+prices = (earned[1:] - earned[:-1]) / (bounds[1:] - bounds[:-1])  # the slope between two neighbours
+assert ((prices < strengths[:-1]) & (prices > strengths[1:])).all()  # lies between their two β
+reached = {"tilted": drawn(earned), "mixed with Z": drawn(of_mixture)}
+picture(curves(drawn(bounds), reached, x_name="hard bound κ, nats", y_name="mean reward"))
+
+standard = R / float((q * (R - (q * R).sum()).square()).sum()) ** 0.5  # of variance 1
+fences = [0.001, 0.02, 0.1, 0.3]
+show("κ", fences, digits=3)
+show("price β, rewards of variance 1", [STRENGTH.expected(q, standard, kappa) for kappa in fences], digits=2)
+show("the rule 1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
+
+# %% [markdown]
+# ### Which tokens does k3 pull at?
+
+# %% tags=["hide-input"]
+FEW = 10
+given_up = {}
+for name in ("bf16", "stale_4"):
+    batch = updated_batch(runs.find_run(name), last_sketch(runs.find_run(name)))
+    d = correct(batch, preset("disabled")).log_ratio[batch.response_mask].double()
+    squares = ((-d).exp() - 1).square().sort(descending=True).values
+    assert squares[:FEW].sum() > 0.9 * squares.sum()
+    given_up[name] = len(d), float(d.min()), float((-d.min()).exp() - 1)
+say(f"""
+In `bf16` and in `stale_4` {FEW} of the {given_up["bf16"][0]:,} and {given_up["stale_4"][0]:,} tokens hold more than
+nine tenths of k3's squared coefficients. In `bf16` that is harmless: the token that the trainer has given up most has
+$\\delta = {given_up["bf16"][1]:.2f}$, where k3's pull is {given_up["bf16"][2]:.2f}$\\beta$. In `stale_4` it has
+$\\delta = {given_up["stale_4"][1]:.1f}$, and k3's pull is {given_up["stale_4"][2] / 1e5:.1f} · 10⁵ $\\beta$.
+""")
+
+# %% [markdown]
+# ### Score centering: taking out a pull that nobody asked for
+#
+# An uncorrected policy loss on the engine's tokens has the expected gradient
+#
+# $$ \mathbb{E}_q[A\, s] = \mathrm{Cov}_q(A, s) + \mathbb{E}_q[A]\; \mathbb{E}_q[s], \qquad
+# \mathbb{E}_q[s] = \mathbb{E}_q[\nabla \log p] = -\nabla KL(q\|p) . $$
+#
+# With $q = p$ the second term is 0, whatever the advantages are. Otherwise it is a **drift** that no reward chose. By
+# the table above it is k1 on the engine's tokens with $\beta = -\mathbb{E}_q[A]$: it pulls towards the engine where the
+# advantages are positive on average, and pushes away where they are negative. By hand, with $q$ = (½, ¼, ¼) and
+# $p$ = (¼, ¼, ½): for a softmax $\mathbb{E}_q[s] = q - p$ = (¼, 0, −¼).
+#
+# [Score centering](https://arxiv.org/abs/2609.20807) subtracts $\mathbb{E}_q[s]$ from the score of each token, at each
+# place; with token weights $w$ it subtracts $\mathbb{E}_q[w s]$. This needs the whole distribution of the engine there.
+# prime-rl, vime and miles have the likeliest tokens and model the rest. The toy has all of them, so here it is exact.
+# First an advantage of 1 for every token, so that nothing is to be learned:
+
+# %%
+p = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
+
+
+def step(centred):
+    """The expected ascent direction if every action has the advantage 1."""
+    logits, actions, ones = p.log().requires_grad_(), torch.arange(3), torch.ones(3, dtype=torch.float64)
+    log_p, log_q = logits.log_softmax(-1).expand(3, 3), q.log().expand(3, 3)
+    losses = centered_losses(log_p, log_q, actions, ones, CorrectionConfig()) if centred else -log_p[0]
+    return toy.gradient_of(-(q * losses).sum(), logits)
+
+
+show("step of the logits", "X", "Y", "Z")
+show("as it is", step(centred=False))
+show("centred", step(centred=True))
+assert torch.allclose(step(centred=False), q - p)
+assert step(centred=True).abs().max() < 1e-15
+
+# %% [markdown]
+# Does it help to learn? Take random toy worlds of all answers of up to three tokens, whose engine differs by noise on
+# the logits, and random rewards. Shift the advantages to a mean of −1, 0 and 1 under the engine, and compare the
+# expected gradient with the exact one, on policy.
+
+# %% tags=["hide-input"]
+where = toy.world(4, 3)
+places = where.mask.nonzero()
+answer, state, token = places[:, 0], where.states[where.mask], where.tokens[where.mask]
+
+
+def cosines_of(seed, mean):
+    """Cosines with the exact gradient of a random world: as it is, and centred."""
+    old = toy.random_policy(where, seed)
+    engine = old + toy.random_policy(where, seed + 1000, 0.5)
+    rewards = torch.randn(len(where.tokens), dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 2000))
+    drawn_by = toy.probabilities(where, engine)
+    A = rewards - (drawn_by * rewards).sum() + mean
+    leaf = old.clone().requires_grad_()
+    log_p, log_q = leaf.log_softmax(-1)[state], engine.log_softmax(-1)[state]
+    centred = centered_losses(log_p, log_q, token, A[answer], CorrectionConfig())
+    plain = -A[answer] * log_p.gather(1, token[:, None])[:, 0]
+    exact = toy.policy_gradient(where, old, A)
+    for losses in (plain, centred):
+        (g,) = torch.autograd.grad(-(drawn_by[answer] * losses).sum(), leaf, retain_graph=True)
+        yield float(torch.cosine_similarity(g.flatten(), exact.flatten(), 0))
+
+
+WORLDS = 50
+counts = resampled(WORLDS, 1000, 0).double() / WORLDS
+gains, better = {}, {}
+for mean in (-1.0, 0.0, 1.0):
+    plain, centred = torch.tensor([list(cosines_of(seed, mean)) for seed in range(WORLDS)], dtype=torch.float64).T
+    gains[mean] = interval_of(counts @ (centred - plain), signed=True)
+    better[mean] = int((centred > plain).sum())
+say(f"""
+Over {WORLDS} worlds, with 95 % intervals over them, centering raises the cosine by {above(gains[-1.0])} where the
+mean advantage is −1, and by {above(gains[1.0])} where it is 1: it is better in {better[-1.0]} and {better[1.0]}
+worlds. Where the mean is 0, as behind a baseline, it changes the cosine by {untold(gains[0.0], 0, 3)}, and is better
+in {better[0.0]} worlds: **a baseline leaves it little to take away.**
+""")
+
+
+# %% tags=["hide-input"]
+def drift_of(name, weights):
+    run = runs.find_run(name)
+    at_places = read_sketch(run, last_sketch(run)).next_tokens
+    assert at_places is not None
+    return drift_report(at_places, preset(weights)).of_place
+
+
+none = {name: drift_of(name, "disabled") for name in ("bf16", "kv_fp8", "stale_head")}
+capped = {name: drift_of(name, "decoupled_token_is") for name in none}
+assert max(capped["bf16"].high, capped["kv_fp8"].high) < 0.001
+say(f"""
+**On recorded steps**, at {len(places_of["bf16"].log_probs)} places with all next tokens, the drift of one place per
+unit of mean advantage, in units of the gradient of one token, is {bracketed(none["bf16"], 3)} in `bf16`,
+{bracketed(none["kv_fp8"], 3)} in `kv_fp8` and {above(none["stale_head"], 0.1)} in `stale_head`. Token weights with a
+cap leave less than a thousandth in the first two, and {bracketed(capped["stale_head"])} in `stale_head`: a weight $p/q$
+that no cap touches centres by itself.
+""")
+
+# %% [markdown]
+# **Does it help a training?** [The paper](https://arxiv.org/abs/2609.20807) says so, for models from 0.6 to 30 billion
+# parameters. It is too early to count on it.
+
+# %% tags=["hide-input"]
+EXPLORED, CONFIRMED = [36.5, 43.5, 9.0], [28.5, -23.5, -5.5]  # answers out of 756, centred minus not, per pair of seeds
+STUDENT = 4.303  # 97.5 % of Student's t with two degrees of freedom
+
+
+def of_pairs(values):
+    x = torch.tensor(values, dtype=torch.float64)
+    half = STUDENT * float(x.std()) / len(x) ** 0.5
+    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half)
+
+
+explored, confirmed = of_pairs(EXPLORED), of_pairs(CONFIRMED)
+assert min(EXPLORED) > 0
+assert confirmed.low < explored.value < confirmed.high
+say(f"""
+[Marin's study](https://github.com/marin-community/marin/pull/9291) ran pairs of seeds with and without it, beside
+token weights with a cap. All three exploratory pairs favoured it, on average by {bracketed(explored, 1)} of 756
+answers. Three pairs that were specified beforehand gave {untold(confirmed, 0, 1)}. That interval holds 0, and also the
+gain of the exploratory pairs: **the confirmation shows no effect, and three pairs are too few to exclude one.** So test
+it on your own run, and confirm it on seeds that you did not choose it by.
+""")

@@ -78,7 +78,7 @@ def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path)
     title, _, rest = first.source.partition("\n")
     first.source = f"{title}\n\n{LINKS.format(links=' · '.join(links))}\n{rest}"
     imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    imports.metadata["tags"] = [*imports.metadata.get("tags", []), "hide-input"]
+    imports.metadata["tags"] = sorted({*imports.metadata.get("tags", []), "hide-input"})
     number = 0
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -179,6 +179,8 @@ def write(target: Path, *, solutions: bool = True, address: str | None = None) -
         sphinx = [TOOL / "bin" / "python", "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
         options = ["--builder", "html", "--doctree-dir", Path(work) / "doctrees"]
         subprocess.run([*sphinx, *options, sources, made], check=True)
+        for unread in made.rglob("*.map"):  # of the theme's own scripts and styles
+            unread.unlink()
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(made, target)

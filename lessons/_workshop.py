@@ -27,6 +27,7 @@ SINGLE = (
     "lessons/show.py",
     "lessons/plotted.py",
     "lessons/recorded.py",
+    "lessons/mini_vllm.py",
     "lessons/sentences.py",
     "lessons/NOTATION.md",
     "lessons/index.toml",

@@ -1,6 +1,7 @@
 """A corrected training loop in plain PyTorch: the pieces that lessons 01 to 13 ask for.
 
-`count_on.py` has the task, a policy for it and how that is sampled.
+`count_on.py` has the task, a policy for it and how that is sampled; `mini_vllm.py` trains a language model with the
+same functions (lesson 16).
 """
 
 import copy

@@ -31,7 +31,7 @@ def link_to(name: str, query: Mapping[str, str], label: str) -> None:
     # The browser keeps what the address says of widgets that all pages have, and would name them twice.
     placed = {} if "run" in query or "run" in st.query_params else session.placed()
     preset = {} if "preset" in query else configured()
-    st.page_link(pages()[name], label=label, query_params=placed | preset | kept | query, width="stretch")
+    st.page_link(pages()[name], label=label, query_params={**placed, **preset, **kept, **query}, width="stretch")
 
 
 def enter(name: str) -> bool:

@@ -21,7 +21,6 @@ from rlcorr.adaptive import m2po
 from rlcorr.errors import UsageError
 from rlcorr.records.step_files import StepRecord
 
-
 # On a phone the columns stand below one another: the budget below the pictures, so that the bound is near the top.
 BUDGET_LAST = """<style>
 @media (max-width: 640px) {

@@ -35,12 +35,12 @@ TEMPERATURE_BETWEEN = Exercise(
     mistakes=(
         Mistake(
             lambda log_p, log_q: 1 / _times(log_p, log_q),
-            "Upside down. A trainer that is hotter has flatter log-probs, so T is the engine's spread over the "
+            "Upside down. A trainer that is hotter has flatter log-probs, so τ is the engine's spread over the "
             "trainer's.",
         ),
         Mistake(
             lambda log_p, log_q: 1 / _times(log_p, log_q) - 1,
-            "That is the slope of d over log q, 1/T − 1. Solve it for T.",
+            "That is the slope of d over log q, 1/τ − 1. Solve it for τ.",
         ),
         Mistake(
             lambda log_p, log_q: log_q[0] / log_p[0],

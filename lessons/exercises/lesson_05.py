@@ -135,13 +135,13 @@ TRUNCATION_BIAS = Exercise(
 )
 
 
-def _error(p: Tensor, q: Tensor, f: Tensor, cap: float, n: int) -> float:
+def _error(p: Tensor, q: Tensor, f: Tensor, cap: float, draws: int) -> float:
     bias, mean, square = _bias(p, q, f, cap), 0.0, 0.0
     for p_a, q_a, f_a in zip(p.tolist(), q.tolist(), f.tolist(), strict=True):
         counted = min(p_a / q_a, cap) * f_a
         mean += q_a * counted
         square += q_a * counted**2
-    return bias**2 + (square - mean**2) / n
+    return bias**2 + (square - mean**2) / draws
 
 
 def _variance(p: Tensor, q: Tensor, f: Tensor, cap: float) -> float:
@@ -153,30 +153,32 @@ SQUARED_ERROR = Exercise(
     cases=((*THREE, 1.5, 5), (*THREE, 1.5, 20), (*THREE, math.inf, 20), (*_policies(3, 6), 1.2, 7)),
     mistakes=(
         Mistake(
-            lambda p, q, f, cap, n: _bias(p, q, f, cap) ** 2 + _variance(p, q, f, cap),
-            "The mean over n draws has an n-th of the variance of one.",
+            lambda p, q, f, cap, draws: _bias(p, q, f, cap) ** 2 + _variance(p, q, f, cap),
+            "The mean of N draws has an N-th of the variance of one.",
         ),
         Mistake(
-            lambda p, q, f, cap, n: _bias(p, q, f, cap) + _variance(p, q, f, cap) / n,
+            lambda p, q, f, cap, draws: _bias(p, q, f, cap) + _variance(p, q, f, cap) / draws,
             "The bias must be squared: a variance is a square already.",
         ),
         Mistake(
-            lambda p, q, f, cap, n: (_bias(p, q, f, cap) ** 2 + _variance(p, q, f, cap)) / n,
-            "Only the variance shrinks with n. The bias stays, however many draws there are.",
+            lambda p, q, f, cap, draws: (_bias(p, q, f, cap) ** 2 + _variance(p, q, f, cap)) / draws,
+            "Only the variance shrinks with N. The bias stays, however many draws there are.",
         ),
         Mistake(
-            lambda p, q, f, cap, n: _bias(p, q, f, cap) ** 2 + (q * ((p / q).clamp(max=cap) * f).square()).sum() / n,
+            lambda p, q, f, cap, draws: (
+                _bias(p, q, f, cap) ** 2 + (q * ((p / q).clamp(max=cap) * f).square()).sum() / draws
+            ),
             "That is the average of the squares. The variance is that less the square of the average.",
         ),
         Mistake(
-            lambda p, q, f, cap, n: math.sqrt(_error(p, q, f, cap, n)),
+            lambda p, q, f, cap, draws: math.sqrt(_error(p, q, f, cap, draws)),
             "That is the root of it. The squared error was asked for.",
         ),
     ),
     equivalents=(
-        lambda p, q, f, cap, n: (
+        lambda p, q, f, cap, draws: (
             (q * (p / q).clamp(max=cap) * f - p * f).sum() ** 2
-            + (q * ((p / q).clamp(max=cap) * f - (q * (p / q).clamp(max=cap) * f).sum()).square()).sum() / n
+            + (q * ((p / q).clamp(max=cap) * f - (q * (p / q).clamp(max=cap) * f).sum()).square()).sum() / draws
         ),
     ),
 )

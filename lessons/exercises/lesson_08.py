@@ -42,11 +42,11 @@ MEAN_K3 = Exercise(
     mistakes=(
         Mistake(
             lambda policy, ref, mask: (((policy - ref).exp() - 1 - (policy - ref))[mask]).mean(),
-            "Upside down: the policy that drew the tokens stands below the line, so r is ref / π.",
+            "Upside down: the policy that drew the tokens is the denominator, so the ratio is ref / π.",
         ),
         Mistake(
             lambda policy, ref, mask: _over(policy, ref, mask, lambda d: d).mean(),
-            "That is k1. k3 adds r − 1 to it, which is 0 on average and above −k1 on every token.",
+            "That is k1. k3 adds e^(−δ) − 1 to it, which is 0 on average and above −k1 on every token.",
         ),
         Mistake(
             lambda policy, ref, mask: _over(policy, ref, mask, lambda d: d.square() / 2).mean(),
@@ -58,7 +58,7 @@ MEAN_K3 = Exercise(
         ),
         Mistake(
             lambda policy, ref, mask: _over(policy, ref, mask, lambda d: (-d).exp() - 1 - d).mean(),
-            "The sign of the last term: log r is −δ, so minus log r is plus δ.",
+            "The sign of the last term: k3 is e^(−δ) − 1 + δ, which is never below 0.",
         ),
         Mistake(
             lambda policy, ref, mask: torch.stack(
@@ -183,7 +183,7 @@ OFF_POLICY = Exercise(
         ),
         Mistake(
             lambda log_probs, ref, rollout: (rollout - log_probs).exp() * (log_probs - ref),
-            "The weight is upside down: the policy that drew stands below the line.",
+            "The weight is upside down: the policy that drew is the denominator.",
         ),
         Mistake(
             lambda log_probs, ref, rollout: (log_probs - rollout).exp() * (1 - (ref - log_probs).exp()),

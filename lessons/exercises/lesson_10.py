@@ -1,6 +1,5 @@
 """What lesson 10 asks for."""
 
-import itertools
 from typing import Any
 
 import torch
@@ -126,49 +125,79 @@ SKETCH = Exercise(
 )
 
 
-# --- exercise 3: a squared length without its noise ---
+# --- exercise 3: the progress of a correction, from all answers ---
 
 
-def _pairs(x: Tensor) -> float:
-    """The mean of ⟨x_i, x_j⟩ over the pairs of different rows."""
-    rows = x.tolist()
-    products = [sum(a * b for a, b in zip(one, other, strict=True)) for one, other in itertools.permutations(rows, 2)]
-    return sum(products) / len(products)
+def _progress(q: Tensor, u: Tensor, exact: Tensor, B: int) -> float:
+    """Number by number."""
+    rows, target = u.tolist(), exact.tolist()
+    mean = [sum(p * row[k] for p, row in zip(q.tolist(), rows, strict=True)) for k in range(len(target))]
+    variance = sum(
+        p * sum((x - m) ** 2 for x, m in zip(row, mean, strict=True)) for p, row in zip(q.tolist(), rows, strict=True)
+    )
+    along = max(sum(m * x for m, x in zip(mean, target, strict=True)), 0.0)
+    return along**2 / (sum(x * x for x in target) * (sum(m * m for m in mean) + variance / B))
 
 
-SQUARED_LENGTH = Exercise(
-    expected=_pairs,
+def _variance(q: Tensor, u: Tensor) -> Tensor:
+    return q @ (u - q @ u).square().sum(-1)
+
+
+def _share(along: Tensor, exact: Tensor, squared: Tensor) -> Tensor:
+    return along.clamp(min=0).square() / (exact.square().sum() * squared)
+
+
+TWO_SIDES = (_numbers(0.5, 0.5), _numbers([3.0], [-1.0]), _numbers(1.0))
+ANSWERS = (_normal(6, seed=5).softmax(-1), _normal(6, 3, seed=6), _normal(3, seed=7))
+
+PROGRESS = Exercise(
+    expected=_progress,
     cases=(
-        (_numbers([3, 0], [0, 3], [0, 0]),),
-        (_numbers([1, 2], [3, 2]),),
-        (_numbers([1, 0], [-1, 0]),),
-        (_normal(6, 4, seed=5),),
+        (*TWO_SIDES, 1),
+        (*TWO_SIDES, 4),
+        (*ANSWERS, 16),
+        (ANSWERS[0], ANSWERS[1], -ANSWERS[2], 16),
     ),
     mistakes=(
         Mistake(
-            lambda x: x.mean(0).square().sum(),
-            "That is the squared length of the mean. The pairs of a sequence with itself, so its noise, are still in.",
+            lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + _variance(q, u)),
+            "V is the variance of one answer. A batch of B answers has V/B.",
         ),
         Mistake(
-            lambda x: x.mean(0).square().sum() - x.var(0).sum(),
-            "You took off the variance of one sequence. That of the mean is B times smaller.",
+            lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum()),
+            "That is the squared cosine, so η with endless answers: the noise V/B is missing.",
         ),
         Mistake(
-            lambda x: x.mean(0).square().sum() - x.var(0, correction=0).sum() / len(x),
-            "Nearly. The variance divides by B − 1 here: with B the pairs of a sequence with itself stay in.",
+            lambda q, u, exact, B: (
+                (q @ u @ exact) ** 2 / (exact.square().sum() * ((q @ u).square().sum() + _variance(q, u) / B))
+            ),
+            "Where g points away from g*, the best step is none: an inner product below 0 counts as 0.",
         ),
         Mistake(
-            lambda x: (x.mean(0).square().sum() - x.var(0).sum() / len(x)).clamp(min=0),
-            "Leave it negative where it is. Clamped, its average over batches is too large again.",
+            lambda q, u, exact, B: _share(
+                u.mean(0) @ exact, exact, u.mean(0).square().sum() + (u - u.mean(0)).square().sum(-1).mean() / B
+            ),
+            "The answers are not equally likely: weight each with q.",
         ),
         Mistake(
-            lambda x: x.square().sum(-1).mean(),
-            "That is the mean of the squared lengths: every sequence paired with itself. Pair different ones.",
+            lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + q @ u.square().sum(-1) / B),
+            "V is the mean squared distance from 𝔼g. You took that from 0.",
+        ),
+        Mistake(
+            lambda q, u, exact, B: 1 - ((q @ u - exact).square().sum() + _variance(q, u) / B) / exact.square().sum(),
+            "That is 1 minus the squared error. It changes with the length of the step, and progress does not.",
+        ),
+        Mistake(
+            lambda q, u, exact, B: (
+                (q @ u @ exact).clamp(min=0) / (exact.square().sum() * ((q @ u).square().sum() + _variance(q, u) / B))
+            ),
+            "The inner product is squared.",
         ),
     ),
     equivalents=(
-        lambda x: x.mean(0).square().sum() - x.var(0).sum() / len(x),
-        lambda x: x.square().sum(-1).mean() - x.var(0).sum(),
-        lambda x: ((x @ x.T).sum() - x.square().sum()) / (len(x) * (len(x) - 1)),
+        lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + _variance(q, u) / B),
+        lambda q, u, exact, B: _share(
+            q @ u @ exact, exact, (1 - 1 / B) * (q @ u).square().sum() + q @ u.square().sum(-1) / B
+        ),
     ),
 )

@@ -1,138 +1,14 @@
-"""What lesson 15 asks for, and its patients. Do not read on before you have done exercise 3: the bugs are here."""
+"""What lesson 15 asks for."""
 
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+import struct
+from collections.abc import Callable, Sequence
+from statistics import median
 
 import torch
+from exercises.patients import HELD_OUT, held_out
 from torch import Tensor
 
-from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct
-from rlcorr.objective import aggregate
 from rlcorr.teaching.check import Exercise, Mistake
-
-TREATMENT = CorrectionConfig(
-    rollout_is="token",
-    rollout_is_threshold=2.0,
-    rollout_rs=(RejectionRule("sequence", "k1", upper=1.02, lower=0.98, reduce="mean"),),
-)
-"""Token ratios, capped at 2; answers whose geometric mean leaves 0.98 … 1.02 are rejected."""
-
-
-@dataclass(frozen=True)
-class Patient:
-    """A recorded batch as a training loop sees it."""
-
-    batch: TokenBatch
-    result: CorrectionResult
-    loss_of_ones: float
-    """What the loop's average makes of a loss of 1 on every kept token."""
-
-
-def treated(batch: TokenBatch, *, denominator: Any = "fixed") -> Patient:
-    """The batch, corrected without a bug (with another denominator if one is named)."""
-    result, mask = correct(batch, TREATMENT), batch.response_mask
-    ones = torch.ones(mask.shape, dtype=torch.float64)
-    return Patient(batch, result, float(aggregate(ones, result.keep_mask, mask, denominator=denominator)))
-
-
-# --- one bug each ---
-
-
-def _logit(log_p: Tensor) -> Tensor:
-    c = log_p.double().clamp(-50.0, -1e-8)
-    return c - (-torch.expm1(c)).log()
-
-
-def _log_prob(logit: Tensor) -> Tensor:
-    return -torch.nn.functional.softplus(-logit).float()
-
-
-def _shift(batch: TokenBatch) -> Patient:
-    """The engine's list starts with a placeholder, and nobody dropped it."""
-    return treated(batch.replace(rollout_log_probs=batch.rollout_log_probs.roll(1, -1)))
-
-
-def _upside_down(batch: TokenBatch) -> Patient:
-    """engine − trainer instead of trainer − engine."""
-    p, q = batch.tensors()["old_log_probs"], batch.rollout_log_probs
-    return treated(batch.replace(old_log_probs=q, rollout_log_probs=p))
-
-
-def _temperature(batch: TokenBatch) -> Patient:
-    """Sampled and trained at a temperature of 0.7; the engine reports the log-prob before it. As if all other tokens
-    were one, because the others were not recorded."""
-    return treated(batch.replace(rollout_log_probs=_log_prob(0.7 * _logit(batch.rollout_log_probs))))
-
-
-def _padding(batch: TokenBatch) -> Patient:
-    """The mask of a batch that is not padded. Padding has log-prob 0 on both sides."""
-    zeroed = {name: batch.tensors()[name].where(batch.response_mask, 0) for name in PAIR}
-    return treated(batch.replace(**zeroed, response_mask=torch.ones_like(batch.response_mask)))
-
-
-def _bf16(batch: TokenBatch) -> Patient:
-    """Both log-probs came out of autocast, and were subtracted as they came."""
-    return treated(batch.replace(**{name: batch.tensors()[name].bfloat16().float() for name in PAIR}))
-
-
-def _mask_off(batch: TokenBatch) -> Patient:
-    """The mask begins at the last token of the prompt, to which the trainer gives e⁻¹⁶ (as the warm start does, which
-    never learned to write one) and the engine's list a 0; and it misses the last token of the answer."""
-    p, q, ids = (batch.tensors()[name].roll(1, -1) for name in (*PAIR, "response_ids"))
-    generator = torch.Generator().manual_seed(15)
-    p[:, 0], q[:, 0] = -16 + 0.7 * torch.randn(len(p), generator=generator), 0.0
-    ids[:, 0] = batch.tensors()["prompt_ids"][:, -1]
-    return treated(batch.replace(old_log_probs=p, rollout_log_probs=q, response_ids=ids))
-
-
-def _stale_head(batch: TokenBatch) -> Patient:
-    """The engine's head is old: a constant per token id between the logits. Less what all ids share, because a softmax
-    does not see it."""
-    ids = batch.tensors()["response_ids"].long()
-    moved = torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(15))[ids]
-    moved -= moved.exp()[batch.response_mask].mean().log()
-    return treated(batch.replace(old_log_probs=_log_prob(_logit(batch.tensors()["old_log_probs"]) + moved)))
-
-
-def _weights_twice(batch: TokenBatch) -> Patient:
-    """The loss multiplies by the weights; so did whoever made the advantages."""
-    patient = treated(batch)
-    return replace(patient, result=replace(patient.result, weights=patient.result.weights.square()))
-
-
-def _mask_twice(batch: TokenBatch) -> Patient:
-    """Rejected tokens are set to 0, and the mean is then taken over what is kept."""
-    return treated(batch, denominator="kept")
-
-
-PAIR = ("old_log_probs", "rollout_log_probs")
-PLANTS: dict[str, Callable[[TokenBatch], Patient]] = {
-    "shift by one": _shift,
-    "upside down": _upside_down,
-    "wrong temperature": _temperature,
-    "padding counted": _padding,
-    "bf16 subtraction": _bf16,
-    "mask off by one": _mask_off,
-    "stale head": _stale_head,
-    "weights twice": _weights_twice,
-    "mask twice": _mask_twice,
-}
-_WARD = dict(zip("ABCDEFGHI", random.Random(15).sample(list(PLANTS), len(PLANTS)), strict=True))
-
-
-def ward(batch: TokenBatch) -> dict[str, Patient]:
-    """Patient A to patient I, each with one bug."""
-    return {letter: PLANTS[bug](batch) for letter, bug in _WARD.items()}
-
-
-def chart() -> dict[str, str]:
-    """Letter → bug. The lesson looks here once, after exercise 3."""
-    return dict(_WARD)
-
-
-# --- what is asked for ---
 
 
 def _z(d: Tensor, of: Callable[[list[float]], float] = lambda d: sum(d) / len(d)) -> float:
@@ -191,7 +67,7 @@ def _gaps(old: Tensor, rollout: Tensor, mask: Tensor, by: int, edge: bool = Fals
     return gaps
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
@@ -241,39 +117,105 @@ MOVED = Exercise(
 )
 
 
-def _rights(named: Any) -> Any:
-    """Letter → whether its bug is named. So a wrong answer is told which letter is wrong, not what it has."""
-    if not isinstance(named, dict):
-        return named
-    return {letter: named.get(letter) == bug for letter, bug in _WARD.items()}
+# --- exercise 3: which alarm rings, on patients that were not seen before ---
+
+Columns = Sequence[Sequence[tuple[float, float]]]
+"""For each position the pairs (p, q) of log-probs of the real tokens there."""
 
 
-def _exchanged(first: str, second: str) -> dict[str, str]:
-    other = {first: second, second: first}
-    return {letter: other.get(bug, bug) for letter, bug in _WARD.items()}
+def _columns(old: Tensor, rollout: Tensor, mask: Tensor) -> Columns:
+    rows = list(zip(old.tolist(), rollout.tolist(), mask.tolist(), strict=True))
+    return [[(p[t], q[t]) for p, q, real in rows if real[t]] for t in range(mask.shape[1])]
 
 
-DIAGNOSES = Exercise(
-    expected=lambda: dict(_WARD),
-    cases=((),),
-    part=_rights,
+def _in_bf16(x: float) -> bool:
+    """The last 16 of its 32 bits are 0."""
+    return struct.unpack("<I", struct.pack("<f", x))[0] & 0xFFFF == 0
+
+
+def _rounded(columns: Columns) -> bool:
+    """Of tokens of which neither side is sure: there a log-prob is 0, which is a bfloat16 number."""
+    both = [_in_bf16(p) and _in_bf16(q) for column in columns for p, q in column if p != 0 and q != 0]
+    return bool(both) and _mean(both) >= 0.5
+
+
+def _foreign(columns: Columns, of: Callable[[list[float]], float] = median) -> bool:
+    """Whether one position stands out: half of its tokens are twenty times likelier on one side."""
+    return any(abs(of([p - q for p, q in column])) > 3 for column in columns if len(column) >= 5)
+
+
+def _first_alarm(alarms: dict[str, bool]) -> str:
+    return next((bug for bug, rings in alarms.items() if rings), "nothing")
+
+
+def _alarms(old: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, bool]:
+    columns = _columns(old, rollout, mask)
+    return {
+        "shift by one": _mean(_gaps(old, rollout, mask, 1)) < _mean(_gaps(old, rollout, mask, 0)) / 2,
+        "bf16 subtraction": _rounded(columns),
+        "mask off by one": _foreign(columns),
+        "upside down": _z(torch.tensor([p - q for column in columns for p, q in column])) > 3,
+    }
+
+
+def _diagnosis(old: Tensor, rollout: Tensor, mask: Tensor) -> str:
+    return _first_alarm(_alarms(old, rollout, mask))
+
+
+def _with(bug: str, alarm: Callable[[Tensor, Tensor, Tensor], bool]) -> Callable[[Tensor, Tensor, Tensor], str]:
+    """The diagnosis with another alarm for one of the bugs."""
+    return lambda *pairs: _first_alarm(_alarms(*pairs) | {bug: alarm(*pairs)})
+
+
+def _repeated(old: Tensor, rollout: Tensor, mask: Tensor) -> bool:
+    d = (old - rollout)[mask].tolist()
+    return len(set(d)) < len(d) / 2
+
+
+def _vectorised(old: Tensor, rollout: Tensor, mask: Tensor) -> str:
+    d, both = (old - rollout).double(), mask[:, 1:]
+    after = (old[:, :-1] - rollout[:, 1:]).abs()[both].mean()
+    if after < (old - rollout).abs()[:, :-1][both].mean() / 2:
+        return "shift by one"
+    p, q = old[mask], rollout[mask]
+    unsure = (p != 0) & (q != 0)
+    if ((p == p.bfloat16()) & (q == q.bfloat16()))[unsure].double().mean() > 0.5:
+        return "bf16 subtraction"
+    if any(d[:, t][mask[:, t]].median().abs() > 3 for t in range(d.shape[1]) if mask[:, t].sum() >= 5):
+        return "mask off by one"
+    return "upside down" if d[mask].mean() > 3 * d[mask].std() / len(p) ** 0.5 else "nothing"
+
+
+DIAGNOSE = Exercise(
+    expected=_diagnosis,
+    cases=tuple(held_out(*patient) for patient in HELD_OUT),
     mistakes=(
         Mistake(
-            lambda: _exchanged("wrong temperature", "stale head"),
-            "Both bend the logits. A temperature does it more, the surer a token is; a stale head by token id.",
+            _with("upside down", lambda *pairs: float(torch.nanmean(pairs[0] - pairs[1])) > 0),
+            "A healthy mean of d lies above 0 by chance every other time: ask for three standard errors.",
         ),
         Mistake(
-            lambda: _exchanged("padding counted", "mask off by one"),
-            "Counted padding adds tokens that are not there. A mask that is off by one keeps their number.",
+            _with("upside down", lambda *pairs: abs(_z((pairs[0] - pairs[1])[pairs[2]])) > 3),
+            "Only a mean of d above 0 cannot be. Far below 0 is what a healthy gap looks like.",
         ),
         Mistake(
-            lambda: _exchanged("weights twice", "mask twice"),
-            "Squared weights go beyond the cap. A second mask leaves the weights alone and changes the scale.",
+            _with(
+                "shift by one", lambda old, q, mask: _mean(_gaps(q, old, mask, 1)) < _mean(_gaps(old, q, mask, 0)) / 2
+            ),
+            "The other direction: compare p of a token with q of the token after it.",
         ),
         Mistake(
-            lambda: _exchanged("shift by one", "upside down"),
-            "A shift compares neighbours. Upside down compares the right tokens, and turns the sign of every d.",
+            _with("bf16 subtraction", _repeated),
+            "The same d again and again: so it is in health where both sides are sure. Look at p and q themselves.",
+        ),
+        Mistake(
+            _with("mask off by one", lambda *pairs: _foreign(_columns(*pairs), lambda d: max(d, key=abs))),
+            "One bad token is a tail. A foreign position is off in most rows: take the median over the rows.",
+        ),
+        Mistake(
+            _with("mask off by one", lambda *pairs: False),
+            "A position is missing: look for a column whose median |d| is above 3.",
         ),
     ),
-    equivalents=(lambda: {letter: _WARD[letter] for letter in "IHGFEDCBA"},),
+    equivalents=(_vectorised,),
 )

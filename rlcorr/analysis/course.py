@@ -12,6 +12,6 @@ def ends(values: Sequence[float | None]) -> tuple[float, float, int] | None:
     >>> ends([1.0, None, 2.0, 4.0])
     (1.0, 4.0, 1)
     """
-    known = [value for value in values if value is not None]
-    count = min(STEPS, len(known) // 3)
-    return (sum(known[:count]) / count, sum(known[-count:]) / count, count) if count else None
+    numbers = [value for value in values if value is not None]
+    count = min(STEPS, len(numbers) // 3)
+    return (sum(numbers[:count]) / count, sum(numbers[-count:]) / count, count) if count else None
