@@ -11,6 +11,7 @@ sessions  thirty people who move one at once: milliseconds to the answer, memory
 followed  a training alone, and with its page open in Chromium: what being watched costs
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
 report    log-prob pairs of 120 million tokens from Parquet, one thread: tokens per second and memory
+site      the page without installation, as `make site` wrote it: seconds to its first drag, redraws, megabytes
 strips    all places of a slider at once, 131 k and 1 M tokens: milliseconds, and kilobytes to send
 sweep     an index over a million tokens: milliseconds to build, microseconds to ask
 gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds; what the runs tell
@@ -51,6 +52,7 @@ import bench_recorder
 import bench_report
 import bench_router
 import bench_sessions
+import bench_site
 import bench_strips
 import bench_sweep
 import bench_trainer
@@ -154,6 +156,7 @@ PARTS = {
     "followed": bench_followed.main,
     "library": bench_library.main,
     "report": bench_report.main,
+    "site": bench_site.main,
     "strips": bench_strips.main,
     "sweep": bench_sweep.main,
     "gradients": bench_gradients.main,
