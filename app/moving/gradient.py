@@ -21,7 +21,7 @@ from rlcorr.gradients.sketch import drawn
 from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.strips.packing import Package
 
-PLACES = 141
+PLACES = 101
 """Of the bound's slider: the gradient is measured at each."""
 
 

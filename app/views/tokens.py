@@ -28,7 +28,16 @@ from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind
 
 TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
-SMALL_CODE = "<style>.st-key-tokens_formulas code { font-size: 0.8rem }</style>"
+# On a phone the opened token lies at the lower edge of the screen, over the text that it was tapped in.
+PANEL = """<style>
+.st-key-tokens_formulas code { font-size: 0.8rem }
+@media (max-width: 640px) {
+  [data-testid="stColumn"]:has(.st-key-tokens_formulas) {
+    position: sticky; bottom: 0; z-index: 6; max-height: 42dvh; overflow-y: auto; padding: 0.5rem 0;
+    background: var(--st-background-color, Canvas); border-top: 2px solid #8b8f97;
+  }
+}
+</style>"""
 Texts = list[list[str]]
 
 
@@ -164,7 +173,7 @@ def _panel(
         _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
         _step("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens)
     rows = say.numbers(story, config.rollout_is is not None)
-    st.html(table(say.NUMBERS, rows, say.MEANINGS) + SMALL_CODE)
+    st.html(table(say.NUMBERS, rows, say.MEANINGS) + PANEL)
     with st.container(key="tokens_formulas"):
         st.code("\n".join(formulas(story, config)), language=None, wrap_lines=True)
     st.caption(say.DIGITS + (f" {say.BYPASS}" if config.bypass_mode else ""))
