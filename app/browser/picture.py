@@ -14,7 +14,7 @@ from streamlit.components.v2 import component
 
 from browser.markdown import plain_text
 from browser.sources import script, style
-from rlcorr.figures.correction import Figure
+from rlcorr.figures.canvas import Figure, spoken
 
 # Not isolated: Plotly puts its style sheet into the document, which a shadow root would not see.
 _mount = component("rlcorr_picture", css=style("picture.css"), js=script("picture.js"), isolate_styles=False)
@@ -29,7 +29,8 @@ def picture(
     source: str | None = None,
     on_click: Callable[[], None] | None = None,
 ) -> None:
-    """A heading, the figure, and its caption, which is also its text alternative. Title and caption are Markdown.
+    """A heading, the figure, and its caption. Title and caption are Markdown; they are its text alternative, together
+    with the values that its lines and bars reach.
 
     The figure carries `source`, by default that of the chosen step, in itself and where it is saved, a line for each of
     its lines. After a click inside the axes `on_click` is called, and st.session_state[key]["click"]["x"] says where.
@@ -44,8 +45,9 @@ def picture(
 
 def drawn(figure: Figure, title: str, caption: str, source: str) -> dict[str, Any]:
     """A figure as `pictures.js` takes it: with its text alternative, and the line that says where it comes from."""
-    name = plain_text(title)
-    return {"figure": figure.to_json(), "title": name, "alt": f"{name}. {plain_text(caption)}", "stamp": source}
+    name, reaches = plain_text(title), spoken(figure)
+    alt = f"{name}. {plain_text(caption)}" + (f" {reaches}." if reaches else "")
+    return {"figure": figure.to_json(), "title": name, "alt": alt, "stamp": source}
 
 
 def load_plotly() -> None:

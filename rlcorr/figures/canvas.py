@@ -115,6 +115,21 @@ def fade(colour: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha})"
 
 
+def spoken(figure: Figure) -> str:
+    """For those who do not see the figure: from where to where each of its named lines and bars reaches."""
+    traces: list[Any] = list(figure.data)
+    reaches = [(trace.name, _reach(trace)) for trace in traces if trace.name]
+    return "; ".join(f"{name} from {low:.3g} to {high:.3g}" for name, (low, high) in reaches if low <= high)
+
+
+def _reach(trace: Any) -> tuple[float, float]:
+    """The least and the greatest height, or length of a bar that lies; the greatest first where there is none."""
+    lies = trace.type == "bar" and trace.orientation == "h"
+    values = np.asarray((trace.x if lies else trace.y) if trace.type in ("bar", "scatter", "scattergl") else ())
+    finite = values[np.isfinite(values)] if values.dtype.kind in "fiu" else values[:0]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (1.0, 0.0)
+
+
 def digest(figure: Figure) -> str:
     """The figure in numbers, one line per trace: name, kind, size, then sum, mean, least and greatest value drawn."""
     traces: list[Any] = list(figure.data)

@@ -238,7 +238,7 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
 
 
 @pytest.mark.parametrize(("run", "scheme"), [("alpha", "dark"), ("long", "light")])
-def test_a_phone_shows_the_token_at_the_lower_edge_of_the_screen(chromium: Browser, url: str, run: str, scheme: str) -> None:
+def test_a_phone_shows_the_token_at_its_lower_edge(chromium: Browser, url: str, run: str, scheme: str) -> None:
     screen = {"width": 390, "height": 844}
     with tab(chromium, viewport=screen, color_scheme=scheme, has_touch=True, is_mobile=True) as phone:
         visit(phone, f"{url.replace('alpha', run)}&preset=decoupled_k3_rs_token_tis")

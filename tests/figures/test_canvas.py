@@ -7,7 +7,7 @@ import pytest
 
 from rlcorr.figures import correction
 from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, threshold_scale
-from rlcorr.figures.canvas import Figure, digest, figure
+from rlcorr.figures.canvas import Figure, digest, figure, spoken
 
 UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v}
 
@@ -64,3 +64,15 @@ def test_digest() -> None:
     assert digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
         "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"
     )
+
+
+def test_a_figure_says_how_far_its_lines_and_bars_reach() -> None:
+    """Bars that lie have their values across; what has no name, no finite value or a colour per cell is left out."""
+    traces = [
+        {"type": "scatter", "name": "k3", "x": [1, 2, 3], "y": np.array([0.25, math.nan, 0.5])},
+        {"type": "bar", "name": "tokens", "orientation": "h", "x": [2, 7], "y": ["a", "b"]},
+        {"type": "scatter", "y": [1, 2]},
+        {"type": "scatter", "name": "nothing", "y": [math.nan]},
+        {"type": "heatmap", "name": "cells", "z": [[1, 2]]},
+    ]
+    assert spoken(figure(traces, height=100, x={}, y={})) == "k3 from 0.25 to 0.5; tokens from 2 to 7"
