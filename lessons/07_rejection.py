@@ -114,7 +114,7 @@ def answers_at(bound):
         points = {"x": surprise[those].tolist(), "y": (100 * away[those]).tolist()}
         traces.append({"type": "scatter", "mode": "markers", "name": name, **points, "marker": marker})
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100 * bound, "y1": 100 * bound}
-    x = {"title_text": "how unsure the engine was: mean −log q of the answer's tokens, nats", "type": "log"}
+    x = {"title_text": "mean −log q in nats: how unsure the engine was", "type": "log"}
     y = {"title_text": "geometric mean of the ratios: away from 1, %", "type": "log"}
     return figure(traces, height=360, x=x, y=y, shapes=[line | {"line": {"color": REJECTED}}], legend=True)
 

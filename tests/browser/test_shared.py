@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 PAGES = {
     "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
     "mismatch": "Along the response", "bench": "What the bound costs",
-    "gradient": "no score sketch", "tokens": "mean ratio", "learn": "Look for the lesson",
+    "gradient": "no score sketch", "tokens": "mean ratio", "learn": "What do I want to understand?",
     "learn?learn=Glossary": "Also called", "learn?learn=Cheat+sheet": "Look up a preset",
     "learn?learn=Teaching": "Make a link", "yours": "Bounds that keep so much",
 }  # fmt: skip
@@ -252,7 +252,7 @@ def test_the_table_of_the_curves_names_the_thresholds(page: Page, url: str, root
     visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_is")
     drawn(page, "shares_over")
     _, content = download(page, "shares_over", "CSV")
-    rows = [row for row in table(content) if row["trace"] == "beyond the bounds"]
+    rows = [row for row in table(content) if row["trace"] == "weights cut"]
     batch = batch_of(root, 0)
     d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double().numpy()
     assert len(rows) > 50

@@ -121,7 +121,7 @@ def test_paper_and_a_browser_without_scripts_get_the_still_pictures(chromium: Br
 
 @pytest.mark.slow
 def test_a_search_leads_to_the_lesson(watched: Watched, host: str) -> None:
-    watched.page.goto(f"{host}/index.html")
+    watched.page.goto(f"{host}/index.html", wait_until="networkidle")  # what leaving the page would abort has come
     watched.page.get_by_placeholder("Search").first.evaluate("box => { box.value = 'IcePop'; box.form.submit() }")
     watched.page.locator("#search-results a", has_text="07 · Rejection").first.wait_for()
     assert watched.faults == []
