@@ -127,15 +127,19 @@ def bias_noise_plane(
     marked: str = "",
     shown: GradientReport | None = None,
 ) -> Figure:
-    """One point per preset, the noise of batches of B answers to the right, bias upwards, with 95 % bars. Noise can be
-    averaged away, by a larger batch or over steps; bias cannot. Both also change with the length of the step, and a
-    shorter one has less noise whether or not it learns as much: which one learns more, η says. A warm cross is the
-    correction that is `shown`, its arms the intervals."""
+    """One point per preset, or for all that lie on it: the noise of batches of B answers to the right, bias upwards,
+    with 95 % bars. Noise can be averaged away, by a larger batch or over steps; bias cannot. Both also change with the
+    length of the step, and a shorter one has less noise whether or not it learns as much: which one learns more, η
+    says. A warm cross is the correction that is `shown`, its arms the intervals."""
     points = {
         name: (report.noise[number_of(batch_size, report)], report.relative_bias) for name, report in reports.items()
     }
     crossed = [] if shown is None else cross(shown, batch_size)
-    others = {name: ends for name, ends in points.items() if name != marked}
+    alike: dict[tuple[float, float], list[str]] = {}
+    for name, (noise, bias) in points.items():
+        if name != marked:
+            alike.setdefault((noise.value, bias.value), []).append(name)
+    others = {", ".join(names): points[names[0]] for names in alike.values()}
     right, top = (1.15 * max((pair[i].value for pair in points.values()), default=1.0) or 1.0 for i in (0, 1))
     traces = [_crosses("presets", others, ACROSS[0])]
     if marked in points:

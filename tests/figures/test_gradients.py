@@ -166,7 +166,7 @@ def test_the_plane() -> None:
     assert marked.textposition == "top right"  # at 1 of 2.3
     assert (figure.layout.xaxis.range[1], figure.layout.yaxis.range[1]) == pytest.approx((2.3, 1.15))
     larger: Any = gradients.bias_noise_plane(reports, 4096, marked="a")
-    assert list(larger.data[0].x) == [0.5, 0.5]
+    assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
     assert larger.data[1].textposition == "top left"  # it stands at 1 of 1.15, and its name must not be cut off
     assert not figure.layout.shapes
     crossed: Any = gradients.bias_noise_plane(reports, shown=a)
