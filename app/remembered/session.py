@@ -5,8 +5,6 @@ from pathlib import Path
 
 import streamlit as st
 
-from remembered import fields, notices
-
 NEWEST, LATEST, DEFAULT_PRESET = "newest", "latest", "decoupled_token_is"
 ANOTHER = "another"
 
@@ -27,13 +25,6 @@ def select(selection: Selection) -> None:
 
 def selection() -> Selection:
     return st.session_state["selection"]
-
-
-def choose_preset(preset: str) -> None:
-    """As it is, without anything that was changed about the last one."""
-    st.session_state["last_preset"] = preset
-    notices.clear("preset")
-    fields.reset()
 
 
 def placed() -> dict[str, str]:

@@ -15,8 +15,8 @@ from rlcorr.correction import old_log_probs, require
 from rlcorr.ratios import log_ratio
 from rlcorr.strips.bars import Bars, statistic_bars, weight_bars
 from rlcorr.strips.cells import Cells, fate_cells
-from rlcorr.strips.entries import entries, opening
-from rlcorr.strips.numbers import headline_numbers, norm_factors, of_tokens, token_weights
+from rlcorr.strips.entries import Entries, Opening, entries, opening
+from rlcorr.strips.numbers import Weights, headline_numbers, norm_factors, of_tokens, token_weights
 from rlcorr.types import TokenBatch
 
 
@@ -48,20 +48,13 @@ def strip(
 
     Raises `UsageError` where `correct` does, and for places in another order.
     """
-    require(batch, correction)
-    rule = moved_rule(correction, rule)
-    moving = opening(correction, places, rule, side)
-    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
-    of = entries(batch, d, correction, moving, rule)
-    weights = token_weights(batch, d, correction, rule)
-    items = of_tokens(batch, weights, of)
-    factors = norm_factors(batch, weights, correction, moving, of, rule)
+    at = _opened(batch, correction, places, rule, side)
     return Strip(
         places=tuple(places),
-        numbers=headline_numbers(batch, items, correction, moving, of, rule, factors),
-        weights=weight_bars(batch, d, items, correction, moving, rule, factors),
-        statistic=None if rule is None else statistic_bars(batch, d, moving, rule),
-        cells=fate_cells(batch, correction, of, rule),
+        numbers=_numbers(batch, correction, at),
+        weights=weight_bars(batch, at.d, at.items, correction, at.moving, at.rule, at.factors),
+        statistic=None if at.rule is None else statistic_bars(batch, at.d, at.moving, at.rule),
+        cells=fate_cells(batch, correction, at.of, at.rule),
     )
 
 
@@ -74,6 +67,24 @@ def numbers_over(
     side: Side = "band",
 ) -> dict[str, Tensor]:
     """`Strip.numbers` alone. Raises as `strip` does."""
+    return _numbers(batch, correction, _opened(batch, correction, places, rule, side))
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What the parts of a strip share."""
+
+    rule: int | None
+    moving: Opening
+    d: Tensor  # (B, T)
+    of: Entries
+    items: Weights
+    factors: Tensor  # (K,)
+
+
+def _opened(
+    batch: TokenBatch, correction: CorrectionConfig, places: Sequence[float], rule: int | None, side: Side
+) -> _Opened:
     require(batch, correction)
     rule = moved_rule(correction, rule)
     moving = opening(correction, places, rule, side)
@@ -81,7 +92,11 @@ def numbers_over(
     of = entries(batch, d, correction, moving, rule)
     weights = token_weights(batch, d, correction, rule)
     factors = norm_factors(batch, weights, correction, moving, of, rule)
-    return headline_numbers(batch, of_tokens(batch, weights, of), correction, moving, of, rule, factors)
+    return _Opened(rule, moving, d, of, of_tokens(batch, weights, of), factors)
+
+
+def _numbers(batch: TokenBatch, correction: CorrectionConfig, at: _Opened) -> dict[str, Tensor]:
+    return headline_numbers(batch, at.items, correction, at.moving, at.of, at.rule, at.factors)
 
 
 def token_cells(
