@@ -1,26 +1,27 @@
-"""Advantages from rewards."""
+"""Advantages from rewards, in float32 or float64 whatever the rewards are: 0/1 rewards often are integers or bools."""
 
 import torch
 from torch import Tensor
 
 from rlcorr.masked import masked_mean
+from rlcorr.ratios import at_least_float32
 
 GROUPED = ("grpo", "rloo")
 """Estimators that compare the samples of a prompt; their advantages are not whitened."""
 
 
 def token_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
-    """(B,) → (B, T): the reward of a response sits on its last token. Tokens of a response are contiguous.
+    """Return (B, T) from (B,): the reward of a response is on its last token. Tokens of a response are contiguous.
 
     >>> token_rewards(torch.tensor([1.0]), torch.tensor([[True, True, False]])).tolist()
     [[0.0, 1.0, 0.0]]
     """
     last = mask & (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
-    return torch.where(last, rewards[:, None], 0)
+    return torch.where(last, at_least_float32(rewards)[:, None], 0)
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation over (B, T) → (advantages, returns), both 0 on padding.
+    """Return generalised advantage estimates and returns, (B, T) each, 0 on padding.
 
     δ_t = r_t + γ V_{t+1} − V_t,  A_t = Σ_k (γλ)^k δ_{t+k},  R_t = A_t + V_t; V after the last token is 0
     (Schulman et al., arXiv:1506.02438). Padding is skipped: it neither adds nor decays.
@@ -30,9 +31,9 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     >>> advantages.tolist(), returns.tolist()
     ([[0.5, 0.5]], [[1.0, 1.0]])
     """
-    values = torch.where(mask, values, 0)
-    advantages = torch.zeros_like(values)
-    next_advantage = next_value = values.new_zeros(len(values))
+    rewards, values = at_least_float32(rewards), torch.where(mask, at_least_float32(values), 0)
+    advantages = torch.zeros_like(values, dtype=torch.promote_types(rewards.dtype, values.dtype))
+    next_advantage = next_value = advantages.new_zeros(len(values))
     for t in reversed(range(values.shape[1])):
         delta = rewards[:, t] + gamma * next_value - values[:, t]
         advantage = delta + gamma * lam * next_advantage
@@ -45,8 +46,8 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
 def group_normalised(
     rewards: Tensor, group_ids: Tensor, counted: Tensor | None = None, *, by_std: bool = True
 ) -> Tensor:
-    """GRPO, (B,): (r − mean of its group) / (standard deviation of its group + 1e-6), n − 1 in the denominator
-    (Shao et al., arXiv:2402.03300); without `by_std` the difference alone (Dr. GRPO, arXiv:2503.20783).
+    """Return GRPO's advantages, (B,): (r − mean of its group) / (standard deviation of its group + 1e-6), n − 1 in the
+    denominator (Shao et al., arXiv:2402.03300); without `by_std` the difference alone (Dr. GRPO, arXiv:2503.20783).
 
     Rows outside `counted` (B,) bool enter no group's statistics and get 0, as does a group with fewer than two rows.
 
@@ -59,18 +60,20 @@ def group_normalised(
     if by_std:
         variance = _per_group(centred.square(), group, counted) / (n - 1).clamp(min=1)
         centred = centred / (variance.sqrt()[group] + 1e-6)
-    return torch.where(counted & (n > 1)[group], centred, 0).to(rewards.dtype)
+    return torch.where(counted & (n > 1)[group], centred, 0).to(at_least_float32(rewards).dtype)
 
 
 def leave_one_out(rewards: Tensor, group_ids: Tensor, counted: Tensor | None = None) -> Tensor:
-    """RLOO, (B,): r − the mean of the others of its group (Ahmadian et al., arXiv:2402.14740). `counted` as above.
+    """Return RLOO's advantages, (B,): r − the mean of the others of its group (Ahmadian et al., arXiv:2402.14740).
+    `counted` as above.
 
     >>> leave_one_out(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([7, 7, 7])).tolist()
     [1.0, -0.5, -0.5]
     """
     group, counted, n = _groups(group_ids, counted)
-    others = (_per_group(rewards, group, counted)[group] - rewards) / (n - 1).clamp(min=1)[group]
-    return torch.where(counted & (n > 1)[group], rewards - others, 0)
+    exact = rewards.double()
+    others = (_per_group(exact, group, counted)[group] - exact) / (n - 1).clamp(min=1)[group]
+    return torch.where(counted & (n > 1)[group], exact - others, 0).to(at_least_float32(rewards).dtype)
 
 
 def _groups(group_ids: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,20 +90,21 @@ def _per_group(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
-    """R_t = r_t + γ R_{t+1} over (B, T), 0 on padding: REINFORCE++ whitens it over the batch (arXiv:2501.03262).
+    """Return R_t = r_t + γ R_{t+1} over (B, T), 0 on padding: REINFORCE++ whitens it over the batch (arXiv:2501.03262).
 
     >>> returns_to_go(torch.tensor([[0.0, 0.0, 1.0]]), torch.ones(1, 3, dtype=torch.bool), gamma=0.5).tolist()
     [[0.25, 0.5, 1.0]]
     """
-    return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)[1]
+    return gae(rewards, torch.zeros_like(at_least_float32(rewards)), mask, gamma, 1.0)[1]
 
 
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Zero mean and unit variance over the mask, 0 elsewhere; all zeros if nothing varies.
+    """Return advantages of zero mean and unit variance over the mask, 0 elsewhere; all zeros if nothing varies.
 
     >>> [round(x, 3) for x in whiten(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([True, True, False])).tolist()]
     [-1.0, 1.0, 0.0]
     """
+    advantages = at_least_float32(advantages)
     mean = masked_mean(advantages, mask)
     variance = masked_mean((advantages - mean).square(), mask)
     return torch.where(mask, (advantages - mean) * (variance + 1e-8).rsqrt(), 0)

@@ -18,6 +18,7 @@ LossType = Literal[
     "kl_cov", "drpo", "vespo", "fipo", "cppo",
 ]  # fmt: skip
 Denominator = Literal["fixed", "kept"]
+KLTokens = Literal["kept", "response"]
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 UNCLIPPED: tuple[LossType, ...] = ("reinforce", "gpg")
@@ -97,8 +98,8 @@ class CorrectionConfig:
 class LossConfig:
     """The numbers of the policy losses and their KL terms.
 
-    Names are verl's and SkyRL's, and so are the defaults, but for dppo_ratio_cap (the one that verl documents) and
-    kl_loss_type.
+    Names are verl's and SkyRL's, and so are the defaults, except dppo_ratio_cap (the one that verl documents) and
+    kl_loss_type. kl_loss_tokens and rollout_kl_loss_agg_mode are ours: systems differ there without a name for it.
     """
 
     clip_ratio_low: float = 0.2
@@ -148,19 +149,32 @@ class LossConfig:
     loss_agg_mode: Aggregation = "token-mean"
     """How the per-token losses become one number."""
     loss_scale_factor: float | None = None
-    """seq-mean-token-sum-norm: what each sequence's sum is divided by; None: the number of columns T."""
+    """seq-mean-token-sum-norm: what each sequence's sum is divided by. Dr. GRPO's is the longest response that may be
+    generated, which is the trainer's default. None in the library: the number of columns T, which is that length only
+    if every batch is padded to it. Padded to its own longest answer, an answer's weight depends on its company."""
     use_kl_loss: bool = False
     """Add kl_loss_coef · KL to the reference model."""
     kl_loss_coef: float = 0.001
     kl_loss_type: str = "k2"
     """Estimator of that term; k2 is the one whose gradient is the KL's."""
+    kl_loss_tokens: KLTokens = "kept"
+    """Tokens of that term. kept: those that no rule rejected, as verl, whose rejection rewrites the response mask
+    before the update, and ROLL. response: rejected ones too, as SkyRL, prime-rl, TRL, OpenRLHF, and verl's bypass."""
     use_rollout_kl_loss: bool = False
-    """Add rollout_kl_loss_coef · KL to π_rollout: holds the trainer near the engine instead of correcting."""
+    """Add rollout_kl_loss_coef · KL to π_rollout: holds the trainer near the engine instead of correcting. It acts on
+    every response token, whatever the rules reject: rejected ones are those that drift furthest."""
     rollout_kl_loss_coef: float = 0.0
     rollout_kl_estimator_type: str = "k2"
+    """Estimator of that term. Beware of k3: its pull grows with e^(−δ) on a token that the trainer has given up, and no
+    rule takes such a token out of this term."""
+    rollout_kl_loss_agg_mode: Aggregation = "seq-mean-token-mean"
+    """How that term becomes one number, whatever loss_agg_mode and denominator are: seq-mean-token-mean as SkyRL's pull
+    request 1811, which also counts rows without a token; token-mean as prime-rl's kl_tau until 2026-08."""
 
     def __post_init__(self) -> None:
-        member("loss_agg_mode", self.loss_agg_mode, Aggregation)
+        for name in ("loss_agg_mode", "rollout_kl_loss_agg_mode"):
+            member(name, getattr(self, name), Aggregation)
+        member("kl_loss_tokens", self.kl_loss_tokens, KLTokens)
         booleans(self, "use_kl_loss", "use_rollout_kl_loss", "fipo_clip_high_only")
         for name in (*_AT_LEAST_0, *(f"vespo_{name}_{sign}" for name in ("k", "lambda") for sign in ("pos", "neg"))):
             number(self, name, "≥ 0", lambda x: x >= 0)

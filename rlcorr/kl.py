@@ -5,6 +5,8 @@ With δ = log π_θ − log π_ref on sampled tokens. As a *value* k1, k2 and k3
 value and take k2's gradient, straight through.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,43 @@ from rlcorr.errors import unknown
 from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3
 
 
+@dataclass(frozen=True)
+class KLTerm:
+    """A KL term of the loss, token by token."""
+
+    per_token: Tensor  # (B, T) the penalty, with a graph; 0 outside `tokens` and where `left_out`
+    tokens: Tensor  # (B, T) bool: what the term acts on, and is divided by
+    left_out: Tensor  # (B, T) bool: of these, rejected tokens that have no finite penalty
+
+    @property
+    def compared(self) -> Tensor:
+        """Return the tokens that have a penalty, (B, T) bool."""
+        return self.tokens & ~self.left_out
+
+
+def kl_term(log_probs: Tensor, target: Tensor, tokens: Tensor, keep: Tensor, estimator: str) -> KLTerm:
+    """Return the penalty of each of `tokens` against `target`, which gets no gradient.
+
+    A rejected token that is impossible under one policy, or NaN, has no finite penalty and no finite pull. It counts 0,
+    stays in the denominator, and is marked as left out. A kept one makes the loss infinite or NaN: it is trained on, so
+    that fault must show.
+
+    >>> log_probs, target = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-2.0, -torch.inf]])
+    >>> tokens, keep = torch.tensor([[True, True]]), torch.tensor([[True, False]])
+    >>> term = kl_term(log_probs, target, tokens, keep, "k2")
+    >>> term.per_token.tolist(), term.left_out.tolist()
+    ([[0.5, 0.0]], [[False, True]])
+    """
+    left_out = tokens & ~keep & ~(log_probs.isfinite() & target.isfinite())
+    compared = tokens & ~left_out
+    theta, constant = torch.where(compared, log_probs, 0), torch.where(compared, target.detach(), 0)
+    return KLTerm(kl_penalty(theta, constant, estimator), tokens, left_out)
+
+
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
-    """Per-token penalty, same shape as `log_probs`, at least float32. Raises `UsageError` for an unknown estimator.
+    """Return the penalty of each token, at least float32, in the shape of `log_probs`.
+
+    Raises `UsageError` for an unknown estimator.
 
     k1: δ · abs: |δ| · k2: δ²/2 · k3: e^(−δ) − 1 + δ. Only the input of k3's exponential is clamped (to ±20), and with a
     straight-through clamp, so the gradient never silently becomes zero.

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from rlcorr import losses
-from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig, LossType
+from rlcorr.aggregation import Totals, aggregate, lr_factor
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.kl import kl_penalty
+from rlcorr.kl import KLTerm, kl_term
 from rlcorr.losses_of_answers import answer_losses
-from rlcorr.masked import masked_mean, masked_sum, moments, shares, tally
+from rlcorr.masked import masked_mean, moments, shares
 from rlcorr.quantities import Quantity
 from rlcorr.ratios import ratio
 from rlcorr.types import CorrectionResult, Measured, Moments, TokenBatch
@@ -26,17 +27,23 @@ def policy_loss(
     *,
     tokens: float | None = None,
     sequences: float | None = None,
+    response_tokens: float | None = None,
+    response_sequences: float | None = None,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Measured]:
-    """The loss of one mini- or micro-batch, and its metrics. Needs advantages.
+    """Return the loss of one mini- or micro-batch, and its metrics. Needs advantages.
 
     decoupled  w(π_old/π_rollout) · loss(π_θ/π_old); weights and rejection from `result`, fixed before the update
     bypass     w · loss(π_θ/π_rollout); weights and rejection follow π_θ/π_rollout, `result` is not read
 
-    plus kl_loss_coef · KL(π_θ‖π_ref), aggregated like the loss, and rollout_kl_loss_coef · KL(π_θ‖π_rollout), the mean
-    over sequences of their mean; both on the kept tokens. Weights multiply after the clip and carry no gradient.
+    plus kl_loss_coef · KL(π_θ‖π_ref) over `kl_loss_tokens`, aggregated like the loss, and rollout_kl_loss_coef ·
+    KL(π_θ‖π_rollout) over every response token, rejected or not, aggregated as `rollout_kl_loss_agg_mode` says.
+    Weights multiply after the clip and carry no gradient.
+
     `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the loss of the
-    whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only.
+    whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only. `response_tokens` and
+    `response_sequences` are the totals of kept and rejected ones together: a KL term on every response token is divided
+    by them. They are needed only where `tokens` counts the kept ones (denominator="kept").
 
     >>> mask = torch.tensor([[True, True, True]])
     >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
@@ -46,18 +53,19 @@ def policy_loss(
     >>> value.item()
     -1.0
     """
-    parts = _loss(log_probs, batch, result, correction, loss, tokens, sequences, generator)
-    return parts.value, Measured.of(_measured(parts, batch.response_mask, correction, loss, tokens, sequences))
+    totals = Totals(tokens, sequences, response_tokens, response_sequences)
+    parts = _loss(log_probs, batch, result, correction, loss, totals, generator)
+    return parts.value, Measured.of(_measured(parts, batch.response_mask, correction, loss, totals))
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """The number that is differentiated, and what it is made of: 0 outside `keep`."""
+    """The number that is differentiated, and what it is made of: 0 outside `keep`, or outside a KL term's tokens."""
 
     value: Tensor
     pg: Tensor  # () without the KL terms
-    kl: Tensor | None  # (B, T) against the reference, and against the engine
-    rollout_kl: Tensor | None
+    kl: KLTerm | None  # against the reference, and against the engine
+    rollout_kl: KLTerm | None
     log_probs: Tensor  # (B, T), with their graph
     old: Tensor
     advantages: Tensor
@@ -70,8 +78,7 @@ def _loss(
     result: CorrectionResult,
     correction: CorrectionConfig,
     loss: LossConfig,
-    tokens: float | None,
-    sequences: float | None,
+    totals: Totals,
     generator: torch.Generator | None,
 ) -> _Loss:
     if batch.advantages is None:
@@ -89,21 +96,35 @@ def _loss(
     if correction.loss_type == "geo_mean":
         weights = masked_mean(weights.clamp(min=1e-10).log(), keep, -1).exp()[:, None]
 
-    def total(x: Tensor, mode: Aggregation) -> Tensor:
-        scale = loss.loss_scale_factor
-        return aggregate(x, keep, mask, mode, correction.denominator, tokens, sequences, scale)
+    def total(x: Tensor, tokens: Tensor, mode: Aggregation) -> Tensor:
+        counts = (correction.denominator, totals.tokens, totals.sequences)
+        counts = counts if tokens is keep else totals.of_responses(correction.denominator)
+        return aggregate(x, tokens, mask, mode, *counts, loss.loss_scale_factor)
 
-    value = pg = total(per_token * weights, loss.loss_agg_mode)
+    value = pg = total(per_token * weights, keep, loss.loss_agg_mode)
+    kl, rollout_kl = _kl_terms(log_probs, batch, keep, loss)
+    if kl is not None:
+        value = value + loss.kl_loss_coef * total(kl.per_token, kl.tokens, loss.loss_agg_mode)
+    if rollout_kl is not None:
+        pull = total(rollout_kl.per_token, rollout_kl.tokens, loss.rollout_kl_loss_agg_mode)
+        value = value + loss.rollout_kl_loss_coef * pull
+    return _Loss(value, pg, kl, rollout_kl, theta, old, advantages, keep)
+
+
+def _kl_terms(
+    log_probs: Tensor, batch: TokenBatch, keep: Tensor, loss: LossConfig
+) -> tuple[KLTerm | None, KLTerm | None]:
+    """Return the terms against the reference and against the engine, where `loss` asks for them."""
     kl = rollout_kl = None
     if loss.use_kl_loss:
         if batch.ref_log_probs is None:
             raise UsageError("use_kl_loss needs ref_log_probs; the batch has none.")
-        kl = kl_penalty(theta, neutral(batch.ref_log_probs, keep), loss.kl_loss_type)
-        value = value + loss.kl_loss_coef * total(kl, loss.loss_agg_mode)
+        tokens = keep if loss.kl_loss_tokens == "kept" else batch.response_mask
+        kl = kl_term(log_probs, batch.ref_log_probs, tokens, keep, loss.kl_loss_type)
     if loss.use_rollout_kl_loss:
-        rollout_kl = kl_penalty(theta, neutral(batch.rollout_log_probs, keep), loss.rollout_kl_estimator_type)
-        value = value + loss.rollout_kl_loss_coef * total(rollout_kl, "seq-mean-token-mean")
-    return _Loss(value, pg, kl, rollout_kl, theta, old, advantages, keep)
+        of_engine, estimator = batch.rollout_log_probs, loss.rollout_kl_estimator_type
+        rollout_kl = kl_term(log_probs, of_engine, batch.response_mask, keep, estimator)
+    return kl, rollout_kl
 
 
 def score_coefficients(
@@ -115,8 +136,10 @@ def score_coefficients(
     *,
     tokens: float | None = None,
     sequences: float | None = None,
+    response_tokens: float | None = None,
+    response_sequences: float | None = None,
 ) -> Tensor:
-    """c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens: what every loss comes down to. Arguments: `policy_loss`.
+    """Return c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens. Arguments: `policy_loss`.
 
     >>> mask = torch.tensor([[True, True, True]])
     >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
@@ -126,17 +149,18 @@ def score_coefficients(
     [0.333, 0.333, 0.333]
     """
     leaf = log_probs.detach().requires_grad_()
-    parts = _loss(leaf, batch, result, correction, loss, tokens, sequences, None)
+    totals = Totals(tokens, sequences, response_tokens, response_sequences)
+    parts = _loss(leaf, batch, result, correction, loss, totals, None)
     return -torch.autograd.grad(parts.value, leaf)[0]
 
 
 def neutral(x: Tensor, keep: Tensor) -> Tensor:
-    """x without gradient, and 0 outside `keep`, where it may hold anything.
+    """Return x without gradient, as floats, and 0 outside `keep`, where it may hold anything.
 
     >>> neutral(torch.tensor([1.0, torch.nan]), torch.tensor([True, False])).tolist()
     [1.0, 0.0]
     """
-    return torch.where(keep, x.detach(), 0)
+    return torch.where(keep, x.detach() if x.is_floating_point() else x.float(), 0)
 
 
 def token_losses(
@@ -180,74 +204,16 @@ def token_losses(
             return losses.kl_cov(*given, keep, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef)
 
 
-def aggregate(
-    loss: Tensor,
-    keep: Tensor,
-    mask: Tensor,
-    mode: Aggregation = "token-mean",
-    denominator: Denominator = "fixed",
-    tokens: float | None = None,
-    sequences: float | None = None,
-    scale: float | None = None,
-) -> Tensor:
-    """Σ over the kept tokens, divided as verl's `agg_loss` does.
-
-    token-mean               Σ_bt L / N              N tokens
-    token-sum                Σ_bt L
-    seq-mean-token-sum       Σ_b (Σ_t L) / S         S sequences
-    seq-mean-token-mean      Σ_b (Σ_t L / n_b) / S   n_b tokens of the sequence
-    seq-mean-token-sum-norm  Σ_b (Σ_t L) / S / scale (the number of columns, if None)
-
-    N, S and n_b count every response token (fixed) or the kept ones (kept); N and S are replaced by `tokens` and
-    `sequences`, the totals of a batch of which this is a part, so that the parts sum to the whole. Sequences without a
-    counted token do not count. Nothing kept: 0, with a graph.
-
-    >>> loss, mask = torch.tensor([[3.0, 1.0], [2.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool)
-    >>> keep = torch.tensor([[True, False], [True, False]])
-    >>> aggregate(loss, keep, mask).item(), aggregate(loss, keep, mask, denominator="kept").item()  # 5/4 and 5/2
-    (1.25, 2.5)
-    """
-    counted = mask if denominator == "fixed" else keep
-    if mode in ("token-mean", "token-sum"):
-        total = masked_sum(loss, keep)
-        return total if mode == "token-sum" else total / _at_least_one(counted.sum() if tokens is None else tokens)
-    rows = masked_sum(loss, keep, -1)
-    if mode == "seq-mean-token-mean":
-        rows = rows / tally(counted).clamp(min=1)
-    if mode == "seq-mean-token-sum-norm":
-        rows = rows / (max(loss.shape[-1], 1) if scale is None else scale)
-    return rows.sum() / _at_least_one(counted.any(-1).sum() if sequences is None else sequences)
-
-
-def _at_least_one(count: Tensor | float) -> Tensor | float:
-    return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
-
-
-def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
-    """What rejection multiplies the learning rate by: aggregate(1 over kept) / aggregate(1 over all).
-
-    Token modes with a fixed denominator: kept tokens / all tokens; with a kept one: 1, or 0 if nothing is kept.
-
-    >>> mask, keep = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[True, False, False, False]])
-    >>> lr_factor(keep, mask, CorrectionConfig(), LossConfig()).item()
-    0.25
-    """
-    ones = torch.ones(keep.shape, device=keep.device)
-    mode, scale = loss.loss_agg_mode, loss.loss_scale_factor
-    whole = aggregate(ones, mask, mask, mode, scale=scale)
-    part = aggregate(ones, keep, mask, mode, correction.denominator, scale=scale)
-    return torch.where(whole > 0, part / whole, 0.0)
-
-
 def _measured(
     parts: _Loss,
     mask: Tensor,
     correction: CorrectionConfig,
     loss: LossConfig,
-    tokens: float | None,
-    sequences: float | None,
+    totals: Totals,
 ) -> dict[Quantity, Moments]:
-    """The loss without its KL terms and what rejection does to the step, each weighted with this batch's share."""
+    """Return the loss without its KL terms and what rejection does to the step, each weighted with this batch's share;
+    and the KL terms over their own tokens."""
+    tokens, sequences = totals.tokens, totals.sequences
     keep, pg = parts.keep, parts.pg.detach()
     counted = mask if correction.denominator == "fixed" else keep
     share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
@@ -257,10 +223,13 @@ def _measured(
         share = (counted.any(-1).sum() / max(sequences, 1)).to(pg)
     measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
     if parts.kl is not None:
-        measured["actor/kl_loss"] = moments(parts.kl.detach(), keep, squares=False, extremes=False).pooled()
+        measured["actor/kl_loss"] = _sums(parts.kl.per_token, parts.kl.compared).pooled()
     if parts.rollout_kl is not None:
-        per_sequence = masked_mean(parts.rollout_kl.detach(), keep, -1)
-        measured["rollout_kl"] = moments(per_sequence, keep.any(-1), squares=False, extremes=False).double()
+        per_sequence = masked_mean(parts.rollout_kl.per_token, parts.rollout_kl.compared, -1)
+        measured["rollout_kl"] = _sums(per_sequence, parts.rollout_kl.compared.any(-1)).double()
+    left_out = [term.left_out for term in (parts.kl, parts.rollout_kl) if term is not None]
+    if left_out:
+        measured["kl_left_out"] = shares(torch.stack(left_out).any(0), mask).pooled()
     return measured
 
 
@@ -268,7 +237,7 @@ def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quanti
     """verl's `actor/` metrics over the kept tokens: how far π_θ has moved, and where the loss's clip binds."""
     log_probs, old, advantages, keep = parts.log_probs.detach(), parts.old, parts.advantages, parts.keep
     d = log_probs - old
-    measured: dict[Quantity, Moments] = {"actor/ppo_kl": moments(-d, keep, squares=False, extremes=False).pooled()}
+    measured: dict[Quantity, Moments] = {"actor/ppo_kl": _sums(-d, keep).pooled()}
     low, high = loss.clip_ratio_low, loss.clip_ratio_high
     up, down = advantages > 0, advantages < 0
     if loss_type in ("ppo_clip", "dual_clip", "gspo", "clip_cov"):
@@ -287,6 +256,11 @@ def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quanti
         outside = ~losses.dppo_inside(loss_type, log_probs, old, advantages, low=low, high=high)
         measured["actor/pg_clipfrac"] = shares(outside, keep).pooled()
     return measured
+
+
+def _sums(x: Tensor, mask: Tensor) -> Moments:
+    """Return counts and sums over the last dimension, without a graph."""
+    return moments(x.detach(), mask, squares=False, extremes=False)
 
 
 def _one(part: Tensor, share: Tensor) -> Moments:

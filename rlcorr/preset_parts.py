@@ -7,6 +7,9 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig, WeightLevel
 from rlcorr.rules import RejectionRule
 
+ON_EVERY_TOKEN = LossConfig(kl_loss_tokens="response")
+"""For systems whose rules reject tokens from the policy loss alone, not from a KL term to the reference."""
+
 
 @dataclass(frozen=True)
 class Preset:

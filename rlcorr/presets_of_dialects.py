@@ -1,9 +1,10 @@
 """Presets of OpenRLHF, AReaL and prime-rl, whose defaults have moved: today's, and older ones under their version."""
 
+from dataclasses import replace
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.preset_parts import Preset, masked, rules, truncated, unbounded
+from rlcorr.config import CorrectionConfig
+from rlcorr.preset_parts import ON_EVERY_TOKEN, Preset, masked, rules, truncated, unbounded
 from rlcorr.preset_words import (
     BIAS,
     CLIP,
@@ -47,6 +48,7 @@ OF_OPENRLHF = {
         f"{OPENRLHF}level seq; {OLD_OPENRLHF} seq-mask-tis; with the bounds meant for it, 0.999 1.002, which are not "
         f"its default: that is 0.5 5.0 for all",
         TIGHT_RAW,
+        ON_EVERY_TOKEN,
     ),
     "openrlhf_flash_reinforce": Preset(
         "OpenRLHF",
@@ -54,12 +56,14 @@ OF_OPENRLHF = {
         f"{OPENRLHF}level seq, gating binary_kl, threshold 5e-3 as in its script for FlashREINFORCE (pull request "
         f"1339), which has no default",
         RARE_RAW,
+        ON_EVERY_TOKEN,
     ),
     "openrlhf_tv": Preset(
         "OpenRLHF",
         unbounded(rollout_rs=rules(token_prob_gap=(None, 0.05))),
         f"{OPENRLHF}level token, gating tv, threshold 0.05 as in its tests, which has no default",
         RARE_PASSES,
+        ON_EVERY_TOKEN,
     ),
 }
 
@@ -92,14 +96,21 @@ OF_AREAL = {
 }
 
 # prime-rl's loss is −A·r with a gradient through r; −A·r·log π_θ with r held constant has the same one.
-_OLD_KL = LossConfig(use_rollout_kl_loss=True, rollout_kl_loss_coef=2e-3, rollout_kl_estimator_type="k2")
-_OLD_TERM = "it adds 1e-3·(log π_θ/π_rollout)², twice k2, on masked tokens too"
+_OLD_KL = replace(
+    ON_EVERY_TOKEN,
+    use_rollout_kl_loss=True,
+    rollout_kl_loss_coef=2e-3,
+    rollout_kl_estimator_type="k2",
+    rollout_kl_loss_agg_mode="token-mean",
+)
+_OLD_TERM = "it adds 1e-3·(log π_θ/π_rollout)², twice k2, on masked tokens too, divided by the tokens of the batch"
 OF_PRIME_RL = {
     "prime_rl_ipo": Preset(
         "prime-rl",
         truncated(upper=1e4, rollout_rs=rules(token_prob_diff=(-0.3, 0.3)), **_PG),
         f"{PRIME_RL} type ipo, its default, eps 0.3, max_importance_ratio 1e4",
         RARE_PASSES,
+        ON_EVERY_TOKEN,
     ),
     "prime_rl_icepop": Preset(
         "prime-rl", masked(0.2, 5.0, **_PG), f"{PRIME_RL} type icepop, with its default bounds; {ICEPOP}", DROP
@@ -125,5 +136,6 @@ OF_PRIME_RL = {
         unbounded(rollout_rs=rules(token_k1=(0.125, 8.0), seq_mean_k1=(0.1, 10.0), seq_max_k1=(None, 100.0)), **_PG),
         "prime-rl before pull request 1930 (2026-03), ratio_type token",
         VETO,
+        ON_EVERY_TOKEN,
     ),
 }

@@ -3,7 +3,7 @@
 import math
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.preset_parts import Preset, masked, rules, truncated, unbounded
+from rlcorr.preset_parts import ON_EVERY_TOKEN, Preset, masked, rules, truncated, unbounded
 from rlcorr.preset_words import (
     BIAS,
     CLIP,
@@ -53,6 +53,7 @@ OF_TRL = {
         f"{TRL}, off_policy_mask_threshold 0.5, off by default, without the weights that are on by default; TRL "
         f"compares π_θ with π_rollout; {OPSM}",
         ONE_SIDED,
+        ON_EVERY_TOKEN,
     ),
     "trl_vespo": Preset(
         "TRL",
@@ -76,6 +77,7 @@ OF_SLIME = {
         CorrectionConfig(bypass_mode=True, rollout_rs=rules(seq_mean_k1_negative=(math.exp(-1e-4), math.inf))),
         f"{SLIME}, --use-opsm --use-rollout-logprobs; {OPSM}",
         NO_FAILURES,
+        ON_EVERY_TOKEN,
     ),
 }
 
@@ -84,7 +86,11 @@ OF_NEMO_RL = {
     "nemo_rl_tis": Preset("NeMo RL", truncated(), f"{_NEMO_RL_TYPE} tis; its recipes use 2 or 5; {TIS}", BIAS),
     "nemo_rl_icepop": Preset("NeMo RL", masked(0.5, 5.0), f"{_NEMO_RL_TYPE} icepop; {ICEPOP}", DROP),
     "nemo_rl_seq_mask_tis": Preset(
-        "NeMo RL", unbounded(rollout_rs=rules(seq_mean_k1=(0.999, 1.002))), f"{_NEMO_RL_TYPE} seq-mask-tis", TIGHT_RAW
+        "NeMo RL",
+        unbounded(rollout_rs=rules(seq_mean_k1=(0.999, 1.002))),
+        f"{_NEMO_RL_TYPE} seq-mask-tis",
+        TIGHT_RAW,
+        ON_EVERY_TOKEN,
     ),
     "nemo_rl_seq_logprob_error": Preset(
         "NeMo RL",
@@ -115,6 +121,7 @@ OF_OTHERS = {
         truncated(rollout_rs=rules(seq_mean_tv_outward=(None, 2.0))),
         f"{OPEN_INSTRUCT}, --rho_mask_tv_divergence with the bound of its tests, 2.0; off by default; {VACO}",
         RARE,
+        ON_EVERY_TOKEN,
     ),
     "ms_swift_sequence_truncate": Preset(
         "ms-swift", truncated("geometric"), f"{MS_SWIFT} sequence_truncate, of the geometric mean", MEAN_WEIGHT

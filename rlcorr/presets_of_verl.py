@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from rlcorr.config import CorrectionConfig
-from rlcorr.preset_parts import Preset, clip_of, masked, rules, truncated
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.preset_parts import ON_EVERY_TOKEN, Preset, clip_of, masked, rules, truncated
 from rlcorr.preset_words import (
     BIAS,
     CLIP,
@@ -32,7 +32,10 @@ SKYRL = "SkyRL (commit a9564572), trainer.algorithm.off_policy_correction"
 
 
 def _verl(config: CorrectionConfig, hurts: str, *papers: str) -> Preset:
-    return Preset("verl", config, "; ".join([VERL, *papers]), hurts)
+    """In bypass mode verl rejects inside the policy loss; decoupled it rewrites the response mask before the update, so
+    that its KL loss sees kept tokens only."""
+    everywhere = config.bypass_mode and config.rollout_rs
+    return Preset("verl", config, "; ".join([VERL, *papers]), hurts, ON_EVERY_TOKEN if everywhere else LossConfig())
 
 
 _PRODUCT = rules(seq_sum_k1=(0.5, 2.0))
@@ -88,18 +91,24 @@ OF_SKYRL = {
     "skyrl_token_tis": Preset("SkyRL", truncated(), f"{SKYRL}, tis_ratio_type token; {TIS}", BIAS),
     "skyrl_seq_tis": Preset("SkyRL", truncated("sequence", 5.0), f"{SKYRL}, tis_ratio_type sequence; {TIS}", LONG),
     "skyrl_product_mask": Preset(
-        "SkyRL", CorrectionConfig(rollout_rs=_PRODUCT), f"{SKYRL}, sequence_mask_metric product; {MIS}", LONG_MASK
+        "SkyRL",
+        CorrectionConfig(rollout_rs=_PRODUCT),
+        f"{SKYRL}, sequence_mask_metric product; {MIS}",
+        LONG_MASK,
+        ON_EVERY_TOKEN,
     ),
     "skyrl_geo_mask": Preset(
         "SkyRL",
         CorrectionConfig(rollout_rs=rules(seq_mean_k1=(0.99, 1.01))),
         f"{SKYRL}, sequence_mask_metric geometric; {MIS}",
         MEAN,
+        ON_EVERY_TOKEN,
     ),
     "skyrl_outlier": Preset(
         "SkyRL",
         CorrectionConfig(rollout_rs=rules(seq_min_k1=(1e-4, math.inf), seq_max_k1=(None, 100.0))),
         f"{SKYRL}, outlier_token_is_threshold_low and _high with the numbers of its documentation; off by default",
         VETO_ONLY,
+        ON_EVERY_TOKEN,
     ),
 }

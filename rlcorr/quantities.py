@@ -19,7 +19,7 @@ Quantity = Literal[
     "probs_diff", "p", "q", "p_plus_q",
     # of the loss
     "actor/pg_loss", "actor/ppo_kl", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/kl_loss", "rollout_kl",
-    "lr_factor",
+    "kl_left_out", "lr_factor",
 ]  # fmt: skip
 """Of the whole batch."""
 

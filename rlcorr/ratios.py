@@ -28,7 +28,7 @@ def log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) ->
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """bf16 and fp16 raised to float32, the others as they are.
+    """Return bf16, fp16, integers and bools as float32, the others as they are.
 
     >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.zeros(1).double()).dtype
     (torch.float32, torch.float64)

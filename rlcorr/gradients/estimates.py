@@ -11,8 +11,11 @@ TINY = 1e-30
 
 
 def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contributions:
-    """The reference as contributions of blocks. A token-mean is divided by the mean length in the batch, not in the
-    reference: otherwise answers of another length would look like a bias."""
+    """Return the reference as contributions of blocks.
+
+    A token-mean is divided by the mean length in the batch, not in the reference: otherwise answers of another length
+    would look like a bias. Without a loss_scale_factor both sides are divided by the batch's columns, which cancel.
+    """
     mode = loss.loss_agg_mode
     u = reference.by_sequence if mode == "seq-mean-token-mean" else reference.by_token
     n = reference.sequences

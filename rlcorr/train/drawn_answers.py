@@ -9,7 +9,6 @@ import itertools
 from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import DrawnAnswers
 from rlcorr.train.inputs.tasks import examples
-from rlcorr.train.learner.bad_numbers import summary
 from rlcorr.train.rollout.batch_queue import BatchRequest
 from rlcorr.train.rollout.collect import Collected, batch_of, collect
 from rlcorr.train.session import Session
@@ -22,12 +21,13 @@ STREAM = 2 * OTHER_PROMPTS
 def drawn_answers(session: Session, request: BatchRequest) -> DrawnAnswers:
     """As many as the configuration asks for; the policy not yet updated.
 
-    Raises `UsageError` where the reward function raised, and where the engine gave bad log-probs.
+    Raises `UsageError` where the reward function raised or could not judge, and where the engine gave bad log-probs.
     """
     config, device = session.config, session.ranks.device
     batch = batch_of(session.queue.when_idle(lambda: _collected(session, request)), device)
-    numbers = summary(batch)
-    if numbers["bad/log_probs"] or numbers["bad/rewards"]:
+    assert batch.rewards is not None
+    lacking = ~batch.rollout_log_probs.isfinite() & batch.response_mask
+    if bool(lacking.any()) or not bool(batch.rewards.isfinite().all()):
         raise UsageError(
             f"step {request.step}: of the answers drawn for its sketch some have no reward or no log-prob, so no "
             "gradient can be measured on them."

@@ -141,7 +141,7 @@ def _as_tensors(tree: Tree, old: Tensor) -> AnswerTree:
 
 
 def _advantages(session: Session, answers: Answers, tree: Tree, drawn: list[Example]) -> Tensor:
-    """Of every token of every answer, (N,). Raises `UsageError` where the reward function raised."""
+    """Of every token of every answer, (N,). Raises `UsageError` where the reward function gave no number."""
     config, batch = session.config, answers.batch
     prompts = answers.prompts.tolist()
     prompt_ids, prompt_mask = left_padded([tree.prompts[prompt] for prompt in prompts], torch.device("cpu"))
@@ -165,9 +165,12 @@ def _rewards(session: Session, batch: TokenBatch, prompts: list[int], drawn: lis
         judge(worker.task, drawn[prompt], decode(worker.tokenizer, ids, worker.stops))
         for prompt, ids in zip(prompts, responses, strict=True)
     ]
-    if any(math.isnan(reward) for reward in rewards):
-        raise UsageError("the reward function raised on a likely answer: there is no expected gradient.")
-    return rewards
+    numbers = [reward for reward in rewards if reward is not None and not math.isnan(reward)]
+    if len(numbers) < len(rewards):
+        raise UsageError(
+            "the reward function raised, or returned None, on a likely answer: there is no expected gradient."
+        )
+    return numbers
 
 
 def _routes(tree: Tree, answers: Answers, width: int) -> Tensor:

@@ -27,19 +27,18 @@ from rlcorr.train.exact_sketch import exact_sketch
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, state_here, stop_ranks, whole
-from rlcorr.train.learner.score import corrected, score, whitened
+from rlcorr.train.learner.score import ALL_ROWS, corrected, score, whitened
 from rlcorr.train.learner.update import update
 from rlcorr.train.output.config_file import write_config
 from rlcorr.train.output.follow import Follow, check_installed
 from rlcorr.train.output.recorder import Recorder, manifest_of
 from rlcorr.train.output.stopwatch import Stopwatch
 from rlcorr.train.rollout.batch_queue import BatchRequest
-from rlcorr.train.rollout.collect import Collected, batch_of, greedy_accuracy, joined
+from rlcorr.train.rollout.collect import Collected, batch_of, greedy_accuracy, joined, learned_rows, scored
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
 from rlcorr.train.session import Session, prepare
 from rlcorr.train.sketch import sampled_sketch
-from rlcorr.types import TokenBatch
 
 
 def train(config: TrainConfig, *, resume: bool = False) -> Path:
@@ -145,10 +144,11 @@ def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
     with watch.part("wait"):
         request, mine = session.queue.get()
     collected = joined(gather(session.ranks, mine)[:: config.rollout.tensor_parallel_size])
-    batch = batch_of(collected, session.ranks.device)
-    row = {"step": step, **summary(batch)}
-    if not row["bad/log_probs"] and not row["bad/rewards"]:
-        row |= learn(session, recorder, collected, batch, watch, request)
+    unscored = [reward is None for reward in collected.rewards]
+    batch, mask = batch_of(collected, session.ranks.device), config.mask_truncated
+    row = {"step": step, **summary(batch, unscored=unscored, truncated=collected.truncated, mask=mask)}
+    if not any(row[name] for name in BAD):
+        row |= learn(session, recorder, scored(collected), watch, request)
     return row | watch.report(collected.seconds, asynchronous=config.rollout.asynchronous)
 
 
@@ -156,17 +156,23 @@ def learn(
     session: Session,
     recorder: Recorder,
     collected: Collected,
-    batch: TokenBatch,
     watch: Stopwatch,
     request: BatchRequest,
 ) -> dict[str, Any]:
-    """Score, correct, update and record a batch of good numbers."""
+    """Score, correct, update and record samples of good numbers.
+
+    With `mask_truncated` all are recorded and count in their groups; the correction, its metrics and the update see
+    only those that ended by themselves.
+    """
     config, learner, step = session.config, session.learner, request.step
     with watch.part("score"):
+        batch = batch_of(collected, session.ranks.device)
         batch = score(batch, learner.module, session.reference, config, session.ranks)
     with watch.part("correct"):
-        batch, result, correction = corrected(batch, config, step)
-        report = metrics(measure(batch, result, correction))
+        rows = learned_rows(collected, batch.response_mask.device) if config.mask_truncated else ALL_ROWS
+        batch, result, correction = corrected(batch, config, step, rows)
+        part = batch.rows(rows)
+        report = metrics(measure(part, result, correction))
         if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
             prove_step(report[f"{PREFIX}k3_kl"], config.rollout, config.optim.precision)
     sketched = config.sketch.made_at(step)
@@ -176,7 +182,7 @@ def learn(
             recorder.sketch(step, sketch, other_answers(session, request))
     with watch.part("update"):
         set_learning_rate(learner.optimizer, config.optim, step, config.steps)
-        report |= update(learner, whitened(batch, result, config.advantage), result)
+        report |= update(learner, whitened(part, result, config.advantage), result)
     if sketched or step % config.record_every == 0 or step == config.steps:
         with watch.part("record"):
             recorder.step(step, collected, batch)

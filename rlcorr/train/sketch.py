@@ -16,6 +16,7 @@ from torch.func import functional_call, jvp, vmap
 from transformers import PreTrainedModel
 
 from rlcorr.advantages import whiten
+from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import NextTokens, Reference, SampledSketch
 from rlcorr.masked import masked_sum
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
@@ -256,8 +257,12 @@ def on_policy_batch(session: Session, policy: Policy, step: int) -> TokenBatch:
         version=step,
         seed=(config.seed << 32) + (step << 8) + 255,
     )
+    batch = batch_of(collected, session.ranks.device)
+    assert batch.rewards is not None
+    if not bool(batch.rewards.isfinite().all()):
+        raise UsageError("the reward function gave no number for an answer of the reference: it has no gradient.")
     unreplayed = replace(config, rollout=replace(config.rollout, router_replay=False))  # it chose no experts for others
-    return as_updated(session, batch_of(collected, session.ranks.device), unreplayed)
+    return as_updated(session, batch, unreplayed)
 
 
 def as_updated(session: Session, batch: TokenBatch, config: TrainConfig) -> TokenBatch:

@@ -19,6 +19,7 @@ from rlcorr.train.inputs.tasks import TASKS
 TRAINER_LOSS = LossConfig(use_kl_loss=True)
 """PPO's numbers, with a small KL term to the frozen starting model."""
 
+_SCALED = "seq-mean-token-sum-norm"
 WARM_START = ROOT / "warm_start" / "checkpoint"
 
 
@@ -35,9 +36,14 @@ class TrainConfig:
     eval_data: Path | None = None
     """jsonl: held-out prompts; without it one line in eight is held out."""
     reward: str = ""
-    """jsonl: a function (prompt, response, answer) -> float as package.module:function; empty: exact match."""
+    """jsonl: a function (prompt, response, answer) -> float as package.module:function; empty: exact match. An
+    answer for which it returns None is left out of its group, the loss and the record. `unscored` counts it."""
     max_response_tokens: int = 256
     """jsonl: the longest response."""
+    mask_truncated: bool = False
+    """Leave answers that hit the length limit out of the loss: of its policy, KL, value and entropy terms, and of what
+    these are divided by. As in TRL (mask_truncated_completions) and NeMo RL (overlong_filtering) they still count in
+    their group's mean and deviation. They are recorded. The metric `truncated` counts them, masked or not."""
     model: str = str(WARM_START)
     """Directory of the model to start from, in Hugging Face format, or the id of one on the hub."""
     preset: str = "decoupled_token_is"
@@ -96,6 +102,8 @@ class TrainConfig:
             self.optim.minibatches,
             "at most prompts_per_step · samples_per_prompt",
         )
+        if self.sketch.every and self.mask_truncated:
+            raise UsageError("a sketch is of every answer of a step: leave out sketch.every or mask_truncated.")
         if self.optim.gradient_checkpointing and self.rollout.router_replay:
             raise UsageError("router_replay and gradient_checkpointing exclude each other; switch one off.")
         if self.advantage.grouped and self.samples_per_prompt < 2:
@@ -104,9 +112,18 @@ class TrainConfig:
             )
 
     @property
+    def longest_response(self) -> int:
+        """Return how many tokens a response may have."""
+        return self.max_response_tokens if self.task == "jsonl" else TASKS[self.task].max_tokens
+
+    @property
     def policy_loss(self) -> LossConfig:
-        """`loss` with the numbers that the preset sets."""
-        return dataclasses.replace(self.loss, **_numbers_of(self.preset))
+        """Return `loss` with the numbers that the preset sets. Dr. GRPO's constant is the longest response that may be
+        generated, not the longest of a batch: an answer's weight must not depend on its company."""
+        loss = dataclasses.replace(self.loss, **_numbers_of(self.preset))
+        if loss.loss_scale_factor is not None or _SCALED not in (loss.loss_agg_mode, loss.rollout_kl_loss_agg_mode):
+            return loss
+        return dataclasses.replace(loss, loss_scale_factor=float(self.longest_response))
 
     @property
     def correction(self) -> CorrectionConfig:

@@ -2,7 +2,8 @@
 
 Each line is an object: "prompt" is a text or a list of {"role", "content"} messages, "answer" a text (it may be missing
 where a reward function is given); further keys are kept in `Example.extra`. A reward function is called as
-`function(prompt, response, answer)` and returns a number; what it raises reaches the caller of `Task.reward`.
+`function(prompt, response, answer)` and returns a number, or None for an answer that it cannot judge; what it raises
+reaches the caller of `Task.reward`.
 """
 
 import importlib
@@ -16,7 +17,7 @@ from typing import Any, cast
 from rlcorr.errors import UsageError
 from rlcorr.train.inputs.tasks import Example, Prompt, Stream, Task, is_held_out, passes, prompt_text
 
-RewardFunction = Callable[[Prompt, str, str], float]
+RewardFunction = Callable[[Prompt, str, str], float | None]
 
 
 def jsonl_task(data: Path, *, reward: str = "", eval_data: Path | None = None, max_tokens: int) -> Task:
@@ -126,9 +127,12 @@ def _same_text(example: Example, response: str) -> float:
     return float(response.strip() == example.answer.strip())
 
 
-def _judged_by(function: RewardFunction, name: str) -> Callable[[Example, str], float]:
-    def reward(example: Example, response: str) -> float:
-        value = float(function(example.prompt, response, example.answer))
+def _judged_by(function: RewardFunction, name: str) -> Callable[[Example, str], float | None]:
+    def reward(example: Example, response: str) -> float | None:
+        given = function(example.prompt, response, example.answer)
+        if given is None:
+            return None
+        value = float(given)
         if not math.isfinite(value):
             raise ValueError(f"reward {name} returned {value}")
         return value

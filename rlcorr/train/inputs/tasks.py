@@ -35,14 +35,15 @@ Stream = Callable[[random.Random], Iterator[Example]]
 
 @dataclass(frozen=True)
 class Task:
-    """`stream` yields examples without end; `reward` judges a response, from 0 to 1; `max_tokens` fits every answer and
-    its end. `held_out` yields the prompts for evaluation, and may end; None: they are one in eight of `stream`.
-    `prompts` is how many the stream has, where it goes through the same ones again and again; None: it draws them.
-    `instruction` tells a chat model what to do with a prompt; models without a chat template never see it."""
+    """`stream` yields examples without end; `reward` judges a response, from 0 to 1, or returns None if it cannot;
+    `max_tokens` fits every answer and its end. `held_out` yields the prompts for evaluation, and may end; None: they
+    are one in eight of `stream`. `prompts` is how many the stream has, if it goes through the same ones again and
+    again; None: it draws them. `instruction` tells a chat model what to do with a prompt; models without a chat
+    template never see it."""
 
     name: str
     stream: Stream
-    reward: Callable[[Example, str], float]
+    reward: Callable[[Example, str], float | None]
     max_tokens: int
     held_out: Stream | None = None
     prompts: int | None = None

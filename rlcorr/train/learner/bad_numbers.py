@@ -1,6 +1,7 @@
 """Numbers that must not reach the weights: what is counted at each step, and when training stops."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from rlcorr.errors import UsageError
@@ -8,13 +9,19 @@ from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.update import SKIPPED
 from rlcorr.types import TokenBatch
 
-BAD = ("bad/log_probs", "bad/rewards", *SKIPPED)
-"""Counts of one step: log-probs of the engine that are not finite, rewards that raised or are not finite, and optimizer
-steps that were skipped. Any of them makes it a bad step."""
+BAD = ("bad/log_probs", "bad/rewards", "bad/no_answers", *SKIPPED)
+"""Counts of one step: log-probs of the engine that are not finite, rewards that raised or are not finite, 1 if no
+answer may be learned from, and optimizer steps that were skipped. Any of them makes it a bad step."""
 
 
-def summary(batch: TokenBatch) -> dict[str, Any]:
-    """What can be said of a batch before anything else looks at it."""
+def summary(batch: TokenBatch, *, unscored: Sequence[bool], truncated: Sequence[bool], mask: bool) -> dict[str, Any]:
+    """Return what can be said of a batch before anything else looks at it.
+
+    Args:
+        unscored: whether the reward function could not judge the answer, (B,).
+        truncated: whether the answer hit the length limit, (B,).
+        mask: whether such answers are left out of the loss.
+    """
     assert batch.rewards is not None
     fine = batch.rewards.isfinite()
     lengths = batch.response_mask.sum(-1).float()
@@ -24,13 +31,18 @@ def summary(batch: TokenBatch) -> dict[str, Any]:
         "response_length": float(lengths.mean()),
         **dict.fromkeys(BAD, 0),
         "bad/log_probs": int(bad),
-        "bad/rewards": int((~fine).sum()),
+        "bad/rewards": int((~fine).sum()) - sum(unscored),
+        "bad/no_answers": int(all(no or (mask and cut) for no, cut in zip(unscored, truncated, strict=True))),
+        "unscored": sum(unscored),
+        "truncated": sum(truncated),
     }
 
 
 REMEDIES = {
     "bad/log_probs": "the engine reports log-probs that are not finite: try --rollout.dtype float32 or bfloat16",
     "bad/rewards": "the reward function raises or returns what is not a number: its message is above",
+    "bad/no_answers": "no answer may be learned from, because each hit the length limit or has a reward of None: allow "
+    "longer responses, or leave out --mask-truncated",
     "bad/loss": "the loss is not finite: try a smaller learning rate, or a bounded correction",
     "bad/gradient": "the gradient is not finite: try a smaller learning rate, and no --optim.precision float16",
     "bad/all_rejected": "the correction rejects every token: widen the bounds of its rules, or look at the mismatch",

@@ -20,6 +20,7 @@ from rlcorr.train.learner.random_rejection import reject_at_random
 from rlcorr.train.learner.ranks import Ranks, gather
 from rlcorr.types import CorrectionResult, TokenBatch
 
+ALL_ROWS = slice(None)
 Forward = Callable[[TokenBatch], dict[str, Tensor]]
 
 
@@ -92,20 +93,24 @@ FIELDS_READ = {
 
 
 def corrected(
-    batch: TokenBatch, config: TrainConfig, step: int
+    batch: TokenBatch, config: TrainConfig, step: int, learned: Tensor | slice = ALL_ROWS
 ) -> tuple[TokenBatch, CorrectionResult, CorrectionConfig]:
-    """The batch with its advantages, what the correction decides, and the correction with the bounds of this batch. A
-    rule that asks for the sign of an advantage sees it as it is before rejection; group statistics without rejected
-    sequences are made afterwards."""
+    """Return the batch with its advantages, what the correction decides, and the correction with this batch's bounds.
+
+    A rule that asks for the sign of an advantage sees it as it is before rejection; group statistics without rejected
+    sequences are made afterwards. The correction sees, and its result has, only the rows `learned`. The others are not
+    in the loss, but count in their group's mean and deviation.
+    """
     batch, budget = with_advantages(batch, config.advantage), config.budget
-    correction = config.correction
+    correction, part = config.correction, batch.rows(learned)
     if budget.rule and not budget.at_random:
-        correction = with_budget(batch, correction, budget.rule, budget.keep)
-    result = correct(batch, correction)
+        correction = with_budget(part, correction, budget.rule, budget.keep)
+    result = correct(part, correction)
     if budget.at_random:
         chance = torch.Generator().manual_seed((config.seed << 20) + step)
-        result = reject_at_random(result, batch, budget, chance)
-    kept = result.keep_mask.any(-1)
+        result = reject_at_random(result, part, budget, chance)
+    kept = torch.ones_like(batch.response_mask[:, 0])
+    kept[learned] = result.keep_mask.any(-1)
     if config.advantage.grouped and not config.advantage.rejected_in_groups and not bool(kept.all()):
         batch = with_advantages(batch, config.advantage, kept)
     return batch, result, correction

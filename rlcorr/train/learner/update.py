@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlcorr.aggregation import lr_factor
 from rlcorr.config import LossConfig
 from rlcorr.correction import correct
 from rlcorr.diagnostics import merge
 from rlcorr.losses import clipped_value
 from rlcorr.masked import masked_sum
-from rlcorr.objective import lr_factor, policy_loss
+from rlcorr.objective import policy_loss
 from rlcorr.report import means
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
@@ -53,7 +54,8 @@ class MiniBatch:
     loss: LossConfig
     tokens: float  # what the loss of all micro-batches and ranks together is divided by
     sequences: float
-    response_tokens: float  # kept or not: what the value loss and the entropy are divided by
+    response_tokens: float  # kept or not: what the value loss, the entropy and KL terms on all of them are divided by
+    response_sequences: float
 
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
@@ -64,7 +66,7 @@ def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dic
     skipped: dict[str, float] = dict.fromkeys(SKIPPED, 0)
     for _ in range(optim.epochs):
         order = torch.randperm(rows, generator=learner.shuffle).to(batch.response_mask.device)
-        for chosen in order.tensor_split(optim.minibatches):
+        for chosen in order.tensor_split(min(optim.minibatches, rows)):  # fewer rows where answers were left out
             mini = minibatch(learner.config, batch, result, chosen)
             values, parts, fault = optimizer_step(learner, mini)
             if fault is None:
@@ -94,11 +96,9 @@ def fields_read(config: TrainConfig) -> list[str]:
 def minibatch(config: TrainConfig, batch: TokenBatch, result: CorrectionResult, rows: Tensor) -> MiniBatch:
     mini, fixed = batch.rows(rows), result.rows(rows)
     counted = mini.response_mask if config.correction.denominator == "fixed" else fixed.keep_mask
-    loss = config.policy_loss
-    if loss.loss_agg_mode == "seq-mean-token-sum-norm" and loss.loss_scale_factor is None:
-        loss = dataclasses.replace(loss, loss_scale_factor=float(mini.response_mask.shape[1]))  # not the trimmed width
-    response_tokens = max(float(mini.response_mask.sum()), 1.0)
-    return MiniBatch(mini, fixed, loss, float(counted.sum()), float(counted.any(-1).sum()), response_tokens)
+    of_counted, of_responses = ((float(x.sum()), float(x.any(-1).sum())) for x in (counted, mini.response_mask))
+    response_tokens, response_sequences = (max(total, 1.0) for total in of_responses)
+    return MiniBatch(mini, fixed, config.policy_loss, *of_counted, response_tokens, response_sequences)
 
 
 def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Measured], str | None]:
@@ -164,6 +164,7 @@ def of_parts(learner: Learner, mini: MiniBatch) -> PolicyPart:
     ) -> tuple[Tensor, list[Measured]]:
         loss, measured = policy_loss(
             log_probs, part, result, learner.config.correction, mini.loss, tokens=mini.tokens, sequences=mini.sequences,
+            response_tokens=mini.response_tokens, response_sequences=mini.response_sequences,
         )  # fmt: skip
         return loss, [measured]
 

@@ -2,9 +2,10 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rlcorr.train.config.rollout import GREEDY, Sampling
@@ -22,8 +23,9 @@ class Collected:
     samples: Samples
     prompts: list[str]
     responses: list[str]
-    rewards: list[float]  # NaN where the reward function raised
+    rewards: list[float | None]  # NaN where the reward function raised, None where it could not judge
     groups: list[int]
+    truncated: list[bool]  # the response hit a length limit: its last token ends nothing
     version: int
     seconds: dict[str, float]
 
@@ -63,15 +65,20 @@ def collect(
         responses=responses,
         rewards=[judge(task, examples[group], text) for group, text in zip(groups, responses, strict=True)],
         groups=[first_group + group for group in groups],
+        truncated=[bool(row) and row[-1] not in worker.stops for row in sampled.response_ids],
         version=version,
         seconds={"generate": seconds},
     )
 
 
-def judge(task: Task, example: Example, response: str) -> float:
-    """The reward; NaN where the function raises, so that the step is skipped and counted instead of lost."""
+def judge(task: Task, example: Example, response: str) -> float | None:
+    """Return the reward, or None if the function returns it: it cannot judge this response.
+
+    NaN if the function raises, so that the step is skipped and counted instead of lost.
+    """
     try:
-        return float(task.reward(example, response))
+        reward = task.reward(example, response)
+        return None if reward is None else float(reward)
     except Exception as error:  # somebody else's code: whatever it raises must not end the training
         print(f"the reward function raised {type(error).__name__}: {error}", flush=True)
         return math.nan
@@ -92,21 +99,47 @@ def joined(parts: list[Collected]) -> Collected:
         responses=[text for part in parts for text in part.responses],
         rewards=[reward for part in parts for reward in part.rewards],
         groups=[group for part in parts for group in part.groups],
+        truncated=[cut for part in parts for cut in part.truncated],
         version=first.version,
         seconds=first.seconds,
     )
 
 
+def scored(collected: Collected) -> Collected:
+    """Return the samples that have a reward: one without belongs to no group and no loss."""
+    rows = [row for row, reward in enumerate(collected.rewards) if reward is not None]
+    if len(rows) == len(collected.rewards):
+        return collected
+    samples, routed = collected.samples, collected.samples.routed_experts
+    lists = ("prompt_ids", "prompts", "responses", "rewards", "groups", "truncated")
+    return replace(
+        collected,
+        samples=Samples(
+            [samples.response_ids[row] for row in rows],
+            [samples.log_probs[row] for row in rows],
+            None if routed is None else [routed[row] for row in rows],
+        ),
+        **{name: [getattr(collected, name)[row] for row in rows] for name in lists},
+    )
+
+
+def learned_rows(collected: Collected, device: torch.device) -> Tensor:
+    """Return the numbers of the rows that did not hit the length limit."""
+    return torch.tensor([row for row, cut in enumerate(collected.truncated) if not cut], device=device)
+
+
 def batch_of(collected: Collected, device: torch.device) -> TokenBatch:
-    """Padded tensors: ids, masks, rollout_log_probs, rewards, group_ids, policy_versions."""
+    """Return padded tensors: ids, masks, rollout_log_probs, rewards (NaN for None), group_ids, policy_versions."""
+    rewards = [math.nan if reward is None else reward for reward in collected.rewards]
     return to_batch(collected.prompt_ids, collected.samples, device).replace(
-        rewards=torch.tensor(collected.rewards, dtype=torch.float32, device=device),
+        rewards=torch.tensor(rewards, dtype=torch.float32, device=device),
         group_ids=torch.tensor(collected.groups, device=device),
         policy_versions=torch.full((len(collected.groups),), collected.version, device=device),
     )
 
 
 def greedy_accuracy(worker: RolloutWorker, examples: list[Example]) -> float:
-    """Share of the examples that greedy decoding answers completely: reward 1."""
+    """Return the share of the examples that greedy decoding answers completely, with a reward of 1. An answer without a
+    reward is not counted as complete."""
     collected = collect(worker, examples, samples=1, sampling=GREEDY, version=0, seed=0)
     return sum(reward == 1 for reward in collected.rewards) / max(len(examples), 1)

@@ -1,0 +1,101 @@
+"""From losses per token to one number: sums, means, and what they are divided by."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.masked import masked_sum, tally
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts of a whole batch, by which the losses of its parts are divided. None: a part is the whole batch."""
+
+    tokens: float | None = None  # of the tokens and sequences that `Denominator` counts
+    sequences: float | None = None
+    response_tokens: float | None = None  # kept or not
+    response_sequences: float | None = None
+
+    def of_responses(self, denominator: Denominator) -> tuple[Denominator, float | None, float | None]:
+        """Return what a term on every response token is divided by, as the last arguments of `aggregate`.
+
+        Raises `UsageError` if only the totals of kept tokens are known.
+
+        >>> Totals(6.0, 2.0).of_responses("fixed")
+        ('fixed', 6.0, 2.0)
+        """
+        if denominator == "fixed":
+            return "fixed", self.tokens, self.sequences
+        pairs = ((self.tokens, self.response_tokens), (self.sequences, self.response_sequences))
+        if any(kept is not None and whole is None for kept, whole in pairs):
+            raise UsageError(
+                "a KL term acts on every response token, and with denominator='kept' tokens and sequences count the "
+                "kept ones only; pass response_tokens and response_sequences as well."
+            )
+        return "fixed", self.response_tokens, self.response_sequences
+
+
+def aggregate(
+    loss: Tensor,
+    keep: Tensor,
+    mask: Tensor,
+    mode: Aggregation = "token-mean",
+    denominator: Denominator = "fixed",
+    tokens: float | None = None,
+    sequences: float | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Return Σ over the kept tokens, divided as verl's `agg_loss` does.
+
+    token-mean               Σ_bt L / N              N tokens
+    token-sum                Σ_bt L
+    seq-mean-token-sum       Σ_b (Σ_t L) / S         S sequences
+    seq-mean-token-mean      Σ_b (Σ_t L / n_b) / S   n_b tokens of the sequence
+    seq-mean-token-sum-norm  Σ_b (Σ_t L) / S / scale (None: the number of columns T)
+
+    Dr. GRPO's scale is the longest response that may be generated (arXiv:2503.20783). T is that length only if every
+    batch is padded to it. In a batch that is padded to its own longest answer, None gives the same answer another
+    weight in other company: pass the limit as `scale`.
+
+    N, S and n_b count every response token (fixed) or the kept ones (kept); N and S are replaced by `tokens` and
+    `sequences`, the totals of a batch of which this is a part, so that the parts sum to the whole. Sequences without a
+    counted token do not count, unless `sequences` counts them, as SkyRL does. Nothing kept: 0, with a graph.
+
+    >>> loss, mask = torch.tensor([[3.0, 1.0], [2.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool)
+    >>> keep = torch.tensor([[True, False], [True, False]])
+    >>> aggregate(loss, keep, mask).item(), aggregate(loss, keep, mask, denominator="kept").item()  # 5/4 and 5/2
+    (1.25, 2.5)
+    """
+    counted = mask if denominator == "fixed" else keep
+    if mode in ("token-mean", "token-sum"):
+        total = masked_sum(loss, keep)
+        return total if mode == "token-sum" else total / _at_least_one(counted.sum() if tokens is None else tokens)
+    rows = masked_sum(loss, keep, -1)
+    if mode == "seq-mean-token-mean":
+        rows = rows / tally(counted).clamp(min=1)
+    if mode == "seq-mean-token-sum-norm":
+        rows = rows / (max(loss.shape[-1], 1) if scale is None else scale)
+    return rows.sum() / _at_least_one(counted.any(-1).sum() if sequences is None else sequences)
+
+
+def _at_least_one(count: Tensor | float) -> Tensor | float:
+    return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
+
+
+def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
+    """Return what rejection multiplies the learning rate by: aggregate(1 over kept) / aggregate(1 over all).
+
+    Token modes with a fixed denominator: kept tokens / all tokens; with a kept one: 1, or 0 if nothing is kept.
+
+    >>> mask, keep = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[True, False, False, False]])
+    >>> lr_factor(keep, mask, CorrectionConfig(), LossConfig()).item()
+    0.25
+    """
+    ones = torch.ones(keep.shape, device=keep.device)
+    mode, scale = loss.loss_agg_mode, loss.loss_scale_factor
+    whole = aggregate(ones, mask, mask, mode, scale=scale)
+    part = aggregate(ones, keep, mask, mode, correction.denominator, scale=scale)
+    return torch.where(whole > 0, part / whole, 0.0)
