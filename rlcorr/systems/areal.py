@@ -12,7 +12,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import WithoutPair
-from rlcorr.systems.keys import choice, known_keys, number, optional, settings, switch
+from rlcorr.systems.keys import choice, known_keys, number, optional, options, refuse_ignored, settings, switch
 from rlcorr.systems.shape import alone, band, minus_log, raw, refuse
 from rlcorr.systems.written import as_yaml, commented
 
@@ -22,18 +22,26 @@ FIELDS: dict[str, Any] = {
     "level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None,
 }  # fmt: skip
 """Of `rejection_sampling`, with AReaL's defaults."""
+_NOW = (
+    "AReaL has rejection_sampling: {level: token, action: mask, metric: ratio, upper: cap} since pull request 1088; "
+    "*_truncate is action: clamp, and sequence_* is level: sequence"
+)
+RETIRED = {f"{name}_imp_weight_{part}": _NOW for name in ("behav", "behave") for part in ("cap", "mode")}
+"""AReaL itself refuses them so (cli_args.py:3499-3531)."""
 AGGREGATIONS = ("sum", "mean", "max")
 RATIOS = {"token_k1": ("token", "mean"), **{f"seq_{agg}_k1": ("sequence", agg) for agg in AGGREGATIONS}}
 SQUARES = {"token_k2": ("token", "mean"), **{f"seq_{agg}_k2": ("sequence", agg) for agg in AGGREGATIONS}}
 
 
 def from_areal(given: Any) -> CorrectionConfig:
-    """`actor`'s use_decoupled_loss and rejection_sampling as a mapping, or AReaL's own RejectionSamplingConfig.
+    """Return the configuration of `actor`'s use_decoupled_loss and rejection_sampling, a mapping with or without
+    `actor` around it, or of AReaL's own RejectionSamplingConfig.
 
     mask with the ratio → a rule on r, whose weight is r on tokens and the geometric mean on sequences, however these
     are aggregated; with kl_k1 (log r) or kl_k2 → a rule whose weight is the token's r; clamp → truncated weights.
-    Raises `UsageError` for unknown keys and names, and for what has no counterpart here.
+    Raises `UsageError` for unknown keys and names, for what AReaL ignores, and for what has no counterpart here.
     """
+    given = options("AReaL's correction", given, ("actor",), RETIRED)
     if isinstance(given, Mapping):
         known_keys("AReaL's actor", given, ("use_decoupled_loss", "rejection_sampling"))
         decoupled = switch("use_decoupled_loss", given.get("use_decoupled_loss", False))
@@ -47,6 +55,8 @@ def from_areal(given: Any) -> CorrectionConfig:
     action = choice("action", held["action"], ("mask", "clamp"))
     metric = choice("metric", held["metric"], ("ratio", "kl_k1", "kl_k2", "kl_k3"))
     agg = choice("agg", held["agg"], AGGREGATIONS)
+    if level == "token":
+        refuse_ignored("AReaL", held, FIELDS, ["agg"], "with level: token")
     lower, upper = optional("lower", held["lower"]), number("upper", held["upper"])
     if action == "clamp":
         return _clamped(level, metric, agg, lower, upper)

@@ -1,10 +1,100 @@
 """Checks of the keys, numbers and versions of other systems' configurations."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rlcorr.errors import UsageError, unknown
+
+
+def options(kind: str, given: Any, place: tuple[str, ...] = (), retired: Mapping[str, str] | None = None) -> Any:
+    """Return the options of a mapping that was pasted; what is no mapping is returned as it is.
+
+    Args:
+        given: {name: value} of a YAML file, a TOML table, a command line or a Python call. A name may start with `--`
+            (flags) or `+` (Hydra), have hyphens for underscores, and be dotted, which is a mapping in a mapping.
+        place: the keys above the options in the system's own file. `given` may start at any of them or below them all.
+        retired: {old name: sentence on its successor}, looked for at every depth.
+
+    Raises `UsageError` for a retired name, a name given twice, and a key beside the place, which nobody would read.
+
+    >>> options("a loss", {"--trainer.loss.kl-tau": 0.0}, ("trainer", "loss"))
+    {'kl_tau': 0.0}
+    """
+    if not isinstance(given, Mapping):
+        return given
+    held = _nested(given)
+    for name in _names(held):
+        if retired and name in retired:
+            raise UsageError(f"{name} is not read: {retired[name]}.")
+    start = next((depth for depth, name in enumerate(place) if name in held), len(place))
+    for name in place[start:]:
+        beside = [key for key in held if key != name]
+        if beside:
+            raise UsageError(
+                f"{kind} is read from {'.'.join(place)}, and {beside[0]!r} beside {name} is not: leave it out, or move "
+                f"it there."
+            )
+        held = {} if held.get(name) is None else held[name]
+        if not isinstance(held, Mapping):
+            return held
+    return held
+
+
+def _nested(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a copy with plain names: {"--a.b-c": 1} is {"a": {"b_c": 1}}."""
+    nested: dict[str, Any] = {}
+    for key, value in given.items():
+        *places, name = str(key).lstrip("-+").replace("-", "_").split(".")
+        holder = nested
+        for place in places:
+            holder = holder.setdefault(place, {})
+            if not isinstance(holder, dict):
+                raise UsageError(f"{place} has a value and options below it: {str(key)!r}; give one of them.")
+        if name in holder:
+            raise UsageError(f"{str(key)!r} is given twice, in two spellings; give it once.")
+        holder[name] = _nested(value) if isinstance(value, Mapping) else value
+    return nested
+
+
+def _names(given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given.items():
+        yield name
+        if isinstance(value, Mapping):
+            yield from _names(value)
+
+
+def of_other_versions(system: str, version: str, names: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Return {name: sentence} of the names that other versions of the system have and this one lacks.
+
+    >>> of_other_versions("TRL", "1.16", {"1.16": ["clip_max"], "1.5": ["cap"]})
+    {'cap': "it is of TRL 1.5: read it with version='1.5', or write the names of 1.16, clip_max"}
+    """
+    own = tuple(names[version])
+    return {
+        name: f"it is of {system} {other}: read it with version={other!r}, or write the names of {version}, "
+        f"{', '.join(own)}"
+        for other in names
+        for name in names[other]
+        if name not in own
+    }
+
+
+def refuse_ignored(
+    system: str, held: Mapping[str, Any], defaults: Mapping[str, Any], names: Iterable[str], why: str
+) -> None:
+    """Raise `UsageError` if one of these options, which the system ignores here, has another value than its default.
+
+    A threshold without its switch is a mistake that the system itself does not report. `why` ends the sentence.
+
+    >>> refuse_ignored("slime", {"tis_clip": 5.0}, {"tis_clip": 2.0}, ["tis_clip"], "without --use-tis")
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: slime ignores tis_clip=5.0 without --use-tis: change that, or leave tis_clip out.
+    """
+    for name in names:
+        value = tuple(held[name]) if isinstance(held[name], list) else held[name]
+        if value != defaults[name]:
+            raise UsageError(f"{system} ignores {name}={value!r} {why}: change that, or leave {name} out.")
 
 
 def known_keys(kind: str, mapping: Any, allowed: Iterable[str]) -> None:
@@ -14,7 +104,10 @@ def known_keys(kind: str, mapping: Any, allowed: Iterable[str]) -> None:
     allowed = tuple(allowed)
     for key in mapping:
         if key not in allowed:
-            raise unknown(f"key of {kind}", str(key), allowed)
+            raise UsageError(
+                f"{unknown(f'key of {kind}', str(key), allowed)} What is not about the correction is not read: "
+                f"leave it out."
+            )
 
 
 def settings(kind: str, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:

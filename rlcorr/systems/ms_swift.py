@@ -8,7 +8,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import choice, number, settings
+from rlcorr.systems.keys import choice, number, options, refuse_ignored, settings
 from rlcorr.systems.shape import minus_log, no_rule, raw, refuse
 from rlcorr.systems.written import as_flags, commented
 
@@ -19,16 +19,19 @@ FIELDS: dict[str, Any] = {
 }
 """The arguments and their defaults."""
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+RETIRED = {"log_rollout_offpolicy_metrics": "it chooses what ms-swift logs, so leave it out"}
 OPSM = "off_policy_sequence_mask compares π_θ with π_rollout: the same as π_old in a batch's first update only"
 
 
 def from_ms_swift(given: Any) -> CorrectionConfig:
-    """The arguments as a mapping, or ms-swift's own.
+    """Return the configuration of the arguments, a mapping {flag: value} with or without `--`, or ms-swift's own.
 
     token_truncate and token_mask bound r above; sequence_truncate weighs with the bounded geometric mean; sequence_mask
     rejects by it and keeps token ratios. off_policy_sequence_mask_delta δ takes sequences with A < 0 and
-    mean −log r > δ out of the mask, over which the loss is then averaged. Raises `UsageError` for unknown keys.
+    mean −log r > δ out of the mask, over which the loss is then averaged. Raises `UsageError` for unknown keys, and for
+    a threshold without a mode, which ms-swift ignores.
     """
+    given = options("ms-swift's correction", given, retired=RETIRED)
     held = settings("ms-swift's arguments", given, FIELDS)
     rules: tuple[RejectionRule, ...] = ()
     denominator: Any = "fixed"
@@ -37,6 +40,8 @@ def from_ms_swift(given: Any) -> CorrectionConfig:
         rules, denominator = (RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta)),), "kept"
     mode = held["rollout_importance_sampling_mode"]
     if mode is None:
+        names = ["rollout_importance_sampling_threshold"]
+        refuse_ignored("ms-swift", held, FIELDS, names, "without rollout_importance_sampling_mode")
         return CorrectionConfig(rollout_rs=rules, denominator=denominator)
     choice("rollout_importance_sampling_mode", mode, MODES)
     upper = number("rollout_importance_sampling_threshold", held["rollout_importance_sampling_threshold"])

@@ -12,7 +12,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import Dump
-from rlcorr.systems.keys import choice, known_keys, number, optional, switch
+from rlcorr.systems.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
 from rlcorr.systems.shape import band, bounds, no_rule, raw, refuse
 from rlcorr.systems.written import as_yaml, commented
 
@@ -32,15 +32,21 @@ FIELDS: dict[str, Any] = {
     "sequence_level_importance_ratios": False,
 }
 """Of `loss_fn`, with NeMo RL's defaults."""
+RATIOS = (f"{_TIS}_ratio", f"{_TIS}_ratio_min")
 ERROR = "seq_logprob_error_threshold"
 
 
 def from_nemo_rl(given: Mapping[str, Any]) -> CorrectionConfig:
-    """NeMo RL's `loss_fn` keys and, under `grpo`, seq_logprob_error_threshold, as {"loss_fn": …, "grpo": …}.
+    """Return the configuration of NeMo RL's `loss_fn` keys and, under `grpo`, seq_logprob_error_threshold: a mapping
+    {"loss_fn": …, "grpo": …}, or the keys of `loss_fn` alone.
 
     tis clamps r, icepop zeroes it outside, seq-mask-tis rejects by the geometric mean and keeps raw r, no type keeps
-    raw r. Raises `UsageError` for unknown keys and types, for what NeMo RL refuses, and for GSPO's sequence ratios.
+    raw r. Raises `UsageError` for unknown keys and types, for what NeMo RL refuses, for a ratio without a type, which
+    it ignores (pull request 1348 clamped at it), and for GSPO's sequence ratios.
     """
+    given = options("NeMo RL's configuration", given)
+    if isinstance(given, Mapping) and given and not given.keys() & {"loss_fn", "grpo"}:
+        given = {"loss_fn": given}
     known_keys("NeMo RL's configuration", given, ("loss_fn", "grpo"))
     known_keys("NeMo RL's grpo", given.get("grpo", {}), (ERROR,))
     known_keys("NeMo RL's loss_fn", given.get("loss_fn", {}), FIELDS)
@@ -53,6 +59,7 @@ def from_nemo_rl(given: Mapping[str, Any]) -> CorrectionConfig:
     if not switch("use_importance_sampling_correction", held["use_importance_sampling_correction"]):
         if kind is not None:
             raise UsageError(f"NeMo RL refuses {_TIS}_type without use_importance_sampling_correction: true.")
+        refuse_ignored("NeMo RL", held, FIELDS, RATIOS, "without use_importance_sampling_correction: true")
         return CorrectionConfig(rollout_rs=rules)
     return _weights(kind, held, rules)
 
@@ -60,6 +67,7 @@ def from_nemo_rl(given: Mapping[str, Any]) -> CorrectionConfig:
 def _weights(kind: Any, held: dict[str, Any], rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
     weights: dict[str, Any] = {"rollout_is": "token", "rollout_is_threshold": math.inf}
     if kind is None:
+        refuse_ignored("NeMo RL", held, FIELDS, RATIOS, f"without {_TIS}_type (tis clamps at it)")
         return CorrectionConfig(**weights, rollout_rs=rules)
     choice(f"{_TIS}_type", kind, ("tis", "icepop", "seq-mask-tis"))
     upper, lower = number(f"{_TIS}_ratio", held[f"{_TIS}_ratio"]), held[f"{_TIS}_ratio_min"]

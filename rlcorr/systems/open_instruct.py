@@ -9,7 +9,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import WithoutPair
-from rlcorr.systems.keys import number, settings, switch
+from rlcorr.systems.keys import number, options, refuse_ignored, settings, switch
 from rlcorr.systems.shape import alone, band, bounds, no_rule, refuse
 from rlcorr.systems.written import as_flags, commented
 
@@ -27,24 +27,37 @@ FIELDS: dict[str, Any] = {
     "rho_mask_tv_divergence": False,
 }
 """The flags and their defaults."""
+RETIRED = {
+    "truncated_importance_sampling_ratio_cap": "it is now rho_clamp_upper_bound, and 0 is now use_rho_correction false "
+    "(pull request 1650)",
+    "use_icepop": "it is now rho_mask_lower_bound and rho_mask_upper_bound beside rho_clamp_upper_bound 0 (pull "
+    "request 1650)",
+    "use_vllm_logprobs": "where it is true there is no correction: leave it out, and write use_rho_correction false",
+}
 RULES = {"token": "token_k1", "geometric": "seq_mean_k1"}
 VACO = "seq_mean_tv_outward"
 
 
 def from_open_instruct(given: Any) -> CorrectionConfig:
-    """The flags as a mapping, or open-instruct's own configuration.
+    """Return the configuration of the flags, a mapping {flag: value} with or without `--`, or open-instruct's own.
 
     ρ is r, or with rho_mask_sequence_level the geometric mean; it is clamped, and 0 outside the mask's bounds. With
     rho_mask_tv_divergence the bounds are on the sequence's mean |r − 1|, for tokens that the update moves further away.
-    Raises `UsageError` for unknown keys and for bounds that open-instruct refuses.
+    Raises `UsageError` for unknown keys and for bounds that open-instruct refuses or ignores.
     """
+    given = options("open-instruct's correction", given, retired=RETIRED)
     held = settings("open-instruct's correction", given, FIELDS)
     if not switch("use_rho_correction", held["use_rho_correction"]):
+        refuse_ignored("open-instruct", held, FIELDS, list(FIELDS)[1:], "without use_rho_correction")
         return CorrectionConfig()
     low, high = _sides("clamp", held)
     mask_low, mask_high = _sides("mask", held)
     level: Any = "geometric" if switch("rho_mask_sequence_level", held["rho_mask_sequence_level"]) else "token"
     tv, masks = switch("rho_mask_tv_divergence", held["rho_mask_tv_divergence"]), mask_low or mask_high
+    if tv and not masks:
+        raise UsageError(
+            "open-instruct ignores rho_mask_tv_divergence without rho_mask_upper_bound: leave it out, or give it."
+        )
     if not tv and masks and not low and not high:
         upper = mask_high or math.inf
         return CorrectionConfig(

@@ -10,7 +10,17 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import choice, number, pair, settings, switch, version_of
+from rlcorr.systems.keys import (
+    choice,
+    number,
+    of_other_versions,
+    options,
+    pair,
+    refuse_ignored,
+    settings,
+    switch,
+    version_of,
+)
 from rlcorr.systems.shape import alone, band, bounds, raw, refuse
 from rlcorr.systems.written import as_flags, commented
 
@@ -32,6 +42,8 @@ NAMES_0_9_9 = {
     "is_correction_type": "vllm_is_correction_type",
     "is_correction_threshold": "vllm_is_truncated_threshold",
 }
+NAMES = {"0.11.2": tuple(FIELDS), "0.11.0": tuple(FIELDS_0_11_0), "0.9.9": tuple(NAMES_0_9_9.values())}
+RETIRED = {"use_icepop": "it is now is_correction_mode mask in 0.11.2, or the type icepop before"}
 GATES = {"binary_kl": "forward_kl", "tv": "prob_gap"}
 MEANT = {
     "binary_kl": "binary_kl is KL(π_rollout‖π_old) in OpenRLHF, and in verl, as here, the larger of both directions; "
@@ -43,13 +55,16 @@ MEANT = {
 
 
 def from_openrlhf(given: Any, *, version: str = "0.11.2") -> CorrectionConfig:
-    """The flags without their prefix as a mapping, or OpenRLHF's own `args.algo.advantage`.
+    """Return the configuration of the flags, a mapping {flag: value} with or without `--algo.advantage.`, or of
+    OpenRLHF's own `args.algo.advantage`.
 
     token clip → weights truncated on both sides; token mask with the ratio → weights 0 outside; a sequence's geometric
     mean, or the mean of its binary KL(π_rollout‖π_old) or of |π_rollout − π_old|, → a rule beside raw token ratios.
-    Raises `UsageError` for unknown keys, names and versions, and for what OpenRLHF refuses.
+    Raises `UsageError` for unknown keys, names and versions, and for what OpenRLHF refuses or ignores.
     """
     version_of("OpenRLHF", version, VERSIONS)
+    retired = RETIRED | of_other_versions("OpenRLHF", version, NAMES)
+    given = options("OpenRLHF's correction", given, ("algo", "advantage"), retired)
     if version == "0.9.9" and isinstance(given, dict):
         given = {{new: old for old, new in NAMES_0_9_9.items()}.get(key, key): value for key, value in given.items()}
     if version != "0.11.2":
@@ -61,6 +76,7 @@ def from_openrlhf(given: Any, *, version: str = "0.11.2") -> CorrectionConfig:
     if mode == "clip" and (level == "seq" or gate != "ratio"):
         raise UsageError("is_correction_mode clip goes with level token and gating ratio alone in OpenRLHF.")
     if level == "off":
+        refuse_ignored("OpenRLHF", held, FIELDS, list(FIELDS)[1:], "with is_correction_level off")
         return CorrectionConfig()
     low, high = _threshold(held["is_correction_threshold"], one=gate != "ratio")
     if gate != "ratio":
@@ -84,8 +100,10 @@ def _threshold(given: Any, *, one: bool) -> tuple[float, float]:
 
 def _from_0_11_0(held: dict[str, Any]) -> CorrectionConfig:
     if not switch("is_correction_enable", held["is_correction_enable"]):
+        refuse_ignored("OpenRLHF", held, FIELDS_0_11_0, list(FIELDS_0_11_0)[1:], "without is_correction_enable")
         return CorrectionConfig()
-    low, high = pair("is_correction_threshold", held["is_correction_threshold"])
+    # Before 0.9.5 one number bounded r above.
+    low, high = _threshold(held["is_correction_threshold"], one=False)
     kind = choice("is_correction_type", held["is_correction_type"], ("tis", "icepop", "seq-mask-tis"))
     if kind == "seq-mask-tis":
         return _gated(band("seq_mean_k1", low, high))

@@ -11,7 +11,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import choice, known_keys, number, optional, switch
+from rlcorr.systems.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
 from rlcorr.systems.shape import band, no_rule, refuse
 from rlcorr.systems.written import as_yaml, commented
 
@@ -20,23 +20,49 @@ FILTER: dict[str, Any] = {
     "enabled": False, "agg_type": "token", "ratio_enabled": True, "ratio_low": 0.8, "ratio_high": 1.2,
     "diff_enabled": False, "diff_low": -0.2, "diff_high": 0.2,
 }  # fmt: skip
+_LOSS = "it bounds π_θ/π_old in a loss (pg_variant tis), not the mismatch, so leave it out"
+RETIRED = {
+    **dict.fromkeys(("pg_variant", "tis_lower_bound", "tis_upper_bound"), _LOSS),
+    **dict.fromkeys(
+        ("infer_correction", "infer_is_mode", "infer_is_threshold_min", "infer_is_threshold_max"),
+        "an older ROLL had it; now it is is_weight: {enabled: true, weight_type: token, upper_bound: X}",
+    ),
+    **dict.fromkeys(
+        (
+            "enable_token_reject", "infer_token_mask_threshold_min", "infer_token_mask_threshold_max",
+            "enable_seq_reject", "infer_seq_mask_threshold_min", "infer_seq_mask_threshold_max",
+        ),
+        "an older ROLL had it; now it is an entry of filters: {enabled: true, agg_type: token, ratio_low: X, "
+        "ratio_high: X}",
+    ),
+    **dict.fromkeys(
+        ("enable_catastrophic_reject", "infer_catastrophic_threshold"),
+        "an older ROLL rejected a sequence for one tiny ratio; today's has no such filter",
+    ),
+}  # fmt: skip
+"""The older ones: docs of October 2025, infer_correction."""
 PREFIXES = {"token": "token", "geometric": "seq_mean", "sequence": "seq_sum"}
 MEASURES = {"k1": "ratio", "prob_diff": "diff"}
 SEGMENT = "segments, the parts of an answer between two tool calls, have no counterpart; nearest: geometric."
 
 
 def from_roll(given: Mapping[str, Any]) -> CorrectionConfig:
-    """ROLL's `train_infer_correction`: is_weight and filters.
+    """Return the configuration of ROLL's `train_infer_correction`, a mapping of is_weight and filters with or without
+    that name around it.
 
     Weights are truncated above; a filter bounds r, or π_old − π_rollout, of tokens, their geometric (or plain) mean, or
-    their product (or sum). Raises `UsageError` for unknown keys and names, segments, and weights with a gradient.
+    their product (or sum). What says `enabled: false` is off and not read; bounds without any `enabled` are refused,
+    because ROLL takes that for off as well. Raises `UsageError` for unknown keys and names, segments, weights with a
+    gradient, and what ROLL ignores.
     """
+    given = options("ROLL's correction", given, ("train_infer_correction",), RETIRED)
     known_keys("ROLL's train_infer_correction", given, ("is_weight", "filters"))
     known_keys("ROLL's is_weight", given.get("is_weight", {}), IS_WEIGHT)
     weight = IS_WEIGHT | dict(given.get("is_weight", {}))
     rules = tuple(rule for entry in given.get("filters", ()) for rule in _filter(entry))
     denominator: Any = "kept" if rules else "fixed"
     if not switch("is_weight.enabled", weight["enabled"]):
+        _switched_off("is_weight", given.get("is_weight", {}), IS_WEIGHT)
         return CorrectionConfig(rollout_rs=rules, denominator=denominator)
     if not switch("is_weight.detach", weight["detach"]):
         raise UsageError("weights that carry a gradient (detach: false) have no counterpart; nearest: detach: true.")
@@ -56,18 +82,30 @@ def _level(name: str, value: Any) -> Any:
     return choice(name, value, PREFIXES)
 
 
+def _switched_off(what: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    if "enabled" not in given:
+        refuse_ignored("ROLL", {**defaults, **given}, defaults, defaults, f"in {what} without enabled: true")
+
+
 def _filter(entry: Mapping[str, Any]) -> list[RejectionRule]:
     known_keys("a filter of ROLL", entry, FILTER)
     held = FILTER | dict(entry)
     if not switch("enabled", held["enabled"]):
+        _switched_off("a filter", entry, FILTER)
         return []
+    kinds = [kind for kind in MEASURES.values() if switch(f"{kind}_enabled", held[f"{kind}_enabled"])]
+    for kind in MEASURES.values():
+        if kind not in kinds:
+            refuse_ignored("ROLL", held, FILTER, [f"{kind}_low", f"{kind}_high"], f"without {kind}_enabled: true")
+    if not kinds:
+        raise UsageError("a filter of ROLL with neither ratio_enabled nor diff_enabled rejects nothing: leave it out.")
     prefix = PREFIXES[_level("agg_type", held["agg_type"])]
     rules = []
-    if switch("ratio_enabled", held["ratio_enabled"]):
+    if "ratio" in kinds:
         rules.append(
             band(f"{prefix}_k1", *(number(f"ratio_{side}", held[f"ratio_{side}"]) for side in ("low", "high")))
         )
-    if switch("diff_enabled", held["diff_enabled"]):
+    if "diff" in kinds:
         low, high = (number(f"diff_{side}", held[f"diff_{side}"]) for side in ("low", "high"))
         rules.append(RejectionRule.named(f"{prefix}_prob_diff", lower=None if low == -math.inf else low, upper=high))
     return rules

@@ -11,7 +11,7 @@ from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
 from rlcorr.metric_tables import PREFIX
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import number, settings
+from rlcorr.systems.keys import known_keys, number, options, refuse_ignored, settings
 from rlcorr.systems.written import as_yaml, commented
 
 FIELDS = {
@@ -30,24 +30,67 @@ FIELDS = {
 }
 """SkyRL's fields and defaults (commit a9564572)."""
 DEPRECATED = {"use_tis": False, "tis_imp_ratio_cap": -1.0}
+BESIDE = {**DEPRECATED, "policy_loss_type": "regular"}
+"""Keys of `trainer.algorithm` that act on the correction; regular was their default up to 0.4.0."""
+PLACE = "off_policy_correction"
+NOTE = "without policy_loss_type, SkyRL 0.5.0 takes dppo, which counts the gap by itself; a weight would count it twice"
 SEQUENCE_MASKS = {"product": ("seq_sum_k1", "product_mask"), "geometric": ("seq_mean_k1", "geo_mask")}
 
 
 def from_skyrl(mapping: Any) -> CorrectionConfig:
-    """SkyRL's `trainer.algorithm.off_policy_correction` as a mapping, which may have the deprecated use_tis and
-    tis_imp_ratio_cap, or its own OffPolicyCorrectionConfig.
+    """Return the configuration of SkyRL's `trainer.algorithm.off_policy_correction`, a mapping with or without these
+    names around it, or of its own OffPolicyCorrectionConfig.
 
     outlier → seq_min_k1 and seq_max_k1, token mask → token_k1, sequence mask → seq_sum_k1 (product) or seq_mean_k1
-    (geometric). A lower bound of 0 is no bound. What is left out has SkyRL's default, and numbers of a feature that is
-    off are not read. SkyRL sums a sequence over the tokens that its token mask left, ours over all of them: sequence
-    weights and sequence masks beside a token mask differ. Raises `UsageError` for unknown keys and for what SkyRL
-    would ignore or turn around without a word.
+    (geometric). A lower bound of 0 is no bound. What is left out has SkyRL's default. SkyRL sums a sequence over the
+    tokens that its token mask left, ours over all of them: sequence weights and masks beside a token mask differ.
+    Raises `UsageError` for unknown keys and for what SkyRL would ignore or turn around without a word.
+
+    Beside off_policy_correction may be, as in `trainer.algorithm`, the deprecated use_tis and tis_imp_ratio_cap, and
+    policy_loss_type: regular, which is PPO's clip and is meant where it is left out. It was SkyRL's default up to
+    0.4.0; with 0.5.0's, dppo, a weight would count the gap twice.
     """
-    allowed = FIELDS | DEPRECATED if isinstance(mapping, Mapping) else FIELDS
-    given = DEPRECATED | settings("SkyRL's off_policy_correction", mapping, allowed)
+    mapping = options("SkyRL's off_policy_correction", mapping, ("trainer", "algorithm"))
+    if isinstance(mapping, Mapping) and PLACE in mapping:
+        beside = {name: value for name, value in mapping.items() if name != PLACE}
+        known_keys("SkyRL's algorithm", beside, (PLACE, *BESIDE))
+        mapping = beside | dict(mapping[PLACE] or {})
+    allowed = FIELDS | BESIDE if isinstance(mapping, Mapping) else FIELDS
+    given = BESIDE | settings("SkyRL's off_policy_correction", mapping, allowed)
+    _check_loss(given)
+    _check_switches(given)
     level, cap = _weights(given)
     rules = (*_outliers(given), *_token_mask(given), *_sequence_mask(given))
     return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=rules)
+
+
+def _check_loss(given: dict[str, Any]) -> None:
+    loss = given["policy_loss_type"]
+    if loss == "dppo" and (given["tis_ratio_type"] is not None or given["use_tis"] is True):
+        raise UsageError(
+            "policy_loss_type dppo compares π_θ with π_rollout, so a weight beside it counts the gap twice; write "
+            "policy_loss_type: regular, or leave the weight out."
+        )
+    if loss != "regular":
+        raise UsageError(
+            f"off_policy_correction is read beside policy_loss_type: regular; got {loss!r}: leave it out, and set our "
+            f"loss_type to what is meant."
+        )
+
+
+def _check_switches(given: dict[str, Any]) -> None:
+    """Raise `UsageError` for a bound whose switch is off, which SkyRL does not look at."""
+    level, metric = given["tis_ratio_type"], given["sequence_mask_metric"]
+    switched = {f"{name}_tis_ratio_clip_high": ("tis_ratio_type", name, level) for name in ("token", "sequence")} | {
+        f"{prefix}_{side}": ("sequence_mask_metric", name, metric)
+        for name, (_, prefix) in SEQUENCE_MASKS.items()
+        for side in ("low", "high")
+    }
+    for bound, (key, wanted, got) in switched.items():
+        if got != wanted:
+            refuse_ignored("SkyRL", given, FIELDS, [bound], f"without {key}: {wanted}")
+    if given["use_tis"] is False:
+        refuse_ignored("SkyRL", given, BESIDE, ["tis_imp_ratio_cap"], "without the deprecated use_tis: true")
 
 
 def _weights(given: dict[str, Any]) -> tuple[WeightLevel | None, float]:
@@ -112,9 +155,10 @@ def _band(given: dict[str, Any], rule: str, prefix: str) -> RejectionRule:
 
 
 def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
-    """SkyRL's `off_policy_correction`, every field. Raises `UsageError` for what SkyRL cannot do.
+    """Return SkyRL's `off_policy_correction`, every field. Raises `UsageError` for what SkyRL cannot do.
 
-    SkyRL's regular policy loss is meant; another one is SkyRL's own policy_loss_type.
+    It is for policy_loss_type: regular, which `skyrl_text` writes beside it: 0.5.0's default, dppo, compares π_θ with
+    π_rollout itself, so that a weight beside it would count the gap twice.
     """
     _refuse(config)
     fields = dict(FIELDS)
@@ -131,8 +175,10 @@ def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
 
 
 def skyrl_text(config: CorrectionConfig) -> str:
-    """YAML under `trainer.algorithm.off_policy_correction`. Raises `UsageError` as `to_skyrl` does."""
-    return commented(as_yaml("trainer.algorithm.off_policy_correction", to_skyrl(config)), ["SkyRL 0.3.0"])
+    """Return YAML under `trainer.algorithm`: off_policy_correction, and the loss that it is for. Raises `UsageError` as
+    `to_skyrl` does."""
+    fields = {"policy_loss_type": BESIDE["policy_loss_type"], PLACE: to_skyrl(config)}
+    return commented(as_yaml("trainer.algorithm", fields), ["SkyRL 0.4.0", NOTE])
 
 
 def _refuse(config: CorrectionConfig) -> None:

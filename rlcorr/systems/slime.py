@@ -12,7 +12,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import Dump, WithoutPair
-from rlcorr.systems.keys import choice, known_keys, number, optional, switch
+from rlcorr.systems.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
 from rlcorr.systems.shape import band, bounds, minus_log, no_rule, refuse
 from rlcorr.systems.written import as_flags, as_yaml, commented
 
@@ -48,21 +48,30 @@ NORMALISES = "slime divides by the mean weight over all tokens, the rejected one
 
 
 def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
-    """slime's flags, with underscores and without hyphens, or the keys of mis.yaml.
+    """Return the configuration of slime's flags, a mapping {flag: value} with or without `--`, or of the keys of
+    mis.yaml.
 
     --use-tis clamps r, or zeroes what lies outside with its icepop_function; --use-opsm beside --use-rollout-logprobs
     rejects sequences with A < 0 and mean −log(π_θ/π_rollout) > delta. mis.yaml truncates, clips or rejects by one level
     and rejects by another, with a veto of the sequence where a ratio is tiny; a difference stays: it normalises before
     it rejects. Raises `UsageError` for unknown keys, and for what slime would ignore or refuse.
     """
+    given = options("slime's correction", given)
     if isinstance(given, Mapping) and given.keys() & (MIS.keys() - {"use_tis"}):
         known_keys("slime's mis.yaml", given, MIS)
+        _check_mis(given)
         return _from_mis(MIS | dict(given))
     known_keys("slime's flags", given, FLAGS)
     held = FLAGS | dict(given)
     bypass, tis = switch("use_rollout_logprobs", held["use_rollout_logprobs"]), switch("use_tis", held["use_tis"])
     if bypass and tis:
         raise UsageError("slime refuses --use-tis beside --use-rollout-logprobs, which would correct twice.")
+    if not tis:
+        refuse_ignored(
+            "slime", held, FLAGS, ["tis_clip", "tis_clip_low", "custom_tis_function_path"], "without --use-tis"
+        )
+    if not held["use_opsm"]:
+        refuse_ignored("slime", held, FLAGS, ["opsm_delta"], "without --use-opsm")
     if switch("use_opsm", held["use_opsm"]):
         if not bypass:
             raise UsageError(
@@ -71,6 +80,8 @@ def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
         delta = number("opsm_delta", held["opsm_delta"])
         rule = RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta))
         return CorrectionConfig(bypass_mode=True, rollout_rs=(rule,))
+    if held["custom_tis_function_path"] == MIS_PATH:
+        raise UsageError("this custom_tis_function_path reads its bounds from mis.yaml: give the keys of that file.")
     custom = choice("custom_tis_function_path", held["custom_tis_function_path"] or "none", ("none", ICEPOP))
     if not tis:
         return CorrectionConfig(bypass_mode=bypass)
@@ -80,6 +91,24 @@ def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
         rollout_is_threshold_lower=number("tis_clip_low", held["tis_clip_low"]) or None,
         rollout_is_mode="truncate" if custom == "none" else "mask",
     )
+
+
+def _check_mis(given: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for what mis.py does not look at (mis.py:119-307) or refuses.
+
+    What mis.yaml has anyway passes: with use_rs: false its veto is off as well, as in slime.
+    """
+    held = MIS | {name: value for name, value in given.items() if value is not None}
+    if held["use_rs"] is False:
+        refuse_ignored("slime", held, MIS, [name for name in MIS if name.startswith("rs_")], "with use_rs: false")
+    # tis_lower_bound is read by the modes clip and mask, and where rs_lower_bound is null; 0 is no bound.
+    read = held["tis_mode"] != "truncate" or (held["use_rs"] and held["rs_lower_bound"] is None)
+    if not read and held["tis_lower_bound"] != 0:
+        refuse_ignored("slime", held, MIS, ["tis_lower_bound"], "with tis_mode: truncate")
+    if held["tis_level"] == "geometric" and held["tis_batch_normalize"]:
+        raise UsageError(
+            "slime refuses tis_batch_normalize with tis_level: geometric; write tis_batch_normalize: false."
+        )
 
 
 def _from_mis(held: dict[str, Any]) -> CorrectionConfig:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.keys import known_keys, number
+from rlcorr.systems.keys import known_keys, number, options
 from rlcorr.systems.shape import no_rule
 from rlcorr.systems.written import as_call, commented
 
@@ -17,8 +17,9 @@ GRPO = {"clip_eps": 0.2}
 
 
 def from_torchtitan(given: Any) -> tuple[CorrectionConfig, LossConfig]:
-    """The fields of DAPOLoss.Config or GRPOLoss.Config as a mapping, or such an object: the correction, the loss's
-    numbers. Raises `UsageError` for unknown keys and for both kinds at once."""
+    """Return the correction and the loss's numbers of DAPOLoss.Config or GRPOLoss.Config, its fields as a mapping (with
+    or without `loss` around them) or such an object. Raises `UsageError` for unknown keys and both kinds at once."""
+    given = options("torchtitan's loss", given, ("loss",))
     if not isinstance(given, Mapping):
         names = GRPO if "clip_eps" in dir(given) else DAPO
         given = {name: getattr(given, name) for name in names}

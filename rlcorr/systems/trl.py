@@ -11,7 +11,17 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import WithoutPair
-from rlcorr.systems.keys import choice, number, optional, settings, switch, version_of
+from rlcorr.systems.keys import (
+    choice,
+    number,
+    of_other_versions,
+    optional,
+    options,
+    refuse_ignored,
+    settings,
+    switch,
+    version_of,
+)
 from rlcorr.systems.shape import minus_log, no_rule, refuse
 from rlcorr.systems.written import as_call, commented
 
@@ -30,6 +40,9 @@ FIELDS: dict[str, Any] = {
 }
 """TRL's fields and defaults."""
 FIELDS_1_5 = {"use_vllm": True, f"{_IS}_correction": True, f"{_IS}_mode": "sequence_mask", f"{_IS}_cap": 3.0}
+RETIRED = {"importance_sampling_level": "it chooses the loss (sequence is GSPO), not the correction, so leave it out"}
+PPO_CLIPS = ("dapo", "grpo", "bnpo", "dr_grpo")
+"""Its losses that are PPO's clip; they differ in what the sum is divided by, which the correction does not say."""
 OPSM = "off_policy_mask_threshold compares π_θ with π_rollout: the same as π_old in a batch's first update only"
 
 VESPO = {"loss_type": "vespo", f"{_IS}_correction": True, f"{_IS}_mode": "token_mask", f"{_IS}_clip_max": None,
@@ -39,22 +52,42 @@ VESPO_NUMBERS = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda
 
 
 def from_trl(given: Any, *, version: str = "1.16") -> CorrectionConfig:
-    """TRL's fields as a mapping, or its own GRPOConfig.
+    """Return the configuration of TRL's fields, a mapping of the arguments of GRPOConfig, or of its own GRPOConfig.
 
     token_* weighs with r, sequence_* with the product of a sequence's r; *_truncate clamps, *_mask zeroes what lies
     outside, and a bound of None is none. off_policy_mask_threshold δ rejects sequences with A < 0 and mean −log r > δ.
     Of the losses VESPO alone is read, as it compares with the engine; its numbers are those of our `LossConfig`, under
-    the same names. Raises `UsageError` for unknown keys, modes and versions.
+    the same names. Unsloth has these fields with another default, vllm_importance_sampling_correction=False: write it.
+    Raises `UsageError` for unknown keys, modes and versions, for other losses, and for bounds that TRL ignores.
     """
     old = version_of("TRL", version, VERSIONS) == "1.5"
-    if isinstance(given, Mapping):
+    fields = FIELDS_1_5 if old else FIELDS
+    retired = RETIRED | of_other_versions("TRL", version, {"1.16": tuple(FIELDS), "1.5": tuple(FIELDS_1_5)})
+    given = options("TRL's GRPOConfig", given, retired=retired)
+    if isinstance(given, Mapping) and given.get("loss_type") == "vespo":
         given = {name: value for name, value in given.items() if name not in VESPO_NUMBERS}
-    held = settings("TRL's GRPOConfig", given, FIELDS_1_5 if old else FIELDS)
+    held = settings("TRL's GRPOConfig", given, fields)
     if held.get("loss_type") == "vespo":
         return _from_vespo(held)
-    rules = () if old else _opsm(held["off_policy_mask_threshold"])
+    _check_loss(held)
+    rules = () if old else _opsm(held)
     if not (switch("use_vllm", held["use_vllm"]) and switch(f"{_IS}_correction", held[f"{_IS}_correction"])):
+        bounds = [name for name in fields if name.startswith(_IS) and name != f"{_IS}_correction"]
+        refuse_ignored("TRL", held, fields, bounds, f"without use_vllm and {_IS}_correction")
         return CorrectionConfig(rollout_rs=rules)
+    return _weights(held, old, rules)
+
+
+def _check_loss(held: dict[str, Any]) -> None:
+    loss = held.get("loss_type", "dapo")
+    if loss not in PPO_CLIPS:
+        raise UsageError(
+            f"TRL's loss_type {loss!r} is not read, only {', '.join(PPO_CLIPS)} and vespo: leave it out, and set our "
+            f"loss_type to what is meant."
+        )
+
+
+def _weights(held: dict[str, Any], old: bool, rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
     names = [f"{level}_{mode}" for level in ("token", "sequence") for mode in ("truncate", "mask")]
     level, mode = choice(f"{_IS}_mode", held[f"{_IS}_mode"], names).split("_")
     if held.get(f"{_IS}_clip_max", 0) is None and held[f"{_IS}_clip_min"] is None:
@@ -71,16 +104,22 @@ def from_trl(given: Any, *, version: str = "1.16") -> CorrectionConfig:
     )
 
 
-def _opsm(threshold: Any) -> tuple[RejectionRule, ...]:
+def _opsm(held: dict[str, Any]) -> tuple[RejectionRule, ...]:
+    threshold = held["off_policy_mask_threshold"]
     if threshold is None:
         return ()
+    if not switch("use_vllm", held["use_vllm"]):
+        raise UsageError(
+            "without use_vllm TRL's off_policy_mask_threshold compares π_θ with π_old, which is no mismatch."
+        )
     delta = number("off_policy_mask_threshold", threshold)
     return (RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta)),)
 
 
 def _from_vespo(held: dict[str, Any]) -> CorrectionConfig:
-    if held["off_policy_mask_threshold"] is not None or any(held[name] != value for name, value in VESPO.items()):
-        says = ", ".join(f"{name}={value!r}" for name, value in VESPO.items())
+    wanted = {"use_vllm": True, **VESPO}
+    if held["off_policy_mask_threshold"] is not None or any(held[name] != value for name, value in wanted.items()):
+        says = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
         raise UsageError(f"TRL's VESPO with a bounded π_old/π_rollout is not known here; nearest: {says}.")
     return CorrectionConfig(bypass_mode=True, loss_type="vespo")
 

@@ -11,7 +11,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import verl_0_7
-from rlcorr.systems.keys import known_keys, version_of
+from rlcorr.systems.keys import known_keys, options, version_of
 from rlcorr.systems.verl_thresholds import OPTIONS, rule_text, rules, weight_bounds, weight_text
 from rlcorr.systems.written import as_yaml, commented
 
@@ -21,6 +21,22 @@ KEYS = (
 )  # fmt: skip
 VERSIONS = ("0.9.1", "main", "0.7")
 """main is that with pull request 6800 (KPop's binary_kl), open in October 2026."""
+_CAP = "an older verl capped token ratios with it, in actor; now it is rollout_is: token with rollout_is_threshold: cap"
+RETIRED = {
+    "rollout_is_level": "an older verl had it beside rollout_is: true; now write rollout_is: token, or sequence",
+    "rollout_is_mode": "an older verl had truncate, which is now one number as rollout_is_threshold, and mask, now "
+    "rollout_rs (token_k1, seq_sum_k1 or seq_mean_k1) with rollout_rs_threshold",
+    "rollout_is_threshold_lower": "an older verl had it; now both bounds are one text, as in rollout_is_threshold: "
+    '"0.5_5.0"',
+    "rollout_is_veto_threshold": "an older verl had it, and 0.7 calls it rollout_token_veto_threshold; today's "
+    "has no veto, nearest: rollout_rs: seq_max_k2",
+    **dict.fromkeys(("tis_imp_ratio_cap", "imp_ratio_cap", "behav_imp_weight_cap"), _CAP),
+    "bypass_old_logprob_for_rollout": "it is now bypass_mode",
+    **dict.fromkeys(
+        ("use_pure_rollout_correction", "use_policy_gradient"), "it is now bypass_mode: true with loss_type: reinforce"
+    ),
+}
+"""Keys of verl before its `rollout_correction` had today's (pull requests 2953, 3694, 3915, 4070, 4511)."""
 LOSSES = ("ppo_clip", "reinforce")
 NOWHERE_IN_VERL = {
     "drpo": "loss_type='ppo_clip' with actor.policy_loss.loss_mode=dppo_tv, which bounds what drpo penalises",
@@ -30,22 +46,24 @@ NOWHERE_IN_VERL = {
 
 
 def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfig:
-    """verl's `algorithm.rollout_correction`, as a mapping or as verl's own RolloutCorrectionConfig.
+    """Return the configuration of verl's `algorithm.rollout_correction`, a mapping with or without these names around
+    it, or of verl's own RolloutCorrectionConfig.
 
     A key that is left out has the default of verl's YAML; beside a `_target_`, by which Hydra would build verl's class,
     rollout_is must be there, because the class has another default for it.
 
-    version: "0.9.1", "main", "0.7", or None, which is 0.7 where one of its own keys is there and main elsewhere. A
-    rollout_rs_threshold without rollout_rs is not read. Raises `UsageError` for unknown keys, for numbers that verl
-    would misread, and for what it would ignore without a word or accept and raise later. Two differences stay: weights
+    version: "0.9.1", "main", "0.7", or None, which is 0.7 where one of its own keys is there and main elsewhere. Raises
+    `UsageError` for unknown keys, for numbers that verl would misread, and for what it would ignore without a word or
+    accept and raise later. Two differences stay: weights
     are normalised after rejection, and verl's ppo_clip is our dual_clip with c = 3.
 
     One mistake cannot be seen: YAML takes an unquoted 0.5_2 for 0.52 and 1_2 for 12. Quote it, with dots: "0.5_2.0".
     """
-    mapping = _fields_of(correction)
+    mapping = _fields_of(options("verl's rollout correction", correction, ("algorithm", "rollout_correction"), RETIRED))
     version = _version(version) if version is not None else "0.7" if verl_0_7.speaks(mapping) else "main"
     old = version == "0.7"
     known_keys("verl's rollout correction", mapping, (*KEYS, *verl_0_7.KEYS) if old else KEYS)
+    _check_switches(mapping)
     level, bypass = mapping.get("rollout_is"), mapping.get("bypass_mode", False)
     loss = mapping.get("loss_type", "ppo_clip")
     _check_names(level, bypass, loss)
@@ -89,6 +107,20 @@ def _checked(rules: tuple[RejectionRule, ...], version: str) -> tuple[RejectionR
             "request 6800, or seq_mean_k3."
         )
     return rules
+
+
+def _check_switches(mapping: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for thresholds without what they are the thresholds of; verl does not look at them."""
+    level, threshold = mapping.get("rollout_is"), mapping.get("rollout_is_threshold")
+    if isinstance(level, bool):
+        raise UsageError(f"rollout_is={level!r} is an older verl's; now it is token, sequence, or null for no weights.")
+    if level is None and threshold not in (None, 2.0):  # 2.0 is in verl's YAML, beside rollout_is: null
+        raise UsageError(
+            f"verl ignores rollout_is_threshold={threshold!r} without rollout_is: leave it out, or give both."
+        )
+    for name in ("rollout_rs_threshold", "rollout_rs_threshold_lower"):
+        if mapping.get("rollout_rs") is None and mapping.get(name) is not None:
+            raise UsageError(f"verl ignores {name}={mapping[name]!r} without rollout_rs: leave it out, or give both.")
 
 
 def _check_names(level: Any, bypass: Any, loss: Any) -> None:

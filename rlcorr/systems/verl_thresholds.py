@@ -56,6 +56,8 @@ def _specs(mapping: Mapping[str, Any], options: list[str]) -> list[Any]:
         raise no_threshold(mapping)
     specs = _split("rollout_rs_threshold", spec) if isinstance(spec, str) else [spec]
     specs = specs * len(options) if len(specs) == 1 else specs
+    if len(specs) == 2 and len(options) == 1:
+        raise UsageError(f'a pair is written "lower_upper": rollout_rs_threshold: "{"_".join(specs)}"; got {spec!r}.')
     if len(specs) != len(options):
         raise UsageError(f"rollout_rs_threshold must hold 1 or {len(options)} thresholds; got {spec!r}.")
     return specs
@@ -98,6 +100,8 @@ def _split(name: str, text: Any) -> list[str]:
 
 def _pair(name: str, spec: Any) -> tuple[float | None, float]:
     """A number, "upper" or "lower_upper" → (lower or None, upper)."""
+    if isinstance(spec, list | tuple):
+        raise UsageError(f'{name} is a number or text, "lower_upper" for a pair: "0.5_2.0"; got {spec!r}.')
     if not isinstance(spec, str):
         return None, number(name, spec)
     parts = spec.split("_")

@@ -10,7 +10,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import choice, pair, settings
+from rlcorr.systems.keys import choice, options, pair, refuse_ignored, settings
 from rlcorr.systems.shape import band, bounds, no_rule, raw, refuse
 from rlcorr.systems.written import as_call, commented
 
@@ -26,19 +26,25 @@ RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k
 
 
 def from_xtuner(given: Any) -> CorrectionConfig:
-    """The fields as a mapping, or xtuner's own RolloutImportanceSampling.
+    """Return the configuration of the fields, a mapping with or without `rollout_is` around it (the argument of its
+    loss), or of xtuner's own RolloutImportanceSampling.
 
     truncate clamps the weight on both sides, mask rejects outside, both does both, by the token's r, the product or the
     geometric mean; a ratio outside the veto's bounds rejects the sequence. Raises `UsageError` for unknown keys and
-    names, and for pairs that are not (upper, lower).
+    names, for pairs that are not (upper, lower), and for what xtuner ignores. In mode mask rollout_is_threshold is read
+    as the switch that it is, and as the bounds where there is no rollout_is_mask_threshold.
     """
+    given = options("xtuner's RolloutImportanceSampling", given, ("rollout_is",))
     held = settings("xtuner's RolloutImportanceSampling", given, FIELDS)
     if held["rollout_is_threshold"] is None:
+        refuse_ignored("xtuner", held, FIELDS, FIELDS, "without rollout_is_threshold")
         return CorrectionConfig()
     level = choice("rollout_is_level", held["rollout_is_level"], RULES)
     mode = choice("rollout_is_mode", held["rollout_is_mode"], ("truncate", "mask", "both"))
     low, high = _sides("rollout_is_threshold", held)
     rules = []
+    if mode == "truncate":
+        refuse_ignored("xtuner", held, FIELDS, ["rollout_is_mask_threshold"], "with rollout_is_mode truncate")
     if mode != "truncate":
         name = "rollout_is_threshold" if held["rollout_is_mask_threshold"] is None else "rollout_is_mask_threshold"
         rules.append(band(RULES[level], *_sides(name, held)))
