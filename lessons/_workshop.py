@@ -26,6 +26,7 @@ SINGLE = (
     "lessons/count_on.py",
     "lessons/show.py",
     "lessons/plotted.py",
+    "lessons/printed.py",
     "lessons/recorded.py",
     "lessons/mini_vllm.py",
     "lessons/sentences.py",

@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Any, TypeGuard
 
 import numpy as np
+from printed import Printed
 
 NOTHING = 1e-6
 """A value below this share of the largest one on its axis is drawn as 0."""
@@ -32,7 +33,8 @@ def rounded(figure: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(stored: dict[str, Any], fresh: dict[str, Any]) -> str | None:
-    """Where two figures first differ, and how; None where they show the same. Texts and colours must be equal."""
+    """Where two figures first differ, and how; None where they show the same. Texts are compared as `printed`
+    says, colours exactly."""
     if len(stored["data"]) != len(fresh["data"]):
         return f"{len(stored['data'])} traces became {len(fresh['data'])}"
     largest = _largest(stored)
@@ -102,7 +104,8 @@ def _change(old: Any, new: Any, scale: float, where: str) -> str | None:
     elif _is_number(old) and _is_number(new):
         return None if _is_close(old, new, scale) else f"{where}: {old:.6g} became {new:.6g}"
     else:
-        return None if old == new else f"{where}: {str(old)[:60]!r} became {str(new)[:60]!r}"
+        same = Printed(old) == new if isinstance(old, str) else old == new
+        return None if same else f"{where}: {str(old)[:60]!r} became {str(new)[:60]!r}"
     return next(filter(None, (_change(a, b, scale, place) for a, b, place in pairs)), None)
 
 

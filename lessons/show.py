@@ -1,6 +1,7 @@
 """How every lesson prints: numbers in one spelling, and pictures together with their numbers.
 
-The outputs are compared character by character when the lessons are tested, so nothing else may print a float.
+When the lessons are tested, words and integers are compared exactly, decimals up to one unit of the last digit (see
+printed.py).
 """
 
 import json

@@ -146,4 +146,9 @@ def _digest_of(trace: Any) -> str:
     if not len(values):
         return f"{size}): nothing drawn"
     numbers = {"sum": values.sum(), "mean": values.mean(), "min": values.min(), "max": values.max()}
-    return f"{size}): " + " ".join(f"{name}={value + 0.0:.4g}" for name, value in numbers.items())
+    return f"{size}): " + " ".join(f"{name}={_four_digits(value + 0.0)}" for name, value in numbers.items())
+
+
+def _four_digits(value: float) -> str:
+    """Return four significant digits; 1234.5 is 1.234e+03, because without decimals it would look like a count."""
+    return f"{value:.4g}" if abs(value) < 999.5 or value.is_integer() else f"{value:.3e}"

@@ -61,6 +61,11 @@ def test_digest() -> None:
         "reward (scatter, 3): sum=1 mean=0.5 min=0.25 max=0.75\nnothing (scatter, 3): nothing drawn\n"
         "lying (scatter, 2): sum=6 mean=3 min=2 max=4"
     )
+    large = [{"type": "scatter", "name": "n", "x": [0, 1], "y": [1234.5, 2000.0]}]
+    assert (
+        digest(figure(large, height=100, x={}, y={}))
+        == "n (scatter, 2): sum=3.234e+03 mean=1.617e+03 min=1.234e+03 max=2000"
+    )
     assert digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
         "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"
     )
