@@ -9,13 +9,14 @@ are π_θ's, and are compared with the engine's as π_old's are here. The files 
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.dumps import Dump
-from rlcorr.systems.keys import choice, known_keys, number, version_of
+from rlcorr.systems.keys import choice, known_keys, number, of_other_versions, options, version_of
 from rlcorr.systems.shape import no_rule, raw, refuse_normalised
 from rlcorr.systems.written import as_toml, commented
 
@@ -34,21 +35,41 @@ FIELDS_2026_08: dict[str, dict[str, float]] = {
     "default": {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "kl_tau": 1e-3},
     "ipo": {"ipo_threshold": 0.1, "kl_tau": 1e-3},
 }
+_TABLES = {"2026-09": FIELDS, "2026-08": FIELDS_2026_08}
+_NAMES = {version: sorted({name for kind in table.values() for name in kind}) for version, table in _TABLES.items()}
+_LEGACY = (
+    "ratio_type", "token_mask_low", "token_mask_high", "sequence_clip_high", "geo_mask_low", "geo_mask_high",
+    "sequence_mask_low", "sequence_mask_high",
+)  # fmt: skip
+RETIRED = dict.fromkeys(
+    _LEGACY,
+    "prime-rl lost its ratio masks with pull request 1930; the preset prime_rl_legacy_masks has them, and type icepop "
+    "with ratio_low and ratio_high is nearest today",
+)
 _PG: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce", "rollout_is": "token"}
+_ALL = LossConfig(kl_loss_tokens="response")
+"""KL terms act on every token of loss_mask, also on those that the loss's own mask drops."""
 
 
 def from_prime_rl(given: Any, *, version: str = "2026-09") -> tuple[CorrectionConfig, LossConfig]:
-    """The table [trainer.loss] as a mapping, or prime-rl's own loss config: the correction, and the loss's numbers.
+    """Return the correction and the loss's numbers of the table [trainer.loss], a mapping with or without `trainer` and
+    `loss` around it, or of prime-rl's own loss config.
 
     Its losses are −A·w·log π_θ with w = π_θ/π_rollout held constant, or PPO's clip of that ratio. ipo keeps tokens with
     |π_θ − π_rollout| ≤ eps; default (DPPO) looks only at tokens that the update moves further away; icepop zeroes w
-    outside its bounds, cispo clamps it. kl_tau·(log ratio)² is twice kl_tau times k2. Raises `UsageError` for unknown
-    keys, types and versions, and for adv_tau other than 1, which scales the advantages.
+    outside its bounds, cispo clamps it. kl_tau·(log ratio)² of every token of loss_mask is 2·kl_tau times k2. Raises
+    `UsageError` for unknown keys, types and versions, and for adv_tau other than 1, which scales the advantages.
     """
     recent = version_of("prime-rl", version, VERSIONS) == "2026-09"
-    table = FIELDS if recent else FIELDS_2026_08
+    table = _TABLES[version]
+    retired = RETIRED | of_other_versions("prime-rl", version, _NAMES)
+    given = options("prime-rl's loss", given, ("trainer", "loss"), retired)
     given = given if isinstance(given, Mapping) else dict(vars(given))
-    kind = choice("type of prime-rl's loss", given.get("type", "ipo" if recent else "default"), table)
+    kind = given.get("type", "ipo" if recent else "default")
+    for other in VERSIONS:
+        if kind not in table and kind in _TABLES[other]:
+            raise UsageError(f"type {kind!r} is a loss of prime-rl {other}: read it with version={other!r}.")
+    kind = choice("type of prime-rl's loss", kind, table)
     known_keys(f"prime-rl's loss {kind}", given, ("type", "adv_tau", *table[kind]))
     if number("adv_tau", given.get("adv_tau", 1.0)) != 1:
         raise UsageError(f"adv_tau must be 1: it scales the advantages, not the correction; got {given['adv_tau']!r}.")
@@ -60,16 +81,16 @@ def _read(kind: str, held: Mapping[str, float]) -> tuple[CorrectionConfig, LossC
     if kind == "ipo":
         rule = RejectionRule.named("token_prob_diff", lower=-held["eps"], upper=held["eps"])
         cap = held["max_importance_ratio"]
-        return CorrectionConfig(rollout_is_threshold=cap, rollout_rs=(rule,), **_PG), LossConfig()
+        return CorrectionConfig(rollout_is_threshold=cap, rollout_rs=(rule,), **_PG), _ALL
     low, high = held["ratio_low"], held["ratio_high"]
     if kind == "ppo":
         if held["max_importance_ratio"] != CAP:
             raise UsageError("max_importance_ratio of prime-rl's ppo has no counterpart; nearest: its default, 1e4.")
-        numbers = LossConfig(clip_ratio_low=float(f"{1 - low:.12g}"), clip_ratio_high=float(f"{high - 1:.12g}"))
+        numbers = replace(_ALL, clip_ratio_low=float(f"{1 - low:.12g}"), clip_ratio_high=float(f"{high - 1:.12g}"))
         return CorrectionConfig(bypass_mode=True), numbers
     mode: Any = "mask" if kind == "icepop" else "truncate"
     weights = {"rollout_is_mode": mode, "rollout_is_threshold": high, "rollout_is_threshold_lower": low or None}
-    return CorrectionConfig(**weights, **_PG), LossConfig()
+    return CorrectionConfig(**weights, **_PG), _ALL
 
 
 def _read_2026_08(kind: str, held: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
@@ -79,9 +100,24 @@ def _read_2026_08(kind: str, held: Mapping[str, float]) -> tuple[CorrectionConfi
         low, high = -held["dppo_mask_low"], held["dppo_mask_high"]
         rule = RejectionRule.named("token_prob_diff_outward", lower=low, upper=high)
     tau = held["kl_tau"]
-    term = {"use_rollout_kl_loss": True, "rollout_kl_loss_coef": 2 * tau, "rollout_kl_estimator_type": "k2"}
     config = CorrectionConfig(rollout_is_threshold=math.inf, rollout_rs=(rule,), **_PG)
-    return config, LossConfig(**term) if tau else LossConfig()
+    return config, squared_log_ratio(tau) if tau else _ALL
+
+
+def squared_log_ratio(tau: float) -> LossConfig:
+    """Return the loss with τ·(log π_θ/π_rollout)² of every token of loss_mask, also of those that a mask drops from the
+    policy loss, summed and divided by the tokens of the batch: k2 is half the square.
+
+    >>> squared_log_ratio(1e-3).rollout_kl_loss_coef
+    0.002
+    """
+    return replace(
+        _ALL,
+        use_rollout_kl_loss=True,
+        rollout_kl_loss_coef=2 * tau,
+        rollout_kl_estimator_type="k2",
+        rollout_kl_loss_agg_mode="token-mean",
+    )
 
 
 def to_prime_rl(
@@ -100,6 +136,8 @@ def to_prime_rl(
         raise UsageError(
             f"prime-rl has no loss {config.loss_type}; nearest: reinforce (ipo, icepop, cispo) or ppo_clip."
         )
+    if loss.use_kl_loss:
+        raise UsageError("prime-rl's [trainer.loss] has no KL to a reference; nearest: use_kl_loss=False.")
     if version == "2026-08":
         return _written_2026_08(config, loss)
     if loss.use_rollout_kl_loss:
@@ -156,6 +194,11 @@ def _written_2026_08(config: CorrectionConfig, loss: LossConfig) -> dict[str, An
     rule = config.rollout_rs[0]
     if loss.use_rollout_kl_loss and loss.rollout_kl_estimator_type not in ("k2", "mse"):
         raise UsageError("prime-rl's KL term is the squared log-ratio; nearest: rollout_kl_estimator_type='k2'.")
+    if loss.use_rollout_kl_loss and loss.rollout_kl_loss_agg_mode != "token-mean":
+        raise UsageError(
+            f"prime-rl divides its KL term by the tokens of the batch; nearest: rollout_kl_loss_agg_mode='token-mean'; "
+            f"got {loss.rollout_kl_loss_agg_mode!r}."
+        )
     tau = loss.rollout_kl_loss_coef / 2 if loss.use_rollout_kl_loss else 0.0
     if rule.name == "token_prob_diff_outward" and rule.lower is not None and rule.lower <= 0 <= rule.upper <= 1:
         return {"type": "default", "dppo_mask_low": -rule.lower, "dppo_mask_high": float(rule.upper), "kl_tau": tau}

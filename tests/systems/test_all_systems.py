@@ -1,10 +1,11 @@
 """Every preset in the language of every system: refused with the nearest, or said so that it is read back the same."""
 
 import ast
+import math
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
+from rlcorr.rules import RejectionRule
 from rlcorr.systems import (
     areal,
     ms_swift,
@@ -34,27 +36,15 @@ from rlcorr.systems.export import SYSTEMS, export, exports
 Read = Callable[[str], Any]
 
 
-def under(*places: str) -> Read:
-    """What YAML holds at this place."""
-
-    def read(text: str) -> Any:
-        content = yaml.safe_load(text)
-        for place in places:
-            content = content[place]
-        return content
-
-    return read
-
-
-def flags(text: str, prefix: str = "--") -> dict[str, Any]:
-    """Words of a command line as numbers, pairs and names; a flag alone is True."""
+def flags(text: str) -> dict[str, Any]:
+    """{flag: value} of a command line, the flag as it is typed. Words are numbers, pairs and names, none is True."""
     written: dict[str, list[str]] = {}
     for word in shlex.split(text.replace("\\\n", " "), comments=True):
-        if word.startswith(prefix):
-            written[word.removeprefix(prefix).replace("-", "_")] = []
+        if word.startswith("--"):
+            written[word] = []
         else:
             written[list(written)[-1]].append(word)
-    return {name: tuple(map(value, words)) if len(words) > 1 else value(*words) for name, words in written.items()}
+    return {name: list(map(value, words)) if len(words) > 1 else value(*words) for name, words in written.items()}
 
 
 def value(word: str = "true") -> Any:
@@ -78,47 +68,85 @@ def of_slime(text: str) -> Any:
     return yaml.safe_load(text) if "mis.yaml" in text.splitlines()[0] else flags(text)
 
 
-def of_openrlhf(text: str) -> Any:
-    return flags(text, "--algo.advantage.")
-
-
-# How a text is read as its system reads it, and what the library makes of that: (config, loss).
+# What a text is for the parser of its format, and what the library makes of all of it, places included.
 BACK: dict[str, tuple[Read, Callable[..., Any]]] = {
-    "verl": (under("algorithm", "rollout_correction"), verl.from_verl),
-    "SkyRL": (under("trainer", "algorithm", "off_policy_correction"), skyrl.from_skyrl),
+    "verl": (yaml.safe_load, verl.from_verl),
+    "SkyRL": (yaml.safe_load, skyrl.from_skyrl),
     "TRL": (arguments, trl.from_trl),
-    "OpenRLHF": (of_openrlhf, openrlhf.from_openrlhf),
-    "prime-rl": (lambda text: tomllib.loads(text)["trainer"]["loss"], prime_rl.from_prime_rl),
-    "AReaL": (under("actor"), areal.from_areal),
+    "OpenRLHF": (flags, openrlhf.from_openrlhf),
+    "prime-rl": (tomllib.loads, prime_rl.from_prime_rl),
+    "AReaL": (yaml.safe_load, areal.from_areal),
     "slime": (of_slime, slime.from_slime),
-    "NeMo RL": (under(), nemo_rl.from_nemo_rl),
-    "ROLL": (under("train_infer_correction"), roll.from_roll),
+    "NeMo RL": (yaml.safe_load, nemo_rl.from_nemo_rl),
+    "ROLL": (yaml.safe_load, roll.from_roll),
     "open-instruct": (flags, open_instruct.from_open_instruct),
     "ms-swift": (flags, ms_swift.from_ms_swift),
     "xtuner": (arguments, xtuner.from_xtuner),
     "torchtitan": (arguments, torchtitan.from_torchtitan),
 }
+RAW = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
+CAPPED = replace(RAW, rollout_is_threshold=4.0)
+BANDS = {name: (RejectionRule.named(name, lower=0.3, upper=3.0),) for name in ("token_k1", "seq_mean_k1", "seq_sum_k1")}
+VARIED = {
+    "nothing": CorrectionConfig(),
+    "no bound": RAW,
+    "token ≤ 1e4": replace(RAW, rollout_is_threshold=1e4),
+    "sequence ≤ 1e4": replace(RAW, rollout_is="sequence", rollout_is_threshold=1e4),
+    "geometric ≤ 1e4": replace(RAW, rollout_is="geometric", rollout_is_threshold=1e4),
+    "token in 0.25 to 4": replace(CAPPED, rollout_is_threshold_lower=0.25),
+    "mask of 1e-5 to 4": replace(CAPPED, rollout_is_threshold_lower=1e-5, rollout_is_mode="mask"),
+    **{f"{name} beside raw weights": replace(RAW, rollout_rs=rules) for name, rules in BANDS.items()},
+    **{f"{name} alone": CorrectionConfig(rollout_rs=rules) for name, rules in BANDS.items()},
+    "kept": CorrectionConfig(rollout_rs=BANDS["token_k1"], denominator="kept"),
+    "bypass": CorrectionConfig(bypass_mode=True),
+    "icepop of the policy gradient": replace(
+        CAPPED, rollout_is_threshold_lower=0.25, rollout_is_mode="mask", bypass_mode=True, loss_type="reinforce"
+    ),
+}
+CONFIGS = {name: (config, LossConfig()) for name, config in VARIED.items()}
+CONFIGS |= {name: (preset.config, preset.loss) for name, preset in PRESETS.items()}
 
 
 def test_every_system_is_read_back_here() -> None:
     assert [*BACK, "Python"] == list(SYSTEMS)
 
 
-@pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("system", BACK)
-def test_there_and_back(system: str, name: str) -> None:
-    config, loss = PRESETS[name].config, PRESETS[name].loss
-    text = exports(config, loss)[system]
-    if text.startswith("# cannot be expressed"):
-        assert "nearest" in text
-        return
-    version = text.splitlines()[0].split()[-1]
+def test_a_text_is_read_back_as_it_is_pasted(system: str) -> None:
+    """With all its places, from each of them on, as flags with and without what a command line puts before them."""
     read, translate = BACK[system]
-    back = translate(read(text), **({"version": version} if version in SYSTEMS[system].versions else {}))
-    if isinstance(back, tuple):
-        assert back[1] == loss
-        back = back[0]
-    assert rounded(back) == rounded(plain(config))
+    told = 0
+    for name, (config, loss) in CONFIGS.items():
+        text = exports(config, loss)[system]
+        if text.startswith("# cannot be expressed"):
+            assert "nearest" in text, name
+            continue
+        told += 1
+        version = text.splitlines()[0].split()[-1]
+        dialect = {"version": version} if version in SYSTEMS[system].versions else {}
+        for pasted in spellings(read(text) or {}):
+            back = translate(pasted, **dialect)
+            if isinstance(back, tuple):
+                assert said(back[1]) == said(loss), (name, pasted)
+                back = back[0]
+            assert rounded(back) == rounded(plain(config)), (name, pasted)
+    assert told >= (2 if system == "torchtitan" else 5)
+
+
+def spellings(pasted: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The mapping, and that below each of its places; flags also without hyphens, and below their dots."""
+    yield pasted
+    if any(name.startswith("--") for name in pasted):
+        yield {name.removeprefix("--").replace("-", "_"): given for name, given in pasted.items()}
+        yield {name.rpartition(".")[2]: given for name, given in pasted.items()}
+    while len(pasted) == 1 and isinstance(below := next(iter(pasted.values())), dict):
+        pasted = below
+        yield pasted
+
+
+def said(loss: LossConfig) -> LossConfig:
+    """The numbers without the tokens of a KL to the reference that is not there."""
+    return loss if loss.use_kl_loss else replace(loss, kl_loss_tokens="kept")
 
 
 def plain(config: CorrectionConfig) -> CorrectionConfig:
@@ -131,7 +159,7 @@ def plain(config: CorrectionConfig) -> CorrectionConfig:
 def rounded(config: CorrectionConfig) -> CorrectionConfig:
     """exp(log x) is not always x."""
     rules = [
-        replace(rule, upper=float(f"{rule.upper:.12g}"), lower=rule.lower and float(f"{rule.lower:.12g}"))
+        replace(rule, upper=float(f"{rule.upper:.10g}"), lower=rule.lower and float(f"{rule.lower:.10g}"))
         for rule in config.rollout_rs
     ]
     return replace(config, rollout_rs=tuple(sorted(rules, key=lambda rule: rule.name)))

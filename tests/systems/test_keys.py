@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlcorr.errors import UsageError
-from rlcorr.systems.keys import known_keys, number
+from rlcorr.systems.keys import known_keys, number, options
 
 
 @pytest.mark.parametrize(("value", "expected"), [(2, 2.0), (0.5, 0.5), ("inf", math.inf), ("-inf", -math.inf)])
@@ -53,3 +53,42 @@ def test_keys_that_exist_may_be_left_out() -> None:
 def test_other_keys_are_refused(mapping: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         known_keys("a rule", mapping, ("lower", "upper"))
+
+
+def test_options_are_found_below_the_places_of_a_file_and_as_they_are_typed() -> None:
+    place = ("trainer", "loss")
+    for given in (
+        {"trainer": {"loss": {"kl_tau": 0.5}}},
+        {"loss": {"kl_tau": 0.5}},
+        {"kl_tau": 0.5},
+        {"trainer.loss.kl_tau": 0.5},
+        {"+trainer.loss": {"kl_tau": 0.5}},
+        {"--trainer.loss.kl-tau": 0.5},
+    ):
+        assert options("a loss", given, place) == {"kl_tau": 0.5}, given
+    for nothing in ({}, {"trainer": None}, {"trainer": {"loss": None}}, {"trainer": {}}):
+        assert options("a loss", nothing, place) == {}, nothing
+    assert options("a loss", [1], place) == [1]
+    assert options("a loss", {"trainer": 3}, place) == 3
+
+
+def test_what_was_given_is_not_changed() -> None:
+    given = {"trainer": {"loss": {}}, "trainer.loss.kl_tau": 0.5}
+    assert options("a loss", given, ("trainer", "loss")) == {"kl_tau": 0.5}
+    assert given == {"trainer": {"loss": {}}, "trainer.loss.kl_tau": 0.5}
+
+
+def test_pasted_keys_that_would_be_lost_are_refused() -> None:
+    for given, says in (
+        ({"trainer": {"loss": {}, "lr": 1.0}}, "a loss is read from trainer.loss, and 'lr' beside loss is not"),
+        (
+            {"trainer": {"kl_tau": 1.0}},
+            "read from trainer.loss, and 'kl_tau' beside loss is not: leave it out, or move",
+        ),
+        ({"loss": {}, "lr": 1.0}, "'lr' beside loss is not"),
+        ({"kl_tau": 1.0, "--kl-tau": 2.0}, "'--kl-tau' is given twice, in two spellings"),
+        ({"loss": 1.0, "loss.kl_tau": 2.0}, "loss has a value and options below it: 'loss.kl_tau'"),
+        ({"trainer": {"loss": {"tau": 1.0}}}, "tau is not read: it is now kl_tau."),
+    ):
+        with pytest.raises(UsageError, match=says):
+            options("a loss", given, ("trainer", "loss"), {"tau": "it is now kl_tau"})

@@ -4,6 +4,7 @@ commit. They are those whose packages are not on the index, or do not import wit
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,15 @@ def test_every_system_is_recorded_in_several_settings() -> None:
 
 # prime-rl: packages/prime-rl-configs/src/prime_rl/configs/trainer.py after pull request 3586, and at commit 559b4477.
 PG: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce", "rollout_is": "token"}
-OLD_KL = LossConfig(use_rollout_kl_loss=True, rollout_kl_loss_coef=2e-3, rollout_kl_estimator_type="k2")
+ALL = LossConfig(kl_loss_tokens="response")  # its KL terms act on every token of loss_mask
+OLD_KL = replace(
+    ALL, use_rollout_kl_loss=True, rollout_kl_loss_coef=2e-3, rollout_kl_estimator_type="k2",
+    rollout_kl_loss_agg_mode="token-mean",
+)  # fmt: skip
 PRIME_RL = [
-    ("2026-09", {}, (1e4, None, "truncate", ("token_prob_diff", -0.3, 0.3)), LossConfig()),
-    ("2026-09", {"type": "icepop"}, (5.0, 0.2, "mask", None), LossConfig()),
-    ("2026-09", {"type": "cispo"}, (5.0, None, "truncate", None), LossConfig()),
+    ("2026-09", {}, (1e4, None, "truncate", ("token_prob_diff", -0.3, 0.3)), ALL),
+    ("2026-09", {"type": "icepop"}, (5.0, 0.2, "mask", None), ALL),
+    ("2026-09", {"type": "cispo"}, (5.0, None, "truncate", None), ALL),
     ("2026-08", {}, (math.inf, None, "truncate", ("token_prob_diff_outward", -0.2, 0.2)), OLD_KL),
     ("2026-08", {"type": "ipo"}, (math.inf, None, "truncate", ("token_prob_diff", -0.1, 0.1)), OLD_KL),
 ]
@@ -82,8 +87,12 @@ def test_prime_rls_ppo_is_a_clip_of_the_ratio_to_the_engine() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"type": "default"}, "unknown type of prime-rl's loss 'default'"),
-        ({"type": "ipo", "ipo_threshold": 0.1}, "unknown key of prime-rl's loss ipo 'ipo_threshold'"),
+        ({"type": "default"}, "type 'default' is a loss of prime-rl 2026-08: read it with version='2026-08'"),
+        ({"type": "grpo"}, "unknown type of prime-rl's loss 'grpo'"),
+        (
+            {"type": "ipo", "ipo_threshold": 0.1},
+            "ipo_threshold is not read: it is of prime-rl 2026-08: read it with version='2026-08'",
+        ),
         ({"adv_tau": 2.0}, "adv_tau must be 1"),
     ],
 )

@@ -187,7 +187,7 @@ def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
         ({"rollout_rs": "token_k1", "rollout_rs_threshold": "inf"}, "must be finite and ≥ 1; got inf"),
         ({"rollout_rs": "token_k1", "rollout_rs_threshold": "1.4_0.6"}, "0 < lower ≤ upper; got '1.4_0.6'"),
         ([("rollout_is", "token")], "must be a mapping"),
-        ({"rollout_is": "token", "rollout_is_threshold_lower": 0.5}, "Did you mean 'rollout_is_threshold'"),
+        ({"rollout_is": "token", "rollout_is_threshold_lower": 0.5}, 'one text, as in rollout_is_threshold: "0.5_5.0"'),
     ],
 )  # fmt: skip
 def test_verl_mistakes_are_named(mapping: Any, says: str) -> None:
