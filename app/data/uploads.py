@@ -2,14 +2,14 @@
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import streamlit as st
 from words import words
 
 from rlcorr.foreign.imported import Imported, Source, records_of, summary_of, write_run
-from rlcorr.foreign.pairs import read_parts
+from rlcorr.foreign.pairs import Part, read_parts
 
 
 @st.cache_resource(show_spinner=False)
@@ -17,12 +17,15 @@ def folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="rlcorr_uploads_")
 
 
-def take(files: Mapping[str, bytes]) -> tuple[str, Imported]:
+def take(files: Mapping[str, bytes], *, clamp_rounding: bool = False) -> tuple[str, Imported]:
     """The name of the run that these files make, and what is in it. Raises `UsageError`."""
-    digest = hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()[:16]
-    sources = [
-        Source(name, lambda name=name: iter(read_parts(name, files[name])), len(files[name])) for name in sorted(files)
-    ]
+    content = b"".join(files[name] for name in sorted(files)) + b"clamped" * clamp_rounding
+    digest = hashlib.sha256(content).hexdigest()[:16]
+
+    def parts(name: str) -> Iterator[Part]:
+        return iter(read_parts(name, files[name], clamp_rounding=clamp_rounding))
+
+    sources = [Source(name, lambda name=name: parts(name), len(files[name])) for name in sorted(files)]
     slug, shown = f"upload_{digest}", ", ".join(sorted(files))
     here = Path(folder().name) / slug
     if (here / "manifest.json").is_file():

@@ -67,6 +67,7 @@ UPLOAD = (
     "SkyRL and verl call them. Several files become the steps of one run. They stay on this machine and are forgotten "
     "when the app ends."
 )
+CLAMP_ROUNDING = "Read log-probs above 0, up to 0.125, as 0: bfloat16 rounded them up (clamp_rounding)"
 UPLOADED = "Your file {name}."
 
 NO_RUNS = "No runs yet in {root}. Record one with `make train` or `python -m rlcorr train`; it appears here by itself."

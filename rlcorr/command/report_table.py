@@ -4,13 +4,16 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
+from rlcorr.analysis.verdicts import Verdict, verdict_lines, verdicts
 from rlcorr.config import CorrectionConfig
 from rlcorr.diagnostics import measure_stream
-from rlcorr.foreign.stream import check_columns, pair_batches
+from rlcorr.foreign.stream import check_columns, first_records, pair_batches, unpaired_tokens
+from rlcorr.foreign.unsaid import said_of_unpaired
 from rlcorr.metric_tables import PREFIX
 from rlcorr.presets import preset
 from rlcorr.report import meaning, metrics
@@ -23,16 +26,44 @@ FIRST = (
 )  # fmt: skip
 """The metrics that one looks at first; the shares that the rules reject are added."""
 WIDTH = 118
+LOOKED_AT = 1 << 20
+"""Tokens at the beginning of the files that are diagnosed, a part at a time, with the ids that metrics do not need."""
 NOTES = (
     "Names are those of the metrics, without rollout_corr/. Every number is over all files together, as if they were "
     "one batch; quantiles do not follow from sums and are left out."
 )
 
 
-def measured_files(files: Sequence[Path], config: CorrectionConfig) -> dict[str, float]:
+def measured_files(
+    files: Sequence[Path], config: CorrectionConfig, *, clamp_rounding: bool = False
+) -> dict[str, float]:
     """Every metric over all tokens of the files, which need not fit into memory. Raises `UsageError`."""
     check_columns(files, advantages=config.needs_advantages)
-    return metrics(measure_stream(_counted(pair_batches(files, advantages=config.needs_advantages)), config))
+    batches = pair_batches(files, advantages=config.needs_advantages, clamp_rounding=clamp_rounding)
+    return metrics(measure_stream(_counted(batches), config))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the pairs look like at the beginning of the files, and how many tokens have no pair."""
+
+    verdicts: tuple[Verdict, ...]
+    tokens: int
+    """Tokens that were looked at."""
+    unpaired: int
+
+
+def diagnosed(files: Sequence[Path], *, clamp_rounding: bool = False) -> Diagnosis:
+    """Return the diagnosis of at least the first `LOOKED_AT` tokens. Raises `UsageError`."""
+    counts: list[int] = []
+
+    def parts() -> Iterator[tuple[int, TokenBatch]]:
+        for number, record in enumerate(first_records(files, LOOKED_AT, clamp_rounding=clamp_rounding), 1):
+            counts.append(int(record.batch.response_mask.sum()))
+            yield number, record.batch
+
+    looks_like = tuple(verdicts(parts()))  # reads the parts, and so comes before their counts
+    return Diagnosis(looks_like, sum(counts), unpaired_tokens(files))
 
 
 def _counted(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:
@@ -43,7 +74,7 @@ def _counted(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:
             bar.update(int(batch.response_mask.sum()))
 
 
-def report_table(name: str, files: Sequence[Path], numbers: dict[str, float]) -> str:
+def report_table(name: str, files: Sequence[Path], numbers: dict[str, float], diagnosis: Diagnosis) -> str:
     """What was read, what the preset does, the numbers that one looks at first, and all others."""
     rules = [f"rollout_rs_{rule.name}_masked_fraction" for rule in preset(name).rollout_rs]
     first = [key for key in (PREFIX + metric for metric in (*FIRST, *rules)) if key in numbers]
@@ -52,6 +83,7 @@ def report_table(name: str, files: Sequence[Path], numbers: dict[str, float]) ->
         [
             f"{what}; preset {name}.",
             *textwrap.wrap(preset(name).explain(), WIDTH),
+            *_said(diagnosis, int(numbers[f"{PREFIX}tokens"])),
             "",
             *_lines({key: numbers[key] for key in first}),
             "",
@@ -62,6 +94,16 @@ def report_table(name: str, files: Sequence[Path], numbers: dict[str, float]) ->
     )
 
 
+def _said(diagnosis: Diagnosis, tokens: int) -> Iterator[str]:
+    """Return what the pairs look like, and of which tokens that is said."""
+    if diagnosis.unpaired:
+        yield from textwrap.wrap(said_of_unpaired(diagnosis.unpaired, tokens), WIDTH)
+    if diagnosis.tokens < tokens:
+        yield f"The diagnosis is of the first {diagnosis.tokens:,} of {tokens:,} tokens."
+    for line in verdict_lines(diagnosis.verdicts, "part"):
+        yield from textwrap.wrap(line, WIDTH)
+
+
 def _lines(numbers: dict[str, float]) -> Iterator[str]:
     width = max(map(len, numbers)) - len(PREFIX)
     for key, number in numbers.items():
@@ -69,7 +111,9 @@ def _lines(numbers: dict[str, float]) -> Iterator[str]:
         yield f"{key.removeprefix(PREFIX):<{width}}{shown:>16}  {meaning(key)}"
 
 
-def report_document(name: str, files: Sequence[Path], numbers: dict[str, float]) -> str:
-    """The same for other programs: the files, the preset, and the metrics by name. What is not finite is null."""
+def report_document(name: str, files: Sequence[Path], numbers: dict[str, float], diagnosis: Diagnosis) -> str:
+    """Return the same for other programs: the files, the preset, the metrics by name, and the diagnosis. What is not
+    finite is null."""
     finite = {key: number if math.isfinite(number) else None for key, number in numbers.items()}
-    return json.dumps({"files": [str(file) for file in files], "preset": name, "metrics": finite}, indent=2)
+    said = {"files": [str(file) for file in files], "preset": name, "metrics": finite, "diagnosis": asdict(diagnosis)}
+    return json.dumps(said, indent=2)

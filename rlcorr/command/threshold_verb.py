@@ -1,14 +1,20 @@
 """`python -m rlcorr threshold`: from a recorded run to bounds that keep so much of it, as text for a system."""
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from rlcorr.analysis.budget import correction_named
 from rlcorr.analysis.choosing import Kept, chosen, kept, pairs_of
+from rlcorr.analysis.verdicts import verdict_lines, verdicts
 from rlcorr.errors import UsageError
+from rlcorr.foreign.rounding import ROUNDING, batch_clamped
+from rlcorr.foreign.unsaid import said_of_unpaired, unpaired_in
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export
@@ -35,6 +41,9 @@ class Threshold:
     """For which system the text is."""
     version: str | None = None
     """In which of that system's versions; by default the newest that is known."""
+    clamp_rounding: bool = False
+    """Take log-probs above 0, up to 0.125, for numbers that bfloat16 rounded up, and make them 0; otherwise they are
+    refused."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 100:
@@ -47,8 +56,8 @@ def run_threshold(request: Threshold) -> int:
     steps = runs.list_steps(run)
     if not steps:
         raise UsageError(f"{run.name} has no recorded step.")
-    batches = ((step, runs.read_step(run, step).batch) for step in steps)
-    chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
+    batches = partial(_steps, run, steps, request.clamp_rounding)
+    chosen_on, unseen = pairs_of(batches(), with_advantages=config.needs_advantages)
     threshold, config = chosen(chosen_on.batch, config, request.keep / 100, request.rule)
     print(f"{run.name}, {request.preset}: threshold {threshold:g}")
     print("\n".join(textwrap.wrap(config.explain(), WIDTH)))
@@ -60,9 +69,42 @@ def run_threshold(request: Threshold) -> int:
     else:
         said = _said(kept(unseen.batch, config), unseen.batch)
         print(f"On step {unseen.steps[0]}, which had no part in the choice: {said}")
+    for line in _looks_like(batches()):
+        print("\n".join(textwrap.wrap(line, WIDTH)))
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
     return 0
+
+
+def _looks_like(steps: Iterator[tuple[int, TokenBatch]]) -> list[str]:
+    """Return how many tokens have no pair, and what the others look like."""
+    counts: list[tuple[int, int]] = []
+
+    def counted() -> Iterator[tuple[int, TokenBatch]]:
+        for step, batch in steps:
+            counts.append((unpaired_in(batch), int(batch.response_mask.sum())))
+            yield step, batch
+
+    lines = verdict_lines(verdicts(counted()))
+    unpaired, tokens = (sum(column) for column in zip(*counts, strict=True))
+    return [said_of_unpaired(unpaired, tokens), *lines] if unpaired else lines
+
+
+def _steps(run: Path, steps: list[int], clamp_rounding: bool) -> Iterator[tuple[int, TokenBatch]]:
+    """Return the batches of a run, one in memory at a time."""
+    return ((step, _step(run, step, clamp_rounding)) for step in steps)
+
+
+def _step(run: Path, step: int, clamp_rounding: bool) -> TokenBatch:
+    """The batch of a recorded step. Raises `UsageError` where a log-prob is above 0, by more than is allowed."""
+    batch = runs.read_step(run, step).batch
+    if clamp_rounding:
+        batch = batch_clamped(batch)
+    try:
+        batch.check_values()
+    except UsageError as error:
+        raise UsageError(f"{run.name}, step {step}: {error} --clamp-rounding makes 0 of up to {ROUNDING}.") from error
+    return batch
 
 
 def _said(of: Kept, batch: TokenBatch) -> str:

@@ -4,6 +4,7 @@ The options are dataclasses, whose docstrings are the help. The trainer is impor
 transformers takes seconds, which the other verbs need not wait.
 """
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,20 @@ from typing import Annotated, Any
 import tyro
 from tqdm import tqdm
 
+from rlcorr.analysis.verdicts import verdict_lines, verdicts
 from rlcorr.command.doctor import doctor
 from rlcorr.command.gradient_document import gradient_document
 from rlcorr.command.gradient_table import gradient_table, sweep_table
 from rlcorr.command.play import play
 from rlcorr.command.record_verb import Record, run_record
-from rlcorr.command.report_table import measured_files, report_document, report_table
+from rlcorr.command.report_table import WIDTH, diagnosed, measured_files, report_document, report_table
 from rlcorr.command.study_verb import Study, run_study
 from rlcorr.command.threshold_verb import Threshold, run_threshold
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
 from rlcorr.foreign.imported import files_of, import_files
 from rlcorr.foreign.stream import pair_files
+from rlcorr.foreign.unsaid import said_of_unpaired
 from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
@@ -116,6 +119,9 @@ class Report:
     """Which correction; by default none."""
     json: bool = False
     """The numbers as JSON, for other programs."""
+    clamp_rounding: bool = False
+    """Take log-probs above 0, up to 0.125, for numbers that bfloat16 rounded up, and make them 0; otherwise they are
+    refused."""
 
     def __post_init__(self) -> None:
         if not self.places:
@@ -124,12 +130,10 @@ class Report:
 
 def run_report(request: Report) -> int:
     config, files = preset(request.preset), [file for place in request.places for file in pair_files(place)]
-    numbers = measured_files(files, config)
-    print(
-        report_document(request.preset, files, numbers)
-        if request.json
-        else report_table(request.preset, files, numbers)
-    )
+    numbers = measured_files(files, config, clamp_rounding=request.clamp_rounding)
+    diagnosis = diagnosed(files, clamp_rounding=request.clamp_rounding)
+    write = report_document if request.json else report_table
+    print(write(request.preset, files, numbers, diagnosis))
     return 0
 
 
@@ -144,7 +148,10 @@ class Import:
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: imported and the next free number."""
     nan_is_ratio_one: bool = False
-    """Where the sampler's log-prob is NaN, take the trainer's, so that the ratio is 1, as TRL does; otherwise NaN is
+    """Where the sampler's log-prob is NaN, TRL takes a ratio of 1: leave such tokens out of every number, as TRL leaves
+    them out of its metrics, and say how many there are; otherwise NaN is refused."""
+    clamp_rounding: bool = False
+    """Take log-probs above 0, up to 0.125, for numbers that bfloat16 rounded up, and make them 0; otherwise they are
     refused."""
 
     def __post_init__(self) -> None:
@@ -159,10 +166,15 @@ def run_import(request: Import) -> int:
     files = files_of(request.places)
     size = sum(file.stat().st_size for file in files)
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        made = import_files(files, path, nan_is_ratio_one=request.nan_is_ratio_one, watch=bar.update)
+        options = {"nan_is_ratio_one": request.nan_is_ratio_one, "clamp_rounding": request.clamp_rounding}
+        made = import_files(files, path, **options, watch=bar.update)
     steps = "1 step" if made.steps == 1 else f"{made.steps} steps"
     print(f"{path}: {steps}, {made.responses} responses, {made.tokens} tokens. Not in what was read:")
     print("\n".join(f"  {name:<15} {use}" for name, use in made.missing.items()))
+    left_out = [said_of_unpaired(made.unpaired, made.tokens)] if made.unpaired else []
+    looks_like = verdicts((step, runs.read_step(path, step).batch) for step in runs.list_steps(path))
+    for line in (*made.notes, *left_out, *verdict_lines(looks_like)):
+        print("\n".join(textwrap.wrap(line, WIDTH)))
     return 0
 
 

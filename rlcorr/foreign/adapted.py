@@ -8,7 +8,7 @@ from collections.abc import Collection
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists
+from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
 from rlcorr.systems import nemo_rl, prime_rl, skyrl_dumps, slime, verl_dumps
 from rlcorr.systems.dumps import Dump
 
@@ -53,15 +53,28 @@ def _arrays_of_verl(columns: Columns) -> Columns:
         if isinstance(columns.get(theirs), Lists):
             columns[mine] = columns.pop(theirs)
     prompts, attention = columns.get("prompt_ids"), columns.get(verl_dumps.ATTENTION_MASK)
-    if isinstance(prompts, Lists) and isinstance(attention, Lists):
-        if len(prompts.lengths) != len(attention.lengths) or bool((prompts.lengths > attention.lengths).any()):
-            raise UsageError("attention_mask must cover prompt and response; it is shorter than the prompts.")
-        in_prompt = attention.places() < prompts.lengths[attention.rows()]
-        columns["prompt_mask"] = Lists(attention.values[in_prompt], prompts.lengths)
+    if isinstance(prompts, Lists) and attention is not None:
+        columns["prompt_mask"] = _mask_of_prompts(prompts, attention)
     scores = columns.get(verl_dumps.TOKEN_SCORES)
-    if isinstance(scores, Lists) and "rewards" not in columns:
-        columns["rewards"] = torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
+    if scores is not None and "rewards" not in columns:
+        columns["rewards"] = _sums(verl_dumps.TOKEN_SCORES, scores)
     return columns
+
+
+def _mask_of_prompts(prompts: Lists, attention: Column) -> Column:
+    if not isinstance(attention, Lists):
+        return attention if isinstance(attention, Unreadable) else Unreadable("attention_mask must hold lists per row.")
+    if len(prompts.lengths) != len(attention.lengths) or bool((prompts.lengths > attention.lengths).any()):
+        return Unreadable("attention_mask must cover prompt and response; it is shorter than the prompts.")
+    in_prompt = attention.places() < prompts.lengths[attention.rows()]
+    return Lists(attention.values[in_prompt], prompts.lengths)
+
+
+def _sums(name: str, scores: Column) -> Column:
+    """The sum of each row's numbers."""
+    if not isinstance(scores, Lists):
+        return scores if isinstance(scores, Unreadable) else Unreadable(f"{name} must hold a list of numbers per row.")
+    return torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
 
 
 def _skyrl(columns: Columns) -> Columns:
@@ -70,12 +83,15 @@ def _skyrl(columns: Columns) -> Columns:
     sequences = columns.pop(skyrl_dumps.SEQUENCES)
     response = columns.pop(skyrl_dumps.RESPONSE, columns[skyrl_dumps.LOSS])
     attention = columns.get(verl_dumps.ATTENTION_MASK)
+    if isinstance(sequences, Unreadable):
+        return columns | {"response_ids": sequences}
     if not (isinstance(sequences, Lists) and isinstance(response, Lists) and sequences.padded and response.padded):
         return columns
     rows, tokens = len(sequences.lengths), int(response.lengths[0]) if len(response.lengths) else 0
     ids = sequences.values.view(rows, -1)
     if len(response.lengths) != rows or tokens > ids.shape[1]:
-        raise UsageError("sequences must cover prompt and response; it is shorter than the log-probs.")
+        why = Unreadable("sequences must cover prompt and response; it is shorter than the log-probs.")
+        return columns | {"response_ids": why}
     columns["response_ids"] = Lists(ids[:, ids.shape[1] - tokens :].flatten(), response.lengths, padded=True)
     if isinstance(attention, Lists) and torch.equal(attention.lengths, sequences.lengths):
         in_prompt = attention.values.view(rows, -1) != 0

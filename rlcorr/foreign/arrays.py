@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, at_most, from_array
+from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, at_most, from_array, readable
 
 _MAX_MEMBERS = 1000
 _MAX_HEADER = 1 << 20
@@ -33,7 +33,11 @@ def npz_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             _check_archive(archive.infolist(), len(members))
-            columns = {name: _npy(archive, members[name], name) for name in members if name in wanted}
+            columns = {
+                name: readable(lambda name=name: _npy(archive, members[name], name))
+                for name in members
+                if name in wanted
+            }
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, struct.error) as error:
         raise UsageError(f"cannot be read as .npz ({first_line(error)}).") from error
     return columns, list(members)
@@ -113,7 +117,11 @@ def safetensors_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list
 
 
 def tensor_column(name: str, tensor: torch.Tensor) -> Column:
-    """Raises `UsageError` for a dtype that is not read, or too many numbers."""
+    """Return a tensor as a column, `Unreadable` for a shape or dtype that is not read, or too many numbers."""
+    return readable(lambda: _column(name, tensor))
+
+
+def _column(name: str, tensor: torch.Tensor) -> Column:
     at_most(MAX_TOKENS, tensor.numel(), f"numbers in {name}")
     if tensor.is_complex() or (tensor.dtype.itemsize == 1 and tensor.is_floating_point()):
         raise UsageError(f"{name} has dtype {tensor.dtype}; bool, integers and floats of 16, 32 or 64 bits are read.")

@@ -1,5 +1,6 @@
 """A file from outside as named columns, before anything is known about them; and how much of it is taken."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,9 +37,32 @@ class Lists:
         return torch.arange(len(self.values)) - torch.repeat_interleave(starts, self.lengths)
 
 
-Column = Lists | Tensor | list[str]
-"""A list of numbers per row, a number per row, or a text per row."""
+@dataclass(frozen=True)
+class Unreadable:
+    """A column that is there and cannot be read. Readers do not know whether it is needed: `names.ours` and `step` do.
+    They refuse a file for the pair and for what says which tokens count, and leave every other column out."""
+
+    why: str  # a sentence
+
+
+Column = Lists | Tensor | list[str] | Unreadable
+"""A list of numbers per row, a number per row, or a text per row, if it can be read."""
 Columns = dict[str, Column]
+
+
+def readable(read: Callable[[], Column]) -> Column:
+    """Return the column, or why it cannot be read."""
+    try:
+        return read()
+    except UsageError as error:
+        return Unreadable(str(error))
+
+
+def the_readable(column: Column) -> Lists | Tensor | list[str]:
+    """Return the column. Raises `UsageError` if it cannot be read."""
+    if isinstance(column, Unreadable):
+        raise UsageError(column.why)
+    return column
 
 
 def from_array(name: str, array: Tensor) -> Column:

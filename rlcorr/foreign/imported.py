@@ -15,7 +15,7 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, at_most
 from rlcorr.foreign.pairs import ENDINGS, Part, naming, parts_of_parquet, read_parts, record_of
 from rlcorr.foreign.steps import numbers_in, rank_in, step_in, without_rank
-from rlcorr.foreign.unsaid import missing, recordable
+from rlcorr.foreign.unsaid import missing, recordable, said_of_unpaired, unpaired_in
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
@@ -38,12 +38,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Imported:
-    """What a run was made of, and what some of its steps lack (a part of `ENABLES`)."""
+    """What a run was made of, what some of its steps lack (a part of `ENABLES`), and what was left out of them."""
 
     steps: int
     responses: int
     tokens: int
     missing: dict[str, str]
+    notes: tuple[str, ...] = ()
+    unpaired: int = 0
+    """Tokens that count and are in no number, because the engine's log-prob was NaN."""
 
 
 # --- which files ---
@@ -74,19 +77,21 @@ def _files_at(place: str) -> list[Path]:
     return [file for match in matches for file in _files_at(match)]
 
 
-def source_of(file: Path, *, nan_is_ratio_one: bool = False) -> Source:
+def source_of(file: Path, *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False) -> Source:
     """A large Parquet file is read in parts, every other file whole. Raises `UsageError`."""
     try:
         size = file.stat().st_size
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
 
+    options = {"nan_is_ratio_one": nan_is_ratio_one, "clamp_rounding": clamp_rounding}
+
     def parts() -> Iterator[Part]:
         if file.suffix.lower() == ".parquet" and size > LARGE:
             with naming(file.name):
-                yield from parts_of_parquet(file, nan_is_ratio_one=nan_is_ratio_one)
+                yield from parts_of_parquet(file, **options)
         else:
-            yield from read_parts(str(file), _content(file), nan_is_ratio_one=nan_is_ratio_one)
+            yield from read_parts(str(file), _content(file), **options)
 
     return Source(str(file), parts, size)
 
@@ -103,10 +108,15 @@ def _content(file: Path) -> bytes:
 
 
 def import_files(
-    files: Sequence[Path], run: Path, *, nan_is_ratio_one: bool = False, watch: Watch = lambda _: None
+    files: Sequence[Path],
+    run: Path,
+    *,
+    nan_is_ratio_one: bool = False,
+    clamp_rounding: bool = False,
+    watch: Watch = lambda _: None,
 ) -> Imported:
     """Make a run of files. Raises `UsageError`, and leaves no run then."""
-    sources = [source_of(file, nan_is_ratio_one=nan_is_ratio_one) for file in files]
+    sources = [source_of(file, nan_is_ratio_one=nan_is_ratio_one, clamp_rounding=clamp_rounding) for file in files]
     shown = files[0].name if len(files) == 1 else f"{len(files)} files, the first of which is {files[0].name}"
     return write_run(run, records_of(sources, watch), f"Imported from {shown}.")
 
@@ -125,7 +135,8 @@ def write_run(run: Path, records: Iterable[StepRecord], story: str) -> Imported:
     runs.start_run(run, manifest)
     try:
         made = summary_of(_written(run, itertools.chain([first], reading)))
-        runs.finish_run(run, replace(manifest, status="complete"))
+        left_out = f" {said_of_unpaired(made.unpaired, made.tokens)}" if made.unpaired else ""
+        runs.finish_run(run, replace(manifest, status="complete", story=story + left_out))
     except UsageError:
         shutil.rmtree(run)
         raise
@@ -134,14 +145,19 @@ def write_run(run: Path, records: Iterable[StepRecord], story: str) -> Imported:
 
 def summary_of(records: Iterable[StepRecord]) -> Imported:
     """What there is in them. Raises what `records` raises."""
-    steps = responses = tokens = 0
+    steps = responses = tokens = unpaired = 0
     lacking: dict[str, str] = {}
+    notes: dict[str, list[str]] = {}
     for record in records:
         mask = record.batch.response_mask
         steps, responses, tokens = steps + 1, responses + len(mask), tokens + int(mask.sum())
+        unpaired += unpaired_in(record.batch)
         lacking |= missing(record)
+        for note in record.notes:
+            notes.setdefault(note.partition(" ")[0], []).append(f"step {record.step}: {note}")
         del record, mask  # before the next one is read
-    return Imported(steps, responses, tokens, lacking)
+    said = (first + (f" So are {len(more)} more steps." if more else "") for first, *more in notes.values())
+    return Imported(steps, responses, tokens, lacking, tuple(said), unpaired)
 
 
 def _written(run: Path, records: Iterable[StepRecord]) -> Iterator[StepRecord]:
@@ -156,6 +172,8 @@ def write_one(run: Path, record: StepRecord) -> None:
     row = evaluate(record.batch, CorrectionConfig())[1]
     if record.batch.rewards is not None:
         row["reward"] = float(record.batch.rewards.mean())
+    if count := unpaired_in(record.batch):
+        row["unpaired_tokens"] = count
     runs.write_step(run, recordable(record))
     runs.append_metrics(run, {"step": record.step} | {key: x for key, x in row.items() if math.isfinite(x)})
 

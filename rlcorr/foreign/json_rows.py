@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
@@ -9,42 +10,49 @@ import numpy as np
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, at_most
+from rlcorr.foreign.columns import MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, Unreadable, at_most
+from rlcorr.foreign.turns import Row, arrays, meaning, nested_key, response_of_turns, responses_of, unknown_meaning
 from rlcorr.systems.counted import PLACED
 
 _MAX_VALUE = 32 << 20
 """Bytes of one JSON value, which is a line or a whole document: in Python it takes up to eight times as much memory."""
 _MAX_BRACKETS = 1_000_000
 
-Row = dict[str, Any]
-
 
 def json_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
     """The wanted keys as columns, and the names of all keys. Raises `UsageError`.
 
     A row is an object with a list of numbers per token key. An object in which such a key holds lists of lists stands
-    for as many rows, one with "samples" for those. null among numbers is NaN, and so is the NaN that Python writes.
+    for as many rows, or for the turns of one (`turns`); one with "samples" for those. null among numbers is NaN, and so
+    is the NaN that Python writes.
     """
     return object_columns(_values(content), wanted)
 
 
 def object_columns(values: Iterable[tuple[str, Any]], wanted: Set[str]) -> tuple[Columns, list[str]]:
     """The same of values that are parsed already, each with the words for where it stands. Raises `UsageError`."""
-    rows: list[Row] = []
+    entries: list[tuple[str, Row]] = []
     names: dict[str, None] = {}
     tokens = 0
     for place, value in values:
         for where, entry in _objects(value, place):
             names |= dict.fromkeys(entry)
-            for row in _rows(entry, wanted, where):
-                rows.append({name: _cell(cell, f"{name} in {where}") for name, cell in row.items()})
-                tokens += max((len(cell) for cell in rows[-1].values() if isinstance(cell, np.ndarray)), default=0)
-        at_most(MAX_ROWS, len(rows), "rows")
+            entries.append((where, arrays({name: x for name, x in entry.items() if name in wanted}, where)))
+            tokens += max(map(_numbers_in, entries[-1][1].values()), default=0)
+        at_most(MAX_ROWS, len(entries), "rows")
         at_most(MAX_TOKENS, tokens, "tokens")
+    rows = _rows(entries)
     if not rows:
         raise UsageError("holds no rows.")
-    columns = {name: _column(name, [row.get(name) for row in rows]) for name in names if name in wanted}
+    at_most(MAX_ROWS, len(rows), "rows")
+    columns = {name: column_of(name, [cell(row.get(name), name) for row in rows]) for name in names if name in wanted}
     return {name: column for name, column in columns.items() if column is not None}, list(names)
+
+
+def _numbers_in(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(len(x) for x in value if isinstance(x, list | np.ndarray))
+    return len(value) if isinstance(value, np.ndarray) else 0
 
 
 # --- text → objects ---
@@ -101,51 +109,78 @@ def _of_its_place(whole: Row, entry: Row) -> Row:
 # --- objects → rows ---
 
 
-def _rows(entry: Row, wanted: Set[str], place: str) -> list[Row]:
-    """The wanted keys. Where one holds lists of lists, the object stands for several rows, and lists are cut up."""
-    entry = {name: value for name, value in entry.items() if name in wanted}
-    lists = {name: value for name, value in entry.items() if isinstance(value, list) and value}
-    nested = [name for name, value in lists.items() if isinstance(value[0], list | np.ndarray)]
-    if not nested:
-        return [entry]
-    count = len(entry[nested[0]])
-    at_most(MAX_ROWS, count, f"rows in {place}")
-    for name, value in entry.items():
-        if isinstance(value, list) and len(value) != count:
-            raise UsageError(f"in {place}, {nested[0]} holds {count} rows, but {name} {len(value)}.")
-    return [{name: x[i] if isinstance(x, list) else x for name, x in entry.items()} for i in range(count)]
+def _rows(entries: list[tuple[str, Row]]) -> list[Row]:
+    """One row per response. An object that does not say what its lists are is as the others of its file are."""
+    nested = {n: key for n, (_, entry) in enumerate(entries) if (key := nested_key(entry)) is not None}
+    meanings = {n: meaning(entries[n][1], key, entries[n][0]) for n, key in nested.items()}
+    said = {meanings[n] for n, key in nested.items() if len(entries[n][1][key]) > 1} - {None}
+    rows: list[Row] = []
+    for n, (where, entry) in enumerate(entries):
+        key = nested.get(n)
+        if key is None:
+            rows.append(entry)
+            continue
+        at_most(MAX_ROWS, len(entry[key]), f"rows in {where}")
+        if meanings[n] is None and len(said) != 1:
+            raise unknown_meaning(entry, key, where)
+        if (meanings[n] or next(iter(said))) == "turns":
+            rows.append(response_of_turns(entry, key, where))
+        else:
+            rows += responses_of(entry, key, where)
+    return rows
 
 
-def _cell(value: Any, where: str) -> np.ndarray | float | bool | str | None:
-    """A list of numbers as an array. What is neither that nor a number stays JSON text: messages, for example."""
-    if value is None or isinstance(value, str | bool | np.ndarray):
+Cell = np.ndarray | float | bool | str | Unreadable | None
+
+
+def cell(value: Any, name: str) -> Cell:
+    """Return numbers, lists of numbers (as arrays) and texts as they are, and all else, such as messages, as JSON."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, str | bool | np.ndarray | Unreadable):
         return value
-    kinds = set(map(type, value)) if isinstance(value, list) else set()
     try:
-        if isinstance(value, int | float):
-            return float(value)
-        if isinstance(value, list) and kinds <= {int, float, type(None)}:
-            return np.array(value, np.float64)
-        if kinds == {bool}:
-            return np.array(value, np.bool_)
-        return json.dumps(value, ensure_ascii=False)
-    except (OverflowError, RecursionError) as error:
-        raise UsageError(f"{where} holds a number that is too large, or lists that are too deep.") from error
+        return float(value) if isinstance(value, int | float) else json.dumps(value, ensure_ascii=False, default=_plain)
+    except (OverflowError, RecursionError):
+        return Unreadable(f"{name} holds a number that is too large, or lists that are too deep.")
+    except (TypeError, ValueError) as error:
+        return Unreadable(f"{name} holds what is neither numbers nor text ({error!s:.80}).")
 
 
-def _column(name: str, cells: list[Any]) -> Column | None:
-    """None if no row says anything. Raises `UsageError` where rows say different things."""
-    kinds = [_kind(cell) for cell in cells]
+def _plain(value: Any) -> Any:
+    """For json.dumps."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def column_of(name: str, cells: list[Cell]) -> Column | None:
+    """Return the column of a cell per row, None if no row says anything. null is NaN among numbers, "" among texts."""
+    unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
+    if unreadable is not None:
+        return unreadable
+    kinds = [_kind(x) for x in cells]
     whole = next((kind for kind in kinds if kind not in ("nothing", "an empty list")), kinds[0])
     if set(kinds) == {"nothing"}:
         return None
     for row, kind in enumerate(kinds):
-        if kind != whole and not (kind == "an empty list" and whole.startswith("a list")):
-            raise UsageError(f"row {row} (from 0) has {kind} as {name}, another row has {whole}.")
-    if not isinstance(cells[0], np.ndarray):
-        return cells if isinstance(cells[0], str) else torch.tensor(cells)
-    values = np.concatenate([cell for cell in cells if len(cell)] or cells)
-    return Lists(torch.tensor(values), torch.tensor([len(cell) for cell in cells]))
+        empty = "an empty list" if whole.startswith("a list") else "nothing"
+        if kind not in (whole, empty):
+            return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {whole}.")
+    return _of_lists(cells) if " list" in whole else _of_values(cells)
+
+
+def _of_lists(cells: list[Any]) -> Lists:
+    values = np.concatenate([x for x in cells if len(x)] or cells)
+    return Lists(torch.tensor(values), torch.tensor([len(x) for x in cells]))
+
+
+def _of_values(cells: list[Any]) -> torch.Tensor | list[str]:
+    if any(isinstance(x, str) for x in cells):
+        return [x or "" for x in cells]
+    if all(isinstance(x, bool) for x in cells):
+        return torch.tensor(cells)
+    return torch.tensor([math.nan if x is None else float(x) for x in cells], dtype=torch.float64)
 
 
 def _kind(cell: Any) -> str:

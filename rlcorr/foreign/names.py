@@ -10,10 +10,10 @@ from collections.abc import Collection
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.adapted import DUMPS, adapted
-from rlcorr.foreign.columns import Columns
+from rlcorr.foreign.columns import Columns, Unreadable, the_readable
 from rlcorr.foreign.counted import refuse_unknown, with_counted
 from rlcorr.systems import areal, open_instruct, skyrl_dumps, slime, trl, verl_dumps
-from rlcorr.systems.counted import COUNTED
+from rlcorr.systems.counted import COUNTED, PLACED, REWARDS
 
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
@@ -41,6 +41,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "rewards": ("rewards", "reward", "scores", "score"),
     "group_ids": ("group_ids", "group_id", "uid", "prompt_idx", "group_idx"),
     "policy_versions": ("policy_versions", "policy_version", "weight_version"),
+    "unpaired_tokens": ("unpaired_tokens",),
     "prompt_ids": ("prompt_ids", "prompt_token_ids"),
     "prompt_mask": ("prompt_mask",),
     "response_ids": ("response_ids", "response_token_ids", "completion_ids", "completion_token_ids"),
@@ -52,8 +53,12 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Our name → how other systems spell it. Where a file has several of these, the first counts; but see `_CHOOSE`.
 prime-rl's export_step is that of a run, its step that of a trainer which several runs may share."""
 
+NEEDED = (*PAIR, "response_mask", "lengths", "offsets", "step")
+"""What must be read, or the file is refused: the pair, and what says which tokens count and of which step they are. A
+column of another name that cannot be read is left out, and named."""
+
 _CHOOSE = (*PAIR, "log_probs", "ref_log_probs", "response_mask", "lengths", "advantages", "rewards")
-"""The numbers that everything rests on: a file that has two names of one of these is refused."""
+"""The numbers that everything rests on: two names of one of these are refused, or left out, and not chosen from."""
 
 _WITHOUT_PAIR = (
     slime.ROLLOUT_DATA, open_instruct.ROLLOUTS, verl_dumps.ROLLOUT_DATA, trl.COMPLETIONS, areal.ROLLOUTS
@@ -64,6 +69,11 @@ WANTED = frozenset(name for names in NAMES.values() for name in names) | {
     *(name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name),
 }  # fmt: skip
 """What is read of a file."""
+
+_OPTIONAL = frozenset(name for field, names in NAMES.items() if field not in NEEDED for name in names) | {
+    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES, *REWARDS, *PLACED.values(),
+}  # fmt: skip
+"""Of `WANTED`, what is left out where it cannot be read. A mask that is multiplied into the response's is needed."""
 
 OF_A_RECORDED_STEP = {
     "group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"
@@ -78,22 +88,32 @@ WANTED_TO_MEASURE = frozenset(name for field in _TO_MEASURE for name in NAMES[fi
 
 
 def ours(columns: Columns, names: Collection[str]) -> Columns:
-    """The columns under our names. `names` are all of the file's. Raises `UsageError` where the pair is not there, or
-    twice, with the columns that are there and those that are needed; and for a column that may say which tokens count
-    and is not understood."""
+    """Return the columns under our names; one that is not `NEEDED` may be `Unreadable`.
+
+    `names` are all of the file's. Raises `UsageError` where the pair is not there, or twice, with the columns that are
+    there and those that are needed; for a needed column that cannot be read; and for a column that may say which tokens
+    count and is not understood.
+    """
     refuse_unknown(names, WANTED)
+    _refuse_unreadable({name: column for name, column in columns.items() if name not in _OPTIONAL})
     columns = adapted(columns, names)
     named: Columns = {}
     for field, spellings in NAMES.items():
         present = [name for name in spellings if name in columns]
         if len(present) > 1 and field in _CHOOSE:
-            raise UsageError(f"{' and '.join(present)} are two names of {field}; leave all but one out.")
-        if present:
+            named[field] = Unreadable(f"{' and '.join(present)} are two names of {field}; leave all but one out.")
+        elif present:
             named[field] = columns[present[0]]
     missing = [field for field in PAIR if field not in named]
     if missing:
         raise UsageError(_what_is_missing(missing, names))
+    _refuse_unreadable({field: column for field, column in named.items() if field in NEEDED})
     return with_counted(named, columns)
+
+
+def _refuse_unreadable(columns: Columns) -> None:
+    for column in columns.values():
+        the_readable(column)
 
 
 def _what_is_missing(missing: list[str], names: Collection[str]) -> str:

@@ -15,11 +15,12 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.foreign.arrays import npz_columns, safetensors_columns
 from rlcorr.foreign.columns import MAX_BYTES, Columns, at_most
-from rlcorr.foreign.counted import with_ratio_one
+from rlcorr.foreign.counted import with_unpaired
 from rlcorr.foreign.json_rows import json_columns
 from rlcorr.foreign.names import OF_A_RECORDED_STEP, WANTED, ours
 from rlcorr.foreign.parquet import column_names, parts, to_columns
 from rlcorr.foreign.pickles import pickle_columns, refusal
+from rlcorr.foreign.rounding import with_rounding_clamped
 from rlcorr.foreign.step import as_lists, to_record
 from rlcorr.foreign.steps import by_step, joined, step_in
 from rlcorr.foreign.torch_files import torch_columns
@@ -49,43 +50,54 @@ class Part:
     may_be_padded: bool
 
 
-def read_pairs(name: str, content: bytes, *, nan_is_ratio_one: bool = False) -> StepRecord:
+def read_pairs(
+    name: str, content: bytes, *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False
+) -> StepRecord:
     """The step that a file holds, log-probs in float32. `name` is used for its suffix, for the step that it may say,
     and in messages, never as a path.
 
     Real tokens are those that the mask, lengths or offsets say; the others are taken out, so that every response starts
     in column 0 and has no holes: nothing that is computed depends on the place of a token. A log-prob may be up to 0.01
-    (rounding, as `TokenBatch.check_values` says) and down to −inf, as in recorded steps (a ratio is then e^±20), but
-    not −inf on both sides; NaN on a real token is refused, unless the sampler's stand for a ratio of 1, as in TRL. What
-    the file does not say is None, or an empty text. Raises `UsageError` for everything else.
+    (rounding, as `TokenBatch.check_values` says; with `clamp_rounding` up to 0.125, which becomes 0) and down to −inf,
+    as in recorded steps (a ratio is then e^±20), but not −inf on both sides; NaN on a real token is refused. With
+    `nan_is_ratio_one` a token whose NaN is the sampler's is left out and counted in `unpaired_tokens`, as in TRL. What
+    the file does not say is None, or an empty text; so is a column beside the pair and the masks that cannot be used,
+    and the record's notes say why. Raises `UsageError` for everything else.
     """
-    parts = read_parts(name, content, nan_is_ratio_one=nan_is_ratio_one)
+    parts = read_parts(name, content, nan_is_ratio_one=nan_is_ratio_one, clamp_rounding=clamp_rounding)
     with naming(name):
         if len(parts) > 1:
             raise UsageError(f"step must be one number for the whole file; got {len(parts)}: import makes a run of it.")
         return record_of(parts)
 
 
-def read_parts(name: str, content: bytes, *, nan_is_ratio_one: bool = False) -> list[Part]:
+def read_parts(
+    name: str, content: bytes, *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False
+) -> list[Part]:
     """The same by step, before its numbers are looked at. Raises `UsageError`."""
     with naming(name):
         columns, names = _reader(name, content)(content, WANTED)
-        return parts_of(columns, names, step_in(name), nan_is_ratio_one=nan_is_ratio_one)
+        options = {"nan_is_ratio_one": nan_is_ratio_one, "clamp_rounding": clamp_rounding}
+        return parts_of(columns, names, step_in(name), **options)
 
 
-def parts_of_parquet(path: Path, *, nan_is_ratio_one: bool = False) -> Iterator[Part]:
+def parts_of_parquet(path: Path, *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False) -> Iterator[Part]:
     """The same of a Parquet file that need not fit into memory: some rows at a time. Raises `UsageError`."""
-    names = column_names(path)
-    for columns, _ in parts(path, WANTED, texts=True):
-        yield from parts_of(columns, names, step_in(str(path)), nan_is_ratio_one=nan_is_ratio_one)
+    names, options = column_names(path), {"nan_is_ratio_one": nan_is_ratio_one, "clamp_rounding": clamp_rounding}
+    for columns, _ in parts(path, WANTED):
+        yield from parts_of(columns, names, step_in(str(path)), **options)
 
 
-def parts_of(columns: Columns, names: Collection[str], named: int | None, *, nan_is_ratio_one: bool) -> list[Part]:
+def parts_of(
+    columns: Columns, names: Collection[str], named: int | None, *, nan_is_ratio_one: bool, clamp_rounding: bool
+) -> list[Part]:
     """Columns as the file calls them, by step; `names` are all of the file's, `named` is the step that its name says.
     Raises `UsageError`."""
     ready = ours(columns, names)
     if nan_is_ratio_one:
-        ready = with_ratio_one(ready)
+        ready = with_unpaired(ready)
+    if clamp_rounding:
+        ready = with_rounding_clamped(ready)
     return [Part(step, rows, not set(names) >= OF_A_RECORDED_STEP) for step, rows in by_step(ready, named)]
 
 

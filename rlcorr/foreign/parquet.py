@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,12 +11,28 @@ import pyarrow.parquet as pq
 import torch
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.columns import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, at_most
+from rlcorr.foreign.columns import (
+    MAX_BYTES,
+    MAX_ROWS,
+    MAX_TOKENS,
+    Column,
+    Columns,
+    Lists,
+    Unreadable,
+    at_most,
+    readable,
+)
+from rlcorr.foreign.json_rows import object_columns
 from rlcorr.foreign.parquet_sizes import sizes
+from rlcorr.foreign.turns import BY_ROW, IDS, PER_RESPONSE
 
 PART = 1 << 18
 """Numbers of a column that are read at once of a file of any size."""
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+Types = dict[str, pa.DataType]
+"""Wanted column → its type."""
+_MAX_NESTED = 6
+"""Lists, objects and maps within each other."""
 _UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError)
 
 
@@ -31,10 +48,13 @@ def to_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
     try:
         schema = pq.ParquetFile(pa.BufferReader(content)).schema_arrow
         types = {name: schema.field(name).type for name in schema.names if name in wanted}
-        texts = [name for name, kind in types.items() if _is_text(name, kind, stored.rows)]
+        for name, kind in types.items():
+            if isinstance(kind, pa.FixedSizeListType):  # in which a null takes as much as a list
+                at_most(MAX_TOKENS, kind.list_size * stored.rows, f"numbers in {name}")
         # As a dictionary a text is there once, however often it stands in the column.
-        table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(list(types), use_threads=False)
-        columns = {name: _column(name, table[name]) for name in types if table[name].null_count < len(table)}
+        texts = [name for name, kind in types.items() if _is_text(kind)]
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        columns = _columns(file.read(_stored(file, types), use_threads=False), types)
     except _UNREADABLE as error:
         raise UsageError(f"cannot be read as Parquet ({first_line(error)}).") from error
     return columns, schema.names
@@ -49,7 +69,7 @@ def column_names(path: Path) -> list[str]:
         return file.schema_arrow.names
 
 
-def parts(path: Path, wanted: Set[str], *, texts: bool = False) -> Iterator[tuple[Columns, int]]:
+def parts(path: Path, wanted: Set[str]) -> Iterator[tuple[Columns, int]]:
     """The wanted columns some rows at a time, and how many rows these are: a row group may be larger than the memory.
 
     What is held is a part, of about `PART` numbers in a column where all rows are of one length, and the pages that it
@@ -57,18 +77,19 @@ def parts(path: Path, wanted: Set[str], *, texts: bool = False) -> Iterator[tupl
     """
     with _opened(path) as file:
         schema = file.schema_arrow
-        types = {name: schema.field(name).type for name in schema.names if name in wanted}
-        words = [name for name, kind in types.items() if _is_text(name, kind, 0)]
-        if words and not texts:
-            raise UsageError(
-                f"{words[0]} is a column of {types[words[0]]!s:.80}; lists of numbers and numbers are read."
-            )
+        types = {name: schema.field(name).type for name in schema.names}
+        if any(_is_nested(kind) for name, kind in types.items() if name in wanted & BY_ROW):
+            wanted = (
+                wanted | PER_RESPONSE | set(IDS)
+            )  # they say what the lists of lists are, and which token was sampled
+        types = {name: kind for name, kind in types.items() if name in wanted}
+        words = [name for name, kind in types.items() if _is_text(kind)]
         rows = max(file.metadata.num_rows * PART // max(_most_numbers(file.metadata, wanted), 1), 1)
-        for batch in file.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
+        for batch in file.iter_batches(batch_size=rows, columns=_stored(file, types), use_threads=False):
             table = pa.Table.from_batches([batch])
-            some = [name for name in types if table[name].null_count < len(table)]
-            columns = {name: table[name].dictionary_encode() if name in words else table[name] for name in some}
-            yield {name: _column(name, column) for name, column in columns.items()}, len(table)
+            for name in words:
+                table = table.set_column(table.column_names.index(name), name, table[name].dictionary_encode())
+            yield _columns(table, types), len(table)
 
 
 @contextmanager
@@ -95,28 +116,89 @@ def _most_numbers(metadata: pq.FileMetaData, wanted: Set[str]) -> int:
 # --- types ---
 
 
-def _is_text(name: str, kind: pa.DataType, rows: int) -> bool:
-    """Raises `UsageError` for a type that is neither numbers, nor a list of numbers, nor text."""
-    value = kind.value_type if isinstance(kind, _LISTS) or pa.types.is_dictionary(kind) else kind
-    text = pa.types.is_string(value) or pa.types.is_large_string(value)
-    number = pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)
-    if not (number or pa.types.is_null(value) or (text and not isinstance(kind, _LISTS))):
-        raise UsageError(f"{name} is a column of {kind!s:.80}; lists of numbers, numbers and texts are read.")
-    if isinstance(kind, pa.FixedSizeListType):  # in which a null takes as much as a list
-        at_most(MAX_TOKENS, kind.list_size * rows, f"numbers in {name}")
-    return text
+def _is_text(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(value) or pa.types.is_large_string(value)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return number or pa.types.is_null(kind)
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    """Lists of lists, of objects or of texts, and objects: what JSON holds, and a table of numbers does not."""
+    return isinstance(kind, pa.StructType | pa.MapType) or (
+        isinstance(kind, _LISTS) and not _is_number(kind.value_type)
+    )
+
+
+def _has_numbers(kind: pa.DataType, depth: int = _MAX_NESTED) -> bool:
+    """Whether something of it is left without its texts, which are not read: what a short file says once can stand in
+    it a million times. The keys of a map cannot be left out."""
+    if depth and isinstance(kind, pa.MapType):
+        return pa.types.is_integer(kind.key_type) and _has_numbers(kind.item_type, depth - 1)
+    if depth and isinstance(kind, pa.StructType):
+        return any(_has_numbers(field.type, depth - 1) for field in kind)
+    return _has_numbers(kind.value_type, depth - 1) if depth and isinstance(kind, _LISTS) else _is_number(kind)
+
+
+def _stored(file: pq.ParquetFile, types: Types) -> list[str]:
+    """The paths of what is read of these columns: of nested ones the numbers."""
+    paths: list[str] = []
+    for i in range(file.metadata.num_columns):
+        leaf = file.schema.column(i)
+        name = leaf.path.partition(".")[0]
+        if name in types and not _is_nested(types[name]):
+            paths += [name] * (name not in paths)
+        elif name in types and _has_numbers(types[name]) and leaf.physical_type != "BYTE_ARRAY":
+            paths.append(leaf.path)
+    return paths
+
+
+def _columns(table: pa.Table, types: Types) -> Columns:
+    """The columns that say something. Where log-probs or masks are nested, a row is read as an object of JSON is."""
+    nested = {name for name, kind in types.items() if _is_nested(kind) and _has_numbers(kind)}
+    columns = {name: Unreadable(_what(name, kind)) for name, kind in types.items() if name not in table.column_names}
+    if nested & BY_ROW:
+        return columns | object_columns(_objects(table), set(types))[0]
+    made: dict[str, Column | None] = {}
+    for name in table.column_names:
+        if name in nested:
+            made[name] = Unreadable(_what(name, types[name]))
+        elif table[name].null_count < len(table):
+            made[name] = readable(lambda name=name: _column(name, table[name]))
+    return columns | {name: column for name, column in made.items() if column is not None}
+
+
+def _objects(table: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row, and where it stands; a few at a time, because in Python they take ten times as much memory."""
+    row = 0
+    for batch in table.to_batches(max_chunksize=64):
+        for value in batch.to_pylist(maps_as_pydicts="strict"):
+            yield f"row {row} (from 0)", value
+            row += 1
+
+
+def _what(name: str, kind: pa.DataType) -> str:
+    return f"{name} is a column of {kind!s:.80}; lists of numbers, numbers and texts are read."
 
 
 def _column(name: str, column: pa.ChunkedArray) -> Column:
-    if pa.types.is_dictionary(column.type):
+    """Raises `UsageError` for a type that is neither numbers, nor a list of numbers, nor text, and for a null list."""
+    if pa.types.is_dictionary(column.type) and _is_text(column.type):
         return _texts(column)
     lists = isinstance(column.type, _LISTS)
+    if not _is_number(column.type.value_type if lists else column.type):
+        raise UsageError(_what(name, column.type))
     whole = column.combine_chunks()
     if lists and whole.null_count:
         raise UsageError(f"{name} is null in row {whole.is_null().to_pylist().index(True)}, a list in others.")
     values = whole.flatten() if lists else whole
     if pa.types.is_boolean(values.type) and values.null_count:
-        raise UsageError(f"{name} holds nulls beside true and false.")
+        if lists:
+            raise UsageError(f"{name} holds nulls beside true and false.")
+        values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)  # a null among numbers becomes NaN
     tensor = torch.tensor(array.astype("int64") if array.dtype.kind == "u" else array)
     if not lists:

@@ -16,7 +16,7 @@ import torch
 
 from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.arrays import tensor_column
-from rlcorr.foreign.columns import MAX_TOKENS, Columns, at_most
+from rlcorr.foreign.columns import MAX_TOKENS, Columns, at_most, readable
 from rlcorr.foreign.torch_files import load_tensors
 from rlcorr.systems import skyrl_dumps, slime, verl_dumps
 
@@ -52,7 +52,7 @@ def pickle_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]
     columns = {}
     for name, stored in arrays.items():
         if name in wanted and isinstance(stored, dict) and stored.get("format") != "tensor_list":
-            columns[name] = tensor_column(name, _tensor(name, stored))
+            columns[name] = readable(lambda name=name, stored=stored: tensor_column(name, _tensor(name, stored)))
     return columns, [str(name) for name in arrays]
 
 

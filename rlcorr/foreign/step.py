@@ -1,74 +1,125 @@
 """Columns under our names as a recorded step: every number is looked at, because a stranger wrote it."""
 
+from collections.abc import Collection
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.foreign.aligned import aligned, lists_of, refuse_where
 from rlcorr.foreign.answers import Answers
 from rlcorr.foreign.columns import MAX_PADDED, Column, Columns, Lists, at_most
+from rlcorr.foreign.counted import UNPAIRED
+from rlcorr.foreign.left_out import LeftOut, notes, optional
 from rlcorr.foreign.names import PAIR
-from rlcorr.foreign.per_row import one_per_row, per_row, some, step_of, texts, whole
+from rlcorr.foreign.per_row import PER_ROW, one_per_row, per_row, some, step_of, texts, whole
+from rlcorr.foreign.rounding import ALLOWED, ROUNDING
+from rlcorr.foreign.steps import refused, rows_of
 from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.systems.counted import LOSSES, MASKS
 from rlcorr.types import TokenBatch
 
 _TOKENS = ("rollout_log_probs", "old_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")
-_ALIGNED = (*_TOKENS, "response_mask", "response_ids", "token_ids")
+_ALIGNED = (*_TOKENS, "response_mask", "response_ids", "token_ids", UNPAIRED)
+
+
+class NoTokens(UsageError):
+    """What was read holds no token that counts."""
 
 
 def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
-    """A step of the real tokens, all responses starting in column 0. `may_be_padded`: lists of equal length that end in
-    zeros are taken for padding where no mask says what they are. Raises `UsageError`."""
-    columns, first, keep = _with_real(columns, may_be_padded)
-    answers = _answers(columns, first, keep)
-    fields, lengths = answers.fields, answers.lengths
+    """Return a step of the real tokens, all responses starting in column 0.
+
+    `may_be_padded`: lists of equal length that end in zeros are taken for padding where no mask says what they are. A
+    column that is not `NEEDED` and cannot be used is left out, and the record's notes say why. Raises `UsageError`.
+    """
+    columns, first, real = _with_real(_saying(columns, PAIR), may_be_padded)
+    keep, unpaired = _paired(columns, first, real)
+    left_out: LeftOut = {}
+    fields = _fields(columns, first, keep, left_out)
+    lengths = _real_lengths(first, keep)
     if not bool(keep.any()):
+        if bool(unpaired.any()):
+            raise NoTokens(f"none of the {int(unpaired.sum())} tokens that count has a log-prob of the engine (NaN).")
         others = " or ".join(sorted({*MASKS, LOSSES}))
-        raise UsageError(
+        raise NoTokens(
             "holds no tokens that count: no rows, empty lists, or 0 everywhere in the mask or in what is multiplied "
             f"into it ({others})."
         )
     longest = int(lengths.max())
     at_most(MAX_PADDED, len(lengths) * longest, f"places ({len(lengths)} rows as wide as the longest, {longest})")
-    prompt, ids = _ids(columns, first, keep)
+    prompt, ids = _ids(columns, first, keep, left_out)
+    numbers: dict[str, Any] = {
+        name: optional(name, lambda n=name: per_row(n, columns[n]), left_out) for name in PER_ROW if name in columns
+    }
+    if bool(unpaired.any()):
+        numbers["unpaired_tokens"] = unpaired + (0 if (before := numbers.get("unpaired_tokens")) is None else before)
     batch = TokenBatch(
         response_mask=pad(keep[keep], lengths)[1],
         **{name: pad(values, lengths)[0] for name, values in (fields | ids).items()},
         **prompt,
-        **per_row(columns),
+        **numbers,
     )
-    batch.check_values()
-    prompts, responses = (texts(name, columns, len(lengths)) for name in ("prompts", "responses"))
-    return StepRecord(step_of(columns), batch, prompts, responses)
+    prompts, responses = (
+        optional(name, lambda n=name: texts(n, columns, len(lengths)), left_out) or [""] * len(lengths)
+        for name in ("prompts", "responses")
+    )
+    return StepRecord(step_of(columns), batch, prompts, responses, notes(left_out, batch.rewards))
 
 
 def to_answers(columns: Columns, *, may_be_padded: bool) -> Answers:
-    """Only the numbers of the real tokens, for files that are read in parts; there may be none. Raises `UsageError`."""
-    return _answers(*_with_real(columns, may_be_padded))
+    """Return only the numbers of the real tokens, for files that are read in parts; there may be none. Every column is
+    needed. Raises `UsageError`."""
+    columns, first, keep = _with_real(_saying(columns, _TOKENS), may_be_padded)
+    fields = {name: _tokens(name, columns, first, keep) for name in _TOKENS if name in columns}
+    _refuse_both_infinite(fields, first, keep)
+    return Answers(fields, _real_lengths(first, keep))
 
 
 def _with_real(columns: Columns, may_be_padded: bool) -> tuple[Columns, Lists, Tensor]:
     """The columns as lists, those of the engine's log-probs, and which of their places hold a real token."""
-    columns = as_lists({name: column for name, column in columns.items() if name in PAIR or not _says_nothing(column)})
-    first = _lists("rollout_log_probs", columns["rollout_log_probs"])
-    for name, column in columns.items():
-        _same_rows(name, column, len(first.lengths))
+    columns = as_lists(columns)
+    first = lists_of("rollout_log_probs", columns["rollout_log_probs"])
+    columns = {name: _same_rows(name, column, len(first.lengths)) for name, column in columns.items()}
     return columns, first, _real(columns, first, may_be_padded)
 
 
-def _answers(columns: Columns, first: Lists, keep: Tensor) -> Answers:
-    fields = {name: _tokens(name, columns, first, keep) for name in _TOKENS if name in columns}
+def _paired(columns: Columns, first: Lists, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which real tokens (N,) have both log-probs, and how many of each row (B,) lack the engine's, see
+    `counted.with_unpaired`. Raises `UsageError` where the trainer's is not there either."""
+    if UNPAIRED not in columns:
+        return real, torch.zeros_like(first.lengths)
+    lacking = aligned(UNPAIRED, columns, first).values & real
+    old = aligned("old_log_probs", columns, first)
+    refuse_where(old, lacking & old.values.isnan(), "old_log_probs is NaN or null")
+    return real & ~lacking, torch.bincount(first.rows()[lacking], minlength=len(first.lengths)).int()
+
+
+def _fields(columns: Columns, first: Lists, keep: Tensor, left_out: LeftOut) -> dict[str, Tensor]:
+    """The numbers of the real tokens, by name."""
+    fields = {name: _tokens(name, columns, first, keep) for name in PAIR}
     _refuse_both_infinite(fields, first, keep)
-    if bool(keep.all()):
-        return Answers(fields, first.lengths)
-    return Answers(fields, torch.bincount(first.rows()[keep], minlength=len(first.lengths)))
+    for name in _TOKENS:
+        if name in columns and name not in PAIR:
+            values = optional(name, lambda n=name: _tokens(n, columns, first, keep), left_out)
+            fields |= {} if values is None else {name: values}
+    return fields
+
+
+def _real_lengths(first: Lists, keep: Tensor) -> Tensor:
+    return first.lengths if bool(keep.all()) else torch.bincount(first.rows()[keep], minlength=len(first.lengths))
 
 
 # --- shapes ---
 
 
+def _saying(columns: Columns, needed: Collection[str]) -> Columns:
+    """Without lists of nothing but null, as a trainer writes what it does not have."""
+    return {name: column for name, column in columns.items() if name in needed or not _says_nothing(column)}
+
+
 def _says_nothing(column: Column) -> bool:
-    """Lists of nothing but null, as a trainer writes what it does not have."""
     if not isinstance(column, Lists) or not len(column.values):
         return False
     return column.values.is_floating_point() and bool(column.values.isnan().all())
@@ -85,7 +136,8 @@ def as_lists(columns: Columns) -> Columns:
         if name in _ALIGNED and isinstance(column, Tensor) and column.shape == flat.shape:
             kept[name] = Lists(column, lengths)
         elif isinstance(column, Tensor) and column.dim() and len(column) != len(lengths):
-            raise UsageError(f"{name} has {len(column)} numbers for {len(flat)} tokens in {len(lengths)} rows.")
+            why = f"{name} has {len(column)} numbers for {len(flat)} tokens in {len(lengths)} rows."
+            kept[name] = refused(name, why)
     return kept
 
 
@@ -104,33 +156,9 @@ def _row_lengths(columns: Columns, tokens: int) -> Tensor:
     return lengths
 
 
-def _lists(name: str, column: Column) -> Lists:
-    if not isinstance(column, Lists):
-        got = f"texts such as {column[0]!r:.40}" if isinstance(column, list) and column else "one number per row"
-        raise UsageError(f"{name} must hold a list of numbers per row; got {got}.")
-    return column
-
-
-def _same_rows(name: str, column: Column, rows: int) -> None:
-    got = len(column.lengths) if isinstance(column, Lists) else len(column) if _has_rows(column) else rows
-    if got != rows:
-        raise UsageError(f"{name} has {got} rows, rollout_log_probs has {rows}.")
-
-
-def _has_rows(column: Tensor | list[str]) -> bool:
-    return isinstance(column, list) or column.dim() > 0
-
-
-def _aligned(name: str, columns: Columns, first: Lists) -> Lists:
-    """The lists of a column, as long as those of rollout_log_probs."""
-    lists = _lists(name, columns[name])
-    if len(wrong := (lists.lengths != first.lengths).nonzero()):
-        row = int(wrong[0])
-        raise UsageError(
-            f"row {row} (from 0): {name} has {int(lists.lengths[row])} values, rollout_log_probs "
-            f"{int(first.lengths[row])}."
-        )
-    return lists
+def _same_rows(name: str, column: Column, rows: int) -> Column:
+    got = rows_of(column, rows)
+    return column if got == rows else refused(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
 
 
 # --- which tokens are real ---
@@ -139,8 +167,8 @@ def _aligned(name: str, columns: Columns, first: Lists) -> Lists:
 def _real(columns: Columns, first: Lists, may_be_padded: bool) -> Tensor:
     """(N,) bool: by the mask; without one by lengths; without both every token."""
     if "response_mask" in columns:
-        mask = _aligned("response_mask", columns, first)
-        _refuse_where(mask, (mask.values != 0) & (mask.values != 1), "response_mask is neither 0 nor 1")
+        mask = aligned("response_mask", columns, first)
+        refuse_where(mask, (mask.values != 0) & (mask.values != 1), "response_mask is neither 0 nor 1")
         return mask.values == 1
     if "lengths" in columns:
         lengths = whole("lengths", one_per_row("lengths", columns["lengths"])).long()
@@ -158,7 +186,7 @@ def _real(columns: Columns, first: Lists, may_be_padded: bool) -> Tensor:
 
 def _looks_padded(columns: Columns, first: Lists) -> bool:
     """Rows of one length, one of which ends in two tokens whose log-probs are exactly 0 (or NaN) on both sides."""
-    old = _aligned("old_log_probs", columns, first)
+    old = aligned("old_log_probs", columns, first)
     if len(first.lengths) < 2 or int(first.lengths.min()) != int(first.lengths.max()) or int(first.lengths[0]) < 2:
         return False
     a, b = (lists.values.view(len(first.lengths), -1)[:, -2:] for lists in (first, old))
@@ -173,52 +201,73 @@ def _tokens(name: str, columns: Columns, first: Lists, keep: Tensor) -> Tensor:
     column = columns[name]
     if name == "advantages" and isinstance(column, Tensor):  # one per response
         column = Lists(column[first.rows()], first.lengths) if column.dim() else column
-    lists = _aligned(name, columns | {name: column}, first)
+    lists = aligned(name, columns | {name: column}, first)
     log_probs = name.endswith("log_probs")
     if lists.values.dtype == torch.bool or (log_probs and not lists.values.is_floating_point()):
         raise UsageError(f"{name} has dtype {lists.values.dtype}; floating-point numbers are needed.")
     values = lists.values.float()
-    _refuse_where(lists, values.isnan() & keep, f"{name} is NaN or null")
-    if not log_probs:
-        _refuse_where(lists, values.isinf() & keep, f"{name} is infinite")
+    refuse_where(lists, values.isnan() & keep, f"{name} is NaN or null")
+    if log_probs:
+        _refuse_above_zero(name, lists, values, keep)
+    else:
+        refuse_where(lists, values.isinf() & keep, f"{name} is infinite")
     return values if bool(keep.all()) else values[keep]  # to choose takes ten times as long as to look
+
+
+def _refuse_above_zero(name: str, lists: Lists, values: Tensor, keep: Tensor) -> None:
+    above = (values > ALLOWED) & keep
+    if not bool(above.any()):
+        return
+    highest = float(values[above].max())
+    what_to_do = "take the logarithm of probabilities, change the sign of negative log-likelihoods"
+    if highest <= ROUNDING:
+        what_to_do = "if bfloat16 rounded them up, clamp_rounding (--clamp-rounding) makes them 0"
+    said = f"{name} must be natural logarithms of probabilities, ≤ 0; got {float(values[above][0]):g}"
+    refuse_where(lists, above, f"{said}, at most {highest:g}: {what_to_do}")
 
 
 def _refuse_both_infinite(fields: dict[str, Tensor], first: Lists, keep: Tensor) -> None:
     both = (fields["rollout_log_probs"] == -torch.inf) & (fields["old_log_probs"] == -torch.inf)
     if bool(both.any()):
         wrong = torch.zeros_like(keep).masked_scatter(keep, both)
-        _refuse_where(first, wrong, "rollout_log_probs and old_log_probs are −inf, without a ratio")
-
-
-def _refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
-    if len(places := wrong.nonzero()):
-        at = int(places[0])
-        more = f", and at {len(places) - 1} more" if len(places) > 1 else ""
-        raise UsageError(f"row {int(lists.rows()[at])}, token {int(lists.places()[at])} (from 0){more}: {what}.")
+        refuse_where(first, wrong, "rollout_log_probs and old_log_probs are −inf, without a ratio")
 
 
 # --- ids ---
 
 
-def _ids(columns: Columns, first: Lists, keep: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _ids(
+    columns: Columns, first: Lists, keep: Tensor, left_out: LeftOut
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """prompt_ids and prompt_mask (B, P), and response_ids of the real tokens, as far as they are there."""
-    response: dict[str, Tensor] = {}
-    prompt = None
+    prompt = ids = None
     if "token_ids" in columns:
-        prompt, response["response_ids"] = _split(_lists("token_ids", columns["token_ids"]), first, keep)
+        both = optional("token_ids", lambda: _split(lists_of("token_ids", columns["token_ids"]), first, keep), left_out)
+        prompt, ids = both or (None, None)
     if "response_ids" in columns:
-        response["response_ids"] = whole("response_ids", _aligned("response_ids", columns, first).values)[keep]
+        ids = optional("response_ids", lambda: _response_ids(columns, first, keep), left_out)
     if "prompt_ids" in columns:
-        prompt = _lists("prompt_ids", columns["prompt_ids"])
-        if "prompt_mask" in columns:
-            mask = _aligned("prompt_mask", columns, prompt).values != 0
-            prompt = Lists(prompt.values[mask], torch.bincount(prompt.rows()[mask], minlength=len(prompt.lengths)))
-    if prompt is None:
-        return {}, response
+        prompt = optional("prompt_ids", lambda: _prompt(columns), left_out)
+    padded = None if prompt is None else optional("prompt_ids", lambda: _padded(prompt), left_out)
+    return padded or {}, {} if ids is None else {"response_ids": ids}
+
+
+def _response_ids(columns: Columns, first: Lists, keep: Tensor) -> Tensor:
+    return whole("response_ids", aligned("response_ids", columns, first).values)[keep]
+
+
+def _prompt(columns: Columns) -> Lists:
+    prompt = lists_of("prompt_ids", columns["prompt_ids"])
+    if "prompt_mask" not in columns:
+        return prompt
+    mask = aligned("prompt_mask", columns, prompt).values != 0
+    return Lists(prompt.values[mask], torch.bincount(prompt.rows()[mask], minlength=len(prompt.lengths)))
+
+
+def _padded(prompt: Lists) -> dict[str, Tensor]:
     at_most(MAX_PADDED, len(prompt.lengths) * int(prompt.lengths.max()), "places in the prompts")
     ids, mask = pad(whole("prompt_ids", prompt.values), prompt.lengths, left=True)
-    return {"prompt_ids": ids, "prompt_mask": mask}, response
+    return {"prompt_ids": ids, "prompt_mask": mask}
 
 
 def _split(tokens: Lists, first: Lists, keep: Tensor) -> tuple[Lists, Tensor]:
@@ -231,7 +280,7 @@ def _split(tokens: Lists, first: Lists, keep: Tensor) -> tuple[Lists, Tensor]:
         in_prompt = places < start[rows]
     else:
         if bool((tokens.lengths < first.lengths).any()):
-            _aligned("token_ids", {"token_ids": tokens}, first)
+            aligned("token_ids", {"token_ids": tokens}, first)
         in_prompt = places < (tokens.lengths - first.lengths)[rows]
         tail = ~in_prompt
     prompt = Lists(tokens.values[in_prompt], torch.bincount(rows[in_prompt], minlength=len(tokens.lengths)))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists
+from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
+from rlcorr.foreign.names import NEEDED
 from rlcorr.foreign.per_row import whole
 
 _STEP = re.compile(r"(?:^|[^a-z])(?:[a-z]*step|rollout)[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
@@ -81,10 +82,12 @@ def _rows(columns: Columns, chosen: Tensor) -> Columns:
     """The chosen rows of columns that all have a value, or a list, per row."""
     some: Columns = {}
     for name, column in columns.items():
-        rows = len(column.lengths) if isinstance(column, Lists) else len(column) if _per_row(column) else len(chosen)
+        rows = rows_of(column, len(chosen))
         if rows != len(chosen):
-            raise UsageError(f"{name} has {rows} rows, step has {len(chosen)}.")
-        if isinstance(column, Lists):
+            column = refused(name, f"{name} has {rows} rows, step has {len(chosen)}.")
+        if isinstance(column, Unreadable):
+            some[name] = column
+        elif isinstance(column, Lists):
             some[name] = Lists(column.values[chosen[column.rows()]], column.lengths[chosen], column.padded)
         elif isinstance(column, list):
             some[name] = [text for text, here in zip(column, chosen.tolist(), strict=True) if here]
@@ -93,25 +96,49 @@ def _rows(columns: Columns, chosen: Tensor) -> Columns:
     return some
 
 
-def _per_row(column: Tensor | list[str]) -> bool:
-    return isinstance(column, list) or column.dim() > 0
+def rows_of(column: Column, otherwise: int) -> int:
+    """How many rows a column has; one number for the whole file, or a column that cannot be read, fits any."""
+    if isinstance(column, Lists):
+        return len(column.lengths)
+    return (
+        otherwise
+        if isinstance(column, Unreadable) or (isinstance(column, Tensor) and not column.dim())
+        else len(column)
+    )
+
+
+def refused(name: str, why: str) -> Unreadable:
+    """Return why an optional column is left out. Raises `UsageError` for one that is needed."""
+    if name in NEEDED:
+        raise UsageError(why)
+    return Unreadable(why)
 
 
 # --- ranks and parts of one step ---
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """The rows of all parts. Raises `UsageError` where one lacks a column that another has."""
+    """The rows of all parts. Where one lacks a column that another has, this is left out: null rewards of all its rows
+    are NaN, though. Raises `UsageError` for one that is needed."""
     if len(parts) == 1:
         return parts[0]
     names = list(dict.fromkeys(name for part in parts for name in part))
-    for name in names:
-        if lacking := [str(number) for number, part in enumerate(parts) if name not in part]:
-            raise UsageError(f"{name} is not in part {lacking[0]} (from 0) of the {len(parts)} parts of a step.")
-    return {name: _joined(name, [part[name] for part in parts]) for name in names}
+    return {name: _joined(name, [_in_part(name, number, parts) for number in range(len(parts))]) for name in names}
+
+
+def _in_part(name: str, number: int, parts: Sequence[Columns]) -> Column:
+    part = parts[number]
+    if name in part:
+        return part[name]
+    if name == "rewards":
+        return torch.full((rows_of(part["rollout_log_probs"], 0),), torch.nan)
+    return refused(name, f"{name} is not in part {number} (from 0) of the {len(parts)} parts of a step.")
 
 
 def _joined(name: str, columns: list[Column]) -> Column:
+    for column in columns:
+        if isinstance(column, Unreadable):
+            return column
     lists = [column for column in columns if isinstance(column, Lists)]
     texts = [column for column in columns if isinstance(column, list)]
     tensors = [column for column in columns if isinstance(column, Tensor)]
@@ -122,10 +149,10 @@ def _joined(name: str, columns: list[Column]) -> Column:
         return [text for column in texts for text in column]
     if len(tensors) == len(columns):
         return torch.cat([tensor.flatten() for tensor in tensors]) if tensors[0].dim() else tensors[0]
-    raise UsageError(f"{name} is a list per row in one part of a step, and no list in another.")
+    return refused(name, f"{name} is a list per row in one part of a step, and no list in another.")
 
 
 def numbers_in(columns: Columns) -> int:
     """How many log-probs of the engine there are, padding included."""
     column = columns["rollout_log_probs"]
-    return len(column.values if isinstance(column, Lists) else column)
+    return len(column.values) if isinstance(column, Lists) else rows_of(column, 0)

@@ -10,9 +10,12 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.answers import Answers, batches, pooled
 from rlcorr.foreign.columns import Columns
 from rlcorr.foreign.names import OF_A_RECORDED_STEP, PAIR, WANTED_TO_MEASURE, ours
+from rlcorr.foreign.pairs import parts_of_parquet, record_of
 from rlcorr.foreign.parquet import column_names, parts
-from rlcorr.foreign.step import to_answers
+from rlcorr.foreign.rounding import with_rounding_clamped
+from rlcorr.foreign.step import NoTokens, to_answers
 from rlcorr.records import runs
+from rlcorr.records.step_files import UNPAIRED, StepRecord
 from rlcorr.types import TokenBatch
 
 # --- which files ---
@@ -65,37 +68,53 @@ def check_columns(files: Sequence[Path], *, advantages: bool) -> None:
             raise UsageError(f"{file}: {error}") from error
 
 
-def pair_batches(files: Sequence[Path], *, advantages: bool) -> Iterator[TokenBatch]:
-    """All real tokens of the files, in float64, with the advantages if they are asked for. Raises `UsageError`, also
-    where there are none."""
+def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: bool = False) -> Iterator[TokenBatch]:
+    """All real tokens of the files, in float64, with the advantages if they are asked for. `clamp_rounding` makes
+    log-probs a little above 0 to 0 (`rounding`). Raises `UsageError`, also where there are no tokens."""
     tokens = 0
-    for answers in pooled(piece for file in files for piece in _pieces(file, advantages)):
+    for answers in pooled(piece for file in files for piece in _pieces(file, advantages, clamp_rounding)):
         tokens += len(answers.fields["rollout_log_probs"])
         yield from batches(answers)
     if not tokens:
         raise UsageError(f"no tokens in {len(files)} file(s), the first of which is {files[0]}.")
 
 
-def _pieces(file: Path, advantages: bool) -> Iterator[Answers]:
+def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = False) -> Iterator[StepRecord]:
+    """Return what the files begin with, with ids, in parts that fit into memory, until there are so many tokens. Parts
+    without a token are skipped. Raises `UsageError`."""
+    read = 0
+    for file in files:
+        for part in parts_of_parquet(file, clamp_rounding=clamp_rounding):
+            try:
+                record = record_of([part])
+            except NoTokens:
+                continue
+            yield record
+            read += int(record.batch.response_mask.sum())
+            if read >= tokens:
+                return
+
+
+def unpaired_tokens(files: Sequence[Path]) -> int:
+    """Return how many tokens recorded steps left out because the engine's log-prob was NaN. Raises `UsageError`."""
+    counts = [columns.get(UNPAIRED) for file in files for columns, _ in parts(file, {UNPAIRED})]
+    return sum(int(count.sum()) for count in counts if isinstance(count, torch.Tensor))
+
+
+def _pieces(file: Path, advantages: bool, clamp_rounding: bool) -> Iterator[Answers]:
     first_row = 0
     try:
         names = column_names(file)
         may_be_padded = not set(names) >= OF_A_RECORDED_STEP
         for columns, rows in parts(file, WANTED_TO_MEASURE):
-            answers = to_answers(_needed(ours(columns, names), advantages), may_be_padded=may_be_padded)
-            _check_values(answers)
-            yield answers
+            needed = _needed(ours(columns, names), advantages)
+            if clamp_rounding:
+                needed = with_rounding_clamped(needed)
+            yield to_answers(needed, may_be_padded=may_be_padded)
             first_row += rows
     except UsageError as error:
         after = f"after row {first_row:,}: " if first_row else ""
         raise UsageError(f"{file}: {after}{error}") from error
-
-
-def _check_values(answers: Answers) -> None:
-    """Here, where it is known which file they are of. Raises `UsageError` as `TokenBatch.check_values` does."""
-    one_row = {name: values[None] for name, values in answers.fields.items()}
-    mask = torch.ones_like(one_row["rollout_log_probs"], dtype=torch.bool)
-    TokenBatch(response_mask=mask, **one_row).check_values()
 
 
 def _needed(columns: Columns, advantages: bool) -> Columns:

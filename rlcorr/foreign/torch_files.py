@@ -11,7 +11,7 @@ import torch
 
 from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.arrays import tensor_column
-from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Columns, at_most
+from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Columns, Unreadable, at_most
 from rlcorr.foreign.json_rows import object_columns
 
 _MAX_PICKLE = 32 << 20
@@ -74,13 +74,21 @@ def _sample(sample: Any, wanted: Set[str]) -> Any:
     """Its wanted tensors as arrays; the names of the others stay."""
     if not isinstance(sample, dict):
         raise UsageError(f"holds {type(sample).__name__} where a dict of tensors is read.")
-    return {str(name): _plain(str(name), x) if name in wanted else None for name, x in sample.items()}
+    plain: dict[str, Any] = {}
+    for name, value in sample.items():
+        try:
+            plain[str(name)] = _plain(str(name), value) if name in wanted else None
+        except UsageError as error:
+            plain[str(name)] = Unreadable(str(error))
+    return plain
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Tensors of one dimension as arrays, in lists too."""
+    """Tensors of one dimension as arrays, in lists and dictionaries too. Raises `UsageError` for other tensors."""
     if isinstance(value, list | tuple):
         return [_plain(name, x) for x in value]
+    if isinstance(value, dict):
+        return {key: _plain(name, x) for key, x in value.items()}
     if not isinstance(value, torch.Tensor):
         return value
     at_most(MAX_TOKENS, value.numel(), f"numbers in {name}")

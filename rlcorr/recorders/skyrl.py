@@ -6,7 +6,7 @@ Read at SkyRL 0.3.0 (train/utils/callbacks.py).
 import importlib
 from typing import Any
 
-from rlcorr.recorders.recorder import Recorder
+from rlcorr.recorders.recorder import LEFT_OUT, Recorder
 
 COLUMNS = (
     "sequences", "attention_mask", "response_mask", "loss_mask", "rollout_logprobs", "action_log_probs", "advantages",
@@ -23,14 +23,17 @@ def record_pairs(name: str, **options: Any) -> Any:
             self.recorder = Recorder(name, **options)
 
         def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
-            self.recorder.__enter__()
+            self.recorder.start()
 
         def on_step_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
-            batch = callback_input.batch
-            tensors = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
-            self.recorder.add(step=callback_input.global_step, batch=tensors)
+            self.recorder.attempt(lambda: self._take(callback_input), LEFT_OUT)
 
         def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
             self.recorder.close()
+
+        def _take(self, callback_input: Any) -> None:
+            batch = callback_input.batch
+            tensors = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
+            self.recorder.add(step=callback_input.global_step, batch=tensors)
 
     return RecordPairs()

@@ -7,8 +7,9 @@ the rows of the first are recorded.
 import functools
 import importlib
 from typing import Any
+from weakref import WeakSet
 
-from rlcorr.recorders.recorder import Recorder
+from rlcorr.recorders.recorder import LEFT_OUT, Recorder
 
 COLUMNS = (
     "prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
@@ -26,26 +27,36 @@ class RecordPairs(_BASE):
     def __init__(self, name: str, **options: Any) -> None:
         self._recorder = Recorder(name, nan_is_ratio_one=True, **options)
         self._steps = 0
+        CALLBACKS.add(self)
         wrap(importlib.import_module("trl").GRPOTrainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            self._recorder.__enter__()
+            self._recorder.start()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self._recorder.close()
 
-    def take(self, generated: dict[str, Any]) -> None:
-        """What the trainer made of one generation."""
-        self._steps += 1
-        columns = {name: generated[name] for name in COLUMNS if name in generated}
-        self._recorder.add(step=self._steps, batch=columns)
+    def take(self, trainer: Any, generated: dict[str, Any]) -> None:
+        """Record what a trainer made of one generation, if this is one of its callbacks."""
+        self._recorder.attempt(lambda: self._take(trainer, generated), LEFT_OUT)
+
+    def _take(self, trainer: Any, generated: dict[str, Any]) -> None:
+        if self not in trainer.callback_handler.callbacks:
+            return
+        if trainer.model.training and trainer.accelerator.is_main_process:
+            self._steps += 1
+            columns = {name: generated[name] for name in COLUMNS if name in generated}
+            self._recorder.add(step=self._steps, batch=columns)
+
+
+CALLBACKS: WeakSet[RecordPairs] = WeakSet()
 
 
 def wrap(trainer: Any) -> None:
     """A callback is not told of its trainer's batches. So the method of the class that makes them is wrapped, once: it
-    does what it did, and shows its result to the callbacks of this kind that the trainer has."""
+    does what it did, and shows trainer and result to the callbacks of this kind."""
     generate = getattr(trainer, GENERATES)
     if getattr(generate, "records_pairs", False):
         return
@@ -53,10 +64,8 @@ def wrap(trainer: Any) -> None:
     @functools.wraps(generate)
     def recorded(self: Any, *arguments: Any, **options: Any) -> Any:
         generated = generate(self, *arguments, **options)
-        if self.model.training and self.accelerator.is_main_process:
-            for callback in self.callback_handler.callbacks:
-                if isinstance(callback, RecordPairs):
-                    callback.take(generated)
+        for callback in list(CALLBACKS):
+            callback.take(self, generated)
         return generated
 
     recorded.records_pairs = True  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,7 +9,7 @@ import functools
 import os
 from typing import Any
 
-from rlcorr.recorders.recorder import Recorder
+from rlcorr.recorders.recorder import LEFT_OUT, Recorder
 from rlcorr.records import runs
 
 FUNCTION = "compute_rollout_correction_and_add_to_batch"
@@ -20,21 +20,24 @@ COLUMNS = (
 
 
 def wrap(helper: Any, recorder: Recorder | None = None) -> None:
-    """Every batch that `helper` corrects is recorded first. Raises `UsageError` where the run is there already."""
+    """Record every batch that `helper` corrects. A run that is there already becomes a warning."""
     correct = getattr(helper, FUNCTION)
     recording = recorder or Recorder(os.environ.get("RLCORR_RUN") or runs.free_name("verl"))
     calls = 0
 
-    @functools.wraps(correct)
-    def recorded(batch: Any, *arguments: Any, **options: Any) -> Any:
+    def take(batch: Any) -> None:
         nonlocal calls
         if not calls:  # every process of verl imports it; one of them corrects
-            recording.__enter__()
+            recording.start()
             atexit.register(recording.close)
         calls += 1
         there = set(batch.batch.keys())
         tensors = {name: batch.batch[name] for name in COLUMNS if name in there}
-        recording.add(step=int(batch.meta_info.get("global_steps", calls)), batch=tensors)
+        recording.add(step=batch.meta_info.get("global_steps", calls), batch=tensors)
+
+    @functools.wraps(correct)
+    def recorded(batch: Any, *arguments: Any, **options: Any) -> Any:
+        recording.attempt(lambda: take(batch), LEFT_OUT)
         return correct(batch, *arguments, **options)
 
     setattr(helper, FUNCTION, recorded)

@@ -17,6 +17,8 @@ from rlcorr.types import TokenBatch
 
 _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
+UNPAIRED = "unpaired_tokens"
+"""Column of the steps that left tokens out because the engine's log-prob was NaN: how many of each row."""
 ZSTD_LEVEL = 15
 """5 % smaller than the default; a step of 8,000 tokens is written in 40 ms."""
 GROUP = 1 << 18
@@ -33,6 +35,7 @@ class StepRecord:
     batch: TokenBatch
     prompts: list[str]
     responses: list[str]
+    notes: tuple[str, ...] = ()  # what reading a stranger's file left out or changed; not recorded
 
 
 # --- the pairs of a step ---
@@ -53,7 +56,8 @@ def _batch(table: pa.Table) -> TokenBatch:
             columns[name], filled = _padded(table[name], pa.float32())
             if not torch.equal(filled, mask):
                 raise UsageError(f"{name} and response_ids have lists of different lengths")
-    columns |= {ours: torch.tensor(table[theirs].to_numpy().copy()) for theirs, ours in _ROW_COLUMNS.items()}
+    of_rows = _ROW_COLUMNS | ({UNPAIRED: UNPAIRED} if UNPAIRED in table.column_names else {})
+    columns |= {ours: torch.tensor(table[theirs].to_numpy().copy()) for theirs, ours in of_rows.items()}
     return TokenBatch(
         response_mask=mask,
         response_ids=response_ids,
@@ -92,6 +96,8 @@ def _table(record: StepRecord) -> pa.Table:
     columns: dict[str, Any] = {"step": pa.array([record.step] * len(record.prompts), pa.int32())}
     for theirs, ours in _ROW_COLUMNS.items():
         columns[theirs] = pa.array(_present(batch, ours).tolist(), pa.int32())
+    if UNPAIRED in batch.tensors():
+        columns[UNPAIRED] = pa.array(_present(batch, UNPAIRED).tolist(), pa.int32())
     columns["reward"] = pa.array(_present(batch, "rewards").tolist(), pa.float32())
     columns["prompt"] = pa.array(record.prompts, pa.string())
     columns["response"] = pa.array(record.responses, pa.string())

@@ -137,7 +137,6 @@ def test_what_is_about_other_things_is_not(name: str) -> None:
         ({"tool_mask": [0], "response_mask": [1, 1]}, "tool_mask must have the shape of response_mask"),
         ({"tool_mask": 1}, "tool_mask must hold a list of numbers per row"),
         ({"tool_mask": [0, 0]}, "holds no tokens that count"),
-        ({"reward": 1, "score": 2}, "reward and score are two names of rewards"),
     ],
 )
 def test_a_mask_that_is_none(more: dict[str, Any], said: str) -> None:

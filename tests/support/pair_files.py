@@ -97,6 +97,9 @@ def real(values: torch.Tensor, record: StepRecord) -> list[list[float]]:
 PAIR = {"rollout_log_probs": ROLLOUT, "old_log_probs": OLD}
 
 
+EACH = {"group_ids": [0, 0, 1, 1]}  # one per list: so the lists are responses, and not turns of one
+
+
 AS_LISTS = {name: padded(x).tolist() for name, x in PAIR.items()} | {"response_mask": MASK}
 
 
@@ -106,11 +109,11 @@ FILES = {
     "one line per response.json": jsonl(rows()),
     "list.json": json.dumps(rows(), indent=1).encode(),
     "samples.json": json.dumps({"samples": rows(), "step": 1}).encode(),
-    "columns.json": json.dumps(PAIR).encode(),
-    "micro-batches.jsonl": jsonl([{k: x[:3] for k, x in PAIR.items()}, {k: x[3:] for k, x in PAIR.items()}]),
+    "columns.json": json.dumps(PAIR | EACH).encode(),
+    "micro-batches.jsonl": jsonl([{k: x[rows] for k, x in (PAIR | EACH).items()} for rows in (slice(3), slice(3, 4))]),
     "padded lists.jsonl": jsonl([{k: x[row] for k, x in AS_LISTS.items()} for row in range(4)]),
-    "padded columns.json": json.dumps(AS_LISTS | {"response_mask": np.array(MASK, bool).tolist()}).encode(),
-    "nulls on padding.json": json.dumps(AS_LISTS).replace("NaN", "null").encode(),
+    "padded columns.json": json.dumps(AS_LISTS | EACH | {"response_mask": np.array(MASK, bool).tolist()}).encode(),
+    "nulls on padding.json": json.dumps(AS_LISTS | EACH).replace("NaN", "null").encode(),
     "lists.parquet": parquet(pa.list_(pa.float32()), **PAIR),
     "wide lists.parquet": parquet(pa.large_list(pa.float64()), **PAIR),
     "half lists.parquet": parquet(pa.list_(pa.float16()), **{k: [np.float16(r) for r in x] for k, x in PAIR.items()}),

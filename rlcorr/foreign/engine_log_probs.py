@@ -1,0 +1,137 @@
+"""Log-probs as the engines return them become one number per token.
+
+- vLLM: per token a dictionary {token id: Logprob}, with the sampled token's entry and those of the best ones
+  (vllm/logprobs.py, 0.11). As JSON a Logprob is an object with "logprob".
+- SGLang: per token [log-prob, token id, text or null] (meta_info["output_token_logprobs"], 0.5).
+- OpenAI's format, which both servers return: {"content": [{"token": …, "logprob": …}, …]}, or that list alone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rlcorr.errors import UsageError
+
+
+def plain_log_probs(value: Any, ids: Any, where: str) -> Any:
+    """Return one number per token, nested as `value` is; a value in none of these formats is returned as it is.
+
+    Args:
+        value: what a file, or a trainer, has as log-probs.
+        ids: the sampled token ids in the same nesting, or None.
+        where: what the value is, for messages.
+
+    Raises `UsageError` where it is not certain which number belongs to the sampled token.
+    """
+    if isinstance(value, Mapping) and isinstance(value.get("content"), list):
+        value = value["content"]
+    if not isinstance(value, list | tuple):
+        return value
+    first = next((x for x in value if x is not None and not (isinstance(x, list | tuple) and not x)), None)
+    token_ids = _ids_of(ids, len(value))
+    if isinstance(first, Mapping) and not isinstance(first.get("content"), list):
+        return [
+            _of_dictionary(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))
+        ]
+    if isinstance(first, list | tuple) and _are_triples(value, where):
+        return [_of_triple(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))]
+    if isinstance(first, Mapping) or (isinstance(first, list | tuple) and isinstance(first[0], Mapping | list | tuple)):
+        return [
+            plain_log_probs(x, i, f"list {n} (from 0) of {where}") for n, (x, i) in enumerate(_zip(value, token_ids))
+        ]
+    return value
+
+
+def _ids_of(ids: Any, count: int) -> Sequence[Any]:
+    """The ids, or None for each token if there are not as many."""
+    if isinstance(ids, np.ndarray | Tensor):
+        ids = ids.tolist()
+    if not isinstance(ids, list | tuple) or len(ids) != count:
+        return [None] * count
+    return [int(x) if isinstance(x, float) and x.is_integer() else x for x in ids]
+
+
+def _zip(value: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(value, ids, strict=True))
+
+
+# --- dictionaries ---
+
+
+def _of_dictionary(entry: Any, token_id: Any, where: str) -> float:
+    """The log-prob of the sampled token. Nothing precedes a first prompt token: its entry is None, here NaN."""
+    if entry is None:
+        return math.nan
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where} is {entry!r:.60}, other tokens have a dictionary.")
+    if "logprob" in entry:
+        return _number(entry["logprob"], where)
+    candidates = {str(key): x for key, x in entry.items() if x is not None}  # Parquet fills what others have with null
+    if len(candidates) == 1 and (token_id is None or not next(iter(candidates)).isdecimal()):
+        return _log_prob(next(iter(candidates.values())), where)
+    if token_id is None:
+        raise UsageError(
+            f"{where} holds {len(candidates)} candidates ({', '.join(candidates)!s:.60}), and which was sampled is not "
+            "known: give response_ids, one per token and nested as the log-probs are."
+        )
+    if str(token_id) not in candidates:
+        raise UsageError(
+            f"{where} has no entry of the sampled token {token_id!r:.20}, which response_ids names; it has "
+            f"{', '.join(candidates)!s:.60}."
+        )
+    return _log_prob(candidates[str(token_id)], where)
+
+
+def _log_prob(candidate: Any, where: str) -> float:
+    """A number, an object with "logprob", or a `vllm.Logprob`."""
+    if isinstance(candidate, Mapping):
+        candidate = candidate.get("logprob", candidate)
+    elif not _is_number(candidate):
+        candidate = getattr(candidate, "logprob", candidate)
+    return _number(candidate, where)
+
+
+def _number(value: Any, where: str) -> float:
+    if value is None:
+        return math.nan
+    if not _is_number(value):
+        raise UsageError(f"{where} is {value!r:.60}, in which no log-prob is found.")
+    return float(value)
+
+
+# --- triples ---
+
+
+def _are_triples(value: Sequence[Any], where: str) -> bool:
+    """Whether all are [log-prob, token id, text or null]. Raises `UsageError` where they may as well be lists of three
+    log-probs, of which the second is 0 and the third is null."""
+    entries = [x for x in value if x is not None]
+    if not all(isinstance(x, list | tuple) and len(x) == 3 and _is_triple(*x) for x in entries):
+        return False
+    if any(isinstance(x[2], str) or x[1] > 0 for x in entries):
+        return True
+    raise UsageError(
+        f"{where} may hold SGLang's triples [log-prob, token id, text], or lists of three log-probs; write one number "
+        "per token, the first of each triple."
+    )
+
+
+def _is_triple(log_prob: Any, token_id: Any, text: Any) -> bool:
+    whole = _is_number(token_id) and math.isfinite(token_id) and token_id >= 0 and token_id == int(token_id)
+    return whole and (log_prob is None or _is_number(log_prob)) and (text is None or isinstance(text, str))
+
+
+def _of_triple(entry: Any, token_id: Any, where: str) -> float:
+    if entry is None:
+        return math.nan
+    log_prob, own_id, _ = entry
+    if token_id is not None and token_id != own_id:
+        raise UsageError(f"{where} is of token {own_id:g}, but response_ids has {token_id!r:.20} there.")
+    return _number(log_prob, where)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,135 @@
+"""Lists of lists in an object are turns of one response or many responses, by what else the object says."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pair_files import jsonl, parquet, real, refused
+
+from rlcorr.errors import UsageError
+from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.stream import pair_batches
+
+# Two trajectories of two and three turns, and of two and two.
+UNEVEN = [[[-0.5, -0.25], [-0.125]], [[-1.0], [-0.75], [-2.0]]]
+EVEN = [[[-0.5, -0.25], [-0.125]], [[-1.0], [-0.75]]]
+
+
+def joined(objects: list[list[list[float]]]) -> list[list[float]]:
+    return [[x for turn in turns for x in turn] for turns in objects]
+
+
+def apart(objects: list[list[list[float]]]) -> list[list[float]]:
+    return [turn for turns in objects for turn in turns]
+
+
+def both(lists: list[Any], **more: list[Any]) -> dict[str, list[Any]]:
+    return {"rollout_logprobs": lists, "old_log_probs": lists, **more}
+
+
+def files(columns: dict[str, list[Any]]) -> dict[str, bytes]:
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    stream = io.BytesIO()
+    torch.save([{name: as_tensors(x) for name, x in row.items()} for row in rows], stream)
+    return {"x.jsonl": jsonl(rows), "x.parquet": parquet(**columns), "x.pt": stream.getvalue()}
+
+
+def as_tensors(value: Any) -> Any:
+    if isinstance(value, list):
+        return [as_tensors(x) for x in value] if isinstance(value[0], list) else torch.tensor(value)
+    return value
+
+
+def test_one_reward_makes_turns_of_the_lists() -> None:
+    """Also where all lines have the same number of turns, and for a single line."""
+    for case, objects in {
+        "uneven": UNEVEN,
+        "even": EVEN,
+        "one": UNEVEN[:1],
+        "one turn each": [[[-0.5]], [[-1.0]]],
+    }.items():
+        ids = [[[7 for _ in turn] for turn in turns] for turns in objects]
+        table = both(
+            objects,
+            reward=[1.0, 0.0][: len(objects)],
+            response_ids=ids,
+            loss_mask=[[[1] * len(t) for t in o] for o in objects],
+        )
+        for file, content in files(table).items():
+            record = read_pairs(file, content)
+            assert real(record.batch.rollout_log_probs, record) == joined(objects), (case, file)
+            assert real(record.batch.tensors()["old_log_probs"], record) == joined(objects), (case, file)
+            assert record.batch.tensors()["rewards"].tolist() == [1.0, 0.0][: len(objects)], (case, file)
+            assert record.batch.tensors()["response_ids"].sum() == 7 * sum(map(len, joined(objects))), (case, file)
+
+
+def test_a_list_of_rewards_makes_responses_of_the_lists() -> None:
+    for case, objects in {"uneven": UNEVEN, "even": EVEN, "one": UNEVEN[:1]}.items():
+        for more in (
+            {"rewards": [[float(i) for i in range(len(o))] for o in objects]},
+            {"lengths": [[len(t) for t in o] for o in objects]},
+        ):
+            for file, content in files(both(objects, **more)).items():
+                record = read_pairs(file, content)
+                assert real(record.batch.rollout_log_probs, record) == apart(objects), (case, file)
+                if "rewards" in more:
+                    assert record.batch.tensors()["rewards"].tolist() == [r for row in more["rewards"] for r in row], (
+                        case,
+                        file,
+                    )
+
+
+def test_a_flat_side_says_that_the_lists_of_the_other_are_turns() -> None:
+    table = {"rollout_logprobs": UNEVEN, "old_log_probs": joined(UNEVEN)}
+    for file, content in files(table).items():
+        record = read_pairs(file, content)
+        assert real(record.batch.rollout_log_probs, record) == joined(UNEVEN), file
+
+
+def test_an_object_that_does_not_say_it_is_as_the_others_of_its_file() -> None:
+    """The reward of the first is null."""
+    rows = [{"rollout_logprobs": x, "old_log_probs": x, "reward": r} for x, r in zip(UNEVEN, (None, 1.0), strict=True)]
+    record = read_pairs("x.jsonl", jsonl(rows))
+    assert real(record.batch.rollout_log_probs, record) == joined(UNEVEN)
+
+
+def test_where_nothing_says_it_the_file_is_refused() -> None:
+    for case, table in {
+        "nothing": both(UNEVEN), "even": both(EVEN), "one line": both(UNEVEN[:1]),
+        "null": both(UNEVEN, reward=[None, None]),
+        "an id of the prompt": both(UNEVEN, group_id=[1, 2]),
+    }.items():  # fmt: skip
+        for file, content in files(table).items():
+            said = refused(file, content)
+            assert "which may be as many responses or the turns of one" in said, (case, file)
+            assert "for turns by one reward (a number), for responses by a list of rewards" in said, (case, file)
+    contradiction = both(UNEVEN, reward=[1.0, 1.0], group_ids=[[1, 1], [2, 2, 2]])
+    for file, content in files(contradiction).items():
+        assert "reward says that the 2 lists of rollout_logprobs are turns of one response" in refused(file, content)
+
+
+def test_turns_that_do_not_fit_each_other() -> None:
+    """As many tokens in all, but cut elsewhere: no token would stand beside its own."""
+    other = [[[-0.5], [-0.25, -0.125]], UNEVEN[1]]
+    said = refused(
+        "x.jsonl", files({"rollout_logprobs": UNEVEN, "old_log_probs": other, "reward": [1.0, 0.0]})["x.jsonl"]
+    )
+    assert "the turns of rollout_logprobs have [2, 1] tokens, those of old_log_probs [1, 2]" in said
+    table = both(UNEVEN, reward=[1.0, 0.0], input_ids=[[[1, 1, 1], [1, 1]], [[1], [1], [1]]])
+    record = read_pairs("x.jsonl", files(table)["x.jsonl"])
+    assert "input_ids is a list per turn" in record.notes[0]
+
+
+def test_a_file_that_is_measured_is_read_alike(tmp_path: Path) -> None:
+    """Rewards are no part of what is measured, and say all the same what the lists are."""
+    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN, reward=[1.0, 0.0])))
+    (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
+    assert batch.response_mask.sum(-1).tolist() == [3, 3]
+    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN, rewards=[[1.0, 0.0], [1.0, 0.0, 1.0]])))
+    (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
+    assert sorted(batch.response_mask.sum(-1).tolist()) == [1, 1, 1, 1, 2]
+    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN)))
+    with pytest.raises(UsageError, match=r"x\.parquet: .*as many responses or the turns of one"):
+        list(pair_batches([tmp_path / "x.parquet"], advantages=False))

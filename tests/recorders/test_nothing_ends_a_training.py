@@ -1,0 +1,234 @@
+"""Whatever a trainer holds is recorded, or becomes one warning; the training goes on in every case."""
+
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pair_files import real
+
+from rlcorr.recorders import Recorder, skyrl, verl
+from rlcorr.records import runs
+from rlcorr.records.verify import verify
+
+
+class Vague:
+    """An object of a class that nobody knows; whoever looks closer is punished."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+
+class Untouchable(torch.Tensor):
+    """A tensor that must not be read: every operation on it raises."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def untouchable(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape).as_subclass(Untouchable)
+
+
+def jagged(layout: torch.layout) -> dict[str, Any]:
+    rows = {"rollout_log_probs": [-1.0, -2.0, -1.0, -3.0], "old_log_probs": [-1.0, -1.0, -1.0, -1.0]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own: nested tensors are a prototype
+        return {
+            name: torch.nested.nested_tensor([torch.tensor(x[:3]), torch.tensor(x[3:])], layout=layout)
+            for name, x in rows.items()
+        }
+
+
+ROWS: dict[str, Any] = {"rollout_log_probs": [[-1.0, -2.0, -1.0], [-3.0]], "old_log_probs": [[-1.0] * 3, [-1.0]]}
+RECORDED: dict[str, dict[str, Any]] = {
+    "jagged": jagged(torch.jagged),
+    "strided": jagged(torch.strided),
+    "lists": ROWS,
+    "tuples": {name: tuple(map(tuple, x)) for name, x in ROWS.items()},
+    "lists of tensors": {name: [torch.tensor(row) for row in x] for name, x in ROWS.items()},
+    "lists of arrays": {name: [np.array(row) for row in x] for name, x in ROWS.items()},
+    "an array of arrays": {name: np.array([np.array(row) for row in x], dtype=object) for name, x in ROWS.items()},
+    "arrays": {
+        "rollout_log_probs": np.array([[-1.0, -2.0, -1.0], [-3.0, 0.0, 0.0]], np.float32),
+        "old_log_probs": np.full((2, 3), -1.0),
+        "response_mask": np.array([[True] * 3, [True, False, False]]),
+    },
+    "Logprob objects": {
+        "rollout_log_probs": [[{7: SimpleNamespace(logprob=x), 8: SimpleNamespace(logprob=-9.0)} for x in row]
+                              for row in ROWS["rollout_log_probs"]],
+        "old_log_probs": ROWS["old_log_probs"],
+        "response_ids": [[7, 7, 7], [7]],
+    },
+    "triples": {
+        "rollout_log_probs": [[(x, 7, None) for x in row] for row in ROWS["rollout_log_probs"]],
+        "old_log_probs": ROWS["old_log_probs"],
+    },
+    "None": ROWS | {"ref_log_probs": None, "values": None},
+    "fields nobody reads": ROWS | {
+        "position_ids": untouchable(2, 4, 3), "routed_experts": untouchable(2, 3, 4, 2), "multi_modal": Vague()
+    },
+}  # fmt: skip
+
+
+def test_whatever_a_trainer_holds_is_recorded_without_a_warning(tmp_path: Path) -> None:
+    for case, batch in RECORDED.items():
+        with Recorder("mine", folder=tmp_path / case) as recorder:
+            recorder.add(step=np.int64(1), batch=batch)  # pyright: ignore[reportArgumentType]
+        record = runs.read_step(tmp_path / case / "mine", 1)
+        assert real(record.batch.rollout_log_probs, record) == ROWS["rollout_log_probs"], case
+        assert [row["step"] for row in runs.read_metrics(tmp_path / case / "mine")] == [1], case
+
+
+def test_lists_may_be_used_again(tmp_path: Path) -> None:
+    batch = {name: [list(row) for row in x] for name, x in ROWS.items()}
+    with Recorder("mine", folder=tmp_path) as recorder:
+        recorder.add(step=1, batch=batch)
+        batch["rollout_log_probs"][0][0] = 0.0
+        batch["rollout_log_probs"].clear()
+    record = runs.read_step(tmp_path / "mine", 1)
+    assert real(record.batch.rollout_log_probs, record) == ROWS["rollout_log_probs"]
+
+
+LEFT_OUT: dict[str, tuple[Any, str]] = {
+    "a 0-d tensor": ({"rewards": torch.tensor(1.0)}, "rewards must hold one number per row"),
+    "three dimensions": ({"advantages": torch.zeros(2, 3, 1)}, "advantages has shape (2, 3, 1)"),
+    "a generator": ({"rewards": (x for x in (1.0, 0.0))}, "rewards is a generator"),
+    "another object": ({"values": Vague()}, "values is a Vague"),
+    "texts": ({"weight_version": ["v1", "v1"]}, "policy_versions must hold one number per row; got texts such as 'v1'"),
+    "a null reward": ({"rewards": [1.0, None]}, "rewards is null or NaN in 1 of 2 rows"),
+    "complex numbers": ({"values": torch.zeros(2, 3, dtype=torch.complex64)}, "values has dtype torch.complex64"),
+}
+
+
+def test_a_bad_column_is_left_out_and_named_once(tmp_path: Path) -> None:
+    for case, (more, said) in LEFT_OUT.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with Recorder("mine", folder=tmp_path / case) as recorder:
+                for step in (1, 2):
+                    recorder.add(step=step, batch=ROWS | more)
+        assert [said in str(warning.message) for warning in caught] == [True], (case, [str(w.message) for w in caught])
+        assert runs.list_steps(tmp_path / case / "mine") == [1, 2], case
+
+
+def test_a_generator_is_not_used_up(tmp_path: Path) -> None:
+    rewards = iter([1.0, 0.0])
+    with pytest.warns(UserWarning, match="rewards is a list_iterator"), Recorder("mine", folder=tmp_path) as recorder:
+        recorder.add(step=1, batch=ROWS | {"rewards": rewards})
+    assert list(rewards) == [1.0, 0.0]
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+STEPS_LEFT_OUT: dict[str, tuple[Any, Any, str]] = {
+    "a device that fails": (2, ROWS | {"rollout_log_probs": untouchable(2, 3)}, "RuntimeError: CUDA error"),
+    "no memory behind it": (2, ROWS | {"rollout_log_probs": torch.zeros(2, 3, device="meta")}, "NotImplementedError"),
+    "no batch": (2, None, "AttributeError"),
+    "an object": (2, Vague(), "ZeroDivisionError"),
+    "a generator": (2, (x for x in ()), "AttributeError"),
+    "lists in themselves": (2, ROWS | {"rollout_log_probs": ENDLESS}, "RecursionError"),
+    "no pair": (2, {"rollout_log_probs": torch.zeros(2, 3)}, "old_log_probs is not there"),
+    "half a step": (2.5, ROWS, "TypeError"),
+    "a step of text": ("two", ROWS, "TypeError"),
+    "a step that is there": (1, ROWS, "step 1 is recorded already"),
+    "a negative step": (-1, ROWS, "a step is a number ≥ 0; got -1"),
+    "turns that are cut otherwise": (
+        2,
+        ROWS | {"old_log_probs": [[-1.0], [-1.0] * 3]},
+        "row 0 (from 0): old_log_probs",
+    ),
+}
+
+
+def test_a_step_that_cannot_be_recorded_is_one_warning_and_the_training_goes_on(tmp_path: Path) -> None:
+    for case, (step, batch, said) in STEPS_LEFT_OUT.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with Recorder("mine", folder=tmp_path / case) as recorder:
+                recorder.add(step=1, batch=ROWS)
+                for _ in range(2):
+                    recorder.add(step=step, batch=batch)
+                recorder.add(step=3, batch=ROWS)
+        assert [said in str(w.message) and "The training goes on." in str(w.message) for w in caught] == [True], (
+            case,
+            caught,
+        )
+        assert runs.list_steps(tmp_path / case / "mine") == [1, 3], case
+        assert verify(tmp_path / case / "mine").problems == [], case
+
+
+def test_after_and_without_a_run(tmp_path: Path) -> None:
+    recorder = Recorder("mine", folder=tmp_path)
+    recorder.add(step=0, batch=ROWS)  # before the run is there
+    with pytest.warns(UserWarning, match="nothing more is written: No such file or directory"):
+        recorder.close()
+    with Recorder("yours", folder=tmp_path) as recorder:
+        recorder.add(step=1, batch=ROWS)
+    recorder.close()
+    with pytest.warns(UserWarning, match="step 2 came after the run was closed"):
+        recorder.add(step=2, batch=ROWS)
+    assert runs.list_steps(tmp_path / "yours") == [1]
+    assert verify(tmp_path / "yours").status == "complete"
+
+
+def test_warnings_that_are_errors_end_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Recorder("mine", folder=tmp_path) as recorder:
+        recorder.add(step=1, batch=None)  # pyright: ignore[reportArgumentType]
+        recorder.add(step=2, batch=ROWS)
+    assert "a step is left out: AttributeError" in capsys.readouterr().err
+    assert runs.list_steps(tmp_path / "mine") == [2]
+
+
+def test_the_keyboard_still_ends_a_training(tmp_path: Path) -> None:
+    class Interrupts(dict[str, Any]):
+        def items(self) -> Any:
+            raise KeyboardInterrupt
+
+    def trains() -> None:
+        with Recorder("mine", folder=tmp_path) as recorder:
+            recorder.add(step=1, batch=Interrupts())
+
+    with pytest.raises(KeyboardInterrupt):
+        trains()
+    assert verify(tmp_path / "mine").status == "interrupted"
+
+
+def test_rounding_is_clamped_if_asked_for(tmp_path: Path) -> None:
+    above = ROWS | {"rollout_log_probs": [[0.125, -2.0, -1.0], [-3.0]]}
+    with pytest.warns(UserWarning, match="clamp_rounding"), Recorder("as it is", folder=tmp_path) as recorder:
+        recorder.add(step=1, batch=above)
+    with Recorder("clamped", folder=tmp_path, clamp_rounding=True) as recorder:
+        recorder.add(step=1, batch=above)
+    record = runs.read_step(tmp_path / "clamped", 1)
+    assert real(record.batch.rollout_log_probs, record) == [[0.0, -2.0, -1.0], [-3.0]]
+
+
+def test_hooks_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is there already, and batches that are none: each hook goes on, and does what it wraps."""
+    with Recorder("mine", folder=tmp_path):
+        pass
+    helper = SimpleNamespace(**{verl.FUNCTION: lambda batch: batch})
+    verl.wrap(helper, Recorder("mine", folder=tmp_path))
+    batch = SimpleNamespace(batch=ROWS, meta_info={})
+    with pytest.warns(UserWarning, match="nothing is recorded: .*already holds a run"):
+        assert getattr(helper, verl.FUNCTION)(batch) is batch
+    other = SimpleNamespace(**{verl.FUNCTION: lambda batch: batch})
+    verl.wrap(other, Recorder("other", folder=tmp_path))
+    vague = Vague()
+    with pytest.warns(UserWarning, match="a step is left out: ZeroDivisionError"):
+        assert getattr(other, verl.FUNCTION)(vague) is vague
+    monkeypatch.setitem(sys.modules, "skyrl.train.utils.callbacks", SimpleNamespace(TrainingCallback=object))  # pyright: ignore[reportArgumentType]
+    callback = skyrl.record_pairs("mine", folder=tmp_path)
+    with pytest.warns(UserWarning, match="nothing is recorded"):
+        callback.on_train_start(None, None, None)
+    callback = skyrl.record_pairs("third", folder=tmp_path)
+    callback.on_train_start(None, None, None)
+    with pytest.warns(UserWarning, match="a step is left out: ZeroDivisionError"):
+        callback.on_step_end(None, Vague(), None)
+    callback.on_train_end(None, None, None)
