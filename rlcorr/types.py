@@ -16,6 +16,11 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.quantities import RuleQuantity
 
+_WITHOUT_RATIO = (
+    "Such a token has no ratio: set response_mask to 0 there. For a sampler's NaN in files and recorded runs there is "
+    "nan_is_ratio_one."
+)
+
 
 @dataclass(frozen=True)
 class TokenBatch:
@@ -40,6 +45,7 @@ class TokenBatch:
     rewards: Tensor | None = None  # (B,)
     group_ids: Tensor | None = None  # (B,) which prompt
     policy_versions: Tensor | None = None  # (B,) weights that sampled the row
+    unpaired_tokens: Tensor | None = None  # (B,) tokens of the row that are left out: the engine's log-prob was NaN
 
     def __post_init__(self) -> None:
         if self.response_mask.dtype != torch.bool or self.response_mask.dim() != 2:
@@ -68,7 +74,7 @@ class TokenBatch:
                 raise UsageError(
                     f"routed_experts has shape {tuple(tensor.shape)}; it must be ({expected[0]}, {width}, layers, k)."
                 )
-        elif name in ("rewards", "group_ids", "policy_versions"):
+        elif name in ("rewards", "group_ids", "policy_versions", "unpaired_tokens"):
             if tensor.shape != expected[:1]:
                 raise UsageError(f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]},).")
         elif tensor.shape != expected:
@@ -78,22 +84,37 @@ class TokenBatch:
 
     @classmethod
     def from_log_probs(cls, old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor) -> "TokenBatch":
-        """The least that every correction needs. Any mask dtype: non-zero means a real token.
+        """Return the least that every correction needs, for numbers from outside: their values are looked at.
 
-        The door for numbers from outside: it also looks at the values, which waits for the device.
+        `response_mask` may have any dtype and holds 1 at real tokens and 0 elsewhere. Waits for the device. Raises
+        `UsageError` for another mask, and as `check_values` does.
         """
-        batch = cls(response_mask=response_mask != 0, rollout_log_probs=rollout_log_probs, old_log_probs=old_log_probs)
+        batch = cls(response_mask=response_mask == 1, rollout_log_probs=rollout_log_probs, old_log_probs=old_log_probs)
+        odd = (response_mask != 0) & (response_mask != 1)  # NaN is neither
+        if (place := _first(odd)) is not None:
+            raise UsageError(
+                f"response_mask is {float(response_mask[odd][0]):g} at {place}; it must be 1 at tokens that count and "
+                "0 elsewhere. Weights between 0 and 1 belong into the loss."
+            )
         batch.check_values()
         return batch
 
     def check_values(self) -> None:
-        """Raise `UsageError` if a log-prob of a real token is above 0, but for rounding."""
+        """Raise `UsageError` unless every real token has a ratio: no log-prob that is NaN, or above 0 but for rounding,
+        and not −inf on both sides. −inf on one side is a ratio of e^±20."""
         for name, tensor in self.tensors().items():
             if name.endswith("log_probs"):
                 # Log-softmax in bf16 may round to a little above 0.
                 highest = float(torch.where(self.response_mask, tensor, 0).max()) if tensor.numel() else 0.0
                 if highest > 0.01:
                     raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0; got up to {highest:g}.")
+                if (place := _first(tensor.isnan() & self.response_mask)) is not None:
+                    raise UsageError(f"{name} is NaN at {place}. {_WITHOUT_RATIO}")
+        if self.old_log_probs is None:
+            return
+        both = (self.rollout_log_probs == -torch.inf) & (self.old_log_probs == -torch.inf) & self.response_mask
+        if (place := _first(both)) is not None:
+            raise UsageError(f"rollout_log_probs and old_log_probs are both −inf at {place}. {_WITHOUT_RATIO}")
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are present, by name."""
@@ -196,3 +217,12 @@ class Measured:
 def _no_extremes(like: Tensor) -> tuple[Tensor, Tensor]:
     edge = like.new_full((), torch.inf)
     return edge, -edge
+
+
+def _first(wrong: Tensor) -> str | None:
+    """Return the first place (row, token) at which a mask (B, T) is true, and how many more there are, in words."""
+    places = wrong.nonzero()
+    if not len(places):
+        return None
+    row, token = places[0].tolist()
+    return f"row {row}, token {token} (from 0)" + (f", and at {len(places) - 1} more" if len(places) > 1 else "")

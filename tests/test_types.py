@@ -1,13 +1,17 @@
 """Every wrong value is refused where it enters, by a sentence that says what was got."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from rlcorr import TokenBatch
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.masked import moments
+from rlcorr.ratios import ratio
 from rlcorr.types import Measured, Moments
 
 MASK = torch.tensor([[True, True, False], [True, False, False]])
@@ -69,6 +73,33 @@ def test_rounding_above_zero_is_forgiven() -> None:
     """log-softmax in bf16 can round to 0.0078125/2; 0.01 is more than that."""
     slightly = torch.full((2, 3), 0.0039)
     assert TokenBatch.from_log_probs(slightly, slightly, MASK).old_log_probs is slightly
+
+
+def test_values_without_a_ratio_are_refused() -> None:
+    """MASK has two real tokens in row 0 and one in row 1. −inf on one side has a ratio, as in files: e^±20."""
+    nan, inf = LOG_PROBS.clone(), LOG_PROBS.clone()
+    nan[0, 1] = nan[1, 0] = math.nan
+    inf[0, 1] = -math.inf
+    message = r"NaN at row 0, token 1 \(from 0\), and at 1 more\. .* set response_mask to 0 there.* nan_is_ratio_one"
+    with pytest.raises(UsageError, match="rollout_log_probs is " + message):
+        TokenBatch.from_log_probs(LOG_PROBS, nan, MASK)
+    with pytest.raises(UsageError, match="old_log_probs is " + message):
+        TokenBatch.from_log_probs(nan, LOG_PROBS, MASK)
+    with pytest.raises(UsageError, match=r"are both −inf at row 0, token 1 \(from 0\)"):
+        TokenBatch.from_log_probs(inf, inf, MASK)
+    for old, rollout, d in ((inf, LOG_PROBS, -20), (LOG_PROBS, inf, 20)):
+        batch = TokenBatch.from_log_probs(old, rollout, MASK)
+        assert float(ratio(correct(batch, CorrectionConfig()).log_ratio[0, 1])) == pytest.approx(math.exp(d))
+    padding = torch.where(MASK, LOG_PROBS, math.nan)
+    assert TokenBatch.from_log_probs(padding, padding, MASK).old_log_probs is padding
+
+
+def test_a_mask_holds_0_and_1() -> None:
+    for odd in (0.5, 2.0, math.nan, -1.0):
+        mask = MASK.float()
+        mask[1, 2] = odd
+        with pytest.raises(UsageError, match=rf"response_mask is {odd:g} at row 1, token 2 \(from 0\); it must be 1"):
+            TokenBatch.from_log_probs(LOG_PROBS, LOG_PROBS, mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.bfloat16])

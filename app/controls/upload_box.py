@@ -8,8 +8,8 @@ from words.text import plain
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.imported import Imported
-from rlcorr.foreign.unsaid import said_of_unpaired
 from rlcorr.foreign.pairs import ENDINGS
+from rlcorr.foreign.unsaid import said_of_unpaired
 
 TYPES = [ending.removeprefix(".") for ending in ENDINGS]
 

@@ -9,6 +9,7 @@ from words.yours import SUGGESTED
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.choosing import Kept, Pairs, chosen, kept, pairs_of
+from rlcorr.analysis.verdicts import verdict_lines, verdicts
 from rlcorr.errors import UsageError
 
 
@@ -35,6 +36,12 @@ def stamps(run: Path, steps: tuple[int, ...]) -> Stamps:
 def pairs(of: Stamps) -> tuple[Pairs, Pairs | None]:
     """As `pairs_of`, of a run with a step."""
     return pairs_of((number, recorded.step(Path(run), number).batch) for run, number, _ in of)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def looks_like(of: Stamps) -> list[str]:
+    """Return a line for each pattern that the steps of a run fit. Raises `UsageError` as `triage` does."""
+    return verdict_lines(verdicts((number, recorded.step(Path(run), number).batch) for run, number, _ in of))
 
 
 @st.cache_resource(max_entries=32, show_spinner="Choosing the bounds …")

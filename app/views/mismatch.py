@@ -9,7 +9,8 @@ from words.text import number, plain, table
 
 from rlcorr import PRESETS, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
-from rlcorr.analysis.triage import Symptom, triage
+from rlcorr.analysis.symptoms import Symptom
+from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure

@@ -31,6 +31,7 @@ def show(shown: session.Selection) -> None:
     try:
         with left:
             _verdict(record)
+            _all_steps(shown)
         with right:
             _bounds(shown)
     except UsageError as error:
@@ -51,6 +52,14 @@ def _verdict(record: StepRecord) -> None:
     tail.layout.height = HEIGHT
     title, caption = mismatch.PICTURES["tail"]
     picture(title, tail, key="tail", caption=caption)
+
+
+def _all_steps(shown: session.Selection) -> None:
+    """Write what the steps of the run look like, a line per pattern, if there is more than one step."""
+    if len(shown.steps) > 1:
+        st.caption(say.ALL_STEPS)
+        for line in chosen.looks_like(chosen.stamps(shown.run, shown.steps)):
+            st.markdown(f"- {plain(line)}")
 
 
 @st.fragment

@@ -1,6 +1,6 @@
 """What the Mismatch page says."""
 
-from rlcorr.analysis.triage import Pattern
+from rlcorr.analysis.symptoms import Pattern
 
 ALSO = "Also: {sentence}"
 

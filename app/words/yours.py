@@ -1,6 +1,7 @@
 """What the page for a person's own data says."""
 
 EXAMPLE = "Nothing has been dropped yet. Until then this is the recorded run {run}, with the same questions answered."
+ALL_STEPS = "Over all recorded steps:"
 KEEP = "Keep at least"
 KEEPS = ("99 %", "95 %", "90 %", "80 %")
 SUGGESTED = {

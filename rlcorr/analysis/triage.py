@@ -9,12 +9,9 @@ What no pair can show: a temperature, a penalty or a cut that the sampler used a
 then agree, on a policy that sampled nothing.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
-from torch import Tensor
 
+from rlcorr.analysis.fill_values import left_out, marked, not_finite, padding
 from rlcorr.analysis.log_prob_pairs import (
     Tokens,
     chosen,
@@ -26,6 +23,7 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
+from rlcorr.analysis.symptoms import HEALTHY, Symptom, percent, short
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
@@ -62,31 +60,13 @@ PER_TOKEN = 0.35
 mismatches have less than 0.1, but for one step of weights that were four updates old, which had 0.31."""
 
 
-Pattern = Literal[
-    "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
-    "precision", "beyond rounding",
-]  # fmt: skip
-"""What a mismatch can look like; `triage` says what each one means."""
-
-
-@dataclass(frozen=True)
-class Symptom:
-    """One pattern that the batch fits. `strength`, from 0 to 1, is the share of the batch that fits, as the pattern's
-    test defines it; `numbers` are those of the test, and the size of the mismatch as in `measured`."""
-
-    pattern: Pattern
-    sentence: str
-    numbers: dict[str, float]
-    strength: float
-
-
 def triage(batch: TokenBatch) -> list[Symptom]:
-    """The patterns that the batch fits, the strongest first; there is always one.
+    """Return the patterns that the batch fits, the strongest first; there is always one.
 
-    not finite     a log-prob is NaN or infinite
+    not finite     a log-prob is NaN or infinite, or tokens were left out because the engine's was
     identical      d = 0 everywhere
     shift by one   the two sides agree once one of them is moved by a token
-    padding        a log-prob is exactly 0, as padding is, where the other side's is far below
+    padding        several tokens hold a value that is no log-prob, such as −9999, or the 0 of padding
     top-p mass     the mean of r is below 1, and π_old ≤ π_rollout
     temperature    y = (β − 1)·(x + H), see `temperature`
     stale tensor   y is a constant per token id, see `stale_tensor`
@@ -94,22 +74,34 @@ def triage(batch: TokenBatch) -> list[Symptom]:
 
     Raises `UsageError` without old_log_probs or without tokens.
     """
-    tokens = tokens_of(batch)
+    tokens, mask = tokens_of(batch), batch.response_mask
     finite = torch.isfinite(tokens.old) & torch.isfinite(tokens.rollout)
-    symptoms = [] if bool(finite.all()) else [_not_finite(finite)]
-    tokens = chosen(tokens, finite)
+    symptoms = [] if bool(finite.all()) else [not_finite(finite)]
+    marks, real = marked(tokens, finite)
+    if marks:
+        symptoms += marks
+        batch = batch.replace(response_mask=torch.zeros_like(mask).masked_scatter(mask, real))
+    patterns = symptoms + _of_log_probs(batch, chosen(tokens, real), hide=bool(symptoms))
+    if (missing := left_out(batch, len(finite))) is not None:
+        few = missing.strength < 0.5  # otherwise what is left does not speak for the batch
+        patterns = [missing, *(one for one in patterns if few or one.pattern not in HEALTHY)]
+    return sorted(patterns, key=lambda symptom: -symptom.strength)
+
+
+def _of_log_probs(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[Symptom]:
+    """Return the patterns of finite log-probs; those of a healthy batch are hidden if something is wrong already."""
     if bool((tokens.old == tokens.rollout).all()):
         same = f"Identical: both sides have the same {len(tokens.old):,} log-probs, to the last bit."
-        return symptoms or [Symptom("identical", same, {}, 1.0)]
+        return [] if hide else [Symptom("identical", same, {}, 1.0)]
     if moved := shift(batch):
-        return [*symptoms, moved]
-    if zeros := padding(tokens):
-        symptoms.append(zeros)
+        return [moved]
+    zeros = padding(tokens)
+    if zeros:
         tokens = chosen(tokens, (tokens.old != 0) & (tokens.rollout != 0))
     causes = _causes(tokens) if len(tokens.old) else []
-    if symptoms:  # something is wrong already: of the rest of the batch only another fault is worth a word
-        causes = [cause for cause in causes if cause.pattern not in ("clean", "precision")]
-    return sorted([*symptoms, *causes], key=lambda symptom: -symptom.strength)
+    if zeros or hide:  # of the rest of the batch only another fault is worth a word
+        causes = [cause for cause in causes if cause.pattern not in HEALTHY]
+    return [zeros, *causes] if zeros else causes
 
 
 def _causes(tokens: Tokens) -> list[Symptom]:
@@ -128,12 +120,6 @@ def _causes(tokens: Tokens) -> list[Symptom]:
 # --- one test per pattern ---
 
 
-def _not_finite(finite: Tensor) -> Symptom:
-    count, total = int((~finite).sum()), len(finite)
-    sentence = f"Not finite: {count:,} of {total:,} tokens have a log-prob that is NaN or infinite."
-    return Symptom("not finite", sentence, {"tokens": count}, 1.0)
-
-
 def shift(batch: TokenBatch) -> Symptom | None:
     """Whether p of a token agrees better with q of the token before or after it. Strength: the share of Σ|d| that the
     move takes away, over the tokens that have such a neighbour; from one half on."""
@@ -147,35 +133,10 @@ def shift(batch: TokenBatch) -> Symptom | None:
         moved = float(masked_mean((old[here] - rollout[there]).abs(), both))
         if moved < before / 2 and int(both.sum()) >= FEWEST:
             sentence = f"Looks like a shift by one: π_old agrees with π_rollout of the {name} token (mean |Δ| "
-            sentence += f"{_short(moved)} instead of {_short(before)})."
+            sentence += f"{short(moved)} instead of {short(before)})."
             numbers = {"abs_log_ratio": before, "abs_log_ratio_moved": moved}
             symptoms.append(Symptom("shift by one", sentence, numbers, 1 - moved / before))
     return max(symptoms, key=lambda symptom: symptom.strength, default=None)
-
-
-def padding(tokens: Tokens) -> Symptom | None:
-    """Whether at least three tokens have a log-prob of exactly 0 on one side and a probability below 1/2 on the other.
-
-    Strength: their share of Σ|d|, from 1 % on. Not where the other tokens show a cut: alone in its nucleus, a token
-    has log-prob 0.
-    """
-    odd = unwritten(tokens)
-    count, d = int(odd.sum()), (tokens.old - tokens.rollout).abs()
-    strength = float(d[odd].sum() / d.sum())
-    if count < 3 or strength < 0.01 or top_p_mass(chosen(tokens, ~odd)):
-        return None
-    share, side = count / len(odd), "engine" if bool((tokens.rollout[odd] == 0).any()) else "trainer"
-    sentence = (
-        f"Looks like padding: the {side}'s log-prob is exactly 0 on {count:,} tokens ({_percent(share)}) to which "
-    )
-    sentence += "the other side gives less than one half."
-    return Symptom("padding", sentence, {"tokens": count, "share_of_tokens": share}, strength)
-
-
-def unwritten(tokens: Tokens) -> Tensor:
-    """(N,) bool: exactly 0 on one side, below log 1/2 on the other."""
-    low, high = torch.minimum(tokens.old, tokens.rollout), torch.maximum(tokens.old, tokens.rollout)
-    return (high == 0) & (low < -0.6931)
 
 
 def top_p_mass(tokens: Tokens) -> Symptom | None:
@@ -190,7 +151,7 @@ def top_p_mass(tokens: Tokens) -> Symptom | None:
     mean = float(r.mean())
     if not mean + CERTAIN_BELOW * standard_error(r) < 0.999 or (below < ONE_SIDED and worst_share(r) > LIGHT):
         return None
-    sentence = f"Looks like top-p or top-k: π_old is not above π_rollout on {_percent(below)} of the tokens, and the "
+    sentence = f"Looks like top-p or top-k: π_old is not above π_rollout on {percent(below)} of the tokens, and the "
     sentence += f"mean ratio of {mean:.3f} is the mass that was kept."
     return Symptom("top-p mass", sentence, measured(tokens) | {"share_at_most_one": below}, below)
 
@@ -248,8 +209,8 @@ def stale_tensor(tokens: Tokens) -> Symptom | None:
     numbers = measured(tokens)
     if not share >= PER_TOKEN or numbers["k3"] > OTHER_PROMPT:
         return None
-    sentence = f"Looks like a stale output head: {_percent(share)} of the variance of the logits' differences is a "
-    sentence += f"constant per token; k3 is {_short(numbers['k3'])}."
+    sentence = f"Looks like a stale output head: {percent(share)} of the variance of the logits' differences is a "
+    sentence += f"constant per token; k3 is {short(numbers['k3'])}."
     return Symptom("stale tensor", sentence, numbers | {"share_per_token": share}, share)
 
 
@@ -259,18 +220,18 @@ def size(tokens: Tokens) -> Symptom:
     numbers = measured(tokens)
     size_k3, exact, bound = numbers["k3"], ROUNDING_K3["float32"], ROUNDING_K3["bfloat16"]
     if size_k3 <= exact:
-        sentence = f"Clean: k3 is {_short(size_k3)}, no more than the order of sums in float32 leaves."
+        sentence = f"Clean: k3 is {short(size_k3)}, no more than the order of sums in float32 leaves."
         return Symptom("clean", sentence, numbers, 1 - size_k3 / exact)
     if size_k3 <= bound and numbers["mult_error"] <= LARGEST_ERROR:
         noise, above = numbers["logit_noise"], numbers["share_above_one"]
         sentence = (
-            f"Looks like precision: k3 is {_short(size_k3)}, and rounding leaves up to {_short(bound)}. The logits "
+            f"Looks like precision: k3 is {short(size_k3)}, and rounding leaves up to {short(bound)}. The logits "
         )
-        sentence += f"differ by {_short(noise)}, to either side: {_percent(above)} of the ratios are above 1."
+        sentence += f"differ by {short(noise)}, to either side: {percent(above)} of the ratios are above 1."
         return Symptom("precision", sentence, numbers, 1 - size_k3 / bound)
-    worst = _percent(numbers["worst_share"])
+    worst = percent(numbers["worst_share"])
     sentence = (
-        f"Beyond rounding: k3 is {_short(size_k3)}, and bfloat16 leaves up to {_short(bound)}; {worst} of it comes "
+        f"Beyond rounding: k3 is {short(size_k3)}, and bfloat16 leaves up to {short(bound)}; {worst} of it comes "
     )
     sentence += "from 1 % of the tokens. "
     if size_k3 > OTHER_PROMPT:
@@ -278,12 +239,3 @@ def size(tokens: Tokens) -> Symptom:
     else:
         sentence += "Older weights look like this, and so does a cache in 8 bits: log-probs alone cannot tell which."
     return Symptom("beyond rounding", sentence, numbers, max(1 - bound / size_k3, 0.0))
-
-
-def _short(number: float) -> str:
-    """Two digits, without the zeros of Python's exponents."""
-    return f"{number:.2g}" if number >= 0.001 else f"{number:.1e}".replace("e-0", "e-").replace(".0e", "e")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"

@@ -9,6 +9,9 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Column, Columns, Lists
 from rlcorr.systems.counted import LOSSES, MASKS, REFUSED, REWARDS, RL, may_count
 
+UNPAIRED = "unpaired"
+"""Column (B, T) of this program: true where the engine has no log-prob, and a ratio of 1 is meant."""
+
 
 def refuse_unknown(names: Collection[str], understood: Collection[str]) -> None:
     """Raises `UsageError` where a column may say which tokens count, and is none of the `understood`."""
@@ -35,16 +38,16 @@ def with_counted(columns: Columns, theirs: Columns) -> Columns:
     return columns
 
 
-def with_ratio_one(columns: Columns) -> Columns:
-    """The trainer's log-prob where the sampler's is NaN: TRL corrects nothing there (grpo_trainer.py, 1.16.0)."""
-    rollout, old = columns["rollout_log_probs"], columns["old_log_probs"]
-    rollouts, olds = (column.values if isinstance(column, Lists) else column for column in (rollout, old))
-    if not isinstance(rollouts, torch.Tensor) or not isinstance(olds, torch.Tensor) or rollouts.shape != olds.shape:
-        return columns  # refused later, with the row
-    filled = torch.where(rollouts.isnan(), olds.to(rollouts.dtype), rollouts)
-    return columns | {
-        "rollout_log_probs": Lists(filled, rollout.lengths, rollout.padded) if isinstance(rollout, Lists) else filled
-    }
+def with_unpaired(columns: Columns) -> Columns:
+    """Return the columns with one that says where the sampler's log-prob is NaN, so that these tokens are left out.
+
+    TRL (grpo_trainer.py, 1.16.0) takes a ratio of 1 there and leaves them out of its metrics. A ratio of 1 adds nothing
+    to the log-ratio of a response, and among the numbers it would look like a perfect agreement.
+    """
+    column = columns["rollout_log_probs"]
+    if isinstance(column, Lists):
+        return columns | {UNPAIRED: Lists(column.values.isnan(), column.lengths, column.padded)}
+    return columns | {UNPAIRED: column.isnan()} if isinstance(column, torch.Tensor) else columns  # refused later
 
 
 def _both(name: str, mask: Column, response_mask: Column | None) -> Column:

@@ -48,6 +48,23 @@ def recordable(record: StepRecord) -> StepRecord:
     return replace(record, batch=TokenBatch(**(filled | batch.tensors())))
 
 
+def unpaired_in(batch: TokenBatch) -> int:
+    """Return how many tokens of a batch were left out because the engine's log-prob was NaN."""
+    return 0 if batch.unpaired_tokens is None else int(batch.unpaired_tokens.sum())
+
+
+def said_of_unpaired(unpaired: int, tokens: int) -> str:
+    """Return a sentence about the tokens that were left out of `tokens` others.
+
+    >>> said_of_unpaired(12, 4)
+    "12 of 16 tokens have no log-prob of the engine (NaN, a ratio of 1 in TRL); they are left out of every number."
+    """
+    return (
+        f"{unpaired:,} of {unpaired + tokens:,} tokens have no log-prob of the engine (NaN, a ratio of 1 in TRL); they "
+        "are left out of every number."
+    )
+
+
 def _is_unknown(tensor: Tensor) -> bool:
     """All NaN, or all −1 and padding."""
     if tensor.is_floating_point():

@@ -12,7 +12,8 @@ from causes import draw, scored, small, unfilled
 
 from rlcorr import TokenBatch, preset
 from rlcorr.analysis.regions import TOKEN_METHODS
-from rlcorr.analysis.triage import Pattern, triage
+from rlcorr.analysis.symptoms import Pattern
+from rlcorr.analysis.triage import triage
 from rlcorr.foreign.imported import write_run
 from rlcorr.foreign.unsaid import recordable
 from rlcorr.records import runs

@@ -65,6 +65,21 @@ def test_bounds_are_chosen_on_the_first_steps_and_priced_on_the_last(root: Path)
     assert correction["rollout_is_threshold"] == float(table_of(at)["cap on each token's weight"][0])
 
 
+def test_every_step_has_a_part_in_the_diagnosis(root: Path) -> None:
+    """The differences have a deviation of 0.05, so k3 is about 0.05²/2 = 0.00125; the last step holds a mark, too."""
+    make_run(root, "alpha", steps=1)
+    whole = np.load(io.BytesIO(step_file(3)))
+    rollout = whole["rollout_log_probs"].copy()
+    rollout[:, 7] = -9999
+    marked = io.BytesIO()
+    np.savez(marked, **{**whole, "rollout_log_probs": rollout})
+    at = dropped(("step_1.npz", step_file(1)), ("step_2.npz", step_file(2)), ("step_3.npz", marked.getvalue()))
+    text = said(at).replace("\\", "")
+    assert "##### Looks like padding: the engine's log-prob is exactly −9999 on 40 tokens (2 %)" in text
+    assert "- padding (1 step): Looks like padding: the engine's log-prob is exactly −9999" in text
+    assert "- beyond rounding (3 steps, the worst is step" in text
+
+
 def test_another_budget_and_another_system(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = dropped(("step_1.npz", step_file(1)), keep="80 %", system="slime")

@@ -114,17 +114,11 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     assert "is named twice" in refused(tmp_path, folder, folder / "a.jsonl")
 
 
-def test_nan_of_the_sampler_is_a_ratio_of_one_if_asked(tmp_path: Path) -> None:
-    """trl 1.16.0, grpo_trainer.py:2663: a NaN difference becomes 0."""
-    folder = write(tmp_path / "in", a=[row(-1) | {"rollout_log_probs": [None, -0.5]}])
-    assert "rollout_log_probs is NaN or null" in refused(tmp_path, folder)
-    assert made(tmp_path, folder, nan_is_ratio_one=True) == {1: [[-1.0, -0.5]]}
-
-
 def test_html_in_tokens(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps(row(-1, tokens="<script>alert(1)</script>")))
-    said = refused(tmp_path, tmp_path / "a.jsonl")
-    assert "token_ids must hold a list of numbers per row; got texts such as '<script>" in said
+    (said,) = import_files([tmp_path / "a.jsonl"], tmp_path / "made").notes
+    assert said.startswith("step 1: token_ids is left out: token_ids must hold a list of numbers per row; got texts")
+    assert "'<script>" in said
 
 
 # --- a file that is read in parts ---

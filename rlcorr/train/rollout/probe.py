@@ -8,7 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rlcorr.analysis.log_prob_pairs import one_sided
-from rlcorr.analysis.triage import ONE_SIDED, Pattern
+from rlcorr.analysis.symptoms import Pattern
+from rlcorr.analysis.triage import ONE_SIDED
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
 from rlcorr.train.config.rollout import RolloutConfig

@@ -1,0 +1,142 @@
+"""Tokens whose log-prob of the engine is NaN, which TRL gives a ratio of 1: they are in no number, and are counted."""
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from pair_files import jsonl
+
+from rlcorr.analysis.triage import triage
+from rlcorr.command.cli import run_verb
+from rlcorr.config import CorrectionConfig
+from rlcorr.diagnostics import evaluate
+from rlcorr.errors import UsageError
+from rlcorr.foreign.imported import import_files
+from rlcorr.foreign.pairs import read_pairs
+from rlcorr.recorders import Recorder
+from rlcorr.records import runs
+
+OLD = [-0.5, -0.4, -0.3, -0.2]
+WITHOUT = {"rollout_log_probs": [None] * 4, "old_log_probs": OLD}
+WITH = {"rollout_log_probs": OLD, "old_log_probs": [-0.5, -0.41, -0.3, -0.2]}
+ROWS = [WITHOUT] * 3 + [WITH]
+"""12 of 16 tokens have no log-prob of the engine; of the other four one differs, by 0.01: mean |d| is 0.01/4."""
+SAID = "12 of 16 tokens have no log-prob of the engine"
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").write_bytes(jsonl(ROWS))
+    return tmp_path
+
+
+def arrays() -> bytes:
+    file = io.BytesIO()
+    rollout = np.full((4, 4), np.nan, np.float32)
+    rollout[3] = OLD
+    old = np.array([OLD] * 3 + [WITH["old_log_probs"]], np.float32)
+    np.savez(file, rollout_log_probs=rollout, old_log_probs=old, response_mask=np.ones((4, 4), bool))
+    return file.getvalue()
+
+
+def flat() -> bytes:
+    file = io.BytesIO()
+    whole = np.load(io.BytesIO(arrays()))
+    pairs = {name: whole[name].ravel() for name in ("rollout_log_probs", "old_log_probs")}
+    np.savez(file, lengths=np.full(4, 4), **pairs)
+    return file.getvalue()
+
+
+def test_numbers_are_over_the_tokens_that_have_both() -> None:
+    for name, content in {"a.jsonl": jsonl(ROWS), "a.npz": arrays(), "flat.npz": flat()}.items():
+        batch = read_pairs(name, content, nan_is_ratio_one=True).batch
+        numbers = evaluate(batch, CorrectionConfig())[1]
+        assert numbers["rollout_corr/abs_log_ratio"] == pytest.approx(0.0025, rel=1e-5), name
+        assert numbers["rollout_corr/tokens"] == 4, name
+        assert batch.tensors()["unpaired_tokens"].tolist() == [4, 4, 4, 0], name
+        with pytest.raises(UsageError, match="rollout_log_probs is NaN or null"):
+            read_pairs(name, content)
+
+
+def test_masked_places_and_whole_files_are_not_counted() -> None:
+    """A NaN outside the mask is nobody's business; a file without a NaN has no count."""
+    masked = WITH | {"rollout_log_probs": [-0.5, None, None, -0.2], "response_mask": [1, 1, 0, 1]}
+    batch = read_pairs("a.jsonl", jsonl([masked]), nan_is_ratio_one=True).batch
+    assert batch.tensors()["unpaired_tokens"].tolist() == [1]
+    assert batch.response_mask.tolist() == [[True, True]]
+    assert read_pairs("a.jsonl", jsonl([WITH]), nan_is_ratio_one=True).batch.unpaired_tokens is None
+
+
+def test_what_the_trainer_lacks_is_refused() -> None:
+    lacking = WITHOUT | {"old_log_probs": [-0.5, None, -0.3, -0.2]}
+    with pytest.raises(UsageError, match=r"row 1, token 1 \(from 0\): old_log_probs is NaN or null"):
+        read_pairs("a.jsonl", jsonl([WITH, lacking]), nan_is_ratio_one=True)
+    with pytest.raises(UsageError, match="none of the 8 tokens that count has a log-prob of the engine"):
+        read_pairs("a.jsonl", jsonl([WITHOUT, WITHOUT]), nan_is_ratio_one=True)
+
+
+def test_the_verdict_is_not_that_of_the_few_that_are_left() -> None:
+    batch = read_pairs("a.jsonl", jsonl(ROWS), nan_is_ratio_one=True).batch
+    (symptom,) = triage(batch)
+    assert (symptom.pattern, symptom.strength) == ("not finite", 0.75)
+    assert SAID in symptom.sentence
+    few = batch.replace(unpaired_tokens=torch.tensor([0, 0, 0, 1]))
+    assert [one.pattern for one in triage(few)] == ["precision", "not finite"]
+
+
+def test_import_report_and_threshold_say_how_many(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["import", "a.jsonl", "--run", "mine", "--nan-is-ratio-one"],
+        ["report", "mine"],
+        ["threshold", "mine", "--preset", "decoupled_token_is"],
+    ):
+        assert run_verb(words) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert SAID in printed, words
+        assert "not finite (1 " in printed, words
+        assert "precision" not in printed, words
+    assert run_verb(["report", "mine", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["diagnosis"]["unpaired"] == 12
+    assert said["metrics"]["rollout_corr/abs_log_ratio"] == pytest.approx(0.0025, rel=1e-5)
+    run = local / "local" / "mine"
+    assert SAID in runs.read_manifest(run).story
+    (row,) = runs.read_metrics(run)
+    assert row["unpaired_tokens"] == 12
+    assert row["rollout_corr/abs_log_ratio"] == pytest.approx(0.0025, rel=1e-5)
+
+
+def test_the_count_is_in_the_step_and_outlives_another_import(local: Path) -> None:
+    made = import_files([local / "a.jsonl"], local / "first", nan_is_ratio_one=True)
+    assert (made.tokens, made.unpaired) == (4, 12)
+    (file,) = (local / "first" / "steps").iterdir()
+    assert pq.read_table(file)["unpaired_tokens"].to_pylist() == [4, 4, 4, 0]
+    assert import_files([file], local / "second").unpaired == 12
+    (local / "b.jsonl").write_bytes(jsonl([WITH]))
+    import_files([local / "b.jsonl"], local / "third", nan_is_ratio_one=True)
+    (file,) = (local / "third" / "steps").iterdir()
+    assert (
+        "unpaired_tokens" not in pq.read_table(file).column_names
+    )  # as before: the format of a whole step is the same
+
+
+def test_the_recorder_writes_how_many(local: Path) -> None:
+    nan = torch.full((3, 4), math.nan)
+    batch: dict[str, Any] = {
+        "rollout_log_probs": torch.cat([nan, torch.tensor([OLD])]),
+        "old_log_probs": torch.tensor([OLD] * 3 + [WITH["old_log_probs"]]),
+        "response_mask": torch.ones(4, 4),
+    }
+    with Recorder("mine", nan_is_ratio_one=True) as recorder:
+        recorder.add(step=1, batch=batch)
+    (row,) = runs.read_metrics(local / "local" / "mine")
+    assert row["unpaired_tokens"] == 12
+    assert row["rollout_corr/abs_log_ratio"] == pytest.approx(0.0025, rel=1e-5)
