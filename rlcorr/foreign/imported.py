@@ -6,6 +6,7 @@ import itertools
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, at_most
 from rlcorr.foreign.pairs import ENDINGS, Part, naming, parts_of_parquet, read_parts, record_of
+from rlcorr.foreign.step import NoTokens
 from rlcorr.foreign.steps import numbers_in, rank_in, step_in, without_rank
 from rlcorr.foreign.unsaid import missing, recordable, said_of_unpaired, unpaired_in
 from rlcorr.records import runs
@@ -195,8 +197,30 @@ def records_of(sources: Sequence[Source], watch: Watch = lambda _: None) -> Iter
                 raise UsageError(f"{path} is of step {number}, as another file is, and no rank tells them apart.")
             ranks_of[number] = {rank_in(source.path) for source, _ in parts}
             _same_ranks(ranks_of, number)
-            with naming(path):
-                yield record_of([part for _, part in parts], number)
+            yield _record(parts, number)
+
+
+def _record(parts: Sequence[tuple[Source, Part]], step: int) -> StepRecord:
+    """Return the parts of a step as one. Raises `UsageError` with the file of a wrong row, and the row in that file."""
+    try:
+        with naming(parts[0][0].path):
+            return record_of([part for _, part in parts], step)
+    except UsageError:
+        for source, part in parts:
+            with naming(source.path), suppress(NoTokens), _of_step(part):
+                record_of([part], step)
+        raise
+
+
+@contextmanager
+def _of_step(part: Part) -> Iterator[None]:
+    """Rows are counted within a step, so a sentence about one names the step if the file has a column of steps."""
+    try:
+        yield
+    except UsageError as error:
+        if "step" not in part.columns or isinstance(error, NoTokens):
+            raise
+        raise UsageError(f"in its rows of step {part.step}, {error}") from error
 
 
 def _same_ranks(ranks_of: dict[int, set[int | None]], step: int) -> None:

@@ -98,3 +98,17 @@ def test_a_file_that_cannot_be_read_says_why(root: Path, name: str, content: byt
     assert expected in "\n".join(error.value for error in at.error).replace("\\", "")
     assert at.session_state["run"] == "newest"
     assert "the recorded run **alpha**" in said(at)
+
+
+def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
+    """A version that is a text, and a log-prob that bfloat16 rounded above 0, which is read if the box is ticked."""
+    make_run(root, "alpha", steps=1)
+    content = b'{"old_log_probs": [-1.0], "rollout_log_probs": [0.125], "weight_version": "<b>v12</b>"}'
+    at = drop(open_app(BOX), "pairs.jsonl", content)
+    assert "row 0, token 0" in "\n".join(error.value for error in at.error)
+    at.checkbox(key="clamp_rounding").check().run()
+    assert not at.exception
+    assert not at.error
+    text = said(at)
+    assert "Read 1 responses with 1 tokens" in text
+    assert "policy_versions is left out" in text.replace("\\", "")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pair_files import real
 
-from rlcorr.recorders import Recorder, skyrl, verl
+from rlcorr.recorders import Recorder, skyrl, trl, verl
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 
@@ -232,3 +232,40 @@ def test_hooks_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.warns(UserWarning, match="a step is left out: ZeroDivisionError"):
         callback.on_step_end(None, Vague(), None)
     callback.on_train_end(None, None, None)
+
+
+def test_the_hook_of_trl_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much of TRL's trainer as the hook uses; then one of another version, without an attribute that it asks for."""
+
+    class Trainer:
+        model, accelerator = SimpleNamespace(training=True), SimpleNamespace(is_main_process=True)
+
+        def __init__(self, *callbacks: Any) -> None:
+            self.callback_handler = SimpleNamespace(callbacks=list(callbacks))
+
+        def _generate_and_score_completions(self, generated: Any) -> Any:
+            return generated
+
+    monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(GRPOTrainer=Trainer))  # pyright: ignore[reportArgumentType]
+    state = SimpleNamespace(is_world_process_zero=True)
+    generated = {
+        "sampling_per_token_logps": -torch.ones(2, 3), "old_per_token_logps": -torch.ones(2, 3),
+        "completion_mask": torch.ones(2, 3),
+    }  # fmt: skip
+    callback = trl.RecordPairs("mine", folder=tmp_path)
+    trainer, another = Trainer(callback), Trainer()
+    callback.on_train_begin(None, state, None)
+    for whose in (trainer, another):
+        assert whose._generate_and_score_completions(generated) is generated
+    callback.on_train_end(None, state, None)
+    assert runs.list_steps(tmp_path / "mine") == [1]
+    callback = trl.RecordPairs("mine", folder=tmp_path)
+    with pytest.warns(UserWarning, match="nothing is recorded: .*already holds a run"):
+        callback.on_train_begin(None, state, None)
+    newer = trl.RecordPairs("newer", folder=tmp_path)
+    newer.on_train_begin(None, state, None)
+    trainer = Trainer(newer)
+    del trainer.callback_handler
+    with pytest.warns(UserWarning, match="a step is left out: AttributeError"):
+        assert trainer._generate_and_score_completions(generated) is generated
+    newer.on_train_end(None, state, None)

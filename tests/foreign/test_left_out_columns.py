@@ -179,3 +179,18 @@ def test_types_of_parquet_that_are_not_read() -> None:
     record = read_pairs("x.parquet", sink.getvalue().to_pybytes())
     assert record.notes[0].startswith("rewards is left out: reward is a column of date32")
     assert record.notes[1].startswith("prompts is left out: prompt is a column of list<")
+
+
+def test_a_refused_row_is_named_with_its_file_and_step(tmp_path: Path) -> None:
+    """Rows are counted from 0 in the file of a rank, and within a step where a column says it."""
+    lines = [{name: x[row] for name, x in PAIR.items()} for row in (0, 1)]
+    bad = lines[1] | {"old_log_probs": [-1.0, 2.0]}
+    for rank, rows in enumerate([lines, [lines[0], bad]]):
+        (tmp_path / f"step_3_rank_{rank}.jsonl").write_bytes(jsonl(rows))
+    with pytest.raises(UsageError, match=r"'step_3_rank_1\.jsonl': row 1, token 1 \(from 0\): old_log_probs must be"):
+        import_files(files_of([str(tmp_path)]), tmp_path / "run")
+    (tmp_path / "all.jsonl").write_bytes(jsonl([lines[0] | {"step": 1}, lines[0] | {"step": 2}, bad | {"step": 2}]))
+    with pytest.raises(
+        UsageError, match=r"'all\.jsonl': in its rows of step 2, row 1, token 1 \(from 0\): old_log_probs"
+    ):
+        import_files([tmp_path / "all.jsonl"], tmp_path / "run")
