@@ -59,11 +59,10 @@ def test_named_suggests_the_nearest_rule() -> None:
         RejectionRule.named("seq_maen_k1", upper=1.0)
 
 
-@pytest.mark.parametrize("name", RULE_NAMES)
-def test_names_go_both_ways(name: str) -> None:
-    lower = 0.5 if "k1" in name else -0.5 if RULE_NAMES[name][1] in ("prob_diff", "signed_kl") else None
-    rule = RejectionRule.named(name, upper=2.0, lower=lower)
-    assert rule.name == name
+def test_names_go_both_ways() -> None:
+    for name, (_, divergence, _, _) in RULE_NAMES.items():
+        lower = {"k1": 0.5, "prob_diff": -0.5, "signed_kl": -0.5}.get(divergence)
+        assert RejectionRule.named(name, upper=2.0, lower=lower).name == name
 
 
 def test_equal_bounds_are_allowed_and_infinite_ones_too() -> None:
@@ -153,6 +152,8 @@ def test_advantages_are_needed_by_rules_that_ask_for_their_sign() -> None:
         ({"clip_cov_lb": 6.0}, "clip_cov_lb 6.0 is above clip_cov_ub 5.0"),
         ({"loss_agg_mode": "token_mean"}, "unknown loss_agg_mode 'token_mean'. Did you mean 'token-mean'"),
         ({"loss_scale_factor": 0}, "loss_scale_factor must be a number > 0; got 0"),
+        ({"rollout_kl_loss_agg_mode": "mean"}, "unknown rollout_kl_loss_agg_mode 'mean'"),
+        ({"kl_loss_tokens": "all"}, "unknown kl_loss_tokens 'all'"),
         ({"kl_loss_type": "k4"}, "unknown kl_loss_type 'k4'"),
         ({"rollout_kl_estimator_type": "k3++"}, r"unknown rollout_kl_estimator_type 'k3\+\+'"),
         ({"use_rollout_kl_loss": True}, "use_rollout_kl_loss does nothing with rollout_kl_loss_coef=0"),
@@ -187,8 +188,9 @@ def test_the_defaults_of_the_losses() -> None:
     gate |= {"fipo_decay_rate": 32.0, "fipo_clip_range": 0.2, "fipo_clip_high_only": True}  # ms-swift's
     gate |= {"fipo_safety_threshold": 4.0}
     total = {"loss_agg_mode": "token-mean", "loss_scale_factor": None}
-    kl = {"use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "k2"}
+    kl = {"use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "k2", "kl_loss_tokens": "kept"}
     rollout = {"use_rollout_kl_loss": False, "rollout_kl_loss_coef": 0.0, "rollout_kl_estimator_type": "k2"}
+    rollout |= {"rollout_kl_loss_agg_mode": "seq-mean-token-mean"}
     assert asdict(LossConfig()) == clip | gate | cov | total | kl | rollout
 
 

@@ -1,6 +1,7 @@
 """Weights and masks against verl's own, case by case; where verl is wrong, a test states both numbers."""
 
-import pytest
+import itertools
+
 import torch
 from reference import VERL, batch, config, tensor
 
@@ -13,42 +14,38 @@ CASES = sorted(set(VERL["inputs"]) - ALL_MASKED_IN - FRACTIONAL - NAN_PADDING)
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}
 
 
-def assert_weights(got: torch.Tensor, expected: list, case: str) -> None:
+def assert_weights(got: torch.Tensor, expected: list, case: str, setting: str) -> None:
     dtype = batch(case).rollout_log_probs.dtype
     want = tensor(expected, torch.float64)
     tolerance = max(TOLERANCE[dtype], 2e-5)  # float64 vectors are stored with 12 digits, float32 with 8
     torch.testing.assert_close(
-        got.double(), want, rtol=tolerance, atol=1e-6, equal_nan=True, msg=lambda text: f"{case}: {text}"
+        got.double(), want, rtol=tolerance, atol=1e-6, equal_nan=True, msg=lambda text: f"{setting}, {case}: {text}"
     )
 
 
-# One test per setting, not per case: 1,500 of them cost more than what they check.
-@pytest.mark.parametrize("name", VERL["pipeline"])
-def test_preset(name: str) -> None:
-    for case in CASES:
+def test_presets() -> None:
+    for name, case in itertools.product(VERL["pipeline"], CASES):
         golden = VERL["pipeline"][name][case]
         result = correct(batch(case), preset(name))
         if golden.get("error") == "ZeroDivisionError":  # verl divides by the ESS: every weight was 0
-            assert not result.weights.any(), case
+            assert not result.weights.any(), (name, case)
             continue
-        assert result.keep_mask.int().tolist() == golden["mask"], case
+        assert result.keep_mask.int().tolist() == golden["mask"], (name, case)
         if golden["weights"] is not None:
-            assert_weights(result.weights, golden["weights"], case)
+            assert_weights(result.weights, golden["weights"], case, name)
 
 
-@pytest.mark.parametrize("options", VERL["is"])
-def test_weights(options: str) -> None:
-    for case in CASES:
+def test_weights() -> None:
+    for options, case in itertools.product(VERL["is"], CASES):
         golden = VERL["is"][options]["cases"][case]
         result = correct(batch(case), config(VERL["is"][options]["config"]))
         if golden.get("error") == "ZeroDivisionError":
-            assert not result.weights.any(), case
+            assert not result.weights.any(), (options, case)
         else:
-            assert_weights(result.weights, golden["weights"], case)
+            assert_weights(result.weights, golden["weights"], case, options)
 
 
-@pytest.mark.parametrize("options", VERL["rs"])
-def test_rejection(options: str) -> None:
-    for case in CASES:
+def test_rejection() -> None:
+    for options, case in itertools.product(VERL["rs"], CASES):
         result = correct(batch(case), config(VERL["rs"][options]["config"]))
-        assert result.keep_mask.int().tolist() == VERL["rs"][options]["cases"][case]["mask"], case
+        assert result.keep_mask.int().tolist() == VERL["rs"][options]["cases"][case]["mask"], (options, case)

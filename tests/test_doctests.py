@@ -6,7 +6,6 @@ import inspect
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 import torch
 
 import rlcorr
@@ -26,14 +25,13 @@ def test_the_root_has_modules() -> None:
     assert {"config", "correction", "diagnostics", "report"} <= set(MODULES)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_run(name: str) -> None:
-    result = doctest.testmod(module(name), extraglobs=GIVEN)
-    assert result.failed == 0
+def test_the_examples_run() -> None:
+    for name in MODULES:
+        assert doctest.testmod(module(name), extraglobs=GIVEN).failed == 0, name
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_public_function_has_an_example(name: str) -> None:
-    functions = inspect.getmembers(module(name), inspect.isfunction)
-    here = [(key, f) for key, f in functions if f.__module__ == f"rlcorr.{name}" and not key.startswith("_")]
-    assert [key for key, f in here if ">>>" not in (f.__doc__ or "")] == []
+def test_every_public_function_has_an_example() -> None:
+    for name in MODULES:
+        functions = inspect.getmembers(module(name), inspect.isfunction)
+        here = [(key, f) for key, f in functions if f.__module__ == f"rlcorr.{name}" and not key.startswith("_")]
+        assert [key for key, f in here if ">>>" not in (f.__doc__ or "")] == [], name

@@ -96,11 +96,17 @@ def test_weights_and_rules_hold_together() -> None:
     assert lower == pytest.approx([0.0005, 0.25])
 
 
-@pytest.mark.parametrize("name", [name for name, entry in PRESETS.items() if has_region(entry.config)])
-def test_regions_of_presets_agree_with_what_is_done_to_tokens(name: str) -> None:
+def test_regions_of_presets_agree_with_what_is_done_to_tokens() -> None:
     """On a grid of both probabilities a token is untouched if it is kept and its weight is its ratio. Rules over
     sequences, and the common factor of normalised weights, are taken away; advantages have the sign that makes every
     token concern a rule."""
+    names = [name for name, entry in PRESETS.items() if has_region(entry.config)]
+    assert len(names) > len(PRESETS) / 3
+    for name in names:
+        assert_region_is_what_is_untouched(name)
+
+
+def assert_region_is_what_is_untouched(name: str) -> None:
     rules = tuple(r for r in PRESETS[name].config.rollout_rs if r.level == "token")
     config = replace(PRESETS[name].config, rollout_rs=rules, rollout_is_batch_normalize=False)
     p, q = np.meshgrid(np.linspace(0.003, 0.995, 70), np.linspace(0.002, 0.996, 60))
@@ -112,8 +118,8 @@ def test_regions_of_presets_agree_with_what_is_done_to_tokens(name: str) -> None
         expected = expected & np.isclose(result.weights.numpy(), np.exp(result.log_ratio.numpy()))
     lower, upper = edges(config, q[:, 0].tolist())
     inside = (p >= np.nan_to_num(lower, nan=0)[:, None]) & (p <= np.nan_to_num(upper, nan=1)[:, None])
-    assert (inside == expected).all()
-    assert 0 < expected.mean() < 1
+    assert (inside == expected).all(), name
+    assert 0 < expected.mean() < 1, name
 
 
 def test_what_has_no_region_is_said() -> None:

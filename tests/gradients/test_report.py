@@ -86,19 +86,20 @@ def by_autograd(batch: TokenBatch, rows: Tensor, correction: CorrectionConfig, l
     return -torch.autograd.grad(value, leaf)[0].flatten().float()
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_gradient_of_every_preset_is_the_trainers(name: str) -> None:
+def test_the_gradient_of_every_preset_is_the_trainers() -> None:
     rows = drawn(ROLLOUT, 200, seed=3)
-    batch, correction = batch_of(rows), PRESETS[name].config
-    loss = replace(PRESETS[name].loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
-    sketch = SampledSketch(scores_of(rows), NOTHING)
-    neighbour = contributions.neighbour_of(batch, sketch, correction, PRESETS[name].loss)
-    assert neighbour is not None
-    expected = by_autograd(batch, rows, correction, loss)
-    for shortcut in (None, neighbour):
-        parts = contributions.contributions(batch, sketch, [correction], PRESETS[name].loss, neighbour=shortcut)[0]
-        got = mean_gradients(parts, torch.ones(1, 200))[0]
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+    batch, sketch = batch_of(rows), SampledSketch(scores_of(rows), NOTHING)
+    for name, preset in PRESETS.items():
+        loss = replace(preset.loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
+        neighbour = contributions.neighbour_of(batch, sketch, preset.config, preset.loss)
+        assert neighbour is not None, name
+        expected = by_autograd(batch, rows, preset.config, loss)
+        for shortcut in (None, neighbour):
+            parts = contributions.contributions(batch, sketch, [preset.config], preset.loss, neighbour=shortcut)[0]
+            got = mean_gradients(parts, torch.ones(1, 200))[0]
+            torch.testing.assert_close(
+                got, expected, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+            )
 
 
 @pytest.mark.parametrize("denominator", ["fixed", "kept"])

@@ -64,21 +64,36 @@ def test_a_point_is_the_report_at_that_threshold() -> None:
         assert got.ess == alone.ess
 
 
+KINDS_OF_BOUNDS = {
+    "a cap on normalised token weights, with rules": "slime_mis",
+    "a cap on sequence weights": "skyrl_seq_tis",
+    "a cap on geometric weights": "ms_swift_sequence_truncate",
+    "a band of weights in bypass mode": "bypass_pg_token_icepop",
+    "a band of a ratio": "decoupled_geo_rs",
+    "an upper bound of a divergence": "decoupled_k3_rs",
+    "a band of a difference, divided by what is kept": "roll_diff_filter",
+    "a lower bound of some tokens alone": "trl_opsm",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_with_a_threshold_has_a_sweep(name: str) -> None:
-    """Or is one without any threshold."""
+def test_every_kind_of_bound_has_a_sweep() -> None:
     batch, sketch = broken_share()
-    correction = preset(name)
-    if correction.rollout_is is None and not correction.rollout_rs:
+    for name in KINDS_OF_BOUNDS.values():
+        sweep = gradient_sweep(batch, sketch, preset(name), loss=PRESETS[name].loss, replicates=20)
+        assert len(sweep.ranking.reports) == 60, name
+        for place, best in enumerate(sweep.best):
+            assert sweep.thresholds[0] <= best.low <= best.high <= sweep.thresholds[-1], name
+            assert all(0 <= report_at.progress[place].value <= 1 for report_at in sweep.ranking.reports), name
+
+
+def test_a_preset_without_a_threshold_has_no_sweep() -> None:
+    batch, sketch = broken_share()
+    without = [n for n, entry in PRESETS.items() if entry.config.rollout_is is None and not entry.config.rollout_rs]
+    assert {"disabled", "bypass_ppo_clip", "verl_dppo_tv"} <= set(without)
+    for name in without:
         with pytest.raises(UsageError, match="no threshold to move"):
-            gradient_sweep(batch, sketch, correction)
-        return
-    sweep = gradient_sweep(batch, sketch, correction, loss=PRESETS[name].loss, replicates=20)
-    assert len(sweep.ranking.reports) == 60
-    for place, best in enumerate(sweep.best):
-        assert sweep.thresholds[0] <= best.low <= best.high <= sweep.thresholds[-1]
-        assert all(0 <= report_at.progress[place].value <= 1 for report_at in sweep.ranking.reports)
+            gradient_sweep(batch, sketch, preset(name))
 
 
 # --- the toy ---

@@ -114,14 +114,32 @@ def by_loops(
 NORMALISED = {name for name, preset in PRESETS.items() if preset.config.rollout_is_batch_normalize}
 
 
-@pytest.mark.parametrize("name", sorted(set(PRESETS) - NORMALISED))
-def test_every_preset(name: str, small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
-    correction = PRESETS[name].config
-    loss = replace(PRESETS[name].loss, loss_agg_mode="token-sum")
+def assert_truth_is_that_of_loops(
+    case: object, small: toy.World, policies: toy.Policies, rewards: Tensor, correction: CorrectionConfig,
+    loss: LossConfig,
+) -> None:  # fmt: skip
     got = toy.gradient_truth(small, policies, rewards, correction, loss)
     expectation, variance = by_loops(small, policies, rewards, correction, loss)
-    torch.testing.assert_close(got.expectation, expectation, rtol=0, atol=1e-10)
-    assert got.variance == pytest.approx(variance, abs=1e-10)
+    torch.testing.assert_close(got.expectation, expectation, rtol=0, atol=1e-10, msg=lambda text: f"{case}: {text}")
+    assert got.variance == pytest.approx(variance, abs=1e-10), case
+
+
+def test_every_preset(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    for name in sorted(set(PRESETS) - NORMALISED):
+        loss = replace(PRESETS[name].loss, loss_agg_mode="token-sum", rollout_kl_loss_agg_mode="token-sum")
+        assert_truth_is_that_of_loops(name, small, policies, rewards, PRESETS[name].config, loss)
+
+
+def test_a_kl_term_with_another_divisor_is_refused(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    """One division serves both: else the term would be off by the mean length of a response."""
+    preset, given = PRESETS["prime_rl_dppo"], PRESETS["prime_rl_dppo"].loss
+    toy.gradient_truth(small, policies, rewards, preset.config, given)  # both token-mean
+    for changed, loss in (
+        (preset.config, replace(given, rollout_kl_loss_agg_mode="seq-mean-token-mean")),
+        (replace(preset.config, denominator="kept"), given),
+    ):
+        with pytest.raises(UsageError, match="give both one aggregation, and denominator='fixed'"):
+            toy.gradient_truth(small, policies, rewards, changed, loss)
 
 
 LOSSES: list[LossType] = [
@@ -130,17 +148,11 @@ LOSSES: list[LossType] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("bypass", [False, True])
-@pytest.mark.parametrize("loss_type", LOSSES)
-def test_every_loss(
-    loss_type: LossType, bypass: bool, small: toy.World, policies: toy.Policies, rewards: Tensor
-) -> None:
-    weights = None if bypass and loss_type != "gpg" else "token"
-    correction = CorrectionConfig(rollout_is=weights, bypass_mode=bypass, loss_type=loss_type)
-    got = toy.gradient_truth(small, policies, rewards, correction, SUM)
-    expectation, variance = by_loops(small, policies, rewards, correction, SUM)
-    torch.testing.assert_close(got.expectation, expectation, rtol=0, atol=1e-10)
-    assert got.variance == pytest.approx(variance, abs=1e-10)
+def test_every_loss(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    for loss_type, bypass in itertools.product(LOSSES, (False, True)):
+        weights = None if bypass and loss_type != "gpg" else "token"
+        correction = CorrectionConfig(rollout_is=weights, bypass_mode=bypass, loss_type=loss_type)
+        assert_truth_is_that_of_loops((loss_type, bypass), small, policies, rewards, correction, SUM)
 
 
 def test_a_loss_that_compares_a_batch_is_refused(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:

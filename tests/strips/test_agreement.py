@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import pytest
 import torch
 from app_runs import PROJECT
 from ratio_batches import of_log_ratios
@@ -44,9 +43,13 @@ def codes_of(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig) -> np.
 BOUNDED = [n for n, p in PRESETS.items() if p.config.rollout_is or any(r.upper < np.inf for r in p.config.rollout_rs)]
 
 
-@pytest.mark.parametrize("moving_is_a", [True, False])
-@pytest.mark.parametrize("name", BOUNDED)
-def test_every_place_is_what_both_corrections_say(name: str, moving_is_a: bool) -> None:
+def test_every_place_is_what_both_corrections_say() -> None:
+    for name in BOUNDED:
+        for moving_is_a in (True, False):
+            assert_places_are_what_both_corrections_say(name, moving_is_a)
+
+
+def assert_places_are_what_both_corrections_say(name: str, moving_is_a: bool) -> None:
     batch, config, other = recorded("stale_4"), preset(name), preset("decoupled_token_icepop")
     rule, side, places = places_of(config)
     if rule is not None and not config.rollout_rs[0].upper < np.inf:
@@ -57,8 +60,9 @@ def test_every_place_is_what_both_corrections_say(name: str, moving_is_a: bool) 
     for k in range(0, len(places), 6):
         moved = at_threshold(config, places[k], rule, side)
         a, b = (moved, other) if moving_is_a else (other, moved)
-        assert made.agreements[k] == agreement(batch, correct(batch, a), correct(batch, b))
-        assert np.array_equal(made.cells.at(k), binned(codes_of(batch, a, b)))
+        case = (name, moving_is_a, places[k])
+        assert made.agreements[k] == agreement(batch, correct(batch, a), correct(batch, b)), case
+        assert np.array_equal(made.cells.at(k), binned(codes_of(batch, a, b))), case
 
 
 def test_a_cell_of_several_tokens_shows_the_difference() -> None:

@@ -88,10 +88,10 @@ def _old(some: random.Random, rollout: float, far: float, exact: bool, extremes:
 
 
 def to_batch(given: Pairs) -> TokenBatch:
-    """The same batch for the code under test."""
+    """Return the same batch for the code under test; not by `from_log_probs`, which refuses NaN and +inf."""
     shape, dtype = (len(given.mask), given.columns), getattr(torch, given.dtype)
     old, rollout, mask = (torch.tensor(x).reshape(shape) for x in (given.old, given.rollout, given.mask))
-    batch = TokenBatch.from_log_probs(old.to(dtype), rollout.to(dtype), mask)
+    batch = TokenBatch(response_mask=mask.bool(), rollout_log_probs=rollout.to(dtype), old_log_probs=old.to(dtype))
     return (
         batch if given.advantages is None else batch.replace(advantages=torch.tensor(given.advantages).reshape(shape))
     )
