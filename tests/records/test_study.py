@@ -17,11 +17,12 @@ from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study, trained_arms
 from rlcorr.records.sketch_files import read_gradients
-from rlcorr.records.study import SeedRange
+from rlcorr.records.study import Arm, SeedRange
 from rlcorr.records.study_comparisons import against_chance, against_nothing, foretold
 from rlcorr.records.trained_arms import TrainedArm
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 
 
@@ -29,24 +30,45 @@ def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: f
     return {"preset": name, "seed": seed, "step": step, "reward": reward, "k3": k3, "kept_fraction": kept}
 
 
+Configs = dict[str, list[tuple[TrainConfig, list[Arm]]]]
+"""For each study: a configuration that was read, and the trainings that have it, each with its own seed and run."""
+
+
+def by_options(name: str) -> dict[tuple[str, ...], list[Arm]]:
+    """The trainings of a study by their options without the seed and the run, which are the last four words.
+
+    A command line costs 50 ms to read, so one is read for all trainings that differ in seed and run alone.
+    """
+    groups: dict[tuple[str, ...], list[Arm]] = {}
+    for arm in study.find_study(name).arms:
+        assert arm.options[-4:] == ("--seed", str(arm.seed), "--run", f"study_{name}_{arm.label}")
+        groups.setdefault(arm.options[:-4], []).append(arm)
+    return groups
+
+
+@pytest.fixture(scope="module")
+def configs() -> Configs:
+    return {name: [(config_of(arms[0]), arms) for arms in by_options(name).values()] for name in study.read_index()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", study.read_index())
-def test_every_training_of_the_index_is_a_command(name: str) -> None:
+def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
     """Each arm with each seed, under a name of its own; the first seed of a study with sketches has them."""
-    studied = study.find_study(name)
-    configs = [config_of(arm) for arm in studied.arms]
-    assert [config.seed for config in configs] == [arm.seed for arm in studied.arms]
-    for config, arm in zip(configs, studied.arms, strict=True):
-        assert config.preset == arm.name or config.budget.rule or arm.name in ("none", "product_cap", "token_cap")
-        if config.budget.rule:
-            assert arm.name.endswith(f"_{config.budget.keep * 100:g}")
-    assert len({config.run for config in configs}) == len(configs)
-    assert len({arm.label for arm in studied.arms}) == len(configs)
-    for sentence in (studied.story, studied.look):
-        assert sentence.endswith(".")
-        assert len(sentence.split()) > 5
-    sketched = {config.seed for config in configs if config.sketch.every}
-    assert sketched <= {studied.arms[0].seed}
+    for name, studied in study.read_index().items():
+        for config, arms in configs[name]:
+            arm = arms[0]
+            assert (config.seed, config.run) == (arm.seed, f"study_{name}_{arm.label}")
+            assert len({same.name for same in arms}) == 1, arms
+            own = ("none", "product_cap", "token_cap")
+            assert config.preset == arm.name or config.budget.rule or arm.name in own, arm.label
+            if config.budget.rule:
+                assert arm.name.endswith(f"_{config.budget.keep * 100:g}"), arm.label
+            if config.sketch.every:
+                assert {same.seed for same in arms} == {studied.arms[0].seed}, name
+        assert len({arm.label for arm in studied.arms}) == len(studied.arms)
+        for sentence in (studied.story, studied.look):
+            assert sentence.endswith("."), name
+            assert len(sentence.split()) > 5, name
 
 
 def test_another_name_is_refused() -> None:
@@ -167,24 +189,26 @@ def test_every_study_is_trained() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", study.read_index())
-def test_the_committed_study_is_whole(name: str) -> None:
+def test_the_committed_study_is_whole(configs: Configs) -> None:
     """Every training of the index with all its steps; nothing of another; sketched steps have their gradient."""
-    rows, provenance = study.read_study(name)
-    studied = study.find_study(name)
-    for arm in studied.arms:
-        config = config_of(arm)
-        trained = [row for row in rows if (row["preset"], row["seed"]) == (arm.name, arm.seed)]
-        assert [row["step"] for row in trained] == list(range(1, config.steps + 1))
-        assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
-        with_gradient = [row["step"] for row in trained if row["relative_bias_value"] is not None]
-        every = config.sketch.every
-        last = config.sketch.until or config.steps
-        assert with_gradient == ([step for step in range(1, last + 1) if step % every == 0] if every else [])
-    assert len(rows) == sum(config_of(arm).steps for arm in studied.arms)
-    assert provenance["engine"].startswith("vllm")
-    commits = set(provenance["git_commits"]) - {CHANGED}
-    assert all(commit and not commit.endswith("+") for commit in commits)
+    for name in study.read_index():
+        rows, provenance = study.read_study(name)
+        by_arm: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for row in rows:
+            by_arm.setdefault((row["preset"], row["seed"]), []).append(row)
+        for config, arms in configs[name]:
+            every, last = config.sketch.every, config.sketch.until or config.steps
+            sketched = [step for step in range(1, last + 1) if step % every == 0] if every else []
+            for arm in arms:
+                trained = by_arm.pop((arm.name, arm.seed))
+                assert [row["step"] for row in trained] == list(range(1, config.steps + 1)), (name, arm.label)
+                assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
+                with_gradient = [row["step"] for row in trained if row["relative_bias_value"] is not None]
+                assert with_gradient == sketched, (name, arm.label)
+        assert by_arm == {}, name
+        assert provenance["engine"].startswith("vllm")
+        commits = set(provenance["git_commits"]) - {CHANGED}
+        assert all(commit and not commit.endswith("+") for commit in commits), name
 
 
 def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
