@@ -12,6 +12,7 @@ from tqdm import tqdm
 from rlcorr.analysis.verdicts import Verdict, verdict_lines, verdicts
 from rlcorr.config import CorrectionConfig
 from rlcorr.diagnostics import measure_stream
+from rlcorr.errors import UsageError
 from rlcorr.foreign.stream import check_columns, first_records, pair_batches, unpaired_tokens
 from rlcorr.foreign.unsaid import said_of_unpaired
 from rlcorr.metric_tables import PREFIX
@@ -51,10 +52,12 @@ class Diagnosis:
     tokens: int
     """Tokens that were looked at."""
     unpaired: int
+    why_not: str | None
+    """Why there is no diagnosis."""
 
 
 def diagnosed(files: Sequence[Path], *, clamp_rounding: bool = False) -> Diagnosis:
-    """Return the diagnosis of at least the first `LOOKED_AT` tokens. Raises `UsageError`."""
+    """Return the diagnosis of at least the first `LOOKED_AT` tokens, or why there is none."""
     counts: list[int] = []
 
     def parts() -> Iterator[tuple[int, TokenBatch]]:
@@ -62,8 +65,11 @@ def diagnosed(files: Sequence[Path], *, clamp_rounding: bool = False) -> Diagnos
             counts.append(int(record.batch.response_mask.sum()))
             yield number, record.batch
 
-    looks_like = tuple(verdicts(parts()))  # reads the parts, and so comes before their counts
-    return Diagnosis(looks_like, sum(counts), unpaired_tokens(files))
+    try:
+        looks_like, why_not = tuple(verdicts(parts())), None
+    except UsageError as error:  # ids and padding ask more of a file than the metrics do, and those are there already
+        looks_like, why_not = (), str(error)
+    return Diagnosis(looks_like, sum(counts), unpaired_tokens(files), why_not)
 
 
 def _counted(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:
@@ -98,7 +104,9 @@ def _said(diagnosis: Diagnosis, tokens: int) -> Iterator[str]:
     """Return what the pairs look like, and of which tokens that is said."""
     if diagnosis.unpaired:
         yield from textwrap.wrap(said_of_unpaired(diagnosis.unpaired, tokens), WIDTH)
-    if diagnosis.tokens < tokens:
+    if diagnosis.why_not is not None:
+        yield from textwrap.wrap(f"There is no diagnosis: {diagnosis.why_not}", WIDTH)
+    elif diagnosis.tokens < tokens:
         yield f"The diagnosis is of the first {diagnosis.tokens:,} of {tokens:,} tokens."
     for line in verdict_lines(diagnosis.verdicts, "part"):
         yield from textwrap.wrap(line, WIDTH)

@@ -9,11 +9,10 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.foreign.answers import Answers, batches, pooled
 from rlcorr.foreign.columns import Columns
-from rlcorr.foreign.names import OF_A_RECORDED_STEP, PAIR, WANTED_TO_MEASURE, ours
-from rlcorr.foreign.pairs import parts_of_parquet, record_of
+from rlcorr.foreign.names import OF_A_RECORDED_STEP, PAIR, WANTED, WANTED_TO_MEASURE, ours
 from rlcorr.foreign.parquet import column_names, parts
 from rlcorr.foreign.rounding import with_rounding_clamped
-from rlcorr.foreign.step import NoTokens, to_answers
+from rlcorr.foreign.step import NoTokens, to_answers, to_record
 from rlcorr.records import runs
 from rlcorr.records.step_files import UNPAIRED, StepRecord
 from rlcorr.types import TokenBatch
@@ -80,13 +79,17 @@ def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: boo
 
 
 def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = False) -> Iterator[StepRecord]:
-    """Return what the files begin with, with ids, in parts that fit into memory, until there are so many tokens. Parts
-    without a token are skipped. Raises `UsageError`."""
+    """Return what the files begin with, with ids, in parts that fit into memory, until there are so many tokens. What
+    step they are of does not matter, and parts without a token are skipped. Raises `UsageError`."""
     read = 0
     for file in files:
-        for part in parts_of_parquet(file, clamp_rounding=clamp_rounding):
+        names = column_names(file)
+        for columns, _ in parts(file, WANTED):
+            ready = {name: column for name, column in ours(columns, names).items() if name != "step"}
+            if clamp_rounding:
+                ready = with_rounding_clamped(ready)
             try:
-                record = record_of([part])
+                record = to_record(ready, may_be_padded=not set(names) >= OF_A_RECORDED_STEP)
             except NoTokens:
                 continue
             yield record

@@ -13,7 +13,10 @@ import pytest
 from pair_files import PAIR, parquet
 from processes import ROOT
 
+from rlcorr.analysis.triage import triage
+from rlcorr.command import report_table
 from rlcorr.command.cli import main, run_verb
+from rlcorr.foreign import step
 from rlcorr.records.runs import list_steps, read_step
 from rlcorr.report import describe
 
@@ -69,6 +72,38 @@ def test_a_table_to_read(capsys: pytest.CaptureFixture[str]) -> None:
         document(capsys, str(RUN), "--preset", "decoupled_geo_rs")["metrics"]
     )
     assert "quantiles" in notes
+
+
+def test_the_diagnosis_is_that_of_the_first_tokens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the two steps is a file, and a part; with ids, so that a stale head is told from older weights."""
+    first, second = (triage(read_step(RUN, step).batch)[0] for step in list_steps(RUN))
+    whole = document(capsys, str(RUN))["diagnosis"]
+    assert [one["sentence"] for one in whole["verdicts"]] == [first.sentence, second.sentence]
+    assert (whole["tokens"], whole["unpaired"], whole["why_not"]) == (1806, 0, None)
+    assert document(capsys, "stale_head")["diagnosis"]["verdicts"][0]["pattern"] == "stale tensor"
+    monkeypatch.setattr(report_table, "LOOKED_AT", 1)
+    assert run_verb(["report", str(RUN)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    tokens = int(read_step(RUN, 20).batch.response_mask.sum())
+    assert (
+        f"The diagnosis is of the first {tokens} of 1,806 tokens. beyond rounding (1 part): {first.sentence}" in printed
+    )
+
+
+def test_without_a_diagnosis_the_numbers_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of very different lengths need more places than are taken for a batch; the metrics need no such batch. And
+    rows of any step are read, also where the name says another step."""
+    (tmp_path / "step_3.parquet").write_bytes(parquet(**PAIR, step=[4] * len(PAIR["rollout_log_probs"])))
+    assert document(capsys, str(tmp_path))["diagnosis"]["why_not"] is None
+    monkeypatch.setattr(step, "MAX_PADDED", 1)
+    assert run_verb(["report", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "There is no diagnosis: " in printed
+    assert re.search(r"^tokens +\d", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

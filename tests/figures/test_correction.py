@@ -84,7 +84,7 @@ def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) ->
     rule = RejectionRule.named("seq_mean_k3", upper=0.01)
     config = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,))
     zeros = torch.zeros(rows, width)
-    batch = TokenBatch.from_log_probs(zeros + fill, zeros, torch.ones(rows, width))
+    batch = TokenBatch(zeros == 0, zeros, zeros + fill)  # not from_log_probs, which refuses NaN
     result = correct(batch, config)
     for figure in (
         correction.weight_histogram(batch, result, config),
