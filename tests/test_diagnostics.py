@@ -61,21 +61,16 @@ def tolerance(key: str, expected: dict[str, float]) -> float:
     return 6e-4 * max(1.0, *(abs(expected.get(base + end, 0.0)) for end in ("max", "min")))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_every_metric(name: str) -> None:
+@oracle.examples(140)
+@given(oracle.pairs(wild=False), st.sampled_from(sorted(CONFIGS)))
+def test_every_metric(pairs: oracle.Pairs, name: str) -> None:
     settings = CONFIGS[name]
-
-    @oracle.examples(40)
-    @given(oracle.pairs(wild=False))
-    def check(pairs: oracle.Pairs) -> None:
-        assume(not oracle.correct(pairs, settings).doubtful)
-        got, expected = report(oracle.to_batch(pairs), settings), oracle.metrics(pairs, settings)
-        assert sorted(got) == sorted(expected)
-        for key, want in expected.items():
-            assert got[key] == pytest.approx(want, rel=2e-5, abs=tolerance(key, expected)), key
-        assert all(0 <= got[key] <= 1 + 1e-6 for key in got if key.endswith("eff_sample_size"))
-
-    check()
+    assume(not oracle.correct(pairs, settings).doubtful)
+    got, expected = report(oracle.to_batch(pairs), settings), oracle.metrics(pairs, settings)
+    assert sorted(got) == sorted(expected)
+    for key, want in expected.items():
+        assert got[key] == pytest.approx(want, rel=2e-5, abs=tolerance(key, expected)), key
+    assert all(0 <= got[key] <= 1 + 1e-6 for key in got if key.endswith("eff_sample_size"))
 
 
 def test_the_oracle_knows_every_metric() -> None:
@@ -86,22 +81,21 @@ def test_the_oracle_knows_every_metric() -> None:
     assert set(METRICS) <= computed
 
 
-@pytest.mark.parametrize("name", ["nothing", "token", "sequence", "geometric", "icepop"])
-def test_microbatches_merge_to_the_whole(name: str) -> None:
+@oracle.examples(75)
+@given(
+    oracle.pairs(wild=False),
+    st.integers(0, 8),
+    st.integers(0, 8),
+    st.sampled_from(["nothing", "token", "sequence", "geometric", "icepop"]),
+)
+def test_microbatches_merge_to_the_whole(pairs: oracle.Pairs, first: int, second: int, name: str) -> None:
     """Batch normalisation is left out: a micro-batch does not know the mean of the others."""
-    settings = CONFIGS[name]
-
-    @oracle.examples(30)
-    @given(oracle.pairs(wild=False), st.integers(0, 8), st.integers(0, 8))
-    def check(pairs: oracle.Pairs, first: int, second: int) -> None:
-        whole = oracle.to_batch(pairs)
-        edges = [0, *sorted(min(x, len(whole.response_mask)) for x in (first, second)), len(whole.response_mask)]
-        parts = [whole.rows(torch.arange(a, b)) for a, b in itertools.pairwise(edges)]
-        measured = [measure(part, correct(part, settings), settings) for part in parts]
-        together = {key.removeprefix(PREFIX): value for key, value in metrics(merge(measured)).items()}
-        assert together == pytest.approx(report(whole, settings), rel=1e-9, abs=1e-9)
-
-    check()
+    settings, whole = CONFIGS[name], oracle.to_batch(pairs)
+    edges = [0, *sorted(min(x, len(whole.response_mask)) for x in (first, second)), len(whole.response_mask)]
+    parts = [whole.rows(torch.arange(a, b)) for a, b in itertools.pairwise(edges)]
+    measured = [measure(part, correct(part, settings), settings) for part in parts]
+    together = {key.removeprefix(PREFIX): value for key, value in metrics(merge(measured)).items()}
+    assert together == pytest.approx(report(whole, settings), rel=1e-9, abs=1e-9)
 
 
 def test_merging_is_not_averaging() -> None:

@@ -294,7 +294,7 @@ def test_rules_agree_with_correct(dtype: torch.dtype) -> None:
 
 
 def assert_rule_agrees_with_correct(name: str, dtype: torch.dtype) -> None:
-    given, swept = noisy(dtype=dtype), RejectionRule.named(name, upper=3.0)
+    given, swept = noisy(5, 4, dtype), RejectionRule.named(name, upper=3.0)
     index = sweep_rule(given, swept)
     assert given.old_log_probs is not None
     d = log_ratio(given.old_log_probs, given.rollout_log_probs, given.response_mask)

@@ -4,6 +4,8 @@ import importlib
 import sys
 from pathlib import Path
 
+import pytest
+
 from rlcorr.teaching.check import Exercise, problem
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
@@ -15,6 +17,9 @@ EXERCISES = {
     for name, value in vars(importlib.import_module(f"exercises.{path.stem}")).items()
     if isinstance(value, Exercise)
 }
+HEAVY = {"13-UPDATE", "15-DIAGNOSE"}
+"""Half a second for each answer."""
+LIGHT = set(EXERCISES) - HEAVY
 
 
 def test_every_lesson_has_exercises() -> None:
@@ -23,7 +28,17 @@ def test_every_lesson_has_exercises() -> None:
 
 
 def test_right_answers_are_accepted() -> None:
-    for name, exercise in EXERCISES.items():
+    assert_right_answers_are_accepted(LIGHT)
+
+
+@pytest.mark.slow
+def test_right_answers_of_a_heavy_exercise_are_accepted() -> None:
+    assert_right_answers_are_accepted(HEAVY)
+
+
+def assert_right_answers_are_accepted(names: set[str]) -> None:
+    for name in sorted(names):
+        exercise = EXERCISES[name]
         assert exercise.equivalents, name
         for answer in (exercise.expected, *exercise.equivalents):
             assert problem(answer, exercise) is None, name
@@ -35,7 +50,17 @@ def test_three_mistakes_are_known_and_told_apart() -> None:
 
 
 def test_a_typical_mistake_is_named() -> None:
-    for name, exercise in EXERCISES.items():
+    assert_mistakes_are_named(LIGHT)
+
+
+@pytest.mark.slow
+def test_a_typical_mistake_of_a_heavy_exercise_is_named() -> None:
+    assert_mistakes_are_named(HEAVY)
+
+
+def assert_mistakes_are_named(names: set[str]) -> None:
+    for name in sorted(names):
+        exercise = EXERCISES[name]
         for mistake in exercise.mistakes:
             sentence = problem(mistake.answer, exercise)
             assert sentence is not None, (name, mistake.says)

@@ -20,7 +20,8 @@ from rlcorr.strips.places import slider_places
 from rlcorr.strips.strip import strip, token_cells
 
 RUNS = ("moe_bf16", "kv_fp8_e5m2", "stale_4")
-TRIED = 25
+FEW, MANY = 13, 25
+"""Tried places of a slider; at every sixth the figures are compared too."""
 
 
 @functools.cache
@@ -61,35 +62,60 @@ def allowed_from(config: CorrectionConfig, rule: int | None, side: Side, places:
 WITH_BOUNDS = [name for name, preset in PRESETS.items() if any(True for _ in bounds(preset.config))]
 
 
-@pytest.mark.parametrize("preset", WITH_BOUNDS)
-@pytest.mark.parametrize("run", [pytest.param(run, marks=pytest.mark.slow) for run in RUNS[:-1]] + list(RUNS[-1:]))
-def test_every_place_is_what_the_trainer_computes(run: str, preset: str) -> None:
-    for rule, side, places in bounds(PRESETS[preset].config):
-        check(recorded(run), PRESETS[preset].config, rule, side, places)
+def presets_with_every_kind_of_bound() -> list[str]:
+    """Return presets that together have every bound that any preset has: of each weighting and rule, on each side."""
+    names, seen = [], set()
+    for name in WITH_BOUNDS:
+        config = PRESETS[name].config
+        weighting = (config.rollout_is, config.rollout_is_mode, config.rollout_is_batch_normalize)
+        kinds = {(weighting if n is None else config.rollout_rs[n].name, side) for n, side, _ in bounds(config)}
+        if kinds - seen:
+            names.append(name)
+            seen |= kinds
+    return names
 
 
-def check(batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side, places: tuple[float, ...]) -> None:
+def test_every_place_is_what_the_trainer_computes() -> None:
+    for name in presets_with_every_kind_of_bound():
+        for rule, side, places in bounds(PRESETS[name].config):
+            check(recorded("stale_4"), PRESETS[name].config, rule, side, places, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS)
+def test_every_place_of_every_preset(run: str) -> None:
+    for name in WITH_BOUNDS:
+        for rule, side, places in bounds(PRESETS[name].config):
+            check(recorded(run), PRESETS[name].config, rule, side, places, name, MANY)
+
+
+def check(
+    batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side, places: tuple[float, ...], name: str,
+    count: int = FEW,
+) -> None:  # fmt: skip
     places = allowed_from(config, rule, side, places)
     made = strip(batch, config, places, rule=rule, side=side)
-    for tried, k in enumerate(np.linspace(0, len(places) - 1, TRIED).round().astype(int).tolist()):
+    for tried, k in enumerate(np.linspace(0, len(places) - 1, count).round().astype(int).tolist()):
+        case = (name, rule, side, places[k])
         moved = at_threshold(config, places[k], rule, side)
         result, metrics = evaluate(batch, moved)
-        for name, values in made.numbers.items():
-            assert float(values[k]) == pytest.approx(metrics[PREFIX + name], rel=1e-6, abs=1e-6, nan_ok=True), name
-        assert np.array_equal(made.cells.at(k), binned(token_fates(batch, result, moved)))
+        for key, values in made.numbers.items():
+            want = pytest.approx(metrics[PREFIX + key], rel=1e-6, abs=1e-6, nan_ok=True)
+            assert float(values[k]) == want, (case, key)
+        assert np.array_equal(made.cells.at(k), binned(token_fates(batch, result, moved))), case
         if tried % 6:
             continue  # a figure takes ten times as long as its numbers
         weights = weight_histogram(batch, result, moved)
-        same_bars(made.weights.counts["kept"][k], trace(weights, "kept"))
-        same_bars(made.weights.counts["rejected"][k], trace(weights, "rejected"))
-        assert made.weights.marks[k] == shapes(weights)
-        assert 1.02 * made.weights.high == pytest.approx(weights.to_dict()["layout"]["xaxis"]["range"][1])
+        same_bars(made.weights.counts["kept"][k], trace(weights, "kept"), case)
+        same_bars(made.weights.counts["rejected"][k], trace(weights, "rejected"), case)
+        assert made.weights.marks[k] == shapes(weights), case
+        assert 1.02 * made.weights.high == pytest.approx(weights.to_dict()["layout"]["xaxis"]["range"][1]), case
         if made.statistic is not None:
             assert rule is not None
             bars = statistic_histogram(batch, result, moved.rollout_rs[rule])
-            same_bars(made.statistic.counts["inside"][k], trace(bars, "inside"))
-            same_bars(made.statistic.counts["outside"][k], trace(bars, "outside"))
-            assert made.statistic.marks[k] == shapes(bars)
+            same_bars(made.statistic.counts["inside"][k], trace(bars, "inside"), case)
+            same_bars(made.statistic.counts["outside"][k], trace(bars, "outside"), case)
+            assert made.statistic.marks[k] == shapes(bars), case
 
 
 @pytest.mark.parametrize("name", ["decoupled_token_icepop", "decoupled_k3_rs_token_tis", "decoupled_k3_rs"])
@@ -114,11 +140,11 @@ def shapes(figure) -> list[dict]:
     return figure.to_dict()["layout"].get("shapes", [])
 
 
-def same_bars(moving: np.ndarray, drawn: np.ndarray) -> None:
+def same_bars(moving: np.ndarray, drawn: np.ndarray, case: object) -> None:
     """Both count all items; one that lies within rounding of an edge may be on its other side."""
-    assert len(moving) == len(drawn) == BINS
-    assert moving.sum() == drawn.sum()
-    assert np.abs(np.cumsum(moving - drawn.astype(np.int64))).max() <= 2
+    assert len(moving) == len(drawn) == BINS, case
+    assert moving.sum() == drawn.sum(), case
+    assert np.abs(np.cumsum(moving - drawn.astype(np.int64))).max() <= 2, case
 
 
 def rule_of(name: str, **given: float) -> RejectionRule:
@@ -145,10 +171,14 @@ TRIED_BOTH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TRIED_BOTH)
 @pytest.mark.parametrize("side", ["upper", "lower", "band"])
-def test_other_kinds_of_corrections_and_both_sides_at_once(name: str, side: Side) -> None:
+def test_other_kinds_of_corrections_and_both_sides_at_once(side: Side) -> None:
     """Weights and every rule, on a side that they have."""
+    for name in TRIED_BOTH:
+        check_every_part(name, side)
+
+
+def check_every_part(name: str, side: Side) -> None:
     config, batch = TRIED_BOTH[name], recorded("stale_4")
     places = slider_places(1 + 1e-4, 21.0, of_ratio=True, count=60)
     parts = ([None] if config.rollout_is else []) + list(range(len(config.rollout_rs)))
@@ -156,7 +186,7 @@ def test_other_kinds_of_corrections_and_both_sides_at_once(name: str, side: Side
         lower = config.rollout_is_threshold_lower if rule is None else config.rollout_rs[rule].lower
         if side == "lower" and lower is None:
             continue
-        check(batch, config, rule, side, tuple(1 / p for p in places) if side == "lower" else places)
+        check(batch, config, rule, side, tuple(1 / p for p in places) if side == "lower" else places, name)
 
 
 def test_a_bound_belongs_to_the_inside_and_nan_does_not() -> None:
