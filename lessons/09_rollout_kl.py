@@ -212,7 +212,8 @@ gap is coarse.
 #
 # In a recorded batch, before its first step, the **push** is the gradient of the policy loss (`decoupled_token_is`),
 # the **pull** that of the rollout KL loss. prime-rl had it by default
-# [until September 2026](https://github.com/PrimeIntellect-ai/prime-rl/pull/3586), with what is $\beta = 0.002$ here.
+# [until September 2026](https://github.com/PrimeIntellect-ai/prime-rl/pull/3586), with what is $\beta = 0.002$ here;
+# it averaged the term over the tokens of the batch, not over answers.
 # **Write down a guess:**
 #
 # 1. In `stale_4`, with that $\beta$ and k2: is the pull a thousandth, a hundredth or a tenth of the push?
@@ -261,9 +262,9 @@ say(f"""
 
 # %% [markdown]
 # As a trust region such a strength is far too weak: the price that was computed by hand is thousands of times higher.
-# It can still matter where nothing pushes: on tokens with $A=0$, or beyond a clip, step after step. Here the term is
-# `use_rollout_kl_loss` of `LossConfig`, as in a [closed pull request of
-# SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811).
+# It can still matter where nothing pushes: on tokens with $A=0$, beyond a clip, or rejected by a rule (lesson 07), step
+# after step. Here the term is `use_rollout_kl_loss` of `LossConfig`, as in a [closed pull request of
+# SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every token of the answers, whatever the rules reject.
 #
 # ## Exercise 1: tilt
 #
@@ -389,9 +390,12 @@ check(price_solution, STRENGTH)
 #
 # - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **reward** it is right (lesson 08).
 # - **Half or whole.** δ² is two times k2: a coefficient copied from one system to another may be off by that.
-# - **The mean.** This term is averaged per answer and then over answers, the policy loss often over all tokens. Then
-#   their ratio depends on the lengths of the answers.
-# - **Masked tokens.** If the penalty runs only over kept tokens, those that need it most have none.
+# - **The mean.** In SkyRL's pull request this term is averaged per answer and then over answers, in prime-rl over the
+#   tokens of the batch (`rollout_kl_loss_agg_mode`); the policy loss is often averaged over tokens. Where the two means
+#   differ, the ratio of pull and push depends on the lengths of the answers.
+# - **Masked tokens.** If the penalty runs only over kept tokens, those that need it most have none. Both systems, and
+#   this library, let it run over all tokens of the answers. A KL loss to the reference differs: verl takes kept tokens,
+#   SkyRL and TRL all of them (`kl_loss_tokens`).
 # - **A hidden k1.** Without a correction, a policy loss whose advantages do not average to 0 contains k1 on the
 #   engine's tokens. The appendix shows it, and score centering, which takes it out.
 #

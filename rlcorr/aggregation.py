@@ -1,4 +1,10 @@
-"""From losses per token to one number: sums, means, and what they are divided by."""
+"""From losses per token to one number: sums, means, and what they are divided by.
+
+Beware of `aggregate` with mode seq-mean-token-sum-norm and without a scale. Dr. GRPO (arXiv:2503.20783) divides by the
+longest response that may be generated. The number of columns is that length only in a batch that is padded to it. In
+one that is padded to its own longest answer, the same answer has another weight in other company. The trainer gives the
+limit of its configuration.
+"""
 
 from dataclasses import dataclass
 
@@ -54,11 +60,7 @@ def aggregate(
     token-sum                Σ_bt L
     seq-mean-token-sum       Σ_b (Σ_t L) / S         S sequences
     seq-mean-token-mean      Σ_b (Σ_t L / n_b) / S   n_b tokens of the sequence
-    seq-mean-token-sum-norm  Σ_b (Σ_t L) / S / scale (None: the number of columns T)
-
-    Dr. GRPO's scale is the longest response that may be generated (arXiv:2503.20783). T is that length only if every
-    batch is padded to it. In a batch that is padded to its own longest answer, None gives the same answer another
-    weight in other company: pass the limit as `scale`.
+    seq-mean-token-sum-norm  Σ_b (Σ_t L) / S / scale (None: the number of columns; see above)
 
     N, S and n_b count every response token (fixed) or the kept ones (kept); N and S are replaced by `tokens` and
     `sequences`, the totals of a batch of which this is a part, so that the parts sum to the whole. Sequences without a

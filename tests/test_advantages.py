@@ -189,6 +189,46 @@ def test_equal_rewards_give_nothing(reward: float, rows: int) -> None:
 # --- returns ---
 
 
+DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def test_rewards_of_any_dtype_give_the_same_advantages() -> None:
+    """0/1 rewards often come as integers or bools. By hand, of 1 0 0 0: mean ¼, variance (9/16 + 3/16)/3 = ¼; the mean
+    of the others 0 and ⅓; over the batch variance 3/16, so that 1 is at ¾/√(3/16) = √3 and 0 at −1/√3."""
+    groups, mask = torch.zeros(4, dtype=torch.int64), torch.ones(1, 4, dtype=torch.bool)
+    expected = {
+        "grpo": [1.5, -0.5, -0.5, -0.5],
+        "dr_grpo": [0.75, -0.25, -0.25, -0.25],
+        "rloo": [1.0, -1 / 3, -1 / 3, -1 / 3],
+        "whiten": [3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)],
+        "on the last token": [0.0, 0.0, 0.0, 1.0],
+        "returns": [1.0, 0.0, 0.0, 0.0],
+    }
+    for dtype in DTYPES:
+        rewards = torch.tensor([1, 0, 0, 0]).to(dtype)
+        got = {
+            "grpo": group_normalised(rewards, groups),
+            "dr_grpo": group_normalised(rewards, groups, by_std=False),
+            "rloo": leave_one_out(rewards, groups),
+            "whiten": whiten(rewards[None], mask)[0],
+            "on the last token": token_rewards(rewards[:1], mask)[0],
+            "returns": returns_to_go(rewards[None], mask, 0.5)[0],
+        }
+        for name, values in got.items():
+            assert values.dtype == (torch.float64 if dtype == torch.float64 else torch.float32), (name, dtype)
+            assert values.tolist() == pytest.approx(expected[name], abs=1e-5), (name, dtype)
+
+
+def test_discounts_of_integer_rewards_are_not_cut_off() -> None:
+    """By hand: 1 + ½·(2 + ½·4) = 3, 2 + ½·4 = 4, 4."""
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    assert returns_to_go(torch.tensor([[1, 2, 4]]), mask, 0.5).tolist() == [[3.0, 4.0, 4.0]]
+    advantages, returns = gae(torch.tensor([[0, 0, 1]]), torch.tensor([[1, 1, 1]]), mask, 0.5, 0.5)
+    # δ = 0 + ½ − 1, the same, 1 − 1; A = δ + ¼ A(next): −5/8, −1/2, 0.
+    assert advantages.tolist() == [[-0.625, -0.5, 0.0]]
+    assert returns.tolist() == [[0.375, 0.5, 1.0]]
+
+
 def test_returns_by_hand() -> None:
     """γ = ½, rewards 1 2 4: 4, 2 + 2 = 4, 1 + 2 = 3. The hole in the second row neither counts nor decays."""
     rewards = torch.tensor([[1.0, 2.0, 4.0, math.nan], [1.0, math.nan, 2.0, 4.0]])

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import oracle
 import pytest
@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
+from rlcorr.aggregation import aggregate
 from rlcorr.config import Aggregation, Denominator, LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.metric_tables import OBJECTIVE_METRICS
-from rlcorr.objective import aggregate, policy_loss
+from rlcorr.objective import policy_loss
 from rlcorr.report import describe
 
 MODES: tuple[Aggregation, ...] = get_args(Aggregation)
 DENOMINATORS: tuple[Denominator, ...] = get_args(Denominator)
 LOSSES: tuple[LossType, ...] = get_args(LossType)
-EVERYTHING = {"use_kl_loss": True, "kl_loss_coef": 0.5, "use_rollout_kl_loss": True, "rollout_kl_loss_coef": 0.25}
+REFERENCE = {"use_kl_loss": True, "kl_loss_coef": 0.5}
+EVERYTHING = {**REFERENCE, "use_rollout_kl_loss": True, "rollout_kl_loss_coef": 0.25}
 
 
 def settings(loss_type: LossType, **changes) -> CorrectionConfig:
@@ -77,7 +79,7 @@ def test_one_column_and_one_token_divide_by_one() -> None:
 @pytest.mark.parametrize(("mode", "denominator"), list(EXPECTED))
 def test_microbatches_sum_to_the_whole(mode: Aggregation, denominator: Denominator) -> None:
     counted = MASK if denominator == "fixed" else KEEP
-    totals = {"tokens": float(counted.sum()), "sequences": float(counted.any(-1).sum())}
+    totals: dict[str, Any] = {"tokens": float(counted.sum()), "sequences": float(counted.any(-1).sum())}
     parts = [aggregate(LOSS[i], KEEP[i], MASK[i], mode, denominator, **totals) for i in (slice(0, 1), slice(1, 4))]
     assert sum(part.item() for part in parts) == pytest.approx(EXPECTED[mode, denominator])
 
@@ -211,9 +213,9 @@ def test_a_rejected_token_may_hold_anything(loss_type: LossType, bad: float) -> 
 @pytest.mark.parametrize("loss_type", LOSSES)
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_a_rejected_token_is_as_good_as_padding(loss_type: LossType, mode: Aggregation) -> None:
-    """If kept tokens are what is counted: value, gradient and metrics; only lr_factor knows the difference.
+    """If kept tokens are what is counted: value, gradient and metrics; only shares of all tokens know the difference.
 
-    Of the first row one token goes, of the second all.
+    Of the first row one token goes, of the second all. The rollout KL loss, which acts on rejected tokens, is off.
     """
     theta, batch = made(rows=4)
     gone = torch.zeros_like(batch.response_mask)
@@ -221,7 +223,7 @@ def test_a_rejected_token_is_as_good_as_padding(loss_type: LossType, mode: Aggre
     batch = batch.replace(rollout_log_probs=torch.where(gone, -99.0, batch.rollout_log_probs))
     rule = RejectionRule.named("token_k1", lower=0.01, upper=99.0)
     correction = settings(loss_type, rollout_rs=(rule,), rollout_is="token", denominator="kept")
-    config = LossConfig(loss_agg_mode=mode, clip_ratio_low=0.05, clip_ratio_high=0.05, kl_cov_ratio=0.2, **EVERYTHING)
+    config = LossConfig(loss_agg_mode=mode, clip_ratio_low=0.05, clip_ratio_high=0.05, kl_cov_ratio=0.2, **REFERENCE)
     outcomes = []
     for variant in (batch, batch.replace(response_mask=batch.response_mask & ~gone)):
         theta.grad = None
@@ -231,7 +233,8 @@ def test_a_rejected_token_is_as_good_as_padding(loss_type: LossType, mode: Aggre
         value.backward()
         assert theta.grad is not None
         rows = dict(zip(measured.names, measured.table.tolist(), strict=True))
-        outcomes.append((value.item(), theta.grad.tolist(), {key: rows[key] for key in rows if key != "lr_factor"}))
+        of_all = ("lr_factor", "kl_left_out")
+        outcomes.append((value.item(), theta.grad.tolist(), {key: rows[key] for key in rows if key not in of_all}))
     assert outcomes[0] == outcomes[1]
 
 
@@ -278,22 +281,6 @@ def test_one_bad_token_takes_its_sequence_with_it_and_nothing_else(name: str, ba
     assert theta.grad.tolist() == [[0.0, 0.0], [-0.25, -0.25]]
 
 
-@pytest.mark.parametrize("field", ["ref_log_probs", "rollout_log_probs", "theta"])
-def test_the_kl_terms_leave_rejected_tokens_out(field: str) -> None:
-    theta, batch = made()
-    moved, given = theta.detach().clone(), {name: x.clone() for name, x in batch.tensors().items()}
-    (moved if field == "theta" else given[field])[0, 0] = -math.inf
-    given["rollout_log_probs"][0, 0] -= 9  # far enough to be rejected, whatever is impossible
-    moved.requires_grad_()
-    rule = RejectionRule.named("token_k1", lower=0.2, upper=5.0)
-    loss = loss_of(moved, TokenBatch(**given), settings("ppo_clip", rollout_rs=(rule,)), LossConfig(**EVERYTHING))
-    loss.backward()
-    assert loss.isfinite()
-    assert moved.grad is not None
-    assert moved.grad.isfinite().all()
-    assert moved.grad[0, 0] == 0
-
-
 @pytest.mark.parametrize(("mode", "denominator"), list(EXPECTED))
 def test_the_whole_objective_sums_over_microbatches(mode: Aggregation, denominator: Denominator) -> None:
     """KL terms included, and a row of padding that counts nowhere."""
@@ -304,12 +291,14 @@ def test_the_whole_objective_sums_over_microbatches(mode: Aggregation, denominat
     correction = settings(
         "ppo_clip", rollout_rs=(RejectionRule.named("token_k1", lower=0.9, upper=1.2),), denominator=denominator
     )
-    config, result = LossConfig(loss_agg_mode=mode, **EVERYTHING), correct(batch, correction)
+    config = LossConfig(loss_agg_mode=mode, rollout_kl_loss_agg_mode=mode, kl_loss_tokens="response", **EVERYTHING)
+    result = correct(batch, correction)
     counted = mask if denominator == "fixed" else result.keep_mask
-    tokens, sequences = float(counted.sum()), float(counted.any(-1).sum())
+    totals: dict[str, Any] = {"tokens": float(counted.sum()), "sequences": float(counted.any(-1).sum())}
+    totals |= {"response_tokens": float(mask.sum()), "response_sequences": float(mask.any(-1).sum())}
     whole, _ = policy_loss(theta, batch, result, correction, config)
     parts = [
-        policy_loss(theta[i], batch.rows(i), result.rows(i), correction, config, tokens=tokens, sequences=sequences)[0]
+        policy_loss(theta[i], batch.rows(i), result.rows(i), correction, config, **totals)[0]
         for i in (slice(0, 1), slice(1, 4))
     ]
     assert sum(part.item() for part in parts) == pytest.approx(whole.item())

@@ -122,12 +122,14 @@ def policy_gradient(where: World, theta: Tensor, rewards: Tensor) -> Tensor:
 def gradient_truth(
     where: World, policies: Policies, advantages: Tensor, correction: CorrectionConfig, loss: LossConfig | None = None
 ) -> GradientTruth:
-    """Expectation and variance of the gradient that this correction and loss give; `advantages` (N,) per response.
+    """Return expectation and variance of the gradient of this correction and loss; `advantages` (N,) per response.
 
     Denominators and batch normalisation take their expectations, as in a very large batch. Raises `UsageError` for a
-    loss that selects tokens by statistics of the batch (clip_cov, kl_cov).
+    loss that selects tokens by statistics of the batch (clip_cov, kl_cov), and for one with a rollout KL loss that is
+    divided by something else than the policy loss.
     """
     loss = loss or LossConfig()
+    _refuse_two_divisors(correction, loss)
     if correction.loss_type in ("clip_cov", "kl_cov"):
         raise UsageError(
             f"{correction.loss_type} selects tokens by comparing a batch: it has no gradient per response."
@@ -147,6 +149,15 @@ def gradient_truth(
     n_square = (sampled * share.square()).sum()
     variance = (sampled * squared).sum() - 2 * (u_n * expectation).sum() + n_square * expectation.square().sum()
     return GradientTruth(expectation, _reference(where, policies, advantages, loss), float(variance))
+
+
+def _refuse_two_divisors(correction: CorrectionConfig, loss: LossConfig) -> None:
+    one = loss.rollout_kl_loss_agg_mode == loss.loss_agg_mode and correction.denominator == "fixed"
+    if loss.use_rollout_kl_loss and not one:
+        raise UsageError(
+            f"the policy loss is divided as {loss.loss_agg_mode} over {correction.denominator} tokens, the rollout KL "
+            f"loss as {loss.rollout_kl_loss_agg_mode} over all; give both one aggregation, and denominator='fixed'."
+        )
 
 
 def kl_gradient(where: World, theta: Tensor, ref: Tensor, estimator: str, sampled_from: Tensor | None = None) -> Tensor:

@@ -174,7 +174,7 @@ def test_ctrl_c_ends_an_asynchronous_run_tidily(tiny_model: Path, tmp_path: Path
 
 
 def batch_of_step(request: BatchRequest) -> Collected:
-    return Collected([], Samples([], []), [], [], [], [], version=request.step, seconds={})
+    return Collected([], Samples([], []), [], [], [], [], [], version=request.step, seconds={})
 
 
 def requests(*steps: int) -> Iterator[BatchRequest]:

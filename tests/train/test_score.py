@@ -201,6 +201,23 @@ def test_a_sequence_of_which_a_token_is_left_counts(monkeypatch: pytest.MonkeyPa
     assert got == [[-1.5, -1.5], [-3, -3], [4.5, 0]]
 
 
+def test_a_row_that_is_not_learned_from_counts_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RLOO with the rewards 1 0 5, the first answer truncated: 0 − 3 and 5 − ½. The third loses its second token to the
+    rule; batch normalisation and the result know the two rows alone."""
+    correction = replace(TOKENS, rollout_is="token", rollout_is_batch_normalize=True)
+    config = train_config(monkeypatch, correction, advantage=AdvantageConfig(estimator="rloo"))
+    batch, result, _ = corrected(of_three(5.0), config, 1, torch.tensor([1, 2]))
+    assert batch.advantages is not None
+    assert batch.advantages.tolist() == [[-1.5] * 2, [-3] * 2, [4.5] * 2]
+    assert result.keep_mask.tolist() == [[True, True], [True, False]]
+    # With the third rejected as a whole, the first stays in the baseline of the second.
+    config = train_config(monkeypatch, SEQUENCES, advantage=AdvantageConfig(estimator="rloo"))
+    batch, result, _ = corrected(of_three(5.0), config, 1, torch.tensor([1, 2]))
+    assert batch.advantages is not None
+    assert batch.advantages.tolist() == [[1, 1], [-1, -1], [0, 0]]
+    assert result.keep_mask.any(-1).tolist() == [True, False]
+
+
 def test_a_rule_for_negative_advantages_sees_them_before_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third response is below its group's mean only while it belongs to the group, and is rejected for it."""
     rule = RejectionRule.named("seq_max_k1_negative", upper=2.0)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import oracle
@@ -16,6 +17,7 @@ from learners import (
     learner,
     one_update,
     rows_alone,
+    sampled_batch,
     scored_batch,
     small_policy,
     tokens_of,
@@ -24,11 +26,11 @@ from learners import (
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.config import UNCLIPPED, Aggregation, Denominator, LossConfig, LossType
-from rlcorr.objective import policy_loss
+from rlcorr.objective import policy_loss, score_coefficients
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy
-from rlcorr.train.learner.update import minibatch, optimizer_step
+from rlcorr.train.learner.update import SKIPPED, minibatch, optimizer_step, update
 
 RULES = (RejectionRule.named("token_k1", lower=0.6, upper=1.5), RejectionRule.named("seq_mean_k1", lower=0.8))
 EVERY_TERM = LossConfig(
@@ -84,9 +86,45 @@ def test_micro_batches_change_no_aggregation(
 ) -> None:
     policy = small_policy()
     correction = CorrectionConfig(rollout_rs=RULES, denominator=denominator, bypass_mode=bypass)
-    config = train_config(monkeypatch, correction, loss=replace(EVERY_TERM, loss_agg_mode=mode))
+    terms = replace(EVERY_TERM, loss_agg_mode=mode, rollout_kl_loss_agg_mode=mode, kl_loss_tokens="response")
+    config = train_config(monkeypatch, correction, loss=terms)
     split, row = agree(policy, config, scored_batch(policy))
     assert split == pytest.approx(row, rel=1e-5, abs=1e-5)
+
+
+def test_dr_grpos_constant_is_the_longest_response_that_may_be_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addition allows 5 tokens. An answer's token weighs A/(2 sequences · 5), whatever stands beside it."""
+    norm: Aggregation = "seq-mean-token-sum-norm"
+    config = train_config(monkeypatch, CorrectionConfig(), loss=LossConfig(loss_agg_mode=norm))
+    for company in (4, 12):
+        batch = sampled_batch((1, 1), (3, company))
+        batch = batch.replace(old_log_probs=batch.rollout_log_probs, advantages=torch.ones(2, company))
+        mini = minibatch(config, batch, correct(batch, config.correction), torch.arange(2))
+        coefficients = score_coefficients(
+            batch.rollout_log_probs, mini.batch, mini.result, config.correction, mini.loss,
+            tokens=mini.tokens, sequences=mini.sequences,
+        )  # fmt: skip
+        assert float(coefficients[0, 0]) == pytest.approx(1 / 2 / 5), company
+    assert (
+        replace(config, loss=LossConfig(loss_agg_mode=norm, loss_scale_factor=80)).policy_loss.loss_scale_factor == 80
+    )
+    of_kl = LossConfig(rollout_kl_loss_agg_mode=norm)
+    assert replace(config, task="running_sum", loss=of_kl).policy_loss.loss_scale_factor == 80
+    assert replace(config, task="jsonl", data=Path("x"), loss=of_kl).policy_loss.loss_scale_factor == 256
+    assert replace(config, loss=LossConfig()).policy_loss == LossConfig()
+
+
+def test_fewer_rows_than_mini_batches_make_a_step_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers may have been left out: two rows of six, four mini-batches asked for."""
+    policy = small_policy()
+    adam = torch.optim.AdamW(policy.parameters(), lr=1e-3)
+    steps = []
+    adam.register_step_post_hook(lambda *_: steps.append(1))
+    config = train_config(monkeypatch, CorrectionConfig(), optim=replace(ONE_STEP, minibatches=4))
+    batch = scored_batch(policy).rows(slice(0, 2))
+    row = update(learner(policy, config, adam), batch, correct(batch, config.correction))
+    assert len(steps) == 2
+    assert {row[name] for name in SKIPPED} == {0}
 
 
 NOT_A_SUM = [

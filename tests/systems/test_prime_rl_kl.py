@@ -1,0 +1,90 @@
+"""prime-rl's squared log-ratio (2026-08): on every token of loss_mask, over the tokens of the batch.
+
+    loss = Σ_t [ −keep_t A_t e^(c_t − q_t) + kl_tau loss_mask_t (c_t − q_t)² ] / tokens
+
+c is log π_θ, q the engine's. keep drops tokens whose probability the update moves further away than dppo_mask allows.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcorr import TokenBatch, correct
+from rlcorr.config import LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.objective import policy_loss
+from rlcorr.systems.prime_rl import from_prime_rl, to_prime_rl
+
+TAU = 0.5  # large, so that a difference is plain
+TABLES = ({"type": "default", "kl_tau": TAU}, {"type": "ipo", "ipo_threshold": 0.2, "kl_tau": TAU})
+# Probabilities under the engine and under π_θ, and advantages, of each token; 0: padding.
+CASES: dict[str, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
+    "nothing is rejected": ([[0.4, 0.4]], [[0.5, 0.5]], [[1.0, -1.0]]),
+    "one token is rejected": ([[0.2, 0.4]], [[0.9, 0.5]], [[1.0, 1.0]]),
+    "two lengths": ([[0.4, 0, 0], [0.4, 0.9, 0.1]], [[0.5, 0, 0], [0.5, 0.3, 0.2]], [[1.0, 0, 0], [1.0, -2.0, 0.5]]),
+    "a row without a token": ([[0, 0], [0.2, 0.4], [0.3, 0]], [[0, 0], [0.9, 0.5], [0.3, 0]], [[1.0, 1.0]] * 3),
+    "all is rejected": ([[0.1, 0.1]], [[0.9, 0.8]], [[1.0, 2.0]]),
+}
+
+
+def log(probabilities: list[list[float]], mask: Tensor) -> Tensor:
+    return torch.where(mask, torch.tensor(probabilities, dtype=torch.float64).log(), math.nan)
+
+
+def theirs(kind: str, q: Tensor, c: Tensor, mask: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+    """The KL part of prime-rl's loss, and the gradient of the whole in log π_θ."""
+    theta = torch.where(mask, c, 0.0).requires_grad_()
+    engine = torch.where(mask, q, 0.0)
+    gap = theta.detach().exp() - engine.exp()
+    outward = torch.where(advantages > 0, gap > 0.2, gap < -0.2)
+    keep = mask & ~(outward if kind == "default" else gap.abs() > 0.2)
+    policy = torch.where(keep, -advantages * (theta - engine).exp(), 0).sum()
+    kl = torch.where(mask, TAU * (theta - engine).square(), 0).sum() / mask.sum()
+    return kl.detach(), torch.autograd.grad(policy / mask.sum() + kl, theta)[0]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table["type"])
+def test_the_loss_and_its_gradient_are_prime_rls(table: dict[str, object]) -> None:
+    """Of the whole batch, and of its rows as micro-batches with the totals of the whole."""
+    config, loss = from_prime_rl(table, version="2026-08")
+    for name, (engine, trainer, pushes) in CASES.items():
+        mask, advantages = torch.tensor(engine) > 0, torch.tensor(pushes, dtype=torch.float64)
+        q, c = log(engine, mask), log(trainer, mask)
+        kl, gradient = theirs(str(table["type"]), q, c, mask, advantages)
+        batch = TokenBatch(mask, q, c.clone(), advantages=advantages)
+        totals: dict[str, Any] = {"tokens": float(mask.sum()), "sequences": float(mask.any(-1).sum())}
+        whole: dict[str, Any] = {}
+        for parts, given in (([slice(None)], whole), ([slice(row, row + 1) for row in range(len(mask))], totals)):
+            theta = c.clone().requires_grad_()
+            values = []
+            for rows in parts:
+                part = batch.rows(rows)
+                result = correct(part, config)
+                value, _ = policy_loss(theta[rows], part, result, config, loss, **given)
+                plain, _ = policy_loss(theta[rows].detach(), part, result, config, LossConfig(), **given)
+                value.backward()
+                values.append(float(value.detach() - plain))
+            assert sum(values) == pytest.approx(float(kl)), name
+            assert theta.grad is not None
+            torch.testing.assert_close(theta.grad, gradient, msg=f"{name}, {len(parts)} parts: {theta.grad}")
+
+
+def test_what_we_write_is_what_we_read() -> None:
+    for table in TABLES:
+        config, loss = from_prime_rl(table, version="2026-08")
+        assert from_prime_rl(to_prime_rl(config, loss, version="2026-08"), version="2026-08") == (config, loss), table
+
+
+def test_a_term_that_prime_rl_does_not_have_is_refused() -> None:
+    config, loss = from_prime_rl(TABLES[0], version="2026-08")
+    by_row = LossConfig(use_rollout_kl_loss=True, rollout_kl_loss_coef=2 * TAU)
+    with pytest.raises(UsageError, match=r"divides its KL term by the tokens of the batch; nearest: .*'token-mean'"):
+        to_prime_rl(config, by_row, version="2026-08")
+    for version in ("2026-08", "2026-09"):
+        with pytest.raises(UsageError, match="has no KL to a reference; nearest: use_kl_loss=False"):
+            to_prime_rl(config, LossConfig(use_kl_loss=True), version=version)
+    with pytest.raises(UsageError, match="no KL term since pull request 3586"):
+        to_prime_rl(config, loss, version="2026-09")
