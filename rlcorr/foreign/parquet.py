@@ -79,9 +79,8 @@ def parts(path: Path, wanted: Set[str]) -> Iterator[tuple[Columns, int]]:
         schema = file.schema_arrow
         types = {name: schema.field(name).type for name in schema.names}
         if any(_is_nested(kind) for name, kind in types.items() if name in wanted & BY_ROW):
-            wanted = (
-                wanted | PER_RESPONSE | set(IDS)
-            )  # they say what the lists of lists are, and which token was sampled
+            # What the lists of lists are, and which token was sampled.
+            wanted = wanted | PER_RESPONSE | set(IDS)
         types = {name: kind for name, kind in types.items() if name in wanted}
         words = [name for name, kind in types.items() if _is_text(kind)]
         rows = max(file.metadata.num_rows * PART // max(_most_numbers(file.metadata, wanted), 1), 1)

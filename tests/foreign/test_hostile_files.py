@@ -240,21 +240,18 @@ def test_a_text_that_stands_in_many_rows() -> None:
 
 def test_texts_in_lists_are_not_read() -> None:
     """A dictionary of one text of a MiB, in 2,000 rows of lists: 2 GiB once it is written out."""
-    lists = pa.array([[-1.0]] * 2000, pa.list_(pa.float32()))
+    lists = pa.array([[-1.0]] * 100, pa.list_(pa.float32()))
     texts = pa.array([["x" * MIB]], pa.list_(pa.string())).take(pa.array([0] * 100))
+    entry = pa.array([[{"logprob": -1.0, "token": "x" * MIB}]]).take(pa.array([0] * 100))
+    table = pa.table([entry, lists, texts], ["rollout_log_probs", "old_log_probs", "prompt"])
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        pa.schema({"rollout_log_probs": lists.type, "old_log_probs": lists.type, "prompt": texts.type}),
-        compression="zstd",
-    ) as file:
+    with pq.ParquetWriter(sink, table.schema, compression="zstd") as file:
         for _ in range(20):
-            file.write_table(
-                pa.table([lists[:100], lists[:100], texts], ["rollout_log_probs", "old_log_probs", "prompt"])
-            )
+            file.write_table(table)
     content = sink.getvalue().to_pybytes()
     assert len(content) < MIB
     record = read_pairs("x.parquet", content)
+    assert record.batch.rollout_log_probs.shape == (2000, 1)
     assert "prompt is a column of list<" in record.notes[0]
 
 

@@ -97,6 +97,8 @@ def test_a_null_reward_is_unknown_and_the_others_are_kept(tmp_path: Path) -> Non
             assert rewards[0] == 1, file
             assert math.isnan(rewards[1]), file
             assert record.notes[0].startswith("rewards is null or NaN in 1 of 2 rows"), file
+    for file, content in written(PAIR | MASK | {"reward": [None, None]}).items():
+        assert read_pairs(file, content).notes == (), file  # a reward that no row has is missing, and not unknown
     (tmp_path / "x.jsonl").write_bytes(written(PAIR | {"reward": [1.0, None]})["x.jsonl"])
     import_file(tmp_path / "x.jsonl", tmp_path / "run")
     assert "reward" not in runs.read_metrics(tmp_path / "run")[0]

@@ -81,6 +81,14 @@ def test_a_list_of_rewards_makes_responses_of_the_lists() -> None:
                     )
 
 
+def test_responses_of_one_token_with_an_advantage_each() -> None:
+    """Two lists of one token: two advantages are as many numbers as there are tokens, which says nothing."""
+    table = both([[[-0.5], [-1.0]]], rewards=[[1.0, 0.0]], advantages=[[0.5, -0.5]])
+    for file, content in files(table).items():
+        record = read_pairs(file, content)
+        assert real(record.batch.tensors()["advantages"], record) == [[0.5], [-0.5]], file
+
+
 def test_a_flat_side_says_that_the_lists_of_the_other_are_turns() -> None:
     table = {"rollout_logprobs": UNEVEN, "old_log_probs": joined(UNEVEN)}
     for file, content in files(table).items():
