@@ -16,10 +16,10 @@ UNFILLED = 0.03
 """Share of the zeros of one side, of those to which the other gives less than one half, that must lie below what a cut
 explains, see `unfilled`.
 
-Measured on softmaxes over 12 to 5,000 tokens with noise of 0 to 1 on the logits. Zeros that top-p 0.3 to 0.99 or top-k 5
-made: at most 0.003 (2 of 676; over three tokens 0.016). With 2.5 to 90 % of the tokens unfilled: 0.197 and more, beside the
-zeros of top-p 0.9 0.097. Eleven recorded runs, of a dense model, of experts and of long answers: 0 as they are (`top_p`
-has 776 zeros), and 0.25 and more once 5 to 50 % of their columns are set to 0.
+Measured on softmaxes over 12 to 5,000 tokens with noise of 0 to 1 on the logits. Zeros that top-p 0.3 to 0.99 or
+top-k 5 made: at most 0.003 (2 of 676; over three tokens 0.016). With 2.5 to 90 % of the tokens unfilled: 0.197 and
+more, beside the zeros of top-p 0.9 at least 0.097. Eleven recorded runs, of a dense model, of experts and of long
+answers: 0 as they are (`top_p` has 776 zeros), and 0.25 and more once 5 to 50 % of their columns are set to 0.
 """
 SIDES = {
     "both log-probs are": ("old", "rollout"),
