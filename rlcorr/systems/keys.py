@@ -70,13 +70,13 @@ def of_other_versions(system: str, version: str, names: Mapping[str, Iterable[st
     >>> of_other_versions("TRL", "1.16", {"1.16": ["clip_max"], "1.5": ["cap"]})
     {'cap': "it is of TRL 1.5: read it with version='1.5', or write the names of 1.16, clip_max"}
     """
-    own = tuple(names[version])
+    current = tuple(names[version])
     return {
         name: f"it is of {system} {other}: read it with version={other!r}, or write the names of {version}, "
-        f"{', '.join(own)}"
+        f"{', '.join(current)}"
         for other in names
         for name in names[other]
-        if name not in own
+        if name not in current
     }
 
 

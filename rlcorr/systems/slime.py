@@ -62,7 +62,10 @@ def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
         _check_mis(given)
         return _from_mis(MIS | dict(given))
     known_keys("slime's flags", given, FLAGS)
-    held = FLAGS | dict(given)
+    return _from_flags(FLAGS | dict(given))
+
+
+def _from_flags(held: dict[str, Any]) -> CorrectionConfig:
     bypass, tis = switch("use_rollout_logprobs", held["use_rollout_logprobs"]), switch("use_tis", held["use_tis"])
     if bypass and tis:
         raise UsageError("slime refuses --use-tis beside --use-rollout-logprobs, which would correct twice.")
@@ -70,16 +73,9 @@ def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
         refuse_ignored(
             "slime", held, FLAGS, ["tis_clip", "tis_clip_low", "custom_tis_function_path"], "without --use-tis"
         )
-    if not held["use_opsm"]:
-        refuse_ignored("slime", held, FLAGS, ["opsm_delta"], "without --use-opsm")
     if switch("use_opsm", held["use_opsm"]):
-        if not bypass:
-            raise UsageError(
-                "without --use-rollout-logprobs slime's OPSM compares π_θ with π_old, which is no mismatch."
-            )
-        delta = number("opsm_delta", held["opsm_delta"])
-        rule = RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta))
-        return CorrectionConfig(bypass_mode=True, rollout_rs=(rule,))
+        return _from_opsm(held, bypass)
+    refuse_ignored("slime", held, FLAGS, ["opsm_delta"], "without --use-opsm")
     if held["custom_tis_function_path"] == MIS_PATH:
         raise UsageError("this custom_tis_function_path reads its bounds from mis.yaml: give the keys of that file.")
     custom = choice("custom_tis_function_path", held["custom_tis_function_path"] or "none", ("none", ICEPOP))
@@ -91,6 +87,14 @@ def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
         rollout_is_threshold_lower=number("tis_clip_low", held["tis_clip_low"]) or None,
         rollout_is_mode="truncate" if custom == "none" else "mask",
     )
+
+
+def _from_opsm(held: dict[str, Any], bypass: bool) -> CorrectionConfig:
+    if not bypass:
+        raise UsageError("without --use-rollout-logprobs slime's OPSM compares π_θ with π_old, which is no mismatch.")
+    delta = number("opsm_delta", held["opsm_delta"])
+    rule = RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta))
+    return CorrectionConfig(bypass_mode=True, rollout_rs=(rule,))
 
 
 def _check_mis(given: Mapping[str, Any]) -> None:
