@@ -168,7 +168,7 @@ def _rewards(session: Session, batch: TokenBatch, prompts: list[int], drawn: lis
     numbers = [reward for reward in rewards if reward is not None and not math.isnan(reward)]
     if len(numbers) < len(rewards):
         raise UsageError(
-            "the reward function raised, or returned None, on a likely answer: there is no expected gradient."
+            "the reward function raised on a likely answer, or returned None for it: there is no expected gradient."
         )
     return numbers
 
