@@ -1,4 +1,4 @@
-"""`make play` and `make train` as processes: ports, Ctrl-C, and kill -9."""
+"""`make play` as a process: ports, and Ctrl-C. Those of `make train` are in test_resume.py and test_batch_queue.py."""
 
 import os
 import signal
@@ -11,7 +11,6 @@ import pytest
 from processes import running, url_in, wait_for
 
 from rlcorr.command import launch
-from rlcorr.command.cli import main
 from rlcorr.command.play import first_free_port
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -73,38 +72,6 @@ def test_play_serves_trains_and_ends_with_ctrl_c(
     assert report.readable_steps == report.recorded_steps > 0
     monkeypatch.setattr(runs, "LOCAL", run.parent)
     assert not launch.in_progress(), "the trainer went on after Ctrl-C"
-
-
-def test_kill_9_leaves_every_completed_step_readable(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Kills at other moments are in test_resume.py."""
-    run, log = tmp_path / "local" / "r", tmp_path / "log"
-    with running("train", *options(tiny_model), runs_folder=tmp_path, log=log) as trainer:
-        wait_for("three steps", lambda: steps_of(run) >= 3, log)
-        trainer.kill()
-        trainer.wait()
-    report = verify(run)
-    assert report.readable_steps == report.recorded_steps >= 3
-    assert report.metric_rows >= report.recorded_steps - 1  # the row of a step is written right after its pairs
-    assert report.status == "running"
-    assert len(report.problems) == 1
-    assert "was killed" in report.problems[0]
-    with pytest.raises(SystemExit) as ended:
-        main(["verify", str(run)])
-    assert ended.value.code == 1
-    assert "was killed" in capsys.readouterr().out
-
-
-def test_ctrl_c_on_the_trainer_finishes_the_manifest(tiny_model: Path, tmp_path: Path) -> None:
-    run, log = tmp_path / "local" / "r", tmp_path / "log"
-    with running("train", *options(tiny_model), runs_folder=tmp_path, log=log) as trainer:
-        wait_for("a step", lambda: steps_of(run) >= 1, log)
-        trainer.send_signal(signal.SIGINT)
-        assert trainer.wait(60) == 130
-    assert "Traceback" not in log.read_text()
-    report = verify(run)
-    assert (report.status, report.problems) == ("interrupted", [])
 
 
 def _answers(url: str) -> bool:
