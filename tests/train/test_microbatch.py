@@ -89,7 +89,7 @@ def filled(lengths: list[tuple[int, int]], names: list[str], *, wider: int = 0, 
     prompt, response = (max(max(numbers), 1) + wider for numbers in zip(*lengths, strict=True))
     shapes = dict.fromkeys(NAMES, (rows, response))
     shapes |= {"prompt_ids": (rows, prompt), "routed_experts": (rows, prompt + response, LAYERS, K)}
-    shapes |= dict.fromkeys(("rewards", "group_ids", "policy_versions"), (rows,))
+    shapes |= dict.fromkeys(("rewards", "group_ids", "policy_versions", "unpaired_tokens"), (rows,))
 
     def numbers(name: str) -> Tensor:
         if name.endswith("_ids") or name in ("routed_experts", "policy_versions"):
