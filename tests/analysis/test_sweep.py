@@ -1,5 +1,6 @@
 """The sweep against a loop over tokens at every kind of bound, against correct(), and against what verl computed."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -208,14 +209,14 @@ def signs(pairs: oracle.Pairs) -> oracle.Rows:
     return [[pattern[(3 * b + t) % 7] for t in range(pairs.columns)] for b in range(len(pairs.mask))]
 
 
-@oracle.examples(120)
+@oracle.examples(72)
 @given(oracle.pairs(), st.sampled_from(["token", "sequence", "geometric"]), st.sampled_from(["truncate", "mask"]))
 def test_weights(pairs: oracle.Pairs, level: str, mode: str) -> None:
     settings = CorrectionConfig(rollout_is=level, rollout_is_mode=mode)  # pyright: ignore[reportArgumentType]
     check(pairs, signs(pairs), settings)
 
 
-@oracle.examples(300)
+@oracle.examples(220)
 @given(oracle.pairs(), st.sampled_from(NAMES), st.sampled_from(["all", "negative", "outward"]))
 def test_rule(pairs: oracle.Pairs, name: str, applies_to: str) -> None:
     check(pairs, signs(pairs), rule(name, applies_to))
@@ -287,9 +288,8 @@ def assert_same(got: BoundMetrics[float], want: dict[str, float], case: object) 
         assert getattr(got, name) == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), (case, name)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rules_agree_with_correct(dtype: torch.dtype) -> None:
-    for name in RULES_UNDER_TEST:
+def test_rules_agree_with_correct() -> None:
+    for name, dtype in zip(RULES_UNDER_TEST, itertools.cycle((torch.float32, torch.float64))):
         assert_rule_agrees_with_correct(name, dtype)
 
 
@@ -309,7 +309,7 @@ def assert_rule_agrees_with_correct(name: str, dtype: torch.dtype) -> None:
             except UsageError:  # this value is no bound of such a rule
                 continue
             want = direct(given, correct(given, settings), weights=False)
-            assert_same(index.at(high, low), want, (name, low, high))
+            assert_same(index.at(high, low), want, (name, dtype, low, high))
             asked += 1
     assert asked >= 6, name
 
