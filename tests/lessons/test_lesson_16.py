@@ -15,7 +15,11 @@ from rlcorr.records.sketch_files import read_sketch
 from rlcorr.records.verify import verify
 from rlcorr.train.config.training import WARM_START
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform"),
+]
 
 LESSON = Path(__file__).resolve().parent.parent.parent / "lessons" / "16_record_your_own.py"
 

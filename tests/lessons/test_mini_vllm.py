@@ -42,6 +42,7 @@ def distance(policy: Policy, batch: TokenBatch) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.engine
 @pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
 def test_four_steps_with_vllm_and_three_without_new_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = imported(monkeypatch, LESSONS)

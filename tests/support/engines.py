@@ -15,6 +15,7 @@ def forget_engines() -> None:
     experts: so earlier ones must be gone before another starts."""
     from vllm.distributed import cleanup_dist_env_and_memory
 
+    gc.unfreeze()  # an engine freezes what is there when it starts, so also one before it that nobody uses any more
     gc.collect()
     cleanup_dist_env_and_memory()
     for handler in logging.getLogger("vllm").handlers:

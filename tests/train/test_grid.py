@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import gc
 import itertools
 import math
 import sys
@@ -10,9 +9,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
+from engines import forget_engines
 from tiny import CPU, save_tiny_model, tiny_config
 from transformers import PreTrainedModel
 
@@ -29,6 +29,7 @@ from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.learner.policy import load_lm
 from rlcorr.train.loop import train
 from rlcorr.train.rollout import start
+from rlcorr.train.rollout.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.slow  # a real engine, and trainings
 
@@ -155,15 +156,32 @@ def test_the_cell_trains(cell: Cell, model: Path, local_runs: Path, monkeypatch:
     check_training(cell, rollout, model, monkeypatch)
 
 
+@pytest.fixture(scope="module")
+def engines() -> Iterator[dict[tuple[str, ...], VllmEngine]]:
+    """Those that are started. They stay to the end: to start and to end one takes 1.5 s of CPU, to train a cell 0.4."""
+    forget_engines()
+    started: dict[tuple[str, ...], VllmEngine] = {}
+    yield started
+    started.clear()
+    forget_engines()
+
+
 @pytest.fixture
-def one_engine() -> Iterator[None]:
-    """vLLM tears its process groups down when an engine is collected: that must not be while the next one works."""
-    yield
-    gc.collect()
+def one_of_each_kind(engines: dict[tuple[str, ...], VllmEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training takes the engine of its number formats that is there; its first sync brings its own weights."""
+
+    def start_or_take(config: RolloutConfig, *rest: Any) -> VllmEngine:
+        kind = (config.dtype, config.kv_cache_dtype, config.log_probs)
+        if kind not in engines:
+            engines[kind] = cast(VllmEngine, start.start_engine(config, *rest))
+        engines[kind]._stale_lm_head = config.stale_lm_head
+        return engines[kind]
+
+    monkeypatch.setattr(session, "start_engine", start_or_take)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_engine")
+@pytest.mark.engine
+@pytest.mark.usefixtures("one_of_each_kind")
 @pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
 @pytest.mark.parametrize("cell", VLLM_CELLS, ids=lambda cell: cell.name)
 def test_the_cell_trains_with_vllm(cell: Cell, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,11 @@ from rlcorr.train.rollout.engine import NextLogProbs, RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform"),
+]
 
 FLOAT32 = RolloutConfig(engine="vllm", dtype="float32")
 """k3 between engine and trainer in float32: only summation order is left. A stale tensor gives 1e-4 and more."""

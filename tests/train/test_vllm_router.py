@@ -28,7 +28,11 @@ from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform"),
+]
 
 FLOAT32 = RolloutConfig(engine="vllm", dtype="float32", router_replay=True)
 FLOAT32_K3 = 1e-7

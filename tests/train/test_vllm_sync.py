@@ -11,7 +11,11 @@ from tiny import save_random
 from rlcorr.records import runs
 from rlcorr.train.pretrain_models import new_lm, new_moe_lm
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform"),
+]
 
 NEW = {"dense": new_lm, "moe": new_moe_lm}
 

