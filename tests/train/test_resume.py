@@ -306,27 +306,27 @@ def check_resumed_like_uninterrupted(
     assert (report.status, report.problems, report.readable_steps) == ("complete", [], report.metric_rows)
 
 
-@pytest.mark.parametrize(
-    ("more", "kills"), [(("--rollout.staleness", "2"), 2), (("--rollout.staleness", "2", "--rollout.asynchronous"), 1)],
-    ids=["stale", "ahead"],
-)  # fmt: skip
 def test_kills_at_any_moment_change_nothing(
-    more: tuple[str, ...], kills: int, local_runs: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    local_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A resumed run may be killed again, and a run ahead of its updates gives what one in step with them gives."""
     rng = random.Random(0)
-    run = local_runs / "r"
-    arguments: Sequence[str] = options(ENDLESS, *more)
-    for attempt in range(kills):
+    run, stale = local_runs / "r", ("--rollout.staleness", "2")
+    arguments: Sequence[str] = options(ENDLESS, *stale, "--rollout.asynchronous")
+    for attempt in range(2):
         kept = runs.read_metrics(run)[:-1]
         kill_during(arguments, local_runs, tmp_path / f"log{attempt}", len(kept) + 3, delay=rng.random() / 3)
         check_that_little_was_lost(run)
         assert runs.read_metrics(run)[: len(kept)] == kept
         arguments = ("--resume", "r")
-    check_resumed_like_uninterrupted(options(ENDLESS, *more[:2]), run, capsys, monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(run)])
+    assert ended.value.code == 1
+    assert "was killed" in capsys.readouterr().out
+    check_resumed_like_uninterrupted(options(ENDLESS, *stale), run, capsys, monkeypatch)
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
 def test_a_run_with_vllm_survives_a_kill(
     local_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
