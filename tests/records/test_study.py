@@ -59,8 +59,8 @@ def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
             arm = arms[0]
             assert (config.seed, config.run) == (arm.seed, f"study_{name}_{arm.label}")
             assert len({same.name for same in arms}) == 1, arms
-            own = ("none", "product_cap", "token_cap")
-            assert config.preset == arm.name or config.budget.rule or arm.name in own, arm.label
+            corrections = ("none", "product_cap", "token_cap")
+            assert config.preset == arm.name or config.budget.rule or arm.name in corrections, arm.label
             if config.budget.rule:
                 assert arm.name.endswith(f"_{config.budget.keep * 100:g}"), arm.label
             if config.sketch.every:
