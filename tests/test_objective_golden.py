@@ -24,14 +24,18 @@ VERL_LOSS = LossConfig(dppo_ratio_cap=3.0)
 OVER_SEQUENCES = ("gspo", "sapo", "geo_mean")
 
 
-def assert_like(loss: Tensor, log_probs: Tensor, value: Any, gradient: Any) -> None:
+def assert_close(got: Tensor, want: Tensor, name: str, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(got, want, rtol=2e-5, atol=atol, msg=lambda text: f"{name}: {text}")
+
+
+def assert_like(loss: Tensor, log_probs: Tensor, value: Any, gradient: Any, name: str) -> None:
     loss.backward()
     assert log_probs.grad is not None
-    torch.testing.assert_close(log_probs.grad, tensor(gradient), rtol=2e-5, atol=1e-6)
+    assert_close(log_probs.grad, tensor(gradient), name)
     if value == "nan":  # everything rejected: verl divides 0 by 0
-        assert loss.item() == 0
+        assert loss.item() == 0, name
     else:
-        assert loss.item() == pytest.approx(value, rel=2e-5, abs=1e-6)
+        assert loss.item() == pytest.approx(value, rel=2e-5, abs=1e-6), name
 
 
 def verl_inputs(case: str) -> tuple[Tensor, TokenBatch, Tensor]:
@@ -60,8 +64,13 @@ def test_what_is_compared() -> None:
     assert len(PLAIN) == 32
 
 
-@pytest.mark.parametrize("result", PLAIN, ids=lambda r: f"{r['loss']}-{r['case']}-{r['weighted']}")
-def test_verl_policy_loss(result: Any) -> None:
+def test_verl_policy_losses() -> None:
+    for result in PLAIN:
+        assert_verl_policy_loss(result)
+
+
+def assert_verl_policy_loss(result: Any) -> None:
+    name = f"{result['loss']}-{result['case']}-{result['weighted']}"
     theta, given, weights = verl_inputs(result["case"])
     mode: Aggregation = "seq-mean-token-mean" if result["loss"] in OVER_SEQUENCES else "token-mean"
     loss_type: LossType = "dual_clip" if result["loss"] == "vanilla" else result["loss"]
@@ -70,19 +79,24 @@ def test_verl_policy_loss(result: Any) -> None:
     value, measured = policy_loss(
         theta, given, decided(given, weights), correction, replace(VERL_LOSS, loss_agg_mode=mode)
     )
-    assert_like(value, theta, result["value"], result["grad_log_prob"])
+    assert_like(value, theta, result["value"], result["grad_log_prob"], name)
     # sapo and gpg have no clip: verl reports 0, ours nothing.
     for key in set(result["metrics"]) & set(measured.names):
         row = measured.table[measured.names.index(key)]
-        assert float(row[1] / row[0]) == pytest.approx(result["metrics"][key], rel=1e-4, abs=1e-6), key
-    assert {"actor/ppo_kl"} <= set(measured.names)
+        assert float(row[1] / row[0]) == pytest.approx(result["metrics"][key], rel=1e-4, abs=1e-6), (name, key)
+    assert {"actor/ppo_kl"} <= set(measured.names), name
 
 
 BYPASS = [r for r in VERL["policy_loss"]["results"] if r["loss"] == "bypass_mode"]
 
 
-@pytest.mark.parametrize("result", BYPASS, ids=lambda r: f"{r['preset']}-{r['case']}")
-def test_verl_bypass(result: Any) -> None:
+def test_verl_bypass() -> None:
+    assert len(BYPASS) == 44
+    for result in BYPASS:
+        assert_verl_bypass(result)
+
+
+def assert_verl_bypass(result: Any) -> None:
     """Correction and loss together: weights and rejection follow π_θ/π_rollout.
 
     verl's denominator is what the trainer passes: every token before rejection, or else those that are kept. Its
@@ -96,7 +110,7 @@ def test_verl_bypass(result: Any) -> None:
         asked |= {"rollout_is": None, "rollout_is_batch_normalize": False}
     correction = replace(config(asked), denominator="fixed" if result["global_batch_info"] else "kept")
     value, _ = policy_loss(theta, given, correct(given, CorrectionConfig()), correction, LossConfig())
-    assert_like(value, theta, result["value"], result["grad_log_prob"])
+    assert_like(value, theta, result["value"], result["grad_log_prob"], f"{result['preset']}-{result['case']}")
 
 
 @pytest.mark.parametrize("run", GOLDEN["verl-tis2953"]["runs"], ids=lambda r: str(r["tis_imp_ratio_cap"]))
@@ -108,14 +122,20 @@ def test_the_first_tis(run: Any) -> None:
     asked = {"rollout_is": "token", "rollout_is_threshold": cap} if cap > 0 else {}
     correction = CorrectionConfig(loss_type="dual_clip", **asked)
     value, _ = policy_loss(theta, given, correct(given, correction), correction, LossConfig())
-    assert_like(value, theta, run["loss"], run["grad_log_prob"])
+    assert_like(value, theta, run["loss"], run["grad_log_prob"], f"cap {cap}")
 
 
 AGG = [case for case in VERL["agg_loss"] if case["mode"] != "bad" and "error" not in case]
 
 
-@pytest.mark.parametrize("case", AGG, ids=lambda c: f"{c['mode']}-{c['mask']}-{sorted(c['kwargs'].items())}")
-def test_verl_agg_loss(case: Any) -> None:
+def test_verl_agg_loss() -> None:
+    assert len(AGG) == 68
+    for case in AGG:
+        assert_verl_agg_loss(case)
+
+
+def assert_verl_agg_loss(case: Any) -> None:
+    name = f"{case['mode']}-{case['mask']}-{sorted(case['kwargs'].items())}"
     loss = tensor(VERL["agg_loss_input"]["loss_mat"])
     if "nan_at_masked" in case:
         loss[tuple(case["nan_at_masked"])] = math.nan
@@ -128,12 +148,12 @@ def test_verl_agg_loss(case: Any) -> None:
     value.backward()
     assert loss.grad is not None
     wrong = case["value"] in ("nan", "inf")  # verl: 0/0 for an empty mask, x/0 for a count of 0, NaN from padding
-    assert value.isfinite()
-    assert loss.grad.isfinite().all()
+    assert value.isfinite(), name
+    assert loss.grad.isfinite().all(), name
     if not wrong:
-        assert value.item() == pytest.approx(case["value"], rel=2e-5, abs=1e-6)
+        assert value.item() == pytest.approx(case["value"], rel=2e-5, abs=1e-6), name
     if not wrong and "grad" in case:
-        torch.testing.assert_close(loss.grad, tensor(case["grad"]), rtol=2e-5, atol=1e-7)
+        assert_close(loss.grad, tensor(case["grad"]), name, atol=1e-7)
 
 
 def test_verls_nan_is_an_empty_mask_a_zero_count_or_padding_in_the_sequence_modes() -> None:
@@ -184,8 +204,14 @@ def skyrl_correction(result: Any) -> tuple[CorrectionConfig, LossConfig]:
     return correction, LossConfig(loss_agg_mode="token-sum", **numbers)
 
 
-@pytest.mark.parametrize("result", COMPARED, ids=lambda r: f"{r['loss']}-{r['opc']}-{r['case']}-{r['extra']}")
-def test_skyrl_policy_loss(result: Any) -> None:
+def test_skyrl_policy_losses() -> None:
+    assert len(COMPARED) == 48
+    for result in COMPARED:
+        assert_skyrl_policy_loss(result)
+
+
+def assert_skyrl_policy_loss(result: Any) -> None:
+    name = f"{result['loss']}-{result['opc']}-{result['case']}-{result['extra']}"
     extra = SKYRL["policy_loss"]["inputs"][result["case"]]
     theta = tensor(extra["log_probs"]).requires_grad_()
     given = batch(result["case"]).replace(advantages=tensor(extra["advantages"]))
@@ -202,9 +228,9 @@ def test_skyrl_policy_loss(result: Any) -> None:
     if result["loss"] == "dppo":  # SkyRL differentiates −ρ A, verl and we −sg(ρ) A log π_θ: the gradient is the same
         value.backward()
         assert theta.grad is not None
-        torch.testing.assert_close(theta.grad, tensor(result["grad"]), rtol=2e-5, atol=1e-6)
+        assert_close(theta.grad, tensor(result["grad"]), name)
     else:
-        assert_like(value, theta, result["value"], result["grad"])
+        assert_like(value, theta, result["value"], result["grad"], name)
 
 
 def test_what_corrects_twice_is_refused() -> None:
@@ -248,7 +274,7 @@ def test_rollout_kl(run: Any) -> None:
     value, measured = policy_loss(
         theta, given, correct(given, CorrectionConfig()), CorrectionConfig(), LossConfig(**term)
     )
-    assert_like(value, theta, run["rollout_kl"], run["grad"])
+    assert_like(value, theta, run["rollout_kl"], run["grad"], f"{run['case']}-{run['estimator']}")
     row = measured.table[measured.names.index("rollout_kl")]
     assert float(row[1] / row[0]) == pytest.approx(run["rollout_kl"], rel=2e-5, abs=1e-6)
 
