@@ -17,10 +17,20 @@ from rlcorr.records import runs
 settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a page or a browser. With `--dist loadgroup` all tests in a browser run in one process, which
+    has one Chromium and one server. Other tests run in one process with those of their file."""
     for item in items:
-        if item.path.parent.name == "app":
-            item.add_marker("pages")
+        folder = item.path.parent.name
+        if folder == "app":
+            item.add_marker("page")
+        if folder == "browser":
+            item.add_marker("browser")
+            item.add_marker("slow")
+        if item.get_closest_marker("xdist_group") is None:
+            group = folder if folder == "browser" else item.path.relative_to(item.config.rootpath).as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture
@@ -65,36 +75,3 @@ def every_figure_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert set(validated["layout"][name]) == set(unchecked["layout"][name])
 
     monkeypatch.setattr(drawing.Figure, "__init__", checked)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """The system's. Not for longer than a module: while it runs, nothing else of the process can use asyncio."""
-    import app_runs
-
-    with app_runs.chromium("--process-per-site") as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
-def screen(chromium):
-    """A context whose pages share one process, which the empty page keeps: a new process would read and compile all of
-    Streamlit and plotly anew, twice as much work as a page itself."""
-    with chromium.new_context(viewport={"width": 1440, "height": 900}) as opened:
-        keeper = opened.new_page()
-        keeper.route("**/*", lambda route: route.fulfill(body=""))
-        keeper.goto("http://127.0.0.1/")
-        yield opened
-
-
-@pytest.fixture
-def page(screen):
-    """An empty page of its own, without the cookies and the permissions of the one before."""
-    from app_runs import PATIENCE
-
-    opened = screen.new_page()
-    opened.set_default_timeout(PATIENCE)
-    yield opened
-    opened.close()
-    screen.clear_cookies()
-    screen.clear_permissions()

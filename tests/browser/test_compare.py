@@ -1,23 +1,16 @@
 """The Compare view in a real Chromium: address bar, Back, dragging, keyboard, a phone."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from app_runs import make_run, serve, settled, tab, visit
-from playwright.sync_api import Browser, Locator, Page, expect
+from app_runs import settled, visit
+from playwright.sync_api import Locator, Page, expect
 from thumbs import hold, quiet, strip_is_there
 
-pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("runs")
-    make_run(folder, "alpha", steps=2, sequences=32, width=24)
-    make_run(folder, "beta", steps=3, noise=0.02)
-    with serve(folder) as address:
-        yield f"{address}/compare"
+@pytest.fixture
+def url(url: str) -> str:
+    return f"{url}/compare"
 
 
 def metric(page: Page, label: str) -> Locator:
@@ -153,10 +146,10 @@ def test_changing_what_is_compared_and_back(page: Page, url: str) -> None:
     expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
 
 
-def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
-    with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
-        for query in (TWO, "compare=two+runs&run=alpha&run_b=beta"):
-            visit(phone, f"{url}?{query}")
-            main = phone.get_by_test_id("stMain")
-            assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), query
-            assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth"), query
+def test_a_phone_scrolls_only_downwards(page: Page, url: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for query in (TWO, "compare=two+runs&run=alpha&run_b=beta"):
+        visit(page, f"{url}?{query}")
+        main = page.get_by_test_id("stMain")
+        assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), query
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), query

@@ -1,15 +1,12 @@
 """A threshold that is dragged, in a real Chromium: what moves before it is let go."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import make_run, serve, settled, visit, write_sketch
+from app_runs import make_run, settled, visit
 from playwright.sync_api import Page, Route, expect
 from thumbs import hold, quiet, strip_is_there, texts, thumb, without_strips
-
-pytestmark = pytest.mark.slow
 
 # What a picture shows: left, top and right of bars that have a height, colours of cells, lines and what is on them.
 SHOWN = r"""async (key) => {
@@ -36,29 +33,16 @@ SHOWN = r"""async (key) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    write_sketch(make_run(folder, "alpha", steps=1, sequences=32, width=24))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def url(root: Path) -> Iterator[str]:
-    with serve(root) as address:
-        yield address
-
-
-@pytest.mark.parametrize("source", ["strip", "answers"])
 @pytest.mark.parametrize(
-    ("preset", "moving"),
+    ("preset", "moving", "source"),
     [
-        ("decoupled_token_is", ("weights", "mask")),
-        ("decoupled_token_icepop", ("weights", "mask")),
-        ("decoupled_geo_rs_token_tis", ("weights", "statistic", "mask")),
-        ("decoupled_k3_rs_token_tis", ("weights", "statistic", "mask")),
-        ("decoupled_k3_rs", ("statistic", "mask")),
-        ("trl_opsm", ("statistic", "mask")),  # its only bound is a lower one
+        ("decoupled_token_is", ("weights", "mask"), "strip"),
+        ("decoupled_token_icepop", ("weights", "mask"), "answers"),
+        ("decoupled_geo_rs_token_tis", ("weights", "statistic", "mask"), "strip"),
+        ("decoupled_k3_rs_token_tis", ("weights", "statistic", "mask"), "answers"),
+        ("decoupled_k3_rs", ("statistic", "mask"), "strip"),
+        ("trl_opsm", ("statistic", "mask"), "strip"),  # its only bound is a lower one
+        ("trl_opsm", ("statistic", "mask"), "answers"),
     ],
 )
 def test_a_sketch_is_what_plotly_draws_when_the_thumb_rests(
@@ -67,7 +51,7 @@ def test_a_sketch_is_what_plotly_draws_when_the_thumb_rests(
     """No run of the page until the mouse is released; after it every bar, cell, line and number is where it was."""
     if source == "answers":
         without_strips(page)
-    visit(page, f"{url}/bench?preset={preset}")
+    visit(page, f"{url}/bench?run=sketched&preset={preset}")
     if source == "strip":
         strip_is_there(page)
     before = {key: page.evaluate(SHOWN, key) for key in moving}
@@ -95,7 +79,7 @@ def test_a_held_threshold_runs_nothing(page: Page, url: str, source: str) -> Non
     page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
     if source == "answers":
         without_strips(page)
-    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
     if source == "strip":
         strip_is_there(page)
     page.on("request", lambda request: asked.append(request.url))
@@ -120,7 +104,7 @@ def test_a_late_answer_draws_nothing_over_a_later_place(page: Page, url: str) ->
     answers: list[Route] = []
     page.route("**/strips/**", lambda route: strips.append(route))
     page.route("**/moved/**", lambda route: answers.append(route))
-    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
     with page.expect_request("**/moved/**"):
         hold(page, 0.6)
     strips.pop().continue_()
@@ -143,7 +127,7 @@ CROSS = "document.querySelector('[data-picture=plane] .rl-picture')._fullLayout.
 
 
 def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
-    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
     values = page.locator(".rl-number b")
     before, lines = values.all_inner_texts(), page.evaluate(SHOWN, "gradient_curves")["lines"]
     cross = page.evaluate(CROSS)
@@ -160,7 +144,7 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
 
 
 def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page, url: str) -> None:
-    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
     before, ranked = by_label(page), page.evaluate(SHOWN, "ranking")["bars"]
     page.get_by_role("slider", name="Answers in a batch (B)").press("ArrowRight")
     page.wait_for_url("**answers=512**")
@@ -177,7 +161,7 @@ def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page,
 
 def test_the_gradient_follows_the_batch_size(page: Page, url: str) -> None:
     """While the thumb is held; the page runs, and the link changes, once it is let go."""
-    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
     before, ranked = by_label(page), page.evaluate(SHOWN, "ranking")["bars"]
     box = page.get_by_role("slider", name="Answers in a batch (B)").bounding_box()
     assert box is not None
@@ -209,7 +193,7 @@ def test_without_an_answer_the_page_runs_while_the_thumb_moves(page: Page, url: 
     """As after a restart of the server, which knows nothing of the page's address. A thumb that is held still asks for
     nothing more."""
     without_strips(page)
-    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
     asked = []
 
     def refuse(route: Route) -> None:
@@ -233,7 +217,7 @@ def test_without_an_answer_the_page_runs_while_the_thumb_moves(page: Page, url: 
 def test_what_is_pressed_right_after_a_drag_finds_the_new_threshold(page: Page, url: str) -> None:
     """The page has not run yet when the link is pressed; pressing makes it run, before the link is let go. (Streamlit
     drops what a page said last where another page is asked for before a run could begin, by a click of no length.)"""
-    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
     slider = page.get_by_role("slider", name="Upper bound of the weight")
     slider.focus()
     slider.press("PageDown")
@@ -247,13 +231,13 @@ def test_what_is_pressed_right_after_a_drag_finds_the_new_threshold(page: Page, 
     page.wait_for_url("**is_upper=**")
 
 
-@pytest.mark.parametrize(("source", "appeared"), [("strip", "delta"), ("answers", "gamma")])
+@pytest.mark.parametrize(("source", "appeared"), [("strip", "delta"), ("answers", "epsilon")])
 def test_a_held_thumb_keeps_its_pictures_when_the_page_runs(
-    page: Page, url: str, root: Path, source: str, appeared: str
+    page: Page, url: str, local: Path, source: str, appeared: str
 ) -> None:
     if source == "answers":
         without_strips(page)
-    visit(page, f"{url}/bench?preset=decoupled_token_is&run=alpha")
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
     if source == "strip":
         strip_is_there(page)
     before = texts(page)
@@ -261,7 +245,7 @@ def test_a_held_thumb_keeps_its_pictures_when_the_page_runs(
     quiet(page)
     said, bars = texts(page), page.evaluate(SHOWN, "weights")["bars"]
     assert said != before
-    make_run(root / "local", appeared, steps=1)
+    make_run(local, appeared, steps=1)
     expect(page.get_by_text(f"A new run has appeared: {appeared}.")).to_be_visible()
     settled(page)
     quiet(page)

@@ -1,28 +1,13 @@
 """The app in a real Chromium: what only a browser can show."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from app_runs import add_step, make_record, make_run, serve, settled, tab, visit
-from playwright.sync_api import Browser, Page, expect
+from app_runs import add_step, make_record, make_run, settled, visit
+from browser_runs import SCRIPT
+from playwright.sync_api import Page, ViewportSize, expect
 
-pytestmark = pytest.mark.slow
-HOSTILE = "<script>document.title='owned'</script> [link](javascript:alert(1)) $x^2$ `code`"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    make_run(folder, "alpha", steps=2, sequences=32, width=24, texts=[HOSTILE])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def url(root: Path) -> Iterator[str]:
-    with serve(root) as address:
-        yield address
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 def metric(page: Page, label: str):
@@ -38,9 +23,11 @@ def grab(page: Page, share: float) -> None:
 
 
 def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str) -> None:
+    """A picture keeps its element."""
     visit(page, f"{url}/bench?preset=decoupled_token_is")
     weights = page.locator("[data-picture=weights] .rl-picture")
     drawn = weights.locator(".barlayer").first.inner_html()
+    page.evaluate("window.kept = document.querySelector('[data-picture=weights] .main-svg')")
     before = metric(page, "Mean weight").inner_text()
     grab(page, 0.5)
     box = page.get_by_role("slider").bounding_box()
@@ -52,17 +39,8 @@ def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str)
     )
     assert "is_upper" not in page.url  # nothing is written before the slider is let go
     page.mouse.up()
-    page.wait_for_url(re.compile(r"is_upper=1\.\d+"))
-
-
-def test_a_picture_keeps_its_element_while_dragging(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?preset=decoupled_token_is")
-    page.evaluate("window.kept = document.querySelector('[data-picture=weights] .main-svg')")
-    before = metric(page, "Mean weight").inner_text()
-    grab(page, 0.2)
-    expect(metric(page, "Mean weight")).not_to_have_text(before)
-    page.mouse.up()
     assert page.evaluate("window.kept.isConnected")
+    page.wait_for_url(re.compile(r"is_upper=1\.\d+"))
 
 
 def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: str) -> None:
@@ -76,7 +54,7 @@ def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: 
 
 
 def test_a_link_restores_the_bench_and_another_preset_clears_it(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
+    visit(page, f"{url}/bench?run=alpha&preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
     expect(page.get_by_role("slider", name="Upper bound of the weight")).to_have_attribute("aria-valuetext", "3")
     expect(page.get_by_text("outside [0.8, 3]")).to_be_visible()
     expect(page.get_by_text("alpha · step 0, 2 recorded")).to_be_visible()
@@ -126,69 +104,64 @@ def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
 
 
 def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
-    visit(page, f"{url}/training")
-    expect(page.get_by_role("cell", name=HOSTILE, exact=True).first).to_be_visible()
+    visit(page, f"{url}/training?run=alpha")
+    expect(page.get_by_role("cell", name=SCRIPT, exact=True).first).to_be_visible()
     assert page.title() == "rlcorr"
     assert page.locator("a[href^='javascript']").count() == 0
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
 
 
-def test_a_phone_scrolls_only_downwards_and_has_the_bound_before_the_budget(chromium: Browser, url: str) -> None:
-    with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
-        visit(phone, f"{url}/bench?preset=decoupled_k3_rs_token_tis")
-        main = phone.get_by_test_id("stMain")
-        assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
-        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        parts = (".st-key-preset", ".rl-slider", "[data-picture=mask]", ".st-key-budget")
-        tops = [phone.locator(part).first.evaluate("e => e.getBoundingClientRect().top") for part in parts]
-        assert tops == sorted(tops)
+def test_a_phone_scrolls_only_downwards_and_has_the_bound_before_the_budget(page: Page, url: str) -> None:
+    page.set_viewport_size(PHONE)
+    visit(page, f"{url}/bench?preset=decoupled_k3_rs_token_tis")
+    main = page.get_by_test_id("stMain")
+    assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    parts = (".st-key-preset", ".rl-slider", "[data-picture=mask]", ".st-key-budget")
+    tops = [page.locator(part).first.evaluate("e => e.getBoundingClientRect().top") for part in parts]
+    assert tops == sorted(tops)
 
 
-def test_a_run_grows_while_one_watches(page: Page, tmp_path: Path) -> None:
-    make_run(tmp_path, "alpha", steps=1)
-    with serve(tmp_path) as address:
-        visit(page, f"{address}/training")
-        expect(page.get_by_text("alpha · step 0, 1 recorded · complete")).to_be_visible()
-        run = make_run(tmp_path / "local", "mine", steps=1, status="running")
-        expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
-        add_step(run, make_record(1))
-        expect(page.get_by_text("mine · step 1, 2 recorded · running")).to_be_visible()
-        points = page.locator(".st-key-curve_reward .trace").first.locator(".points path")  # rings have their own
-        expect(points).to_have_count(2)
+def test_a_run_grows_while_one_watches(page: Page, url: str, local: Path) -> None:
+    visit(page, f"{url}/training")
+    expect(page.get_by_text("kv_fp8_e5m2 · step 1, 2 recorded · complete")).to_be_visible()
+    run = make_run(local, "mine", steps=1, status="running")
+    expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
+    add_step(run, make_record(1))
+    expect(page.get_by_text("mine · step 1, 2 recorded · running")).to_be_visible()
+    points = page.locator(".st-key-curve_reward .trace").first.locator(".points path")  # rings have their own
+    expect(points).to_have_count(2)
 
 
-def test_somebody_who_picked_a_run_is_offered_the_new_one(page: Page, tmp_path: Path) -> None:
-    make_run(tmp_path, "alpha", steps=1)
-    with serve(tmp_path) as address:
-        visit(page, f"{address}/training?run=alpha")
-        make_run(tmp_path / "local", "mine", steps=1, status="running")
-        expect(page.get_by_text("A new run has appeared: mine.")).to_be_visible()
-        expect(page.get_by_text("alpha · step 0, 1 recorded")).to_be_visible()
-        page.get_by_role("button", name="Show it").click()
-        expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
-        page.wait_for_url(re.compile("run=mine"))
+def test_somebody_who_picked_a_run_is_offered_the_new_one(page: Page, url: str, local: Path) -> None:
+    visit(page, f"{url}/training?run=alpha")
+    make_run(local, "mine", steps=1, status="running")
+    expect(page.get_by_text("A new run has appeared: mine.")).to_be_visible()
+    expect(page.get_by_text("alpha · step 1, 2 recorded")).to_be_visible()
+    page.get_by_role("button", name="Show it").click()
+    expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
+    page.wait_for_url(re.compile("run=mine"))
 
 
-def test_a_damaged_run_shows_no_traceback(page: Page, tmp_path: Path) -> None:
-    run = make_run(tmp_path, "alpha", steps=2)
+def test_a_damaged_run_shows_no_traceback(page: Page, url: str, local: Path) -> None:
+    run = make_run(local, "damaged", steps=2)
     (run / "manifest.json").write_text("{")
     (run / "steps" / "step_000001.parquet").write_bytes(b"PAR1")
-    with serve(tmp_path) as address:
-        visit(page, f"{address}/training")
-        expect(page.get_by_text("Showing step 0, the newest that can be read.")).to_be_visible()
-        expect(page.get_by_text("not a readable manifest")).to_be_visible()
-        assert page.get_by_test_id("stException").count() == 0
+    visit(page, f"{url}/training?run=damaged")
+    expect(page.get_by_text("Showing step 0, the newest that can be read.")).to_be_visible()
+    expect(page.get_by_text("not a readable manifest")).to_be_visible()
+    assert page.get_by_test_id("stException").count() == 0
 
 
-def test_on_a_phone_the_menu_closes_once_a_page_is_chosen(chromium: Browser, url: str) -> None:
-    with tab(chromium, viewport={"width": 390, "height": 844}) as page:
-        visit(page, f"{url}/mismatch")
-        page.get_by_test_id("stExpandSidebarButton").click()
-        link = page.get_by_test_id("stSidebarNavLink").get_by_text("Correction bench")
-        link.click()
-        page.wait_for_url("**/bench**")
-        expect(link).not_to_be_in_viewport()
-        settled(page)
-        page.reload()
-        settled(page)
-        expect(page.get_by_test_id("stSidebarNavLink").first).not_to_be_in_viewport()
+def test_on_a_phone_the_menu_closes_once_a_page_is_chosen(page: Page, url: str) -> None:
+    page.set_viewport_size(PHONE)
+    visit(page, f"{url}/mismatch")
+    page.get_by_test_id("stExpandSidebarButton").click()
+    link = page.get_by_test_id("stSidebarNavLink").get_by_text("Correction bench")
+    link.click()
+    page.wait_for_url("**/bench**")
+    expect(link).not_to_be_in_viewport()
+    settled(page)
+    page.reload()
+    settled(page)
+    expect(page.get_by_test_id("stSidebarNavLink").first).not_to_be_in_viewport()

@@ -1,27 +1,9 @@
 """A bound that is pulled by its line in a picture, typed, or moves by itself, in a real Chromium."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from app_runs import make_run, serve, settled, tab, visit, write_sketch
-from playwright.sync_api import Browser, Page, expect
+from app_runs import settled, visit
+from playwright.sync_api import Page, expect
 from thumbs import quiet, strip_is_there, texts
-
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    write_sketch(make_run(folder, "alpha", steps=1, sequences=32, width=24))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def url(root: Path) -> Iterator[str]:
-    with serve(root) as address:
-        yield address
 
 
 def line_at(page: Page, picture: str) -> tuple[float, float]:
@@ -44,7 +26,7 @@ def test_a_line_of_a_picture_is_pulled_as_its_slider_is(
 ) -> None:
     """While it is held it stays under the pointer, thumb and numbers follow, and nothing is asked; then the address has
     the bound. Plotly, which would zoom there, does not."""
-    visit(page, f"{url}/bench?preset={preset}")
+    visit(page, f"{url}/bench?run=sketched&preset={preset}")
     strip_is_there(page)
     before, asked = texts(page), []
     zoom = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`)._fullLayout.xaxis.range"
@@ -69,14 +51,14 @@ def test_a_line_of_a_picture_is_pulled_as_its_slider_is(
 
 def test_only_a_line_that_is_a_bound_can_be_pulled(page: Page, url: str) -> None:
     """As the cross between bias and noise does: its position is not one bound."""
-    visit(page, f"{url}/gradient?preset=decoupled_token_is")
+    visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
     strip_is_there(page)
     pulled = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`).pullable().length"
     assert [page.evaluate(pulled, key) for key in ("gradient_curves", "plane")] == [1, 0]
 
 
 def test_beside_a_line_plotly_zooms_as_ever(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?preset=decoupled_token_is")
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
     strip_is_there(page)
     x, y = line_at(page, "weights")
     page.mouse.move(x - 120, y)
@@ -89,7 +71,7 @@ def test_beside_a_line_plotly_zooms_as_ever(page: Page, url: str) -> None:
 
 def test_any_number_can_be_typed(page: Page, url: str) -> None:
     """Also one that is no place of the slider; what lies outside its range is refused and taken back."""
-    visit(page, f"{url}/bench?preset=decoupled_geo_rs_token_tis")
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_geo_rs_token_tis")
     typed = page.get_by_role("textbox", name="seq_mean_k1: lower bound")
     typed.fill("0.98765")
     typed.press("Enter")
@@ -104,30 +86,25 @@ def test_any_number_can_be_typed(page: Page, url: str) -> None:
         assert typed.input_value() == "0.98765"
 
 
-def test_the_first_picture_moves_by_itself_once(chromium: Browser, tmp_path: Path) -> None:
+def test_the_first_picture_moves_by_itself_once(page: Page, another_page: Page, url: str) -> None:
     """To a tighter bound and back, without a question to the server; not for whoever wants no motion, nor again."""
-    make_run(tmp_path, "kv_fp8_e5m2", steps=1, sequences=32, width=24)
-    with serve(tmp_path) as url:
-        with tab(chromium) as page:
-            visit(page, url)
-            strip_is_there(page)
-            at = page.locator(".rl-slider b")
-            page.wait_for_function("Number(document.querySelector('.rl-slider b').textContent) < 0.005")
-            asked: list[str] = []
-            page.on("request", lambda request: asked.append(request.url))
-            assert texts_of_numbers(page) != ["100.00 %"] * 3
-            page.wait_for_function("document.querySelector('.rl-slider b').textContent === '0.01'")
-            assert asked == []
-            page.reload()
-            settled(page)
-            strip_is_there(page)
-            page.wait_for_timeout(500)
-            expect(at).to_have_text("0.01")
-        with tab(chromium, reduced_motion="reduce") as page:
-            visit(page, url)
-            strip_is_there(page)
-            page.wait_for_timeout(500)
-            expect(page.locator(".rl-slider b")).to_have_text("0.01")
+    visit(page, url)
+    strip_is_there(page)
+    page.wait_for_function("Number(document.querySelector('.rl-slider b').textContent) < 0.005")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    assert texts_of_numbers(page) != ["100.00 %"] * 3
+    page.wait_for_function("document.querySelector('.rl-slider b').textContent === '0.01'")
+    assert asked == []
+    page.reload()
+    another_page.emulate_media(reduced_motion="reduce")
+    another_page.goto(url)
+    for still in (page, another_page):
+        still.wait_for_selector(".rl-picture .main-svg")
+        settled(still)
+        strip_is_there(still)
+        still.wait_for_timeout(500)
+        expect(still.locator(".rl-slider b")).to_have_text("0.01")
 
 
 def texts_of_numbers(page: Page) -> list[str]:

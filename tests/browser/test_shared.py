@@ -5,21 +5,18 @@ import hashlib
 import io
 import re
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from app_runs import PROJECT, make_run, pick, serve, settled, tab, unreadable
-from playwright.sync_api import Browser, Page, ViewportSize, expect
+from app_runs import PROJECT, pick, settled, unreadable
+from playwright.sync_api import Page, ViewportSize, expect
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct
 from rlcorr.figures import correction
 from rlcorr.records import runs
-
-pytestmark = pytest.mark.slow
 
 PAGES = {
     "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
@@ -29,20 +26,6 @@ PAGES = {
     "learn?learn=Teaching": "Make a link", "yours": "Bounds that keep so much",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    for slug in ("alpha", "bf16", "kv_fp8_e5m2", "long_bf16", "stale_4"):
-        make_run(folder, slug, steps=2, sequences=32, width=24)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def url(root: Path) -> Iterator[str]:
-    with serve(root) as address:
-        yield address
 
 
 def visit(page: Page, address: str, text: str | None = None) -> None:
@@ -121,18 +104,26 @@ def test_hidden_controls_are_not_reached_by_the_keyboard(page: Page, url: str) -
 
 
 def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each place is there, and is gone once it is named."""
+    """Each place is there, and is gone once it is named, whatever view is opened then."""
     monkeypatch.syspath_prepend(PROJECT / "app")
     from controls import sharing
+    from words.pages import PAGES as TITLED
 
     elsewhere = {"yours": {"upload"}, "mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
-    for path, names in {**elsewhere, "bench": set(sharing.PLACES).difference(*elsewhere.values())}.items():
-        visit(page, f"{url}/{path}", PAGES[path])
-        for name in names:
-            expect(page.locator(sharing.PLACES[name]).filter(visible=True).first).to_be_visible()
-        visit(page, f"{url}/{path}?hide={','.join(names)}", PAGES[path])
-        for name in names:
-            expect(page.locator(sharing.PLACES[name]).filter(visible=True)).to_have_count(0)
+    places = {"bench": set(sharing.PLACES).difference(*elsewhere.values()), **elsewhere}
+    for query in ("", f"?hide={','.join(sharing.PLACES)}"):
+        visit(page, f"{url}/bench{query}", PAGES["bench"])
+        for path, names in places.items():
+            if path != "bench":
+                page.get_by_role("link", name=TITLED[path].title, exact=True).first.click()
+                page.get_by_text(PAGES[path]).first.wait_for(state="attached")
+                settled(page)
+            for name in names:
+                shown = page.locator(sharing.PLACES[name]).filter(visible=True)
+                if query:
+                    expect(shown).to_have_count(0)
+                else:
+                    expect(shown.first).to_be_visible()
 
 
 def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
@@ -282,11 +273,10 @@ def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Pa
     assert all(int(row["detail: count"]) > 0 for row in rows)
 
 
-def test_a_touch_screen_shows_the_buttons(chromium: Browser, url: str) -> None:
-    with tab(chromium, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
-        visit(phone, f"{url}/bench")
-        drawn(phone, "weights")
-        expect(phone.locator("[data-picture=weights] .rl-save")).not_to_have_css("opacity", "0")
+def test_a_touch_screen_shows_the_buttons(phone: Page, url: str) -> None:
+    visit(phone, f"{url}/bench")
+    drawn(phone, "weights")
+    expect(phone.locator("[data-picture=weights] .rl-save")).not_to_have_css("opacity", "0")
 
 
 # --- every page ---
@@ -296,35 +286,39 @@ FITS = """() => {
     const main = document.querySelector('[data-testid="stMain"]')
     return main.scrollWidth <= main.clientWidth && document.documentElement.scrollWidth <= innerWidth
 }"""
+DARK = """() => {
+    const colours = getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor.match(/\\d+/g)
+    const moves = document.getAnimations().some((one) => one.effect.getComputedTiming().endTime < Infinity)
+    return Math.max(...colours.slice(0, 3)) < 64 && !moves
+}"""
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
-def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
-    """With the large type of the projector; with the usual one below, where a window becomes as narrow."""
-    with tab(chromium, viewport=PHONE, color_scheme="dark") as phone:
-        for path, text in PAGES.items():
-            visit(phone, f"{url}/{path}{'&' if '?' in path else '?'}projector=1", text)
-            assert phone.evaluate(FITS), path
-
-
-def test_every_page_has_a_link_and_nothing_leaves_the_machine(page: Page, url: str) -> None:
-    """Not even for a saved picture. Every picture has a text and names its buttons, and a narrow window has all."""
+@pytest.mark.parametrize(("path", "text"), PAGES.items(), ids=[path or "start" for path in PAGES])
+def test_every_page_can_be_used_by_everyone(page: Page, url: str, path: str, text: str) -> None:
+    """axe-core has no serious finding, neither in the light nor in the dark: contrast, names of controls, order of
+    headings. A phone scrolls only downwards, also with the large type of the projector. There is a link to copy.
+    Nothing leaves the machine, not even for a saved picture."""
     hosts: set[str | None] = set()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
-    for path, text in PAGES.items():
-        visit(page, f"{url}/{path}", text)
-        expect(page.get_by_role("button", name="Copy link")).to_be_visible()
-        if path in ("", "training", "mismatch", "bench"):
-            expect_named_pictures(page)
-        wide = page.viewport_size
-        assert wide is not None
-        page.set_viewport_size(PHONE)
-        page.wait_for_function(FITS)  # the pictures are drawn anew after a moment
-        page.set_viewport_size(wide)
-    visit(page, f"{url}/bench")
-    drawn(page, "weights")
-    for kind in ("PNG", "SVG", "CSV"):
-        download(page, "weights", kind)
+    visit(page, f"{url}/{path}", text)
+    expect(page.get_by_text(text).first).to_be_visible()
+    expect(page.get_by_role("button", name="Copy link")).to_be_visible()
+    if path in ("", "training", "mismatch", "bench"):
+        expect_named_pictures(page)
+    if path == "bench":
+        for kind in ("PNG", "SVG", "CSV"):
+            download(page, "weights", kind)
+    assert unreadable(page) == set()
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(DARK)
+    assert unreadable(page, "color-contrast") == set()
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(FITS)  # the pictures are drawn anew after a moment
+    page.get_by_text("Projector", exact=True).click()
+    page.wait_for_url(re.compile("projector=1"))
+    settled(page)
+    page.wait_for_function(FITS)
     assert hosts <= {"127.0.0.1", None, ""}  # None: data: and blob: addresses
 
 
@@ -336,15 +330,3 @@ def expect_named_pictures(page: Page) -> None:
     buttons = page.locator(".rl-save button").evaluate_all("all => all.map((e) => e.getAttribute('aria-label'))")
     assert len(buttons) == 3 * len(names)
     assert all(re.search(r".+: save as (PNG|SVG|CSV)$", label or "") for label in buttons)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_can_be_read_by_everyone(chromium: Browser, url: str, scheme: Literal["light", "dark"]) -> None:
-    """axe-core has no serious finding: contrast, names of controls, order of headings."""
-    with tab(chromium, viewport={"width": 1440, "height": 1200}, color_scheme=scheme) as page:
-        for view, text in PAGES.items():
-            page.goto(f"{url}/{view}")
-            expect(page.get_by_text(text).first).to_be_visible()
-            expect(page.get_by_role("button", name="Copy link")).to_be_visible()
-            settled(page)
-            assert unreadable(page) == set(), view

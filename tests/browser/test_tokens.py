@@ -1,27 +1,17 @@
 """The Tokens view in a real Chromium: mouse, keyboard, address bar, a phone."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from app_runs import add_step, make_run, serve, settled, tab
-from playwright.sync_api import Browser, FloatRect, Locator, Page, WebSocketRoute, expect
+from app_runs import settled
+from playwright.sync_api import FloatRect, Locator, Page, WebSocketRoute, expect
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
-from token_records import HOSTILE, characters
-
-pytestmark = pytest.mark.slow
-
-TEXTS = ["1,12,123", "9,99", "<b>7</b>", "5"]
-"""Four responses, in the order of their recording, of 9, 5, 9 and 2 tokens with the end."""
+from token_records import HOSTILE
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("runs")
-    add_step(make_run(folder, "alpha", steps=0, status="running"), characters(TEXTS, [HOSTILE, "4+5=", "", "2+3="]))
-    make_run(folder, "long", steps=1, sequences=45, width=160)
-    with serve(folder) as address:
-        yield f"{address}/tokens?run=alpha"
+@pytest.fixture
+def url(url: str) -> str:
+    return f"{url}/tokens?run=texts"
 
 
 def visit(page: Page, address: str) -> None:
@@ -85,7 +75,7 @@ DRAWN = """all => all.map((cell) => [cell.place.row, cell.place.column, cell.cla
 
 def test_what_becomes_of_the_tokens_moves_with_the_thumb(page: Page, url: str) -> None:
     """Before it is let go, as it is drawn afterwards."""
-    visit(page, f"{url.replace('alpha', 'long')}&preset=decoupled_token_icepop")
+    visit(page, f"{url.replace('texts', 'long')}&preset=decoupled_token_icepop")
     page.locator(".rl-slider").first.evaluate(
         "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
     )
@@ -113,7 +103,7 @@ def test_what_becomes_of_the_tokens_moves_with_the_thumb(page: Page, url: str) -
 
 def test_up_and_down_go_to_the_nearest_token_of_the_next_line(page: Page, url: str) -> None:
     """In a response that is wrapped over several lines."""
-    visit(page, f"{url.replace('alpha', 'long')}&token=7.5")
+    visit(page, f"{url.replace('texts', 'long')}&token=7.5")
     token(page, 7, 5).focus()
     start = box(focus(page))
     page.keyboard.press("ArrowDown")
@@ -201,7 +191,7 @@ def test_a_wrong_token_is_named_until_another_is_opened(page: Page, url: str) ->
 
 def test_a_token_far_down_is_scrolled_to(page: Page, url: str) -> None:
     """The box scrolls, the page does not."""
-    visit(page, f"{url.replace('alpha', 'long')}&token=7.2")
+    visit(page, f"{url.replace('texts', 'long')}&token=7.2")
     grid, opened = box(page.locator(".grid")), box(token(page, 7, 2))
     assert grid["y"] <= opened["y"] <= grid["y"] + grid["height"]
     assert page.get_by_test_id("stMain").evaluate("e => e.scrollTop") == 0
@@ -237,19 +227,18 @@ def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
     expect(page.get_by_text("Token 0 of response 2: “<”")).to_be_visible()
 
 
-@pytest.mark.parametrize(("run", "scheme"), [("alpha", "dark"), ("long", "light")])
-def test_a_phone_shows_the_token_at_its_lower_edge(chromium: Browser, url: str, run: str, scheme: str) -> None:
-    screen = {"width": 390, "height": 844}
-    with tab(chromium, viewport=screen, color_scheme=scheme, has_touch=True, is_mobile=True) as phone:
-        visit(phone, f"{url.replace('alpha', run)}&preset=decoupled_k3_rs_token_tis")
+def test_a_phone_shows_the_token_at_its_lower_edge(phone: Page, url: str) -> None:
+    for run in ("texts", "long"):
+        phone.emulate_media(color_scheme="dark" if run == "texts" else "light")
+        visit(phone, f"{url.replace('texts', run)}&preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")
-        assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
-        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        token(phone, *(1, 2) if run == "alpha" else shown(phone)).tap()
+        assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), run
+        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth"), run
+        token(phone, *(1, 2) if run == "texts" else shown(phone)).tap()
         phone.wait_for_url(re.compile("token="))
         text, panel = box(phone.locator(".grid")), box(phone.locator(".stColumn:has(.st-key-tokens_formulas)"))
-        assert 844 / 2 < panel["y"] < panel["y"] + panel["height"] <= 844 + 1
-        assert 0 <= text["x"] < text["x"] + text["width"] <= 390
+        assert 844 / 2 < panel["y"] < panel["y"] + panel["height"] <= 844 + 1, run
+        assert 0 <= text["x"] < text["x"] + text["width"] <= 390, run
 
 
 def shown(page: Page) -> tuple[int, int]:

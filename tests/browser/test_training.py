@@ -1,29 +1,13 @@
 """The Training view in a real Chromium: clicks on curves, the URL, and a training that is started and stopped."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from app_runs import add_step, make_record, make_run, pick, serve, settled, tab
-from playwright.sync_api import Browser, Page, expect
+from app_runs import pick, settled
+from playwright.sync_api import Page, expect
 from tiny import save_tiny_model
 
 from rlcorr.records.verify import verify
-
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("runs")
-    alpha = make_run(folder, "alpha", steps=0, status="running")
-    for step in (10, 20, 30):
-        add_step(alpha, make_record(step))
-    make_run(folder, "beta", steps=3)
-    make_run(folder, "gamma", steps=3)
-    with serve(folder) as address:
-        yield address
 
 
 def visit(page: Page, address: str) -> None:
@@ -44,7 +28,7 @@ def click(page: Page, picture: str, share: float) -> None:
 
 def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) -> None:
     """Steps 10, 20 and 30 from edge to edge: the middle is 20."""
-    visit(page, f"{url}/training?run=alpha")
+    visit(page, f"{url}/training?run=curves")
     expect(page.get_by_role("heading", name="Step 30")).to_be_visible()
     click(page, "curve_mismatch", 0.5)
     expect(page.get_by_role("heading", name="Step 20")).to_be_visible()
@@ -52,23 +36,23 @@ def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) 
     click(page, "curve_entropy", 0.02)
     expect(page.get_by_role("heading", name="Step 10")).to_be_visible()
     page.get_by_test_id("stPageLink").get_by_role("link", name="Mismatch").click()
-    expect(page.get_by_text("alpha · step 10, 3 recorded")).to_be_visible()
+    expect(page.get_by_text("curves · step 10, 3 recorded")).to_be_visible()
     page.wait_for_url(re.compile(r"/mismatch\?.*step=10"))
 
 
 def test_a_click_works_again_after_the_picture_was_redrawn(page: Page, url: str) -> None:
-    visit(page, f"{url}/training?run=alpha")
+    visit(page, f"{url}/training?run=curves")
     for share, step in ((0.02, 10), (0.5, 20), (0.98, 30), (0.02, 10)):
         click(page, "curve_reward", share)
         expect(page.get_by_role("heading", name=f"Step {step}")).to_be_visible()
 
 
 def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Page, url: str) -> None:
-    visit(page, f"{url}/training?run=alpha")
+    visit(page, f"{url}/training?run=curves")
     pick(page, "Compare with", "beta")
     page.wait_for_url(re.compile("with=beta"))
     names = page.locator(".st-key-curve_reward .annotation-text")
-    both = ["alpha", "beta", "alpha, beta"]  # the last one says where the picture comes from
+    both = ["curves", "beta", "curves, beta"]  # the last one says where the picture comes from
     expect(names).to_have_text(both)
     page.reload()
     expect(names).to_have_text(both)
@@ -78,7 +62,7 @@ def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Pag
     page.get_by_role("link", name="Training", exact=True).click()
     expect(names).to_have_text(both)
     page.wait_for_url(re.compile("with=beta"))
-    visit(page, f"{url}/training?run=alpha&with=beta,gamma")
+    visit(page, f"{url}/training?run=curves&with=beta,gamma")
     expect(names).to_have_count(4)
     page.go_back()
     expect(names).to_have_text(both)
@@ -86,7 +70,7 @@ def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Pag
 
 def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
     """It has runs of its own. The pickers are back with the curves."""
-    visit(page, f"{url}/training?run=alpha")
+    visit(page, f"{url}/training?run=curves")
     expect(page.get_by_label("Run", exact=True)).to_be_visible()
     page.get_by_role("radio", name="Study").click()
     expect(page.get_by_text("There is no index of studies")).to_be_visible()
@@ -98,41 +82,39 @@ def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
     expect(page.get_by_label("Run", exact=True)).to_be_visible()
 
 
-def test_a_phone_scrolls_only_downwards(chromium: Browser, url: str) -> None:
-    with tab(chromium, viewport={"width": 390, "height": 844}) as phone:
-        for query in ("run=alpha&with=beta,gamma", "part=Study", "part=Train"):
-            phone.goto(f"{url}/training?{query}")
-            settled(phone)
-            expect(phone.get_by_text("Show", exact=True)).to_be_visible()
-            main = phone.get_by_test_id("stMain")
-            assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), query
-            assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth"), query
+def test_a_phone_scrolls_only_downwards(page: Page, url: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for query in ("run=curves&with=beta,gamma", "part=Study", "part=Train"):
+        page.goto(f"{url}/training?{query}")
+        settled(page)
+        expect(page.get_by_text("Show", exact=True)).to_be_visible()
+        main = page.get_by_test_id("stMain")
+        assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), query
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), query
 
 
 def test_a_training_is_started_followed_by_another_session_and_stopped(
-    chromium: Browser, page: Page, tmp_path: Path
+    page: Page, another_page: Page, url: str, root: Path, local: Path
 ) -> None:
-    make_run(tmp_path, "alpha", steps=1)
-    save_tiny_model(tmp_path / "warm_start" / "checkpoint")
-    with serve(tmp_path) as address:
-        page.goto(f"{address}/training?run=alpha&part=Train")
-        prompts = page.get_by_role("spinbutton", name="Prompts per step")
-        prompts.fill("4")
-        prompts.press("Enter")
-        pick(page, "Engine", "transformers")
-        expect(page.get_by_text(re.compile("--rollout.engine transformers.*--prompts-per-step 4"))).to_be_visible()
-        page.get_by_role("button", name="Start").click()
-        expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()
-        expect(page.get_by_text("A training is in progress. Another can be started")).to_be_visible()
-        with tab(chromium, viewport={"width": 390, "height": 844}) as other:
-            other.goto(f"{address}/training?run=alpha")
-            expect(other.get_by_text(re.compile(r"Step \d+ of 400 · .* left at this pace"))).to_be_visible()
-            other.get_by_role("button", name="Show its last batch").click()
-            other.wait_for_url(re.compile("run=addition_1"))
-            assert other.get_by_test_id("stMain").evaluate("e => e.scrollWidth <= e.clientWidth")
-            other.get_by_role("button", name="Stop").click()
-            expect(other.get_by_text("addition_1 was stopped. Its finished steps can be read.")).to_be_visible()
-        expect(page.get_by_text("addition_1 was stopped.")).to_be_visible()
-        expect(page.get_by_role("button", name="Start")).to_be_visible()
-    report = verify(tmp_path / "local" / "addition_1")
+    save_tiny_model(root / "warm_start" / "checkpoint")
+    page.goto(f"{url}/training?run=beta&part=Train")
+    prompts = page.get_by_role("spinbutton", name="Prompts per step")
+    prompts.fill("4")
+    prompts.press("Enter")
+    pick(page, "Engine", "transformers")
+    expect(page.get_by_text(re.compile("--rollout.engine transformers.*--prompts-per-step 4"))).to_be_visible()
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()
+    expect(page.get_by_text("A training is in progress. Another can be started")).to_be_visible()
+    another_page.set_viewport_size({"width": 390, "height": 844})
+    another_page.goto(f"{url}/training?run=beta")
+    expect(another_page.get_by_text(re.compile(r"Step \d+ of 400 · .* left at this pace"))).to_be_visible()
+    another_page.get_by_role("button", name="Show its last batch").click()
+    another_page.wait_for_url(re.compile("run=addition_1"))
+    assert another_page.get_by_test_id("stMain").evaluate("e => e.scrollWidth <= e.clientWidth")
+    another_page.get_by_role("button", name="Stop").click()
+    expect(another_page.get_by_text("addition_1 was stopped. Its finished steps can be read.")).to_be_visible()
+    expect(page.get_by_text("addition_1 was stopped.")).to_be_visible()
+    expect(page.get_by_role("button", name="Start")).to_be_visible()
+    report = verify(local / "addition_1")
     assert (report.status, report.problems) == ("interrupted", [])

@@ -178,10 +178,13 @@ def write_sketch(run: Path, others: ExactSketch | DrawnAnswers | None = None) ->
     runs.finish_run(run, sketch_files.with_sketch(runs.read_manifest(run), 0, sketch))
 
 
-def unreadable(page: Page) -> set[tuple[str, str]]:
-    """What axe-core finds that keeps somebody from reading or using the page: its name, and where it is."""
-    page.add_script_tag(path=AXE)
-    violations = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+def unreadable(page: Page, *rules: str) -> set[tuple[str, str]]:
+    """Return what axe-core finds that keeps somebody from reading or using the page: its name, and where it is. Of all
+    rules of axe-core, or of these."""
+    if page.evaluate("!window.axe"):
+        page.add_script_tag(path=AXE)
+    options = {"resultTypes": ["violations"]} | ({"runOnly": [*rules]} if rules else {})
+    violations = page.evaluate("options => axe.run(document, options)", options)["violations"]
     return {
         (violation["id"], node["html"][:200])
         for violation in violations
