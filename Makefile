@@ -39,7 +39,7 @@ test: $(READY) system $(PAGES) ## every test, the lessons under nbval included
 	ATEN_CPU_CAPABILITY=default $(NBVAL) -p perturbed_inputs $(SENSITIVE)
 
 test-fast: $(READY) ## the tests that start no engine, browser or page, with fewer random examples
-	$(PYTEST) -m "not slow and not pages" --hypothesis-profile quick
+	$(PYTEST) -m "not slow and not page" --hypothesis-profile quick
 
 record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.toml
 	@$(BIN)/python -m rlcorr record $(RUN)
@@ -70,7 +70,7 @@ nb: $(READY) ## run the notebooks and compare every printed number and every fig
 
 portable: $(READY) ## the lessons and the fast tests with the arithmetic of other processors
 	for capability in $(CAPABILITIES); do ATEN_CPU_CAPABILITY=$$capability $(NBVAL) lessons || exit 1; \
-		ATEN_CPU_CAPABILITY=$$capability $(PYTEST) -m "not slow and not pages" --hypothesis-profile quick || exit 1; done
+		ATEN_CPU_CAPABILITY=$$capability $(PYTEST) -m "not slow and not page" --hypothesis-profile quick || exit 1; done
 	$(NBVAL) -p perturbed_inputs lessons
 
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
