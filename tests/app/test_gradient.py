@@ -9,7 +9,7 @@ from typing import Any
 import app_pages
 import pytest
 import torch
-from app_pages import committed, headlines, live_parts, one_scan, open_app, root, said, shown
+from app_pages import committed, live_parts, one_scan, open_app, root, said, shown
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
@@ -19,8 +19,8 @@ from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import Drawn, ExactSketch, Sketch
-from rlcorr.records import recipes, runs
-from rlcorr.records.sketch_files import last_sketch, read_gradients
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import read_gradients
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
@@ -60,6 +60,21 @@ def make_exact(root: Path, covered: float = 1.0) -> tuple[TokenBatch, Sketch]:
     return read_gradients(run, 0)
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all tests that ask for `exact`: what the app has computed of its run stays in its caches."""
+    folder = tmp_path_factory.mktemp("runs")
+    make_exact(folder)
+    return folder
+
+
+@pytest.fixture
+def exact(root: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TokenBatch, Sketch]:
+    """The app over a run whose step has every likely answer; what is read of it."""
+    monkeypatch.setattr(runs, "ROOT", recorded)
+    return read_gradients(recorded / "alpha", 0)
+
+
 def pictures(at: AppTest) -> dict[str, Any]:
     """Title → figure."""
     return {picture["title"]: json.loads(picture["figure"]) for picture in app_pages.pictures(at)}
@@ -72,23 +87,6 @@ def text(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", recipes.sketched())
-def test_every_committed_run_has_its_gradients(committed: None, name: str) -> None:
-    run = runs.ROOT / name
-    step = last_sketch(run)
-    batch, sketch = read_gradients(run, step)
-    expected = report(batch, sketch, preset("decoupled_k3_rs"), batch_sizes=[4096])
-    at = open_app(GRADIENT, run=name, step=str(step), preset="decoupled_k3_rs", answers="4096")
-    numbers = shown(at)
-    assert numbers["Progress (η)"] == text(expected.progress[0].value)
-    assert numbers["Bias"] == text(expected.relative_bias.value)
-    assert numbers["Noise"] == text(expected.noise[0].value)
-    assert numbers["Sequence ESS"] == text(expected.ess.value)
-    between = headlines(at)["Progress (η)"][1]
-    assert between == f"{text(expected.progress[0].low)} to {text(expected.progress[0].high)}"
-
-
 def test_a_bound_moves_the_numbers(committed: None) -> None:
     loose = shown(open_app(GRADIENT, run="kv_fp8_e5m2", preset="decoupled_seq_is", is_upper="100"))
     tight = shown(open_app(GRADIENT, run="kv_fp8_e5m2", preset="decoupled_seq_is", is_upper="1.1"))
@@ -96,8 +94,8 @@ def test_a_bound_moves_the_numbers(committed: None) -> None:
     assert float(tight["Sequence ESS"]) > float(loose["Sequence ESS"])
 
 
-def test_exact_answers_are_the_librarys(root: Path) -> None:
-    batch, sketch = make_exact(root)
+def test_exact_answers_are_the_librarys(exact: tuple[TokenBatch, Sketch]) -> None:
+    batch, sketch = exact
     expected = report(batch, sketch, preset("decoupled_token_is"))
     at = open_app(GRADIENT)
     numbers = shown(at)
@@ -121,9 +119,9 @@ def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -
     assert (warning in said(at)) == warned
 
 
-def test_the_answers_in_a_batch_move_numbers_and_pictures(root: Path) -> None:
+def test_the_answers_in_a_batch_move_numbers_and_pictures(exact: tuple[TokenBatch, Sketch]) -> None:
     """From the URL (the slider itself is dragged in tests/browser); what a batch has no part in stays."""
-    batch, sketch = make_exact(root)
+    batch, sketch = exact
     expected = report(batch, sketch, preset("decoupled_token_is"), batch_sizes=(16, 256, 65536))
     at = open_app(GRADIENT)
     usual, drawn = shown(at), pictures(at)
@@ -141,22 +139,22 @@ def test_the_answers_in_a_batch_move_numbers_and_pictures(root: Path) -> None:
     assert shown(open_app(GRADIENT, answers="16"))["Progress (η)"] == text(expected.progress[0].value)
 
 
-def test_a_batch_size_that_is_not_offered(root: Path) -> None:
-    make_exact(root)
+@pytest.mark.usefixtures("exact")
+def test_a_batch_size_that_is_not_offered() -> None:
     at = open_app(GRADIENT, answers="300")
     assert "answers='300' is not offered; using 256. Offered: 16, 32, 64," in said(at)
     assert live_parts(at)[0]["sliders"][1]["value"] == 256
 
 
-def test_the_batch_size_is_that_of_compare(root: Path) -> None:
-    make_exact(root)
+@pytest.mark.usefixtures("exact")
+def test_the_batch_size_is_that_of_compare() -> None:
     at = open_app(GRADIENT, answers="4096")
     at.switch_page("views/compare.py").run()
     assert at.select_slider(key="answers").value == 4096
 
 
-def test_the_sentence_about_the_best_preset(root: Path) -> None:
-    batch, sketch = make_exact(root)
+def test_the_sentence_about_the_best_preset(exact: tuple[TokenBatch, Sketch]) -> None:
+    batch, sketch = exact
     ranking = compare(batch, sketch, [preset(name) for name in PRESETS])
     choice, names = ranking.choices[0], list(PRESETS)
     order = [number for group in choice.groups for number in group]
@@ -188,9 +186,9 @@ def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, f
     assert gradient.over(Interval(*over), "it", Drawn(100, "sampled answers")).endswith(sentence)
 
 
-def test_presets_are_ranked_as_the_library_ranks_them(root: Path) -> None:
+def test_presets_are_ranked_as_the_library_ranks_them(exact: tuple[TokenBatch, Sketch]) -> None:
     """The preset's own bar is warm; a line over them all is at the progress of what is shown."""
-    batch, sketch = make_exact(root)
+    batch, sketch = exact
     ranking = compare(batch, sketch, [preset(name) for name in PRESETS], batch_sizes=[1024])
     order = [list(PRESETS)[number] for group in ranking.choices[0].groups for number in group]
     drawn = pictures(open_app(GRADIENT, answers="1024"))["All presets by their progress"]
@@ -208,8 +206,8 @@ def test_presets_are_ranked_as_the_library_ranks_them(root: Path) -> None:
     assert changed["layout"]["shapes"][-1]["x0"] == pytest.approx(eta) != of_preset
 
 
-def test_the_best_bound_is_said(root: Path) -> None:
-    make_exact(root)
+@pytest.mark.usefixtures("exact")
+def test_the_best_bound_is_said() -> None:
     at = open_app(GRADIENT)
     curve = pictures(at)["This step, over the bound"]
     best = next(shape for shape in curve["layout"]["shapes"] if shape["line"].get("dash") == "dash")
@@ -221,16 +219,16 @@ def test_the_best_bound_is_said(root: Path) -> None:
     assert f"most likely at {shown}." in text or "Which bound makes most, these data do not tell." in text
 
 
-def test_the_toy_is_computed_once_it_is_opened(root: Path) -> None:
-    make_exact(root)
+@pytest.mark.usefixtures("exact")
+def test_the_toy_is_computed_once_it_is_opened() -> None:
     assert "The toy, exactly" not in pictures(open_app(GRADIENT))
     at = open_app(GRADIENT, toy="true", answers="1024")
     assert {trace["name"] for trace in pictures(at)["The toy, exactly"]["data"]} == {"progress", "bias", "noise"}
     assert "batches of 1,024" in said(at)
 
 
-def test_what_to_do_about_kl_is_said(root: Path) -> None:
-    make_exact(root)
+@pytest.mark.usefixtures("exact")
+def test_what_to_do_about_kl_is_said() -> None:
     assert "As a loss: k2, or k3+" in said(open_app(GRADIENT))
 
 
