@@ -17,19 +17,22 @@ from rlcorr.records import runs
 settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
+IN_A_BROWSER = sorted((Path(__file__).parent / "browser").glob("test_*.py"))
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a page or a browser. With `--dist loadgroup` all tests in a browser run in one process, which
-    has one Chromium and one server. Other tests run in one process with those of their file."""
+    """Mark what starts a page or a browser, and group tests for `--dist loadgroup`: one process per file, but two for
+    all files in a browser, each with one Chromium and one server."""
     for item in items:
-        folder = item.path.parent.name
-        if folder == "app":
+        group = item.path.relative_to(item.config.rootpath).as_posix()
+        if item.path.parent.name == "app":
             item.add_marker("page")
-        if folder == "browser":
+        if item.path in IN_A_BROWSER:
             item.add_marker("browser")
             item.add_marker("slow")
+            group = f"browser_{IN_A_BROWSER.index(item.path) % 2}"
         if item.get_closest_marker("xdist_group") is None:
-            group = folder if folder == "browser" else item.path.relative_to(item.config.rootpath).as_posix()
             item.add_marker(pytest.mark.xdist_group(group))
 
 
