@@ -17,13 +17,17 @@ from rlcorr.records import runs
 settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
+LONGEST = {"engine", "browser", "test_study_training.py", "test_every_view.py", "test_resume.py"}
 IN_A_BROWSER = sorted((Path(__file__).parent / "browser").glob("test_*.py"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a page or a browser, and group tests for `--dist loadgroup`: one process per file, but two for
-    all files in a browser, each with one Chromium and one server."""
+    """Mark what starts a page or a browser, and group tests for `--dist loadgroup`.
+
+    Tests of one group run in one process: those of a file, those that start a vLLM engine, which takes longer to import
+    than to start, and those in a browser in two halves, each with one Chromium and one server.
+    """
     for item in items:
         group = item.path.relative_to(item.config.rootpath).as_posix()
         if item.path.parent.name == "app":
@@ -32,8 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
             item.add_marker("slow")
             group = f"browser_{IN_A_BROWSER.index(item.path) % 2}"
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("engine"):
+            group = "engine"
+        item.add_marker(pytest.mark.xdist_group(group))
+    # The longest groups start first (with --no-loadscope-reorder), so that none is left alone at the end.
+    items.sort(
+        key=lambda item: not LONGEST & {mark.name for mark in item.iter_markers()} and item.path.name not in LONGEST
+    )
 
 
 @pytest.fixture
