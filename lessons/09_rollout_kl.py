@@ -264,7 +264,8 @@ say(f"""
 # As a trust region such a strength is far too weak: the price that was computed by hand is thousands of times higher.
 # It can still matter where nothing pushes: on tokens with $A=0$, beyond a clip, or rejected by a rule (lesson 07), step
 # after step. Here the term is `use_rollout_kl_loss` of `LossConfig`, as in a [closed pull request of
-# SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every token of the answers, whatever the rules reject.
+# SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every token of the answers, whatever the rules
+# reject.
 #
 # ## Exercise 1: tilt
 #
