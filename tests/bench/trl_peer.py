@@ -94,7 +94,8 @@ def reward_of(task: Task, drawn: list[Example], clock: Clock) -> Callable[..., l
 
     def reward(prompts: list[str], completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
         pairs = zip(prompts, completions, strict=True)
-        rewards = [task.reward(example_of[prompt], completion) for prompt, completion in pairs]
+        judged = [task.reward(example_of[prompt], completion) for prompt, completion in pairs]
+        rewards = [reward for reward in judged if reward is not None]  # all: this task judges any answer
         lengths = [len(ids) for ids in completion_ids]
         clock.noted = {"reward": sum(rewards) / len(rewards), "response_length": sum(lengths) / len(lengths)}
         return rewards
