@@ -34,7 +34,7 @@ train: $(READY) ## one training run; options in ARGS="--task running_sum --prese
 test: $(READY) system $(PAGES) ## every test, the lessons under nbval included
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
 	$(PYTEST) -m "not slow"
-	$(PYTEST) -m slow --dist loadgroup --no-loadscope-reorder --numprocesses 4
+	$(PYTEST) -m slow --dist loadfile --no-loadscope-reorder --numprocesses 4
 	$(NBVAL) lessons
 	ATEN_CPU_CAPABILITY=default $(NBVAL) -p perturbed_inputs $(SENSITIVE)
 

@@ -8,41 +8,52 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from rlcorr.records import runs
 
 settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
-LONGEST = {"engine", "browser", "test_study_training.py", "test_every_view.py", "test_resume.py"}
 IN_A_BROWSER = sorted((Path(__file__).parent / "browser").glob("test_*.py"))
+ENGINES = ("test_vllm.py", "test_vllm_sync.py", "test_vllm_router.py", "test_grid.py", "test_mini_vllm.py")
+LONG = ("test_study_training.py", "test_every_view.py", "test_resume.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a page or a browser, and group tests for `--dist loadgroup`.
-
-    Tests of one group run in one process: those of a file, those that start a vLLM engine, which takes longer to import
-    than to start, and those in a browser in two halves, each with one Chromium and one server.
+def group(path: Path) -> str:
+    """Return which tests run in one process: those of a file, those that start one vLLM engine after the other, which
+    takes longer to import than to start, and those in a browser in two halves, each with one Chromium and one server.
     """
+    if path in IN_A_BROWSER:
+        return f"browser_{IN_A_BROWSER.index(path) % 2}"
+    return "engines" if path.name in ENGINES else str(path)
+
+
+class GroupScheduling(LoadFileScheduling):
+    """Send the tests of a group to one worker. Of xdist 3.8 with pytest 9.2, `--dist loadgroup` ignores the groups."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(self.config.rootpath / nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)  # make mutate runs without xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return GroupScheduling(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a page or a browser. The longest groups come first, so that none is left alone at the end."""
     for item in items:
-        group = item.path.relative_to(item.config.rootpath).as_posix()
         if item.path.parent.name == "app":
             item.add_marker("page")
         if item.path in IN_A_BROWSER:
             item.add_marker("browser")
             item.add_marker("slow")
-            group = f"browser_{IN_A_BROWSER.index(item.path) % 2}"
-        if item.get_closest_marker("engine"):
-            group = "engine"
-        item.add_marker(pytest.mark.xdist_group(group))
-    # The longest groups start first (with --no-loadscope-reorder), so that none is left alone at the end.
-    items.sort(
-        key=lambda item: not LONGEST & {mark.name for mark in item.iter_markers()} and item.path.name not in LONGEST
-    )
+    items.sort(key=lambda item: item.path not in IN_A_BROWSER and item.path.name not in (*ENGINES, *LONG))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
+import app_runs
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route
@@ -68,6 +69,12 @@ class Watched:
         answer = request.response()
         if answer is None or answer.status >= 400:
             self.faults.append(request.url)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with app_runs.chromium() as launched:
+        yield launched
 
 
 @pytest.fixture
