@@ -34,7 +34,7 @@ train: $(READY) ## one training run; options in ARGS="--task running_sum --prese
 test: $(READY) system $(PAGES) ## every test, the lessons under nbval included
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
 	$(PYTEST) -m "not slow"
-	$(PYTEST) -m slow --dist loadfile --no-loadscope-reorder --numprocesses 4
+	$(PYTEST) -m slow --dist loadfile --no-loadscope-reorder --numprocesses 3
 	$(NBVAL) lessons
 	ATEN_CPU_CAPABILITY=default $(NBVAL) -p perturbed_inputs $(SENSITIVE)
 
@@ -98,7 +98,7 @@ clean: ## remove .venv and caches; recorded runs stay
 
 PLOTLY = .venv/plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js
 
-# Two cores. The slow tests wait for processes to start and pages to be drawn, so four run at once.
+# Two cores. The slow tests wait for processes to start and pages to be drawn, so three run at once.
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
