@@ -72,7 +72,8 @@ SYSTEMS = {
 
 
 def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None, *, version: str | None = None) -> str:
-    """The text that a person pastes into the configuration of this system; None is its newest version.
+    """Return the text that a person pastes into the configuration of this system; None is its newest version. A rollout
+    KL loss that the text lacks is named in a comment.
 
     Raises `UsageError` for an unknown system or version, and with the nearest thing that it can say for what it cannot
     do.
@@ -89,7 +90,10 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     if version is not None and not chosen.versions:
         raise UsageError(f"{system} is written in one version only; got {version!r}.")
     numbers = (loss,) if chosen.loss_too else ()
-    return chosen.text(config, *numbers, **({} if version is None else {"version": version}))
+    text = chosen.text(config, *numbers, **({} if version is None else {"version": version}))
+    if system == "prime-rl" or loss is None or not loss.use_rollout_kl_loss:
+        return text
+    return f"# The rollout KL loss (rollout_kl_loss_coef={loss.rollout_kl_loss_coef:g}) is not in this text.\n{text}"
 
 
 def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, str]:

@@ -104,3 +104,17 @@ def test_a_systems_own_defaults_are_nothing_beyond_them(system: str) -> None:
     given = SYSTEMS[system].read({})
     config, loss = given if isinstance(given, tuple) else (given, None)
     assert beyond_defaults(config, system, loss)[1] == []
+
+
+SAYABLE = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
+
+
+def test_a_rollout_kl_loss_that_a_text_lacks_is_named_in_it() -> None:
+    """prime-rl of 2026-08 has the term as kl_tau, half the coefficient of k2; the other texts say that they lack it."""
+    loss = PRESETS["prime_rl_ipo_2026_08"].loss
+    assert "kl_tau = 0.001" in export(PRESETS["prime_rl_ipo_2026_08"].config, "prime-rl", loss, version="2026-08")
+    for system in set(SYSTEMS) - {"prime-rl"}:
+        plain = CorrectionConfig(bypass_mode=True) if system == "torchtitan" else SAYABLE
+        named, *rest = export(plain, system, loss).splitlines()
+        assert named == "# The rollout KL loss (rollout_kl_loss_coef=0.002) is not in this text.", system
+        assert rest == export(plain, system, LossConfig()).splitlines(), system
