@@ -43,7 +43,7 @@ SURVIVED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 # Which test files concern a module, the quickest first.
 TESTS = {
     "advantages": ["advantages"],
-    "aggregation": ["kl_terms", "objective"],
+    "aggregation": ["kl_terms", "microbatch_metrics", "objective"],
     "config": ["config"],
     "batch_moments": ["diagnostics"],
     "compiled": ["compiled"],
@@ -53,7 +53,7 @@ TESTS = {
     "losses": ["losses", "objective_golden", "objective"],
     "masked": ["masked"],
     "metric_tables": ["report", "diagnostics"],
-    "objective": ["kl_terms", "objective_golden", "objective"],
+    "objective": ["kl_terms", "microbatch_metrics", "objective_golden", "objective"],
     "presets": ["presets"],
     "ratios": ["ratios"],
     "rejection": ["correction_golden", "correction"],
