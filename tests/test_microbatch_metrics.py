@@ -35,11 +35,11 @@ def test_the_metrics_of_parts_are_those_of_the_whole() -> None:
         config = CorrectionConfig(rollout_rs=(rule,), denominator=denominator)  # pyright: ignore
         result = correct(BATCH, config)
         counted = MASK if denominator == "fixed" else result.keep_mask
-        totals = {"tokens": float(counted.sum()), "sequences": float(counted.any(-1).sum())}
+        tokens, sequences = float(counted.sum()), float(counted.any(-1).sum())
         measured = [
             policy_loss(
                 BATCH.rows(rows).tensors()["old_log_probs"], BATCH.rows(rows), result.rows(rows), config,
-                LossConfig(loss_agg_mode=mode), **totals,
+                LossConfig(loss_agg_mode=mode), tokens=tokens, sequences=sequences,
             )[1]
             for rows in (slice(0, 1), slice(1, 3))
         ]  # fmt: skip
