@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig
 from rlcorr.correction import correct
 from rlcorr.diagnostics import merge
 from rlcorr.objective import policy_loss
@@ -21,7 +21,7 @@ BATCH = TokenBatch(MASK, torch.full((3, 3), -2.0), old_log_probs=D - 2, advantag
 # By tokens: their sum, 1, over 6 tokens or over the 4 kept; 4 of 6 tokens are kept, or all that count.
 # By sequences, fixed: (−3/3 + 0/1 + 4/2) / 3 = 1/3, and of ones (2/3 + 0 + 1) / 3 = 5/9.
 # By sequences, kept: (−3/2 + 4/2) / 2 = 1/4, and of ones 1.
-EXPECTED = {
+EXPECTED: dict[tuple[Aggregation, Denominator], tuple[float, float]] = {
     ("token-mean", "fixed"): (1 / 6, 4 / 6),
     ("token-mean", "kept"): (1 / 4, 1.0),
     ("seq-mean-token-mean", "fixed"): (1 / 3, 5 / 9),
@@ -32,7 +32,7 @@ EXPECTED = {
 def test_the_metrics_of_parts_are_those_of_the_whole() -> None:
     for (mode, denominator), (loss, factor) in EXPECTED.items():
         rule = RejectionRule.named("token_k1", upper=2.0)
-        config = CorrectionConfig(rollout_rs=(rule,), denominator=denominator)  # pyright: ignore
+        config = CorrectionConfig(rollout_rs=(rule,), denominator=denominator)
         result = correct(BATCH, config)
         counted = MASK if denominator == "fixed" else result.keep_mask
         tokens, sequences = float(counted.sum()), float(counted.any(-1).sum())
