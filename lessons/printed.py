@@ -51,10 +51,12 @@ class Printed(str):
 def _agree(one: str, other: str) -> bool:
     if one == other:
         return True
-    if one.lstrip("+-−").replace(",", "").isdigit() and other.lstrip("+-−").replace(",", "").isdigit():
-        return False
     a, b = _decimal(one), _decimal(other)
-    return abs(a - b) <= min(_unit(a), _unit(b))
+    return not (_is_integer(one) and _is_integer(other)) and abs(a - b) <= min(_unit(a), _unit(b))
+
+
+def _is_integer(text: str) -> bool:
+    return text.lstrip("+-−").replace(",", "").isdigit()
 
 
 def _decimal(text: str) -> Decimal:

@@ -168,8 +168,8 @@ class LossConfig:
     """Estimator of that term. Beware of k3: its pull grows with e^(−δ) on a token that the trainer has given up, and no
     rule takes such a token out of this term."""
     rollout_kl_loss_agg_mode: Aggregation = "seq-mean-token-mean"
-    """How that term becomes one number, whatever loss_agg_mode and denominator are: seq-mean-token-mean as SkyRL's pull
-    request 1811, which also counts rows without a token; token-mean as prime-rl's kl_tau until 2026-08."""
+    """Aggregation of that term, whatever loss_agg_mode and denominator are: seq-mean-token-mean as SkyRL's pull request
+    1811, which also counts rows without a token; token-mean as prime-rl's kl_tau until 2026-08."""
 
     def __post_init__(self) -> None:
         for name in ("loss_agg_mode", "rollout_kl_loss_agg_mode"):

@@ -16,6 +16,8 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.quantities import RuleQuantity
 
+ROUNDED_UP = 0.01
+"""How far above 0 a log-prob may be: log-softmax in bfloat16 may round up."""
 _WITHOUT_RATIO = (
     "Such a token has no ratio: set response_mask to 0 there. For a sampler's NaN in files and recorded runs there is "
     "nan_is_ratio_one."
@@ -104,9 +106,8 @@ class TokenBatch:
         and not −inf on both sides. −inf on one side is a ratio of e^±20."""
         for name, tensor in self.tensors().items():
             if name.endswith("log_probs"):
-                # Log-softmax in bf16 may round to a little above 0.
                 highest = float(torch.where(self.response_mask, tensor, 0).max()) if tensor.numel() else 0.0
-                if highest > 0.01:
+                if highest > ROUNDED_UP:
                     raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0; got up to {highest:g}.")
                 if (place := _first(tensor.isnan() & self.response_mask)) is not None:
                     raise UsageError(f"{name} is NaN at {place}. {_WITHOUT_RATIO}")
@@ -115,6 +116,10 @@ class TokenBatch:
         both = (self.rollout_log_probs == -torch.inf) & (self.old_log_probs == -torch.inf) & self.response_mask
         if (place := _first(both)) is not None:
             raise UsageError(f"rollout_log_probs and old_log_probs are both −inf at {place}. {_WITHOUT_RATIO}")
+
+    def count_unpaired(self) -> int:
+        """Return how many tokens were left out because the engine's log-prob was NaN. Waits for the device."""
+        return 0 if self.unpaired_tokens is None else int(self.unpaired_tokens.sum())
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are present, by name."""

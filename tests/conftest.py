@@ -34,7 +34,7 @@ def group(path: Path) -> str:
 
 
 class GroupScheduling(LoadFileScheduling):
-    """Send the tests of a group to one worker. Of xdist 3.8 with pytest 9.2, `--dist loadgroup` ignores the groups."""
+    """Send the tests of a group to one worker: xdist 3.8 ignores the groups of `--dist loadgroup` under pytest 9.2."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(self.config.rootpath / nodeid.partition("::")[0])

@@ -9,7 +9,7 @@ from words.yours import SUGGESTED
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.choosing import Kept, Pairs, chosen, kept, pairs_of
-from rlcorr.analysis.verdicts import verdict_lines, verdicts
+from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def pairs(of: Stamps) -> tuple[Pairs, Pairs | None]:
 @st.cache_resource(max_entries=4, show_spinner=False)
 def looks_like(of: Stamps) -> list[str]:
     """Return a line for each pattern that the steps of a run fit. Raises `UsageError` as `triage` does."""
-    return verdict_lines(verdicts((number, recorded.step(Path(run), number).batch) for run, number, _ in of))
+    return verdict_lines(verdicts(look(number, recorded.step(Path(run), number).batch) for run, number, _ in of))
 
 
 @st.cache_resource(max_entries=32, show_spinner="Choosing the bounds …")

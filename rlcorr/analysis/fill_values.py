@@ -37,7 +37,7 @@ def not_finite(finite: Tensor) -> Symptom:
 
 def left_out(batch: TokenBatch, tokens: int) -> Symptom | None:
     """Return how many tokens are not in the batch because the engine's log-prob was NaN. Strength: their share."""
-    count = 0 if batch.unpaired_tokens is None else int(batch.unpaired_tokens.sum())
+    count = batch.count_unpaired()
     if not count:
         return None
     share = count / (count + tokens)

@@ -1,4 +1,4 @@
-"""What a diagnosis of a batch is made of: the patterns that a mismatch can have, and how their numbers are written."""
+"""The parts of a diagnosis of a batch: the patterns that a mismatch can have, and how their numbers are written."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ Pattern = Literal[
     "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
     "precision", "beyond rounding",
 ]  # fmt: skip
-"""What a mismatch can look like; `triage` says what each one means."""
+"""The patterns that a mismatch can have; `triage` says what each one means."""
 HEALTHY: tuple[Pattern, ...] = ("clean", "precision")
 """The patterns of a batch in which nothing is wrong."""
 

@@ -9,6 +9,21 @@ from rlcorr.types import TokenBatch
 
 
 @dataclass(frozen=True)
+class Look:
+    """What is kept of one step: its size, and what `triage` finds in it."""
+
+    step: int
+    tokens: int
+    unpaired: int  # tokens that are left out, because the engine's log-prob was NaN
+    symptoms: list[Symptom]
+
+
+def look(step: int, batch: TokenBatch) -> Look:
+    """Return what a step looks like. Raises `UsageError` as `triage` does."""
+    return Look(step, int(batch.response_mask.sum()), batch.count_unpaired(), triage(batch))
+
+
+@dataclass(frozen=True)
 class Verdict:
     """One pattern, the steps that fit it, and what `triage` says of the worst of them."""
 
@@ -18,16 +33,15 @@ class Verdict:
     sentence: str
 
 
-def verdicts(batches: Iterable[tuple[int, TokenBatch]]) -> list[Verdict]:
-    """Return what `triage` finds in these steps, in the order in which the patterns come up, holding a step at a time.
+def verdicts(looks: Iterable[Look]) -> list[Verdict]:
+    """Return a verdict per pattern of these steps, in the order in which the patterns come up.
 
-    The worst step of a pattern has the largest k3, or where its test does not measure k3, the largest strength. Raises
-    `UsageError` as `triage` does.
+    The worst step of a pattern has the largest k3, or where its test does not measure k3, the largest strength.
     """
     by_pattern: dict[Pattern, list[tuple[int, Symptom]]] = {}
-    for step, batch in batches:
-        for symptom in triage(batch):
-            by_pattern.setdefault(symptom.pattern, []).append((step, symptom))
+    for one in looks:
+        for symptom in one.symptoms:
+            by_pattern.setdefault(symptom.pattern, []).append((one.step, symptom))
     return [_verdict(pattern, symptoms) for pattern, symptoms in by_pattern.items()]
 
 

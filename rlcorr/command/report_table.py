@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rlcorr.analysis.verdicts import Verdict, verdict_lines, verdicts
+from rlcorr.analysis.verdicts import Look, Verdict, look, verdict_lines, verdicts
 from rlcorr.config import CorrectionConfig
 from rlcorr.diagnostics import measure_stream
 from rlcorr.errors import UsageError
@@ -46,7 +46,7 @@ def measured_files(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the pairs look like at the beginning of the files, and how many tokens have no pair."""
+    """A summary of how the pairs at the beginning of the files look, and of how many tokens have no pair."""
 
     verdicts: tuple[Verdict, ...]
     tokens: int
@@ -58,18 +58,15 @@ class Diagnosis:
 
 def diagnosed(files: Sequence[Path], *, clamp_rounding: bool = False) -> Diagnosis:
     """Return the diagnosis of at least the first `LOOKED_AT` tokens, or why there is none."""
-    counts: list[int] = []
-
-    def parts() -> Iterator[tuple[int, TokenBatch]]:
-        for number, record in enumerate(first_records(files, LOOKED_AT, clamp_rounding=clamp_rounding), 1):
-            counts.append(int(record.batch.response_mask.sum()))
-            yield number, record.batch
-
+    looks: list[Look] = []
+    why_not = None
     try:
-        looks_like, why_not = tuple(verdicts(parts())), None
+        for number, record in enumerate(first_records(files, LOOKED_AT, clamp_rounding=clamp_rounding), 1):
+            looks.append(look(number, record.batch))
     except UsageError as error:  # ids and padding ask more of a file than the metrics do, and those are there already
-        looks_like, why_not = (), str(error)
-    return Diagnosis(looks_like, sum(counts), unpaired_tokens(files), why_not)
+        why_not = str(error)
+    looks_like = () if why_not else tuple(verdicts(looks))
+    return Diagnosis(looks_like, sum(one.tokens for one in looks), unpaired_tokens(files), why_not)
 
 
 def _counted(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:

@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +10,10 @@ import tyro
 
 from rlcorr.analysis.budget import correction_named
 from rlcorr.analysis.choosing import Kept, chosen, kept, pairs_of
-from rlcorr.analysis.verdicts import verdict_lines, verdicts
+from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.errors import UsageError
 from rlcorr.foreign.rounding import ROUNDING, batch_clamped
-from rlcorr.foreign.unsaid import said_of_unpaired, unpaired_in
+from rlcorr.foreign.unsaid import said_of_unpaired
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export
@@ -56,8 +55,9 @@ def run_threshold(request: Threshold) -> int:
     steps = runs.list_steps(run)
     if not steps:
         raise UsageError(f"{run.name} has no recorded step.")
-    batches = partial(_steps, run, steps, request.clamp_rounding)
-    chosen_on, unseen = pairs_of(batches(), with_advantages=config.needs_advantages)
+    looks: list[Look] = []
+    batches = _looked_at(run, steps, request.clamp_rounding, looks)
+    chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
     threshold, config = chosen(chosen_on.batch, config, request.keep / 100, request.rule)
     print(f"{run.name}, {request.preset}: threshold {threshold:g}")
     print("\n".join(textwrap.wrap(config.explain(), WIDTH)))
@@ -69,30 +69,28 @@ def run_threshold(request: Threshold) -> int:
     else:
         said = _said(kept(unseen.batch, config), unseen.batch)
         print(f"On step {unseen.steps[0]}, which had no part in the choice: {said}")
-    for line in _looks_like(batches()):
+    for line in _looks_like(looks):
         print("\n".join(textwrap.wrap(line, WIDTH)))
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
     return 0
 
 
-def _looks_like(steps: Iterator[tuple[int, TokenBatch]]) -> list[str]:
+def _looks_like(looks: list[Look]) -> list[str]:
     """Return how many tokens have no pair, and what the others look like."""
-    counts: list[tuple[int, int]] = []
-
-    def counted() -> Iterator[tuple[int, TokenBatch]]:
-        for step, batch in steps:
-            counts.append((unpaired_in(batch), int(batch.response_mask.sum())))
-            yield step, batch
-
-    lines = verdict_lines(verdicts(counted()))
-    unpaired, tokens = (sum(column) for column in zip(*counts, strict=True))
+    unpaired, tokens = sum(one.unpaired for one in looks), sum(one.tokens for one in looks)
+    lines = verdict_lines(verdicts(looks))
     return [said_of_unpaired(unpaired, tokens), *lines] if unpaired else lines
 
 
-def _steps(run: Path, steps: list[int], clamp_rounding: bool) -> Iterator[tuple[int, TokenBatch]]:
-    """Return the batches of a run, one in memory at a time."""
-    return ((step, _step(run, step, clamp_rounding)) for step in steps)
+def _looked_at(
+    run: Path, steps: list[int], clamp_rounding: bool, looks: list[Look]
+) -> Iterator[tuple[int, TokenBatch]]:
+    """Yield the batches of a run, each read once; `looks` gets what each looks like."""
+    for step in steps:
+        batch = _step(run, step, clamp_rounding)
+        looks.append(look(step, batch))
+        yield step, batch
 
 
 def _step(run: Path, step: int, clamp_rounding: bool) -> TokenBatch:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 from tqdm import tqdm
 
-from rlcorr.analysis.verdicts import verdict_lines, verdicts
+from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.command.doctor import doctor
 from rlcorr.command.gradient_document import gradient_document
 from rlcorr.command.gradient_table import gradient_table, sweep_table
@@ -148,8 +148,8 @@ class Import:
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: imported and the next free number."""
     nan_is_ratio_one: bool = False
-    """Where the sampler's log-prob is NaN, TRL takes a ratio of 1: leave such tokens out of every number, as TRL leaves
-    them out of its metrics, and say how many there are; otherwise NaN is refused."""
+    """Leave tokens whose sampler's log-prob is NaN out of every number, and say how many there are. TRL takes a ratio
+    of 1 there, and leaves them out of its metrics too. Otherwise NaN is refused."""
     clamp_rounding: bool = False
     """Take log-probs above 0, up to 0.125, for numbers that bfloat16 rounded up, and make them 0; otherwise they are
     refused."""
@@ -172,7 +172,7 @@ def run_import(request: Import) -> int:
     print(f"{path}: {steps}, {made.responses} responses, {made.tokens} tokens. Not in what was read:")
     print("\n".join(f"  {name:<15} {use}" for name, use in made.missing.items()))
     left_out = [said_of_unpaired(made.unpaired, made.tokens)] if made.unpaired else []
-    looks_like = verdicts((step, runs.read_step(path, step).batch) for step in runs.list_steps(path))
+    looks_like = verdicts(look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path))
     for line in (*made.notes, *left_out, *verdict_lines(looks_like)):
         print("\n".join(textwrap.wrap(line, WIDTH)))
     return 0

@@ -106,8 +106,10 @@ def _number(value: Any, where: str) -> float:
 
 
 def _are_triples(value: Sequence[Any], where: str) -> bool:
-    """Whether all are [log-prob, token id, text or null]. Raises `UsageError` where they may as well be lists of three
-    log-probs, of which the second is 0 and the third is null."""
+    """Return whether all are [log-prob, token id, text or null].
+
+    Raises `UsageError` if they may as well be lists of three log-probs, of which the second is 0 and the third null.
+    """
     entries = [x for x in value if x is not None]
     if not all(isinstance(x, list | tuple) and len(x) == 3 and _is_triple(*x) for x in entries):
         return False

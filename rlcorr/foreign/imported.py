@@ -17,7 +17,7 @@ from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, at_most
 from rlcorr.foreign.pairs import ENDINGS, Part, naming, parts_of_parquet, read_parts, record_of
 from rlcorr.foreign.step import NoTokens
 from rlcorr.foreign.steps import numbers_in, rank_in, step_in, without_rank
-from rlcorr.foreign.unsaid import missing, recordable, said_of_unpaired, unpaired_in
+from rlcorr.foreign.unsaid import missing, recordable, said_of_unpaired
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
@@ -153,7 +153,7 @@ def summary_of(records: Iterable[StepRecord]) -> Imported:
     for record in records:
         mask = record.batch.response_mask
         steps, responses, tokens = steps + 1, responses + len(mask), tokens + int(mask.sum())
-        unpaired += unpaired_in(record.batch)
+        unpaired += record.batch.count_unpaired()
         lacking |= missing(record)
         for note in record.notes:
             notes.setdefault(note.partition(" ")[0], []).append(f"step {record.step}: {note}")
@@ -174,7 +174,7 @@ def write_one(run: Path, record: StepRecord) -> None:
     row = evaluate(record.batch, CorrectionConfig())[1]
     if record.batch.rewards is not None:
         row["reward"] = float(record.batch.rewards.mean())
-    if count := unpaired_in(record.batch):
+    if count := record.batch.count_unpaired():
         row["unpaired_tokens"] = count
     runs.write_step(run, recordable(record))
     runs.append_metrics(run, {"step": record.step} | {key: x for key, x in row.items() if math.isfinite(x)})

@@ -5,8 +5,6 @@ import torch
 from rlcorr.foreign.columns import Column, Columns, Lists
 from rlcorr.types import TokenBatch
 
-ALLOWED = 0.01
-"""Up to here a log-prob above 0 is taken as it is, as `TokenBatch.check_values` does."""
 ROUNDING = 0.125
 """Up to here it becomes 0 if asked for: the largest that AI-Hypercomputer/maxtext pull request 5231 reports of
 bfloat16. More is no rounding."""

@@ -14,11 +14,11 @@ from rlcorr.foreign.counted import UNPAIRED
 from rlcorr.foreign.left_out import LeftOut, notes, optional
 from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.per_row import PER_ROW, one_per_row, per_row, some, step_of, texts, whole
-from rlcorr.foreign.rounding import ALLOWED, ROUNDING
+from rlcorr.foreign.rounding import ROUNDING
 from rlcorr.foreign.steps import refused, rows_of
 from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.systems.counted import LOSSES, MASKS
-from rlcorr.types import TokenBatch
+from rlcorr.types import ROUNDED_UP, TokenBatch
 
 _TOKENS = ("rollout_log_probs", "old_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")
 _ALIGNED = (*_TOKENS, "response_mask", "response_ids", "token_ids", UNPAIRED)
@@ -215,7 +215,7 @@ def _tokens(name: str, columns: Columns, first: Lists, keep: Tensor) -> Tensor:
 
 
 def _refuse_above_zero(name: str, lists: Lists, values: Tensor, keep: Tensor) -> None:
-    above = (values > ALLOWED) & keep
+    above = (values > ROUNDED_UP) & keep
     if not bool(above.any()):
         return
     highest = float(values[above].max())

@@ -48,11 +48,6 @@ def recordable(record: StepRecord) -> StepRecord:
     return replace(record, batch=TokenBatch(**(filled | batch.tensors())))
 
 
-def unpaired_in(batch: TokenBatch) -> int:
-    """Return how many tokens of a batch were left out because the engine's log-prob was NaN."""
-    return 0 if batch.unpaired_tokens is None else int(batch.unpaired_tokens.sum())
-
-
 def said_of_unpaired(unpaired: int, tokens: int) -> str:
     """Return a sentence about the tokens that were left out of `tokens` others.
 

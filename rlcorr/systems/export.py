@@ -36,6 +36,8 @@ class System:
     """Where its dialect has moved, the newest first."""
     loss_too: bool = False
     """Whether it takes the loss's numbers as well."""
+    rollout_kl: bool = False
+    """Whether it writes, or refuses, the rollout KL loss."""
 
 
 def to_python(config: CorrectionConfig) -> str:
@@ -58,7 +60,7 @@ SYSTEMS = {
     "SkyRL": System(skyrl_text, from_skyrl),
     "TRL": System(trl_text, from_trl, trl.VERSIONS, loss_too=True),
     "OpenRLHF": System(openrlhf_text, from_openrlhf, openrlhf.VERSIONS),
-    "prime-rl": System(prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True),
+    "prime-rl": System(prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True, rollout_kl=True),
     "AReaL": System(areal_text, from_areal),
     "slime": System(slime_text, from_slime),
     "NeMo RL": System(nemo_rl_text, from_nemo_rl),
@@ -91,7 +93,7 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
         raise UsageError(f"{system} is written in one version only; got {version!r}.")
     numbers = (loss,) if chosen.loss_too else ()
     text = chosen.text(config, *numbers, **({} if version is None else {"version": version}))
-    if system == "prime-rl" or loss is None or not loss.use_rollout_kl_loss:
+    if chosen.rollout_kl or loss is None or not loss.use_rollout_kl_loss:
         return text
     return f"# The rollout KL loss (rollout_kl_loss_coef={loss.rollout_kl_loss_coef:g}) is not in this text.\n{text}"
 

@@ -19,7 +19,10 @@ EXERCISES = {
 }
 HEAVY = {"13-UPDATE", "15-DIAGNOSE"}
 """Half a second for each answer."""
-LIGHT = set(EXERCISES) - HEAVY
+light_or_heavy = pytest.mark.parametrize(
+    "names",
+    [pytest.param(set(EXERCISES) - HEAVY, id="light"), pytest.param(HEAVY, id="heavy", marks=pytest.mark.slow)],
+)
 
 
 def test_every_lesson_has_exercises() -> None:
@@ -27,16 +30,8 @@ def test_every_lesson_has_exercises() -> None:
     assert {name[:2] for name in EXERCISES} == {path.stem[-2:] for path in files}
 
 
-def test_right_answers_are_accepted() -> None:
-    assert_right_answers_are_accepted(LIGHT)
-
-
-@pytest.mark.slow
-def test_right_answers_of_a_heavy_exercise_are_accepted() -> None:
-    assert_right_answers_are_accepted(HEAVY)
-
-
-def assert_right_answers_are_accepted(names: set[str]) -> None:
+@light_or_heavy
+def test_right_answers_are_accepted(names: set[str]) -> None:
     for name in sorted(names):
         exercise = EXERCISES[name]
         assert exercise.equivalents, name
@@ -49,16 +44,8 @@ def test_three_mistakes_are_known_and_told_apart() -> None:
         assert len({mistake.says for mistake in exercise.mistakes}) >= 3, name
 
 
-def test_a_typical_mistake_is_named() -> None:
-    assert_mistakes_are_named(LIGHT)
-
-
-@pytest.mark.slow
-def test_a_typical_mistake_of_a_heavy_exercise_is_named() -> None:
-    assert_mistakes_are_named(HEAVY)
-
-
-def assert_mistakes_are_named(names: set[str]) -> None:
+@light_or_heavy
+def test_a_typical_mistake_is_named(names: set[str]) -> None:
     for name in sorted(names):
         exercise = EXERCISES[name]
         for mistake in exercise.mistakes:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr import TokenBatch
+from rlcorr.analysis.triage import triage
 
 TOKENS, WIDTH = 2000, 10
 
@@ -91,3 +92,8 @@ def unfilled(drawn: Drawn, z: Tensor | None = None) -> TokenBatch:
     """Every tenth column of π_rollout holds the 0 of padding."""
     batch = scored(drawn, z)
     return batch.replace(rollout_log_probs=batch.rollout_log_probs.clone().index_fill(1, torch.tensor([3]), 0))
+
+
+def patterns(batch: TokenBatch) -> list[str]:
+    """Return the names of what `triage` finds."""
+    return [symptom.pattern for symptom in triage(batch)]
