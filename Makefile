@@ -71,7 +71,7 @@ nb: $(READY) ## run the notebooks and compare every printed number and every fig
 portable: $(READY) ## the lessons and the fast tests with the arithmetic of other processors
 	for capability in $(CAPABILITIES); do ATEN_CPU_CAPABILITY=$$capability $(NBVAL) lessons || exit 1; \
 		ATEN_CPU_CAPABILITY=$$capability $(PYTEST) -m "not slow and not page" --hypothesis-profile quick || exit 1; done
-	$(NBVAL) -p perturbed_inputs lessons
+	$(NBVAL) -p perturbed_inputs $(PERTURBED)
 
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
 	$(BIN)/python lessons/_workshop.py $(ARGS)
@@ -107,6 +107,8 @@ NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CU
 # Lessons whose numbers depend most on the order of sums, and the kinds of arithmetic that torch can be told to use:
 # without vector instructions, and with AVX2 where the processor has it.
 SENSITIVE = lessons/08_kl_estimators.ipynb lessons/10_gradient_bias.ipynb
+# Lesson 16 compares the library's reader with pandas bit by bit, so it cannot pass where the reader moves numbers.
+PERTURBED = $(filter-out lessons/16_%,$(wildcard lessons/*.ipynb))
 CAPABILITIES = default $(shell $(BIN)/python -c "import torch; print('avx2' * torch.backends.cpu.get_cpu_capability().startswith('AVX'))")
 
 # The pinned files name every package, so nothing is resolved: pip installs exactly what is written.

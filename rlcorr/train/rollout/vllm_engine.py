@@ -44,8 +44,8 @@ class VllmEngine:
 
             from rlcorr.train.rollout.weight_transfer import IN_PROCESS
 
-            # vLLM collects garbage five times while it starts, and freezes what is left at the end. Frozen before, the
-            # 870,000 objects of imported modules are not searched each time: that is 1.2 s of CPU.
+            # vLLM collects garbage several times while it starts, and freezes what is left at the end. Freezing the
+            # objects of the imported modules before that saves it from searching them each time.
             gc.freeze()
             try:
                 self._llm = LLM(
