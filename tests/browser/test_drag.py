@@ -143,16 +143,19 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
     assert values.all_inner_texts() == held
 
 
+BARS = "() => [...document.querySelectorAll('[data-picture=ranking] .barlayer path')].map((p) => p.outerHTML).join()"
+
+
 def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page, url: str) -> None:
     visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
-    before, ranked = by_label(page), page.evaluate(SHOWN, "ranking")["bars"]
+    before, ranked = by_label(page), page.evaluate(BARS)
     page.get_by_role("slider", name="Answers in a batch (B)").press("ArrowRight")
     page.wait_for_url("**answers=512**")
     expect(page.locator("[data-number=Noise] b")).not_to_have_text(before["Noise"][0])
     settled(page)
     after = by_label(page)
     assert (after["Bias"], after["Cosine"]) == (before["Bias"], before["Cosine"])
-    assert page.evaluate(SHOWN, "ranking")["bars"] != ranked
+    page.wait_for_function(f"before => ({BARS})() !== before", arg=ranked)  # it is drawn after the numbers
     page.reload()
     page.wait_for_selector(".rl-picture .main-svg")
     settled(page)

@@ -13,11 +13,14 @@ from rlcorr.command.cli import main
 def forget_engines() -> None:
     """vLLM keeps global state, which a dying engine takes along, and which a dense one makes without a place for
     experts: so earlier ones must be gone before another starts."""
-    from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.distributed import parallel_state as vllm_state
 
+    if not vllm_state.model_parallel_is_initialized():
+        return
     gc.unfreeze()  # an engine freezes what is there when it starts, so also one before it that nobody uses any more
     gc.collect()
-    cleanup_dist_env_and_memory()
+    vllm_state.destroy_model_parallel()  # vLLM's own cleaning up would search the whole heap for garbage once more
+    vllm_state.destroy_distributed_environment()
     for handler in logging.getLogger("vllm").handlers:
         handler.close()
 
