@@ -99,9 +99,10 @@ def random_options(some: random.Random, d: Tensor, mask: Tensor) -> Options:
     rules = some.sample(RULES, some.choice([0, 1, 1, 2, 4]))
     log_w = statistic("seq_sum_k1" if level == "sequence" else "token_k1", d, mask)[0]
     one, two = Bound(some, log_w, mask).ratio(), Bound(some, log_w, mask).interval()
+    threshold = some.choice([1.0, 2.0, some.uniform(1, 8), one, str(one), two, two])
     options: Options = {
         "rollout_is": level,
-        "rollout_is_threshold": some.choice([1.0, 2.0, some.uniform(1, 8), one, str(one), two, two]),
+        "rollout_is_threshold": 2.0 if level is None else threshold,  # verl ignores another one, and ours refuses it
         "rollout_is_batch_normalize": level is not None and some.random() < 0.4,
     }
     if rules:
