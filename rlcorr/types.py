@@ -17,7 +17,7 @@ from rlcorr.errors import UsageError
 from rlcorr.quantities import RuleQuantity
 
 ROUNDED_UP = 0.01
-"""How far above 0 a log-prob may be: log-softmax in bfloat16 may round up."""
+"""The largest log-prob above 0 that may come from rounding: log-softmax in bfloat16 may round up."""
 _WITHOUT_RATIO = (
     "Such a token has no ratio: set response_mask to 0 there. For a sampler's NaN in files and recorded runs there is "
     "nan_is_ratio_one."

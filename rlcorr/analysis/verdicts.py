@@ -10,7 +10,7 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Look:
-    """What is kept of one step: its size, and what `triage` finds in it."""
+    """A summary of one step: its size, and what `triage` finds in it."""
 
     step: int
     tokens: int

@@ -37,7 +37,7 @@ class System:
     loss_too: bool = False
     """Whether it takes the loss's numbers as well."""
     rollout_kl: bool = False
-    """Whether it writes, or refuses, the rollout KL loss."""
+    """True if its exporter writes the rollout KL loss, or refuses it."""
 
 
 def to_python(config: CorrectionConfig) -> str:

@@ -52,7 +52,7 @@ def finished(folder: Path) -> dict[str, int]:
 
 
 def begun(folder: Path) -> set[str]:
-    """Names of the trainings that have begun, whether they have ended or not."""
+    """Return the names of the trainings that have begun, whether they have ended or not."""
     folders = (folder / "local").glob("study_small_*")
     return {path.name.removeprefix("study_small_") for path in folders} | finished(folder).keys()
 

@@ -43,7 +43,7 @@ from rlcorr.types import TokenBatch
 
 def compare_correction(case: Case, tally: Tally) -> None:
     config = case.config
-    batch = TokenBatch(case.mask, rollout_log_probs=case.rollout, old_log_probs=case.old)
+    batch = TokenBatch(case.mask, rollout_log_probs=case.rollout, old_log_probs=case.old)  # NaN and −inf too
     result = correct(batch, config)
     faults = affected(case)
     if "no token" in faults:
