@@ -45,9 +45,16 @@ def source() -> str:
 
 
 def restore(key: str) -> None:
-    """What a picker showed before its page was left."""
-    if key not in st.session_state and key not in st.query_params and f"last_{key}" in st.session_state:
-        st.session_state[key] = st.session_state[f"last_{key}"]
+    """Give a picker what it showed on the page before, unless the URL names a value.
+
+    Each page has an element of its own for the same key. Right after a change of page, Streamlit may still know the
+    value under the other page's element only: it calls the key known, and shows the default all the same.
+    """
+    view, last = st.session_state.get("view"), f"last_{key}"
+    shown_here = key in st.session_state and st.session_state.get(f"{key}_view") == view
+    if not shown_here and key not in st.query_params and last in st.session_state:
+        st.session_state[key] = st.session_state[last]
+    st.session_state[f"{key}_view"] = view
 
 
 def new_run() -> int:
