@@ -220,7 +220,7 @@ def _measured(
     measured = _clipped(parts, correction.loss_type, loss)
     measured["actor/pg_loss"] = _one(pg, share)
     if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
-        share = (counted.any(-1).sum() / max(sequences, 1)).to(pg)
+        share = counted.any(-1).sum().to(pg)  # a mean over micro-batches: one factor for all of them cancels
     measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
     if parts.kl is not None:
         measured["actor/kl_loss"] = _sums(parts.kl.per_token, parts.kl.compared).pooled()

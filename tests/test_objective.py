@@ -383,6 +383,17 @@ def test_metrics_of_the_update() -> None:
     assert all(OBJECTIVE_METRICS[key].meaning in describe(key) for key in got)
 
 
+def test_the_loss_of_one_token_is_its_own_mean() -> None:
+    """ρ = 1 and A = 2: the loss is −2, of a mini-batch of one token as of any other."""
+    one = torch.zeros(1, 1)
+    batch = TokenBatch(one.bool().logical_not(), one - 1, one - 1, advantages=one + 2)
+    correction = settings("ppo_clip")
+    result = correct(batch, correction)
+    _, measured = policy_loss(one - 1, batch, result, correction, LossConfig(), tokens=1.0, sequences=1.0)
+    share, total = measured.table[measured.names.index("actor/pg_loss")][:2]
+    assert (float(share), float(total)) == (1, -2)
+
+
 # log ρ and A of four tokens: one pushed on beyond the clip on each side, one pushed back, one without an advantage.
 MOVED, PUSH = torch.tensor([[0.5, -0.5, 1.5, 0.7]]), torch.tensor([[1.0, -1.0, -1.0, 0.0]])
 
