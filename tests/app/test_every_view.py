@@ -1,7 +1,8 @@
 """Every view, every preset and every committed run: nothing raises, and the headline numbers are the library's.
 
 The full product of views, presets and runs is about 4,000 pages. Opened are about 250: every preset in every view, on
-another run in each, and every run in every view. What only one preset does on one run is left to chance.
+another run in each, and every run in every view; one run of each kind in the two views that take seconds. What only one
+preset does on one run is left to chance.
 """
 
 import math
@@ -23,11 +24,22 @@ __all__ = ["committed", "one_scan"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("committed")]
 
 RUNS = sorted({path.parent.parent.name for path in runs.ROOT.glob("*/steps/*.parquet")})
+SKETCHED = [
+    "bf16",  # every likely answer; the smallest
+    "kv_fp8",  # a cache of 8 bits
+    "kv_fp8_e5m2",  # only sampled answers, and the longest
+    "stale_head",  # an engine behind the trainer
+    "top_p",  # an engine that cuts the distribution
+    "moe_bf16",  # a mixture of experts
+]
+"""One run of each kind that has a score sketch: what the gradient view depends on."""
+OF_EACH_KIND = [*SKETCHED, "async", "both_bf16", "long_bf16"]  # several versions, no sketch, a longer task
 PAGES = (PROJECT / "app" / "words" / "pages.py").read_text(encoding="utf-8")
 VIEWS = [f"views/{name}.py" for name in re.findall(r'"(\w+)": PageWords', PAGES)]
 BENCH, TOKENS, COMPARE, GRADIENT = (f"views/{name}.py" for name in ("bench", "tokens", "compare", "gradient"))
 WITH_PRESETS = (BENCH, TOKENS, COMPARE, GRADIENT)
 WITHOUT_RUN = ("views/start.py", "views/learn.py")
+YOURS = "views/yours.py"
 PATIENCE = 300.0
 """Seconds for one page, which takes half a one: on a busy machine it waits for others."""
 
@@ -35,17 +47,19 @@ PATIENCE = 300.0
 def presets_of(view: str, slug: str) -> list[str]:
     """Return the presets that are opened in this view on this run. A gradient page costs as much as four others, and
     shows what depends on the configuration alone: there, one preset of each kind is enough."""
-    names, opened = (kinds(), sketched()) if view == GRADIENT else (list(PRESETS), RUNS)
+    names, opened = (kinds(), SKETCHED) if view == GRADIENT else (list(PRESETS), RUNS)
     return names[(opened.index(slug) + WITH_PRESETS.index(view)) % len(opened) :: len(opened)]
 
 
 def test_every_preset_and_every_run_is_opened_in_every_view() -> None:
     for view in WITH_PRESETS:
-        names, slugs = (kinds(), sketched()) if view == GRADIENT else (list(PRESETS), RUNS)
+        names, slugs = (kinds(), SKETCHED) if view == GRADIENT else (list(PRESETS), RUNS)
         opened = [presets_of(view, slug) for slug in slugs]
         assert sorted(name for of_run in opened for name in of_run) == sorted(names), view
         assert all(opened), view
     assert {*WITH_PRESETS} <= {*VIEWS}
+    assert {*SKETCHED} <= {*sketched()}
+    assert {*OF_EACH_KIND} <= {*RUNS}
 
 
 def choose(at: AppTest, key: str, name: str) -> None:
@@ -59,10 +73,10 @@ def quiet(at: AppTest) -> bool:
 
 @pytest.mark.parametrize("view", [view for view in VIEWS if view not in WITH_PRESETS])
 def test_a_view_without_presets_opens_on_every_run(view: str) -> None:
-    """Those that show no run, on one."""
+    """Those that show no run, on one; the one that reads every step of a run, on a run of each kind."""
     at = open_app(view, run=RUNS[0])
     assert "preset" not in [box.key for box in at.selectbox], "this view belongs to those with presets, above"
-    for slug in RUNS[:1] if view in WITHOUT_RUN else RUNS:
+    for slug in RUNS[:1] if view in WITHOUT_RUN else OF_EACH_KIND if view == YOURS else RUNS:
         opened = open_app(view, run=slug)
         assert quiet(opened), slug
 
@@ -96,7 +110,7 @@ def read_percent(text: str) -> float:
     return float(text.strip("<> %")) / 100
 
 
-@pytest.mark.parametrize("slug", sketched())
+@pytest.mark.parametrize("slug", SKETCHED)
 def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
     run = runs.ROOT / slug
     step = last_sketch(run)

@@ -1,9 +1,12 @@
-"""The Compare view in a real Chromium: address bar, Back, dragging, keyboard, a phone."""
+"""The Compare view in a real Chromium: address bar, Back, dragging, keyboard, a phone.
+
+Each test is one person's visit: what can be seen on one page is checked on it, as loading it costs the most.
+"""
 
 import re
 
 import pytest
-from app_runs import settled, visit
+from app_runs import fits_a_phone, settled, visit
 from playwright.sync_api import Locator, Page, expect
 from thumbs import hold, quiet, strip_is_there
 
@@ -29,9 +32,25 @@ def value(page: Page, side: str, expected: str) -> None:
 
 
 TWO = "preset=decoupled_token_icepop&preset_b=decoupled_seq_is&is_upper=3&b.is_upper=7"
+RUNS = "compare=two+runs&run=alpha&run_b=beta&step_b=1"
 
 
-def test_both_configurations_come_from_the_link_and_survive_a_reload(page: Page, url: str) -> None:
+def a_held_bound_asks_nothing(page: Page) -> None:
+    """Drag A's bound: the table of the metrics and, of two configurations, the numbers and cells are looked up."""
+    strip_is_there(page)
+    before, address, asked = page.locator(".rl-pairs").first.inner_text(), page.url, []
+    page.on("request", lambda request: asked.append(request.url))
+    hold(page, 0.2)
+    quiet(page)
+    assert page.locator(".rl-pairs").first.inner_text() != before
+    assert asked == []
+    page.mouse.up()
+    page.wait_for_url(lambda now: re.search("[?&]is_upper=", now) is not None and now != address)
+    settled(page)
+
+
+def test_a_link_of_two_configurations_survives_a_reload_other_views_and_other_runs(page: Page, url: str) -> None:
+    """B's bounds leave the link with their controls, and come back with them; at last B's alone is reset."""
     visit(page, f"{url}?{TWO}")
     for reloaded in (False, True):
         if reloaded:
@@ -41,12 +60,41 @@ def test_both_configurations_come_from_the_link_and_survive_a_reload(page: Page,
         value(page, "A", "3")
         value(page, "B", "7")
         expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
-        assert "b.is_upper=7" in page.url
+        assert "b.is_upper=7" in page.url, "after a reload" if reloaded else "from the link"
+    fits_a_phone(page)
+
+    page.get_by_role("link", name="Correction bench").click()
+    expect(page.get_by_text("What the bound costs")).to_be_visible()
+    settled(page)
+    assert "b.is_upper" not in page.url, "the bench has no B"
+    page.get_by_role("link", name="Compare").click()
+    page.wait_for_url(lambda address: "b.is_upper=7" in address and "preset_b=decoupled_seq_is" in address)
+    value(page, "A", "3")
+    value(page, "B", "7")
+    settled(page)
+
+    page.get_by_role("radio", name="two runs").click()
+    expect(page.get_by_text("The tail")).to_be_visible()
+    page.wait_for_url(lambda address: "b.is_upper" not in address and "compare=two" in address)
+    value(page, "A", "3")
+    page.get_by_role("radio", name="two configurations").click()
+    page.wait_for_url(lambda address: "b.is_upper=7" in address)
+    value(page, "B", "7")
+    expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
+    settled(page)
+
+    page.get_by_role("button", name="Reset B to the preset's numbers").click()
+    page.wait_for_url(lambda address: "b.is_upper" not in address)
+    value(page, "B", "2")
+    value(page, "A", "3")
 
 
 def test_b_moves_while_the_mouse_is_down_and_is_written_when_it_is_let_go(page: Page, url: str) -> None:
+    """A's bound before it asks the server nothing."""
     visit(page, f"{url}?preset_b=decoupled_token_icepop")
-    before = metric(page, "Only A").inner_text()
+    a_held_bound_asks_nothing(page)
+    before, of_a = metric(page, "Only A").inner_text(), re.search(r"[?&]is_upper=[^&]+", page.url)
+    assert "b.is_upper" not in page.url, "A's bound was dragged"
     slider(page, "B").scroll_into_view_if_needed()
     box = slider(page, "B").bounding_box()
     assert box is not None
@@ -54,28 +102,14 @@ def test_b_moves_while_the_mouse_is_down_and_is_written_when_it_is_let_go(page: 
     page.mouse.down()
     page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + box["height"] - 8, steps=5)
     expect(metric(page, "Only A")).not_to_have_text(before)
-    assert "b.is_upper" not in page.url
+    assert "b.is_upper" not in page.url, "the mouse is down"
     page.mouse.up()
     page.wait_for_url(re.compile(r"b\.is_upper=1\.\d+"))
-    assert re.search(r"[?&]is_upper=", page.url) is None
+    assert of_a is not None
+    assert of_a[0][1:] in re.split("[?&]", page.url), "A's bound stays"
 
 
-@pytest.mark.parametrize("query", [TWO, "compare=two+runs&run=alpha&run_b=beta"])
-def test_a_held_bound_asks_nothing(page: Page, url: str, query: str) -> None:
-    """The table of the metrics and, of two configurations, the numbers and the cells are looked up."""
-    visit(page, f"{url}?{query}")
-    strip_is_there(page)
-    before, asked = page.locator(".rl-pairs").first.inner_text(), []
-    page.on("request", lambda request: asked.append(request.url))
-    hold(page, 0.2)
-    quiet(page)
-    assert page.locator(".rl-pairs").first.inner_text() != before
-    assert asked == []
-    page.mouse.up()
-    page.wait_for_url("**is_upper=*")
-
-
-def test_back_takes_bs_bound_back_and_leaves_a(page: Page, url: str) -> None:
+def test_back_takes_bs_bound_back_and_leaves_a_and_both_are_swapped(page: Page, url: str) -> None:
     visit(page, f"{url}?{TWO}")
     slider(page, "B").focus()
     slider(page, "B").press("PageUp")
@@ -85,18 +119,8 @@ def test_back_takes_bs_bound_back_and_leaves_a(page: Page, url: str) -> None:
     value(page, "B", "7")
     expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
     value(page, "A", "3")
+    settled(page)
 
-
-def test_bs_bound_is_reset_alone(page: Page, url: str) -> None:
-    visit(page, f"{url}?{TWO}")
-    page.get_by_role("button", name="Reset B to the preset's numbers").click()
-    page.wait_for_url(lambda address: "b.is_upper" not in address)
-    value(page, "B", "2")
-    value(page, "A", "3")
-
-
-def test_swapping_writes_both_sides_to_the_url(page: Page, url: str) -> None:
-    visit(page, f"{url}?{TWO}")
     only = {name: metric(page, f"Only {name}").inner_text() for name in "AB"}
     swap = page.get_by_role("button", name="Swap A and B")
     swap.focus()
@@ -108,23 +132,15 @@ def test_swapping_writes_both_sides_to_the_url(page: Page, url: str) -> None:
     expect(metric(page, "Only B")).to_have_text(only["A"])
     value(page, "A", "7")
     value(page, "B", "3")
-
-
-def test_b_is_kept_on_the_way_through_another_view(page: Page, url: str) -> None:
-    visit(page, f"{url}?{TWO}")
-    page.get_by_role("link", name="Correction bench").click()
-    expect(page.get_by_text("What the bound costs")).to_be_visible()
     settled(page)
-    assert "b.is_upper" not in page.url
-    page.get_by_role("link", name="Compare").click()
-    page.wait_for_url(lambda address: "b.is_upper=7" in address and "preset_b=decoupled_seq_is" in address)
-    value(page, "A", "3")
-    value(page, "B", "7")
+    a_held_bound_asks_nothing(page)
 
 
-def test_two_runs_are_in_the_link_and_swap(page: Page, url: str) -> None:
-    visit(page, f"{url}?compare=two+runs&run=alpha&run_b=beta&step_b=1")
+def test_two_runs_are_in_the_link_follow_a_held_bound_and_swap(page: Page, url: str) -> None:
+    visit(page, f"{url}?{RUNS}")
     expect(page.get_by_role("heading", name="B: beta, step 1")).to_be_visible()
+    a_held_bound_asks_nothing(page)
+    fits_a_phone(page)
     page.get_by_role("button", name="Swap A and B").click()
     expect(page.get_by_role("heading", name="A: beta, step 1")).to_be_visible()
     expect(page.get_by_role("heading", name="B: alpha, step 1")).to_be_visible()
@@ -132,25 +148,3 @@ def test_two_runs_are_in_the_link_and_swap(page: Page, url: str) -> None:
     page.go_back()
     expect(page.get_by_role("heading", name=re.compile("A: alpha|A: beta"))).to_be_visible()
     assert page.get_by_test_id("stException").count() == 0
-
-
-def test_changing_what_is_compared_and_back(page: Page, url: str) -> None:
-    """B's bounds leave the link with their controls, and come back with them."""
-    visit(page, f"{url}?{TWO}")
-    page.get_by_role("radio", name="two runs").click()
-    expect(page.get_by_text("The tail")).to_be_visible()
-    page.wait_for_url(lambda address: "b.is_upper" not in address and "compare=two" in address)
-    value(page, "A", "3")
-    page.get_by_role("radio", name="two configurations").click()
-    page.wait_for_url(lambda address: "b.is_upper=7" in address)
-    value(page, "B", "7")
-    expect(page.get_by_text("a weight above 7 becomes 7")).to_be_visible()
-
-
-def test_a_phone_scrolls_only_downwards(page: Page, url: str) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    for query in (TWO, "compare=two+runs&run=alpha&run_b=beta"):
-        visit(page, f"{url}?{query}")
-        main = page.get_by_test_id("stMain")
-        assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), query
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), query

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from app_runs import make_run, settled, visit
 from playwright.sync_api import Page, Route, expect
-from thumbs import hold, quiet, strip_is_there, texts, thumb, without_strips
+from thumbs import another_preset, hold, quiet, strip_is_there, texts, thumb, without_strips
 
 # What a picture shows: left, top and right of bars that have a height, colours of cells, lines and what is on them.
 SHOWN = r"""async (key) => {
@@ -33,60 +33,76 @@ SHOWN = r"""async (key) => {
 }"""
 
 
+STRIPS = {
+    "decoupled_token_is": ("weights", "mask"),
+    "decoupled_geo_rs_token_tis": ("weights", "statistic", "mask"),
+    "decoupled_k3_rs": ("statistic", "mask"),
+    "trl_opsm": ("statistic", "mask"),  # its only bound is a lower one
+}
+"""Preset whose strip is dragged → the pictures that move."""
+ANSWERS = {
+    "decoupled_token_icepop": ("weights", "mask"),
+    "decoupled_k3_rs_token_tis": ("weights", "statistic", "mask"),
+    "trl_opsm": ("statistic", "mask"),
+}
+"""The same of presets of which the server answers each value by itself."""
+
+
 @pytest.mark.parametrize(
-    ("preset", "moving", "source"),
-    [
-        ("decoupled_token_is", ("weights", "mask"), "strip"),
-        ("decoupled_token_icepop", ("weights", "mask"), "answers"),
-        ("decoupled_geo_rs_token_tis", ("weights", "statistic", "mask"), "strip"),
-        ("decoupled_k3_rs_token_tis", ("weights", "statistic", "mask"), "answers"),
-        ("decoupled_k3_rs", ("statistic", "mask"), "strip"),
-        ("trl_opsm", ("statistic", "mask"), "strip"),  # its only bound is a lower one
-        ("trl_opsm", ("statistic", "mask"), "answers"),
-    ],
+    ("source", "presets", "appeared"), [("strip", STRIPS, "delta"), ("answers", ANSWERS, "epsilon")]
 )
-def test_a_sketch_is_what_plotly_draws_when_the_thumb_rests(
-    page: Page, url: str, preset: str, moving: tuple[str, ...], source: str
+def test_a_held_threshold_runs_nothing_and_shows_what_plotly_draws_when_the_thumb_rests(
+    page: Page, url: str, local: Path, source: str, presets: dict[str, tuple[str, ...]], appeared: str
 ) -> None:
-    """No run of the page until the mouse is released; after it every bar, cell, line and number is where it was."""
+    """With one preset after the other; while the first is held, the page itself runs, as a new run has appeared."""
+    sent: list[object] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
     if source == "answers":
         without_strips(page)
-    visit(page, f"{url}/bench?run=sketched&preset={preset}")
-    if source == "strip":
-        strip_is_there(page)
-    before = {key: page.evaluate(SHOWN, key) for key in moving}
-    hold(page, 0.35)
-    quiet(page)
+    for preset, moving in presets.items():
+        if page.url == "about:blank":
+            visit(page, f"{url}/bench?run=sketched&preset={preset}")
+        else:
+            another_preset(page, preset)
+        if source == "strip":
+            strip_is_there(page)
+        before, said = {key: page.evaluate(SHOWN, key) for key in moving}, texts(page)
+        if preset == next(iter(presets)):
+            runs_nothing(page, source, sent)
+            assert texts(page) != said
+            keeps_its_pictures_when_the_page_runs(page, local, appeared)
+        else:
+            hold(page, 0.35)
+            quiet(page)
+        is_what_plotly_draws(page, preset, moving, before)
+
+
+def is_what_plotly_draws(page: Page, preset: str, moving: tuple[str, ...], before: dict[str, dict]) -> None:
+    """Let the thumb go: the page had not run until then, and every bar, cell, line and number stays where it was."""
+    address = page.url
     sketched, said = {key: page.evaluate(SHOWN, key) for key in moving}, texts(page)
-    assert {key for key in moving if sketched[key]["sketched"]} >= {moving[0], "mask"}
-    assert sketched["mask"]["cells"] != before["mask"]["cells"]
-    assert "er=" not in page.url
+    assert {key for key in moving if sketched[key]["sketched"]} >= {moving[0], "mask"}, preset
+    assert sketched["mask"]["cells"] != before["mask"]["cells"], preset
+    assert "er=" not in address, preset
     page.mouse.up()
     page.wait_for_url("**er=**")  # is_upper, seq_mean_k3_upper, seq_mean_k1_negative_lower
     page.wait_for_function(f"document.querySelector('[data-picture={moving[0]}] .rl-picture').sketched === false")
     settled(page)
     drawn = {key: page.evaluate(SHOWN, key) for key in moving}
-    assert texts(page) == said
+    assert texts(page) == said, preset
     for key in moving:
-        assert drawn[key] == sketched[key] | {"sketched": False}
+        assert drawn[key] == sketched[key] | {"sketched": False}, (preset, key)
 
 
-@pytest.mark.parametrize("source", ["strip", "answers"])
-def test_a_held_threshold_runs_nothing(page: Page, url: str, source: str) -> None:
-    """No frame goes to Streamlit while the thumb moves, and where there is a strip, no request at all; else only
-    questions to the address, each for another value."""
-    sent, asked = [], []
-    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
-    if source == "answers":
-        without_strips(page)
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
-    if source == "strip":
-        strip_is_there(page)
+def runs_nothing(page: Page, source: str, sent: list[object]) -> None:
+    """Hold the thumb: no frame goes to Streamlit while it moves, and where there is a strip, no request at all; else
+    only questions to the address, each for another value."""
+    asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(2500)  # past the first look for new runs
     hold(page, 0.5)
     frames, start = len(sent), time.monotonic()
-    for share in (0.45, 0.4, 0.5):
+    for share in (0.45, 0.4, 0.35):
         box = thumb(page).bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + share * box["width"], box["y"] + 5, steps=4)
@@ -96,6 +112,17 @@ def test_a_held_threshold_runs_nothing(page: Page, url: str, source: str) -> Non
     else:
         assert len({address for address in asked if "/moved/" in address}) >= 3
     assert len(sent) - frames <= 1 + (time.monotonic() - start) / 2  # the page looks for new runs every two seconds
+
+
+def keeps_its_pictures_when_the_page_runs(page: Page, local: Path, appeared: str) -> None:
+    """Make a run while the thumb is held: what the pictures and the numbers show of the held value stays."""
+    said, bars = texts(page), page.evaluate(SHOWN, "weights")["bars"]
+    make_run(local, appeared, steps=1)
+    expect(page.get_by_text(f"A new run has appeared: {appeared}.")).to_be_visible()
+    settled(page)
+    quiet(page)
+    assert texts(page) == said
+    assert page.evaluate(SHOWN, "weights")["bars"] == bars
 
 
 def test_a_late_answer_draws_nothing_over_a_later_place(page: Page, url: str) -> None:
@@ -126,8 +153,37 @@ def test_a_late_answer_draws_nothing_over_a_later_place(page: Page, url: str) ->
 CROSS = "document.querySelector('[data-picture=plane] .rl-picture')._fullLayout.shapes.map(({ x0, y0 }) => [x0, y0])"
 
 
-def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
+BARS = "() => [...document.querySelectorAll('[data-picture=ranking] .barlayer path')].map((p) => p.outerHTML).join()"
+PULLABLE = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`).pullable().length"
+
+
+def test_the_gradient_follows_the_thumb_and_the_batch_size_which_stays_in_the_link(page: Page, url: str) -> None:
+    """Only a line that is a bound can be pulled, not the cross between bias and noise, whose position is not one."""
     visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
+    strip_is_there(page)
+    assert [page.evaluate(PULLABLE, key) for key in ("gradient_curves", "plane")] == [1, 0]
+    another_batch_size_stays(page)
+    follows_the_thumb(page)
+    follows_the_batch_size(page)
+
+
+def another_batch_size_stays(page: Page) -> None:
+    """Choose it with the keyboard: bias and cosine do not depend on it, and a reload keeps it."""
+    before, ranked = by_label(page), page.evaluate(BARS)
+    page.get_by_role("slider", name="Answers in a batch (B)").press("ArrowRight")
+    page.wait_for_url("**answers=512**")
+    expect(page.locator("[data-number=Noise] b")).not_to_have_text(before["Noise"][0])
+    settled(page)
+    after = by_label(page)
+    assert (after["Bias"], after["Cosine"]) == (before["Bias"], before["Cosine"])
+    page.wait_for_function(f"before => ({BARS})() !== before", arg=ranked)  # it is drawn after the numbers
+    page.reload()
+    page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+    assert by_label(page) == after
+
+
+def follows_the_thumb(page: Page) -> None:
     values = page.locator(".rl-number b")
     before, lines = values.all_inner_texts(), page.evaluate(SHOWN, "gradient_curves")["lines"]
     cross = page.evaluate(CROSS)
@@ -143,30 +199,14 @@ def test_the_gradient_follows_the_thumb(page: Page, url: str) -> None:
     assert values.all_inner_texts() == held
 
 
-BARS = "() => [...document.querySelectorAll('[data-picture=ranking] .barlayer path')].map((p) => p.outerHTML).join()"
-
-
-def test_another_batch_size_moves_the_gradient_and_stays_in_the_link(page: Page, url: str) -> None:
-    visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
-    before, ranked = by_label(page), page.evaluate(BARS)
-    page.get_by_role("slider", name="Answers in a batch (B)").press("ArrowRight")
-    page.wait_for_url("**answers=512**")
-    expect(page.locator("[data-number=Noise] b")).not_to_have_text(before["Noise"][0])
-    settled(page)
-    after = by_label(page)
-    assert (after["Bias"], after["Cosine"]) == (before["Bias"], before["Cosine"])
-    page.wait_for_function(f"before => ({BARS})() !== before", arg=ranked)  # it is drawn after the numbers
-    page.reload()
-    page.wait_for_selector(".rl-picture .main-svg")
-    settled(page)
-    assert by_label(page) == after
-
-
-def test_the_gradient_follows_the_batch_size(page: Page, url: str) -> None:
-    """While the thumb is held; the page runs, and the link changes, once it is let go."""
-    visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
-    before, ranked = by_label(page), page.evaluate(SHOWN, "ranking")["bars"]
-    box = page.get_by_role("slider", name="Answers in a batch (B)").bounding_box()
+def follows_the_batch_size(page: Page) -> None:
+    """Hold that thumb; the page runs, and the link changes, once it is let go."""
+    page.wait_for_selector("[data-picture=ranking] .main-svg")
+    before, ranked, address = by_label(page), page.evaluate(SHOWN, "ranking")["bars"], page.url
+    assert "answers=512" in address
+    slider = page.get_by_role("slider", name="Answers in a batch (B)")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
     assert box is not None
     middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(*middle)
@@ -177,9 +217,9 @@ def test_the_gradient_follows_the_batch_size(page: Page, url: str) -> None:
     assert held["Progress (η)"] != before["Progress (η)"]
     assert (held["Bias"], held["Cosine"]) == (before["Bias"], before["Cosine"])
     assert page.evaluate(SHOWN, "ranking")["bars"] != ranked
-    assert "answers=" not in page.url
+    assert page.url == address, "nothing is written before the slider is let go"
     page.mouse.up()
-    page.wait_for_url("**answers=*")
+    page.wait_for_url(lambda now: "answers=" in now and "answers=512" not in now)
     settled(page)
     assert by_label(page) == held
 
@@ -231,28 +271,4 @@ def test_what_is_pressed_right_after_a_drag_finds_the_new_threshold(page: Page, 
     page.wait_for_url("**/mismatch**")
     settled(page)
     page.get_by_role("link", name="Correction bench").first.click()
-    page.wait_for_url("**is_upper=**")
-
-
-@pytest.mark.parametrize(("source", "appeared"), [("strip", "delta"), ("answers", "epsilon")])
-def test_a_held_thumb_keeps_its_pictures_when_the_page_runs(
-    page: Page, url: str, local: Path, source: str, appeared: str
-) -> None:
-    if source == "answers":
-        without_strips(page)
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
-    if source == "strip":
-        strip_is_there(page)
-    before = texts(page)
-    hold(page, 0.35)
-    quiet(page)
-    said, bars = texts(page), page.evaluate(SHOWN, "weights")["bars"]
-    assert said != before
-    make_run(local, appeared, steps=1)
-    expect(page.get_by_text(f"A new run has appeared: {appeared}.")).to_be_visible()
-    settled(page)
-    quiet(page)
-    assert texts(page) == said
-    assert page.evaluate(SHOWN, "weights")["bars"] == bars
-    page.mouse.up()
     page.wait_for_url("**is_upper=**")

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from app_runs import add_step, make_record, make_run, settled, visit
+from app_runs import FITS, add_step, make_record, make_run, settled, visit
 from browser_runs import SCRIPT
 from playwright.sync_api import Page, ViewportSize, expect
+from thumbs import another_preset
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
@@ -22,9 +23,18 @@ def grab(page: Page, share: float) -> None:
     page.mouse.down()
 
 
-def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str) -> None:
-    """A picture keeps its element."""
+def test_the_bench_moves_while_the_mouse_is_down_is_ruled_by_keys_and_fits_a_phone(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_token_is")
+    numbers_and_pictures_move_while_the_mouse_is_down(page)
+    another_preset(page, "decoupled_geo_rs")
+    the_slider_works_with_the_keyboard_and_says_its_value(page)
+    settled(page)
+    another_preset(page, "decoupled_k3_rs_token_tis")
+    a_phone_has_the_bound_before_the_budget(page)
+
+
+def numbers_and_pictures_move_while_the_mouse_is_down(page: Page) -> None:
+    """Drag the bound: a picture keeps its element."""
     weights = page.locator("[data-picture=weights] .rl-picture")
     drawn = weights.locator(".barlayer").first.inner_html()
     page.evaluate("window.kept = document.querySelector('[data-picture=weights] .main-svg')")
@@ -41,10 +51,10 @@ def test_numbers_and_pictures_move_while_the_mouse_is_down(page: Page, url: str)
     page.mouse.up()
     assert page.evaluate("window.kept.isConnected")
     page.wait_for_url(re.compile(r"is_upper=1\.\d+"))
+    settled(page)
 
 
-def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?preset=decoupled_geo_rs")
+def the_slider_works_with_the_keyboard_and_says_its_value(page: Page) -> None:
     slider = page.get_by_role("slider", name="seq_mean_k1: upper bound")
     expect(slider).to_have_attribute("aria-valuetext", "1.001")
     slider.focus()
@@ -53,11 +63,26 @@ def test_the_slider_works_with_the_keyboard_and_says_its_value(page: Page, url: 
     page.wait_for_url(re.compile(r"seq_mean_k1_upper=1\.00\d+"))
 
 
-def test_a_link_restores_the_bench_and_another_preset_clears_it(page: Page, url: str) -> None:
+def a_phone_has_the_bound_before_the_budget(page: Page) -> None:
+    """Look at a small screen, which scrolls only downwards."""
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(FITS)
+    parts = (".st-key-preset", ".rl-slider", "[data-picture=mask]", ".st-key-budget")
+    tops = [page.locator(part).first.evaluate("e => e.getBoundingClientRect().top") for part in parts]
+    assert tops == sorted(tops)
+
+
+def test_a_link_restores_the_bench_another_view_keeps_its_bounds_and_a_button_resets_them(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?run=alpha&preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
     expect(page.get_by_role("slider", name="Upper bound of the weight")).to_have_attribute("aria-valuetext", "3")
     expect(page.get_by_text("outside [0.8, 3]")).to_be_visible()
     expect(page.get_by_text("alpha · step 0, 2 recorded")).to_be_visible()
+    page.get_by_role("link", name="Training", exact=True).click()
+    expect(page.get_by_text("Where this run comes from")).to_be_visible()
+    page.get_by_role("link", name="Correction bench").first.click()
+    expect(page.get_by_text("outside [0.8, 3]")).to_be_visible()
+    page.wait_for_url(re.compile("is_upper=3"))
+    settled(page)
     page.get_by_role("button", name="Reset to the preset's numbers").click()
     expect(page.get_by_text("outside [0.5, 5]")).to_be_visible()
     page.wait_for_url(lambda address: "is_upper" not in address and "is_lower" not in address)
@@ -93,35 +118,6 @@ def test_a_link_shows_what_it_names_and_one_back_leaves_it(page: Page, url: str)
     expect(page.get_by_role("heading", name="What do I want to understand?")).to_be_visible()
 
 
-def test_bounds_survive_a_change_of_view(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=7")
-    expect(page.get_by_text("a weight above 7")).to_be_visible()
-    page.get_by_role("link", name="Training", exact=True).click()
-    expect(page.get_by_text("Where this run comes from")).to_be_visible()
-    page.get_by_role("link", name="Correction bench").first.click()
-    expect(page.get_by_text("a weight above 7")).to_be_visible()
-    page.wait_for_url(re.compile("is_upper=7"))
-
-
-def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
-    visit(page, f"{url}/training?run=alpha")
-    expect(page.get_by_role("cell", name=SCRIPT, exact=True).first).to_be_visible()
-    assert page.title() == "rlcorr"
-    assert page.locator("a[href^='javascript']").count() == 0
-    assert page.locator(".rl-table .katex, .rl-table code").count() == 0
-
-
-def test_a_phone_scrolls_only_downwards_and_has_the_bound_before_the_budget(page: Page, url: str) -> None:
-    page.set_viewport_size(PHONE)
-    visit(page, f"{url}/bench?preset=decoupled_k3_rs_token_tis")
-    main = page.get_by_test_id("stMain")
-    assert main.evaluate("e => e.scrollWidth <= e.clientWidth")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    parts = (".st-key-preset", ".rl-slider", "[data-picture=mask]", ".st-key-budget")
-    tops = [page.locator(part).first.evaluate("e => e.getBoundingClientRect().top") for part in parts]
-    assert tops == sorted(tops)
-
-
 def test_a_run_grows_while_one_watches(page: Page, url: str, local: Path) -> None:
     visit(page, f"{url}/training")
     expect(page.get_by_text("kv_fp8_e5m2 · step 1, 2 recorded · complete")).to_be_visible()
@@ -133,8 +129,12 @@ def test_a_run_grows_while_one_watches(page: Page, url: str, local: Path) -> Non
     expect(points).to_have_count(2)
 
 
-def test_somebody_who_picked_a_run_is_offered_the_new_one(page: Page, url: str, local: Path) -> None:
+def test_text_of_a_picked_run_is_shown_literally_and_a_new_run_is_offered(page: Page, url: str, local: Path) -> None:
     visit(page, f"{url}/training?run=alpha")
+    expect(page.get_by_role("cell", name=SCRIPT, exact=True).first).to_be_visible()
+    assert page.title() == "rlcorr"
+    assert page.locator("a[href^='javascript']").count() == 0
+    assert page.locator(".rl-table .katex, .rl-table code").count() == 0
     make_run(local, "mine", steps=1, status="running")
     expect(page.get_by_text("A new run has appeared: mine.")).to_be_visible()
     expect(page.get_by_text("alpha · step 1, 2 recorded")).to_be_visible()

@@ -3,7 +3,7 @@
 import pytest
 from app_runs import settled, visit
 from playwright.sync_api import Page, expect
-from thumbs import quiet, strip_is_there, texts
+from thumbs import another_preset, quiet, strip_is_there, texts
 
 
 def line_at(page: Page, picture: str) -> tuple[float, float]:
@@ -13,24 +13,26 @@ def line_at(page: Page, picture: str) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-@pytest.mark.parametrize(
-    ("preset", "picture", "key"),
-    [
-        ("decoupled_token_is", "weights", "is_upper"),
-        ("decoupled_token_is", "shares_over", "is_upper"),
-        ("decoupled_k3_rs", "statistic", "seq_mean_k3_upper"),
-    ],
-)
-def test_a_line_of_a_picture_is_pulled_as_its_slider_is(
-    page: Page, url: str, preset: str, picture: str, key: str
-) -> None:
-    """While it is held it stays under the pointer, thumb and numbers follow, and nothing is asked; then the address has
-    the bound. Plotly, which would zoom there, does not."""
-    visit(page, f"{url}/bench?run=sketched&preset={preset}")
+ZOOM = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`)._fullLayout.xaxis.range"
+
+
+def test_a_line_of_a_picture_is_pulled_and_any_number_is_typed(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
+    is_pulled(page, "weights", "is_upper")
+    is_pulled(page, "shares_over", "is_upper")
+    beside_a_line_plotly_zooms(page)
+    another_preset(page, "decoupled_k3_rs")
+    is_pulled(page, "statistic", "seq_mean_k3_upper")
+    another_preset(page, "decoupled_geo_rs_token_tis")
+    any_number_can_be_typed(page)
+
+
+def is_pulled(page: Page, picture: str, key: str) -> None:
+    """Pull a line: while it is held it stays under the pointer, thumb and numbers follow, and nothing is asked; then
+    the address has the bound. Plotly, which would zoom there, does not."""
     strip_is_there(page)
-    before, asked = texts(page), []
-    zoom = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`)._fullLayout.xaxis.range"
-    shown = page.evaluate(zoom, picture)
+    before, address, asked = texts(page), page.url, []
+    shown = page.evaluate(ZOOM, picture)
     page.locator(f"[data-picture={picture}]").scroll_into_view_if_needed()
     x, y = line_at(page, picture)
     page.mouse.move(x, y)
@@ -38,40 +40,33 @@ def test_a_line_of_a_picture_is_pulled_as_its_slider_is(
     page.mouse.down()
     page.mouse.move(x - 60, y + 3, steps=6)
     quiet(page)
-    assert line_at(page, picture)[0] == pytest.approx(x - 60, abs=4)
-    assert texts(page) != before
-    assert asked == []
+    assert line_at(page, picture)[0] == pytest.approx(x - 60, abs=4), picture
+    assert texts(page) != before, picture
+    assert asked == [], picture
     pulled = float(page.locator(".rl-typed").first.input_value())
     page.mouse.up()
-    page.wait_for_url(f"**{key}=**")
+    page.wait_for_url(lambda now: f"{key}=" in now and now != address)
     settled(page)
-    assert float(page.url.split(f"{key}=")[1].split("&")[0]) == pytest.approx(pulled, rel=1e-5)
-    assert page.evaluate(zoom, picture) == shown
+    assert float(page.url.split(f"{key}=")[1].split("&")[0]) == pytest.approx(pulled, rel=1e-5), picture
+    assert page.evaluate(ZOOM, picture) == shown, picture
 
 
-def test_only_a_line_that_is_a_bound_can_be_pulled(page: Page, url: str) -> None:
-    """As the cross between bias and noise does: its position is not one bound."""
-    visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
+def beside_a_line_plotly_zooms(page: Page) -> None:
+    """Drag there, as ever: the bound stays."""
     strip_is_there(page)
-    pulled = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`).pullable().length"
-    assert [page.evaluate(pulled, key) for key in ("gradient_curves", "plane")] == [1, 0]
-
-
-def test_beside_a_line_plotly_zooms_as_ever(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
-    strip_is_there(page)
+    address = page.url
+    page.locator("[data-picture=weights]").scroll_into_view_if_needed()
     x, y = line_at(page, "weights")
     page.mouse.move(x - 120, y)
     page.mouse.down()
     page.mouse.move(x - 40, y, steps=5)
     page.mouse.up()
     page.wait_for_function("!document.querySelector('[data-picture=weights] .rl-picture')._fullLayout.xaxis.autorange")
-    assert "is_upper" not in page.url
+    assert page.url == address
 
 
-def test_any_number_can_be_typed(page: Page, url: str) -> None:
-    """Also one that is no place of the slider; what lies outside its range is refused and taken back."""
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_geo_rs_token_tis")
+def any_number_can_be_typed(page: Page) -> None:
+    """Type one that is no place of the slider; what lies outside its range is refused and taken back."""
     typed = page.get_by_role("textbox", name="seq_mean_k1: lower bound")
     typed.fill("0.98765")
     typed.press("Enter")

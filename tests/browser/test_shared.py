@@ -11,8 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from app_runs import PROJECT, pick, settled, unreadable
+from app_runs import FITS, PROJECT, pick, settled, unreadable
 from playwright.sync_api import Page, ViewportSize, expect
+from thumbs import another_preset
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct
 from rlcorr.figures import correction
@@ -21,11 +22,14 @@ from rlcorr.records import runs
 PAGES = {
     "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
     "mismatch": "Along the response", "bench": "What the bound costs",
-    "gradient": "no score sketch", "tokens": "mean ratio", "learn": "What do I want to understand?",
-    "learn?learn=Glossary": "Also called", "learn?learn=Cheat+sheet": "Look up a preset",
-    "learn?learn=Teaching": "Make a link", "yours": "Bounds that keep so much",
+    "gradient": "no score sketch", "tokens": "mean ratio", "yours": "Bounds that keep so much",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
+LEARN = {
+    "Lessons": "What do I want to understand?", "Glossary": "Also called", "Cheat sheet": "Look up a preset",
+    "Teaching": "Make a link",
+}  # fmt: skip
+"""The parts of the page that is left, and such a text of each."""
 
 
 def visit(page: Page, address: str, text: str | None = None) -> None:
@@ -44,19 +48,6 @@ def drawn(page: Page, key: str) -> None:
 
 
 # --- the link ---
-
-
-def test_the_link_is_copied_with_run_and_step(page: Page, url: str) -> None:
-    """Read back from the clipboard itself. The run was not picked: it is the example, which a fresh clone opens on."""
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=3")
-    page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_role("status").get_by_text("Copied")).to_be_visible()
-    copied = urlsplit(page.evaluate("navigator.clipboard.readText()"))
-    assert copied.path == "/bench"
-    assert parse_qs(copied.query) == {
-        "preset": ["decoupled_seq_is"], "is_upper": ["3"], "run": ["kv_fp8_e5m2"], "step": ["1"],
-    }  # fmt: skip
 
 
 def test_without_a_secure_context_the_link_is_selected(page: Page, url: str) -> None:
@@ -145,32 +136,41 @@ def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
 # --- the projector ---
 
 
-def test_the_projector_enlarges_type_and_figures(page: Page, url: str) -> None:
-    def sizes() -> tuple[float, float, float]:
-        label = page.locator("[data-picture=weights] .xtick text").first
-        return (
-            page.evaluate("parseFloat(getComputedStyle(document.querySelector('h4')).fontSize)"),
-            label.evaluate("e => parseFloat(getComputedStyle(e).fontSize)"),
-            page.locator("[data-picture=weights] .main-svg").first.bounding_box()["height"],  # type: ignore[index]
-        )
+def the_link_is_copied_with_run_and_step(page: Page) -> None:
+    """Read it back from the clipboard itself. The run was not picked: it is the example, which a fresh clone opens."""
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("status").get_by_text("Copied")).to_be_visible()
+    copied = urlsplit(page.evaluate("navigator.clipboard.readText()"))
+    assert copied.path == "/bench"
+    assert parse_qs(copied.query) == {
+        "preset": ["decoupled_seq_is"], "is_upper": ["3"], "run": ["kv_fp8_e5m2"], "step": ["1"],
+    }  # fmt: skip
 
-    visit(page, f"{url}/bench")
+
+SIZES = """() => {
+    const size = (css) => parseFloat(getComputedStyle(document.querySelector(css)).fontSize)
+    const picture = document.querySelector("[data-picture=weights] .main-svg")
+    return [size("h4"), size("[data-picture=weights] .xtick text"), picture.getBoundingClientRect().height]
+}"""
+
+
+def test_a_link_is_copied_and_the_projector_enlarges_is_kept_and_taken_back(page: Page, url: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=3")
+    the_link_is_copied_with_run_and_step(page)
     drawn(page, "weights")
-    usual = sizes()
-    visit(page, f"{url}/bench?projector=1")
+    usual = page.evaluate(SIZES)
+    page.get_by_text("Projector").click()
+    page.wait_for_url(re.compile("projector=1"))
+    page.reload()
     drawn(page, "weights")
-    for small, large in zip(usual, sizes(), strict=True):
+    settled(page)
+    for small, large in zip(usual, page.evaluate(SIZES), strict=True):
         assert large > 1.25 * small
     expect(page.get_by_text("Bars: final weights")).to_be_hidden()
     expect(page.locator("[data-picture=weights] .rl-picture")).to_have_attribute(
         "aria-label", re.compile("Bars: final weights")
     )
-
-
-def test_the_projector_is_switched_kept_and_taken_back(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench")
-    page.get_by_text("Projector").click()
-    page.wait_for_url(re.compile("projector=1"))
     page.get_by_role("link", name="Mismatch").click()
     expect(page.get_by_text("Along the response", exact=True)).to_be_visible()
     page.wait_for_url(re.compile("projector=1"))
@@ -202,10 +202,25 @@ def table(content: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content.decode())))
 
 
-def test_a_picture_is_saved_with_where_it_comes_from(page: Page, url: str, root: Path) -> None:
+def test_a_picture_is_saved_with_where_it_comes_from_and_tables_with_the_librarys_numbers(
+    page: Page, url: str, root: Path
+) -> None:
+    visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_is&is_upper=1.1")
+    a_picture_is_saved_with_where_it_comes_from(page, root)
+    the_table_of_weights_holds_the_librarys_numbers(page, root)
+    the_table_of_the_curves_names_the_thresholds(page, root)
+    another_preset(page, "decoupled_token_icepop")
+    the_table_of_the_mask_holds_every_token(page, root)
+    page.get_by_role("link", name="Compare").first.click()
+    page.get_by_role("radio", name="two runs").click()
+    expect(page.get_by_role("heading", name="A: alpha, step 0")).to_be_visible()
+    settled(page)
+    the_table_of_a_density_counts_the_tokens(page, root)
+
+
+def a_picture_is_saved_with_where_it_comes_from(page: Page, root: Path) -> None:
     digest = hashlib.sha256(runs.step_path(root / "alpha", 0).read_bytes()).hexdigest()
     stamp = f"alpha · step 0 · seed 0 · {digest[:12]}"
-    visit(page, f"{url}/bench?run=alpha&step=0")
     drawn(page, "weights")
     expect(page.locator("[data-picture=weights] .annotation-text").get_by_text(stamp)).to_be_visible()
     box = page.locator("[data-picture=weights] .rl-picture").bounding_box()
@@ -222,9 +237,8 @@ def test_a_picture_is_saved_with_where_it_comes_from(page: Page, url: str, root:
     assert name.endswith(".svg")
 
 
-def test_the_table_of_weights_holds_the_librarys_numbers(page: Page, url: str, root: Path) -> None:
-    """Counts of the kept weights, at the middles of the bars of the library's histogram."""
-    visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_is&is_upper=1.1")
+def the_table_of_weights_holds_the_librarys_numbers(page: Page, root: Path) -> None:
+    """Find the counts of the kept weights, at the middles of the bars of the library's histogram."""
     drawn(page, "weights")
     _, content = download(page, "weights", "CSV")
     rows = [row for row in table(content) if row["trace"] == "kept"]
@@ -238,9 +252,8 @@ def test_the_table_of_weights_holds_the_librarys_numbers(page: Page, url: str, r
     assert x.min() < 1 < x.max()
 
 
-def test_the_table_of_the_curves_names_the_thresholds(page: Page, url: str, root: Path) -> None:
-    """At every threshold of the table, the share of the tokens beyond it, counted."""
-    visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_is")
+def the_table_of_the_curves_names_the_thresholds(page: Page, root: Path) -> None:
+    """Count, for every threshold of the table, the share of the tokens beyond it."""
     drawn(page, "shares_over")
     _, content = download(page, "shares_over", "CSV")
     rows = [row for row in table(content) if row["trace"] == "weights cut"]
@@ -253,8 +266,7 @@ def test_the_table_of_the_curves_names_the_thresholds(page: Page, url: str, root
         assert abs(float(row["y"]) - (d > np.log(threshold)).mean()) <= near.mean() + 1e-6
 
 
-def test_the_table_of_the_mask_holds_every_token(page: Page, url: str, root: Path) -> None:
-    visit(page, f"{url}/bench?run=alpha&step=0&preset=decoupled_token_icepop")
+def the_table_of_the_mask_holds_every_token(page: Page, root: Path) -> None:
     drawn(page, "mask")
     _, content = download(page, "mask", "CSV")
     batch, config = batch_of(root, 0), PRESETS["decoupled_token_icepop"].config
@@ -264,8 +276,7 @@ def test_the_table_of_the_mask_holds_every_token(page: Page, url: str, root: Pat
     assert codes == {place: int(code) for place, code in np.ndenumerate(fates)}
 
 
-def test_the_table_of_a_density_counts_the_tokens(page: Page, url: str, root: Path) -> None:
-    visit(page, f"{url}/compare?compare=two+runs&run=alpha&step=0&run_b=bf16", "The tail")
+def the_table_of_a_density_counts_the_tokens(page: Page, root: Path) -> None:
     drawn(page, "density_A")
     _, content = download(page, "density_A", "CSV")
     rows = [row for row in table(content) if row["trace"] == "tokens"]
@@ -282,10 +293,6 @@ def test_a_touch_screen_shows_the_buttons(phone: Page, url: str) -> None:
 # --- every page ---
 
 
-FITS = """() => {
-    const main = document.querySelector('[data-testid="stMain"]')
-    return main.scrollWidth <= main.clientWidth && document.documentElement.scrollWidth <= innerWidth
-}"""
 DARK = """() => {
     const colours = getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor.match(/\\d+/g)
     const moves = document.getAnimations().some((one) => one.effect.getComputedTiming().endTime < Infinity)
@@ -294,32 +301,73 @@ DARK = """() => {
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
-@pytest.mark.parametrize(("path", "text"), PAGES.items(), ids=[path or "start" for path in PAGES])
-def test_every_page_can_be_used_by_everyone(page: Page, url: str, path: str, text: str) -> None:
-    """axe-core has no serious finding, neither in the light nor in the dark: contrast, names of controls, order of
-    headings. A phone scrolls only downwards, also with the large type of the projector. There is a link to copy.
-    Nothing leaves the machine, not even for a saved picture."""
+def usable(page: Page) -> None:
+    """Check that axe-core has no serious finding, neither in the light nor in the dark: contrast, names of controls,
+    order of headings."""
+    expect(page.get_by_role("button", name="Copy link")).to_be_visible()
+    page.emulate_media(color_scheme="light")
+    assert unreadable(page) == set(), page.url
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(DARK)
+    assert unreadable(page, "color-contrast") == set(), page.url
+
+
+def enlarge(page: Page) -> None:
+    """Switch the projector on; the page scrolls only downwards still."""
+    page.get_by_text("Projector", exact=True).click()
+    page.wait_for_url(re.compile("projector=1"))
+    settled(page)
+    page.wait_for_function(FITS)
+
+
+def hosts_of(page: Page) -> set[str | None]:
+    """Return the set of hosts that the page has asked, which grows: data: and blob: addresses have none."""
     hosts: set[str | None] = set()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+    return hosts
+
+
+@pytest.mark.parametrize(("path", "text"), PAGES.items(), ids=[path or "start" for path in PAGES])
+def test_every_page_can_be_used_by_everyone(page: Page, url: str, path: str, text: str) -> None:
+    """A phone scrolls only downwards, also with the large type of the projector. There is a link to copy. Nothing
+    leaves the machine, not even for a saved picture."""
+    hosts = hosts_of(page)
     visit(page, f"{url}/{path}", text)
     expect(page.get_by_text(text).first).to_be_visible()
-    expect(page.get_by_role("button", name="Copy link")).to_be_visible()
     if path in ("", "training", "mismatch", "bench"):
         expect_named_pictures(page)
     if path == "bench":
         for kind in ("PNG", "SVG", "CSV"):
             download(page, "weights", kind)
-    assert unreadable(page) == set()
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_function(DARK)
-    assert unreadable(page, "color-contrast") == set()
+    usable(page)
     page.set_viewport_size(PHONE)
     page.wait_for_function(FITS)  # the pictures are drawn anew after a moment
-    page.get_by_text("Projector", exact=True).click()
-    page.wait_for_url(re.compile("projector=1"))
+    enlarge(page)
+    assert hosts <= {"127.0.0.1", None, ""}
+
+
+def test_every_part_of_what_there_is_to_learn_can_be_used_by_everyone(page: Page, url: str) -> None:
+    """As every page; one part after the other, on each screen."""
+    hosts = hosts_of(page)
+    visit(page, f"{url}/learn?learn=Glossary", LEARN["Glossary"])
+    for part in LEARN:
+        open_part(page, part)
+        usable(page)
+    page.set_viewport_size(PHONE)
+    for part in LEARN:
+        open_part(page, part)
+        page.wait_for_function(FITS)
+    enlarge(page)
+    for part in LEARN:
+        open_part(page, part)
+        page.wait_for_function(FITS)
+    assert hosts <= {"127.0.0.1", None, ""}
+
+
+def open_part(page: Page, part: str) -> None:
+    page.get_by_role("radio", name=part, exact=True).click()
+    expect(page.get_by_text(LEARN[part]).filter(visible=True).first).to_be_visible()
     settled(page)
-    page.wait_for_function(FITS)
-    assert hosts <= {"127.0.0.1", None, ""}  # None: data: and blob: addresses
 
 
 def expect_named_pictures(page: Page) -> None:

@@ -107,8 +107,14 @@ def expect_library(page: Page, part: str, run: str, preset: str) -> None:
         assert float(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], rel=1e-3)
 
 
-def test_the_first_story_is_dragged_and_says_what_the_library_says(page: Page, url: str) -> None:
+def test_the_first_story_is_small_dragged_says_what_the_library_says_and_answers_a_dropped_file(
+    page: Page, url: str
+) -> None:
+    """At most 1.5 MB come before the first drag, as a plain file server sends it."""
+    sizes = []
+    page.on("response", lambda got: sizes.append(len(got.body())) if got.url.startswith(url) else None)
     visit(page, url)
+    assert 0 < sum(sizes) < 1.5e6
     before = numbers(page, "first")
     drag(page, "first", 0.4)
     assert numbers(page, "first") != before
@@ -116,6 +122,12 @@ def test_the_first_story_is_dragged_and_says_what_the_library_says(page: Page, u
     page.mouse.up()
     page.wait_for_url("**is_upper=**")
     expect_library(page, "first", "kv_fp8_e5m2", "decoupled_token_is")
+    page.evaluate("""() => {
+      const dataTransfer = new DataTransfer()
+      dataTransfer.items.add(new File(["{}"], "pairs.jsonl"))
+      dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }))
+    }""")
+    expect(page.get_by_text("does not read files. To see your own, install rlcorr")).to_be_visible()
 
 
 def test_the_first_story_needs_no_server(page: Page, folder: Path) -> None:
@@ -182,12 +194,7 @@ def test_the_ranking_follows_the_batch_size(page: Page, url: str) -> None:
     expect(page.locator("#ranking .rl-slider .rl-text")).to_contain_text("With 65,536 answers")
 
 
-def test_an_address_that_names_what_is_not_here(page: Page, url: str) -> None:
-    visit(page, f"{url}#view=bench&run=nowhere", "bench")
-    expect(page.get_by_text("The address names run=nowhere, which this page does not have")).to_be_visible()
-
-
-def test_the_configuration_to_copy_follows_the_bound(page: Page, url: str) -> None:
+def test_the_configuration_to_copy_follows_the_bound_and_an_unknown_run_is_named(page: Page, url: str) -> None:
     visit(page, f"{url}#view=bench&run={RUN}&preset=decoupled_token_is", "bench")
     page.get_by_text("Use it", exact=True).click()
     expect(page.locator("#exported")).to_contain_text("rollout_is_threshold: 2.0")
@@ -197,41 +204,26 @@ def test_the_configuration_to_copy_follows_the_bound(page: Page, url: str) -> No
     expect(page.locator("#exported")).not_to_contain_text("rollout_is_threshold: 2.0")
     page.get_by_label("Your system").select_option("TRL")
     expect(page.locator("#exported")).not_to_contain_text("rollout_is_threshold")
+    visit(page, f"{url}#view=bench&run=nowhere", "bench")
+    expect(page.get_by_text("The address names run=nowhere, which this page does not have")).to_be_visible()
 
 
-def test_a_dropped_file_is_answered(page: Page, url: str) -> None:
-    visit(page, url)
-    page.evaluate("""() => {
-      const dataTransfer = new DataTransfer()
-      dataTransfer.items.add(new File(["{}"], "pairs.jsonl"))
-      dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }))
-    }""")
-    expect(page.get_by_text("does not read files. To see your own, install rlcorr")).to_be_visible()
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_view_fits_asks_no_other_host_and_can_be_used_by_everyone(page: Page, url: str, view: str) -> None:
+def test_every_view_fits_asks_no_other_host_and_can_be_used_by_everyone(page: Page, url: str) -> None:
     """No serious finding of axe-core on a large screen and on a phone, in the light and in the dark; no error in the
     console, nothing wider than the screen."""
     hosts, wrong = set(), []
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    visit(page, f"{url}#view={view}", "first" if view == "start" else view)
-    for width in (1440, 390):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
-        page.emulate_media(color_scheme="light")
-        assert unreadable(page) == set(), width
-        page.emulate_media(color_scheme="dark")
-        assert unreadable(page, "color-contrast") == set(), width
-    assert wrong == []
-    assert hosts <= {"127.0.0.1", None}
-
-
-def test_little_comes_before_the_first_drag(page: Page, url: str) -> None:
-    """At most 1.5 MB as a plain file server sends it."""
-    sizes = []
-    page.on("response", lambda got: sizes.append(len(got.body())) if got.url.startswith(url) else None)
-    visit(page, url)
-    assert 0 < sum(sizes) < 1.5e6
+    for view in VIEWS:
+        page.set_viewport_size({"width": 1440, "height": 900})
+        visit(page, f"{url}#view={view}", "first" if view == "start" else view)
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+            page.emulate_media(color_scheme="light")
+            assert unreadable(page) == set(), (view, width)
+            page.emulate_media(color_scheme="dark")
+            assert unreadable(page, "color-contrast") == set(), (view, width)
+        assert wrong == [], view
+        assert hosts <= {"127.0.0.1", None}, view

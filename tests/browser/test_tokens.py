@@ -42,23 +42,24 @@ def box(place: Locator) -> FloatRect:
     return rectangle
 
 
-def test_a_click_opens_a_token_and_writes_the_url(page: Page, url: str) -> None:
-    visit(page, url)
-    token(page, 0, 3).click()
-    expect_open(page, 0, 3)
-    page.wait_for_url(re.compile("token=0[.]3"))
-    expect(page.get_by_test_id("stCode")).to_contain_text("w = min(")
-
-
-def test_the_keyboard_moves_and_opens(page: Page, url: str) -> None:
+def test_tokens_are_opened_by_mouse_keyboard_and_their_neighbours(page: Page, url: str) -> None:
+    """The text of a run is shown literally."""
     visit(page, f"{url}&token=0.0")
+    the_keyboard_moves_and_opens(page)
+    a_click_opens_and_writes_the_url(page)
+    neighbours_are_opened(page)
+    text_is_shown_literally(page)
+
+
+def the_keyboard_moves_and_opens(page: Page) -> None:
+    """Move from the token that the link opens: moving alone opens nothing."""
     expect_open(page, 0, 0)
     assert page.locator(".token[tabindex='0']").count() == 1
     token(page, 0, 0).focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
     expect(focus(page)).to_have_attribute("aria-label", re.compile(r"^,, token 1, ratio [0-9.]+$"))
-    expect_open(page, 0, 0)  # moving alone opens nothing
+    expect_open(page, 0, 0)
     page.keyboard.press("Enter")
     expect_open(page, 0, 1)
     page.wait_for_url(re.compile("token=0[.]1"))
@@ -68,19 +69,81 @@ def test_the_keyboard_moves_and_opens(page: Page, url: str) -> None:
     expect(focus(page)).to_have_attribute("aria-label", re.compile("^1, token 2, "))
 
 
+def a_click_opens_and_writes_the_url(page: Page) -> None:
+    token(page, 0, 3).click()
+    expect_open(page, 0, 3)
+    page.wait_for_url(re.compile("token=0[.]3"))
+    expect(page.get_by_test_id("stCode")).to_contain_text("w = min(")
+
+
+def neighbours_are_opened(page: Page) -> None:
+    """Go from the first token of a response to its last."""
+    token(page, 3, 0).click()
+    expect_open(page, 3, 0)
+    expect(page.get_by_role("button", name="Previous token")).to_be_disabled()
+    page.get_by_role("button", name="Next token").click()
+    expect_open(page, 3, 1)
+    page.wait_for_url(re.compile("token=3[.]1"))
+    expect(page.get_by_role("button", name="Next token")).to_be_disabled()
+
+
+def text_is_shown_literally(page: Page) -> None:
+    token(page, 2, 0).click()
+    row = page.locator(".response").filter(has_text="response 2 ·")
+    assert "".join(row.locator(".token").all_inner_texts()) == "<b>7</b>⏎"
+    assert page.locator(".grid b, .grid img, .grid a, .grid code, .grid script").count() == 0
+    expect(page.locator(".prompt").filter(has_text=HOSTILE[-40:])).to_be_visible()
+    expect(page.get_by_text("Token 0 of response 2: “<”")).to_be_visible()
+
+
 # Of every token its row, its column and what is drawn on it.
 DRAWN = """all => all.map((cell) => [cell.place.row, cell.place.column, cell.classList.contains("rejected"),
   cell.classList.contains("bounded")])"""
 
 
-def test_what_becomes_of_the_tokens_moves_with_the_thumb(page: Page, url: str) -> None:
-    """Before it is let go, as it is drawn afterwards."""
-    visit(page, f"{url.replace('texts', 'long')}&preset=decoupled_token_icepop")
+def test_long_responses_are_scrolled_to_walked_through_and_move_with_the_thumb(page: Page, url: str) -> None:
+    visit(page, f"{url.replace('texts', 'long')}&preset=decoupled_token_icepop&token=7.2")
+    a_token_far_down_is_scrolled_to(page)
+    up_and_down_go_to_the_nearest_token(page)
+    what_becomes_of_the_tokens_moves_with_the_thumb(page)
+
+
+def a_token_far_down_is_scrolled_to(page: Page) -> None:
+    """Look where the link's token is: the box scrolls, the page does not."""
+    grid, opened = box(page.locator(".grid")), box(token(page, 7, 2))
+    assert grid["y"] <= opened["y"] <= grid["y"] + grid["height"]
+    assert page.get_by_test_id("stMain").evaluate("e => e.scrollTop") == 0
+    last = page.locator(".response").last
+    last.locator(".token").first.click()
+    name = last.locator(".heading").inner_text().split(" ·")[0]
+    expect(page.get_by_text(f"Token 0 of {name}:")).to_be_visible()
+    settled(page)
+
+
+def up_and_down_go_to_the_nearest_token(page: Page) -> None:
+    """Go to the next line of a response that is wrapped over several lines, and back."""
+    token(page, 7, 5).focus()
+    start = box(focus(page))
+    page.keyboard.press("ArrowDown")
+    below = box(focus(page))
+    assert below["y"] > start["y"]
+    every = page.locator(".grid .token").evaluate_all("all => all.map((e) => e.getBoundingClientRect().toJSON())")
+    line = [at for at in every if at["y"] == below["y"]]
+    assert len(line) > 5
+    assert abs(centre(below) - centre(start)) == min(abs(centre(at) - centre(start)) for at in line)
+    page.keyboard.press("ArrowUp")
+    assert box(focus(page))["y"] == start["y"]
+
+
+def what_becomes_of_the_tokens_moves_with_the_thumb(page: Page) -> None:
+    """Drag it: the tokens are drawn before it is let go as they are afterwards."""
     page.locator(".rl-slider").first.evaluate(
         "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
     )
+    thumb = page.locator(".rl-slider input").first
+    thumb.scroll_into_view_if_needed()
     every = page.locator(".grid .token")
-    before, at = every.evaluate_all(DRAWN), box(page.locator(".rl-slider input").first)
+    before, at = every.evaluate_all(DRAWN), box(thumb)
     page.mouse.move(at["x"] + 0.8 * at["width"], at["y"] + at["height"] / 2)
     page.mouse.down()
     page.mouse.move(at["x"] + 0.2 * at["width"], at["y"] + at["height"] / 2, steps=6)
@@ -99,22 +162,6 @@ def test_what_becomes_of_the_tokens_moves_with_the_thumb(page: Page, url: str) -
     same = {tuple(token[:2]): token[2:] for token in held if tuple(token[:2]) in after}
     assert len(same) > 100
     assert same == {place: after[place] for place in same}
-
-
-def test_up_and_down_go_to_the_nearest_token_of_the_next_line(page: Page, url: str) -> None:
-    """In a response that is wrapped over several lines."""
-    visit(page, f"{url.replace('texts', 'long')}&token=7.5")
-    token(page, 7, 5).focus()
-    start = box(focus(page))
-    page.keyboard.press("ArrowDown")
-    below = box(focus(page))
-    assert below["y"] > start["y"]
-    every = page.locator(".grid .token").evaluate_all("all => all.map((e) => e.getBoundingClientRect().toJSON())")
-    line = [at for at in every if at["y"] == below["y"]]
-    assert len(line) > 5
-    assert abs(centre(below) - centre(start)) == min(abs(centre(at) - centre(start)) for at in line)
-    page.keyboard.press("ArrowUp")
-    assert box(focus(page))["y"] == start["y"]
 
 
 def centre(at: FloatRect) -> float:
@@ -149,15 +196,6 @@ def test_a_reload_and_another_view_keep_the_token(page: Page, url: str) -> None:
     page.wait_for_url(re.compile("token=2[.]4"))
 
 
-def test_the_neighbours_of_a_token(page: Page, url: str) -> None:
-    visit(page, f"{url}&token=3.0")
-    expect(page.get_by_role("button", name="Previous token")).to_be_disabled()
-    page.get_by_role("button", name="Next token").click()
-    expect_open(page, 3, 1)
-    page.wait_for_url(re.compile("token=3[.]1"))
-    expect(page.get_by_role("button", name="Next token")).to_be_disabled()
-
-
 def overtaken(page: Page) -> None:
     """As it may happen on a busy machine: before the page is told that a fragment has ended, the next one, which looks
     for new runs every two seconds, has begun. Streamlit then says that it ended early, and removes nothing."""
@@ -189,18 +227,6 @@ def test_a_wrong_token_is_named_until_another_is_opened(page: Page, url: str) ->
     expect(said).to_have_count(0)
 
 
-def test_a_token_far_down_is_scrolled_to(page: Page, url: str) -> None:
-    """The box scrolls, the page does not."""
-    visit(page, f"{url.replace('texts', 'long')}&token=7.2")
-    grid, opened = box(page.locator(".grid")), box(token(page, 7, 2))
-    assert grid["y"] <= opened["y"] <= grid["y"] + grid["height"]
-    assert page.get_by_test_id("stMain").evaluate("e => e.scrollTop") == 0
-    last = page.locator(".response").last
-    last.locator(".token").first.click()
-    name = last.locator(".heading").inner_text().split(" ·")[0]
-    expect(page.get_by_text(f"Token 0 of {name}:")).to_be_visible()
-
-
 def test_dragging_a_bound_redraws_the_text_and_keeps_the_focus(page: Page, url: str) -> None:
     visit(page, f"{url}&preset=decoupled_token_is&token=0.1")
     bounded = page.locator(".grid .bounded")
@@ -216,15 +242,6 @@ def test_dragging_a_bound_redraws_the_text_and_keeps_the_focus(page: Page, url: 
     expect_open(page, 0, 1)
     assert page.locator(".token[tabindex='0']").count() == 1
     expect(focus(page)).to_have_attribute("aria-label", re.compile("token 4, "))
-
-
-def test_text_of_a_run_is_shown_literally(page: Page, url: str) -> None:
-    visit(page, f"{url}&token=2.0")
-    row = page.locator(".response").filter(has_text="response 2 ·")
-    assert "".join(row.locator(".token").all_inner_texts()) == "<b>7</b>⏎"
-    assert page.locator(".grid b, .grid img, .grid a, .grid code, .grid script").count() == 0
-    expect(page.locator(".prompt").filter(has_text=HOSTILE[-40:])).to_be_visible()
-    expect(page.get_by_text("Token 0 of response 2: “<”")).to_be_visible()
 
 
 def test_a_phone_shows_the_token_at_its_lower_edge(phone: Page, url: str) -> None:

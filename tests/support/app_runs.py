@@ -163,6 +163,22 @@ def pick(page: Page, label: str, option: str) -> None:
     page.keyboard.press("Enter")
 
 
+FITS = """() => {
+    const main = document.querySelector('[data-testid="stMain"]')
+    return main.scrollWidth <= main.clientWidth && document.documentElement.scrollWidth <= innerWidth
+}"""
+
+
+def fits_a_phone(page: Page) -> None:
+    """Wait until the page scrolls only downwards on a phone, where pictures are drawn anew after a moment; the screen
+    is then as large as before."""
+    before = page.viewport_size
+    assert before is not None
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function(FITS)
+    page.set_viewport_size(before)
+
+
 DIRECTIONS = 256
 
 

@@ -1,6 +1,7 @@
 """What a test of a dragged slider does in a real Chromium, and what it waits for."""
 
-from playwright.sync_api import Locator, Page
+from app_runs import pick, settled
+from playwright.sync_api import Locator, Page, expect
 
 
 def thumb(page: Page) -> Locator:
@@ -42,3 +43,13 @@ def quiet(page: Page) -> None:
       while (!sliders.every((slider) => slider.isQuiet()))
       await frame()
     }""")
+
+
+def another_preset(page: Page, name: str) -> None:
+    """Pick a preset whose note is another one."""
+    note = page.locator(".rl-note").first
+    before = note.inner_text()
+    pick(page, "Preset", name)
+    page.wait_for_url(f"**preset={name}**")
+    expect(note).not_to_have_text(before)
+    settled(page)
