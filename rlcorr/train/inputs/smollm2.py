@@ -37,7 +37,7 @@ def cache() -> Path:
     return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
 
 
-def smollm2() -> Path:
+def fetched() -> Path:
     """Return the directory of the model in Hugging Face format, fetched and made on first use.
 
     Raises:

@@ -38,8 +38,8 @@ class Task:
     """`stream` yields examples without end; `reward` judges a response, from 0 to 1, or returns None if it cannot;
     `max_tokens` fits every answer and its end. `held_out` yields the prompts for evaluation, and may end; None: they
     are one in eight of `stream`. `prompts` is how many the stream has, if it goes through the same ones again and
-    again; None: it draws them. `instruction` tells a chat model what to do with a prompt; models without a chat
-    template never see it."""
+    again; None: it draws them. `instruction` tells a chat model what to do with a prompt, and `system_message` comes
+    before it; models without a chat template see neither."""
 
     name: str
     stream: Stream
@@ -48,6 +48,7 @@ class Task:
     held_out: Stream | None = None
     prompts: int | None = None
     instruction: str = ""
+    system_message: str = ""
 
 
 def _addition(rng: random.Random) -> Iterator[Example]:
