@@ -22,7 +22,7 @@ from rlcorr.train.learner.policy import Policy, load_lm, output_head
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.train.learner.update import update
 from rlcorr.train.rollout.probe import format_of, rounding_sentence
-from rlcorr.train.rollout.sync_proof import FLOAT32_K3, mismatch, prove_step, prove_sync
+from rlcorr.train.rollout.sync_proof import mismatch, prove_step, prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
 
@@ -149,14 +149,19 @@ def test_only_known_formats_are_taken() -> None:
 
 @pytest.mark.parametrize("precision", ROUNDED)
 def test_the_proof_of_a_sync_leaves_the_trainers_rounding_out(precision: Precision, tiny_model: Path) -> None:
-    """It scores in float32, so only the engine's format is on trial; a step is scored in the trainer's own format."""
+    """It scores in float32, so only the engine's format is on trial."""
     lm = load_lm(tiny_model, CPU)
     engine, policy = TransformersEngine(FLOAT32, lm, [EOS_ID]), Policy(lm, None, precision)
-    assert prove_sync(engine, policy, FLOAT32, PROMPTS).k3 <= FLOAT32_K3
-    rounded = mismatch(engine, policy, PROMPTS)
-    prove_step(rounded, FLOAT32, precision)
+    assert prove_sync(engine, policy, FLOAT32, PROMPTS).k3 <= 1e-7
+    assert mismatch(engine, policy, PROMPTS) > 1e-7
+
+
+def test_a_step_is_checked_only_if_both_sides_are_in_float32() -> None:
+    prove_step(1.9e-6, FLOAT32, "float32")  # published for a GPU
+    prove_step(1e-3, FLOAT32, "bfloat16")
+    prove_step(1e-3, replace(FLOAT32, dtype="bfloat16"), "float32")
     with pytest.raises(UsageError, match="the engine did not take the weights of the last step"):
-        prove_step(rounded, FLOAT32, "float32")
+        prove_step(1e-3, FLOAT32, "float32")
 
 
 def test_a_head_left_behind_is_found_beside_a_trainer_in_bfloat16(tiny_model: Path) -> None:

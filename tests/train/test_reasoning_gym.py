@@ -24,6 +24,7 @@ from rlcorr.train.session import task_of
 
 SUMS = "reasoning_gym:chain_sum,min_terms=2,max_terms=2,min_digits=1,max_digits=2"
 
+
 def first(task: Task, count: int, seed: int = 0, *, held_out: bool = False) -> list[Example]:
     return list(itertools.islice(examples(task, seed, held_out=held_out), count))
 

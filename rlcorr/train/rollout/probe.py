@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rlcorr.analysis.log_prob_pairs import tokens_of
-from rlcorr.analysis.published import Format, rounding
+from rlcorr.analysis.published import SPREAD, Format, rounding
 from rlcorr.analysis.symptoms import Pattern
 from rlcorr.analysis.triage import ONE_SIDED, top_p_mass
 from rlcorr.masked import masked_mean
@@ -142,9 +142,8 @@ def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, 
     """
     coarsest, mask = format_of(config, policy.precision), batch.response_mask
     smallest, largest = rounding(coarsest)
-    if coarsest == "float32":
-        largest = FLOAT32_K3
-    if not float(masked_mean(k3(d), mask)) <= largest:
+    largest = max(largest, FLOAT32_K3 / SPREAD) if coarsest == "float32" else largest
+    if not float(masked_mean(k3(d), mask)) <= SPREAD * largest:
         return None
     seen = f"rounding in {coarsest} has been measured to make {smallest:.0e} to {largest:.0e}"
     if policy.precision == "float32":
