@@ -86,8 +86,9 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, pro
     """Sync perturbed weights, look for groups that the engine keeps old, and sync the true weights again.
 
     Raises:
-        UsageError: if a group is left behind, unless that was asked for; or if an engine in float32 differs from the
-            trainer by more than the order of sums, as where a kernel misreads its new weights.
+        UsageError: if a group is left behind, unless that was asked for; if an engine in float32 differs from the
+            trainer by more than the order of sums, as where a kernel misreads its new weights; or if the engine's
+            log-probs are not finite.
     """
     proof = sync_proof(engine, policy, prompts)
     if config.stale_lm_head:
@@ -178,6 +179,8 @@ def _compared(policy: Policy, batch: TokenBatch, original: dict[str, Tensor]) ->
 
     new = log_probs([])
     difference = batch.rollout_log_probs[mask].double() - new
+    if not bool(difference.isfinite().all()):
+        raise UsageError("the engine's log-probs are not finite after a sync: its weights or its kernels are broken.")
     size = float(k3(-difference).mean())
 
     def shares(groups: dict[str, list[str]]) -> tuple[float, dict[str, tuple[float, float]]]:
