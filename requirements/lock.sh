@@ -5,6 +5,7 @@
 #   cpu.txt         everything else, with vLLM's CPU build
 #   cuda.txt        everything, with vLLM's CUDA build and its own PyTorch
 #   engineless.txt  everything else where neither vLLM exists (macOS, Windows)
+#   gym.txt         what reasoning-gym adds to the others, for the tests of --task reasoning_gym:NAME; written by hand
 #   pages.txt       what makes the lessons' pages, in an environment of its own
 #
 # Setup installs these with --no-deps: what is written here is what is installed.

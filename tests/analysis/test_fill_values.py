@@ -27,7 +27,7 @@ def test_padding_hides_nothing_else() -> None:
     z = small()
     assert patterns(unfilled(draw(z), rounded(z))) == ["padding"]
     assert patterns(unfilled(draw(z, temperature=0.7))) == ["temperature", "padding"]
-    assert set(patterns(unfilled(draw(z), noisy(z, 0.5)))) == {"padding", "beyond rounding"}
+    assert set(patterns(unfilled(draw(z), noisy(z, 0.5)))) == {"padding", "undecided"}
 
 
 def test_a_token_alone_in_its_nucleus_is_no_padding() -> None:

@@ -81,16 +81,17 @@ def test_a_stale_head_is_named_by_its_constants_per_token() -> None:
     (symptom,) = triage(scored(draw(z), z + offset))
     assert symptom.pattern == "stale tensor"
     (without_ids,) = triage(scored(draw(z), z + offset).replace(response_ids=None))
-    assert without_ids.pattern == "beyond rounding"
+    assert without_ids.pattern == "undecided"
+    assert symptom.sentence.startswith("May be a stale output head")
 
 
 @EITHER
 @pytest.mark.parametrize("size", [0.3, 0.5, 1.0])
-def test_other_weights_are_beyond_rounding_and_nothing_else(make, size: float) -> None:
+def test_other_weights_are_undecided_and_nothing_else(make, size: float) -> None:
     z = make()
     (symptom,) = triage(scored(draw(z), noisy(z, size)))
-    assert symptom.pattern == "beyond rounding"
-    assert "Older weights look like this" in symptom.sentence
+    assert symptom.pattern == "undecided"
+    assert "weights a few updates old (0.0027 to 0.5)" in symptom.sentence
 
 
 @EITHER
@@ -164,7 +165,7 @@ def test_a_temperature_that_is_in_neither_log_prob_is_invisible() -> None:
 
 def test_a_temperature_below_the_noise_is_not_named() -> None:
     z = small()
-    assert patterns(scored(draw(z, temperature=0.99), noisy(z, 0.1))) == ["beyond rounding"]
+    assert patterns(scored(draw(z, temperature=0.99), noisy(z, 0.1))) == ["precision"]
 
 
 EXPECTED = {
@@ -173,21 +174,20 @@ EXPECTED = {
     "temperature_raw": "precision",  # as runs/index.toml says: both log-probs are of a policy that sampled nothing
     "top_p": "top-p mass",
     "stale_head": "stale tensor",
-    "stale_4": "beyond rounding",
-    "async": "beyond rounding",
-    "kv_fp8": "beyond rounding",  # pairs of an 8-bit cache look like those of older weights: not told apart
-    "kv_fp8_e5m2": "beyond rounding",
+    "stale_4": "undecided",
+    "async": "undecided",
+    "kv_fp8": "precision",  # 8e-4 and 1.7e-3: rounding to bfloat16 makes as much in larger models
+    "kv_fp8_e5m2": "undecided",  # pairs of an 8-bit cache look like those of older weights
     "moe_bf16": "precision",
     "moe_replay": "precision",
     "both_bf16": "precision",
     "both_fp16": "precision",
     "long_bf16": "precision",
-    "long_kv_fp8_e5m2": "beyond rounding",
-    "long_stale_4": "beyond rounding",
+    "long_kv_fp8_e5m2": "undecided",
+    "long_stale_4": "undecided",
 }
-AT_STEPS = {("moe_bf16", 40): "beyond rounding", ("kv_fp8", 40): "precision"}
-"""A step whose largest gap is a swapped expert; and one at which the cache rounds no more than bfloat16 may, k3 being
-8e-4: most tokens are sure by then."""
+AT_STEPS = {("long_stale_4", 20): "precision"}
+"""Weights four updates old, at a learning rate that has fallen: k3 is 0.0027."""
 
 
 def test_every_recorded_run_has_an_expectation() -> None:
@@ -220,7 +220,7 @@ def test_numbers_counted_with_numpy() -> None:
     assert symptom.numbers["worst_share"] == pytest.approx(np.sort(k3)[-20:].sum() / k3.sum())
     # The logits of the drawn token and of the others differ by 0.5 each, the others' averaged away in part.
     assert 0.5 < symptom.numbers["logit_noise"] < 0.5 * math.sqrt(2)
-    assert symptom.strength == pytest.approx(1 - 1e-3 / k3.mean())
+    assert symptom.strength == pytest.approx(1 - 2.9e-3 / k3.mean())
 
 
 def test_the_share_per_token_is_that_of_an_analysis_of_variance() -> None:
@@ -246,26 +246,6 @@ def test_a_mean_below_one_that_few_tokens_make_is_no_cut() -> None:
     d[::50] = math.log(20)
     rollout = torch.full((4000,), math.log(0.04)).double()
     assert top_p_mass(tokens_of(batch_of(rollout + d, rollout))) is None
-
-
-@pytest.mark.parametrize(("k3", "pattern"), [(9e-4, "precision"), (1.1e-3, "beyond rounding"), (9e-8, "clean")])
-def test_the_bounds_of_k3(k3: float, pattern: str) -> None:
-    """d = ±a in turns: k3 is (e^a + e^−a)/2 − 1 = a²/2, to fourth order."""
-    a = math.sqrt(2 * k3)
-    rollout = torch.linspace(-3, -0.5, TOKENS).double()
-    d = a * (1 - 2 * (torch.arange(TOKENS) % 2))
-    assert patterns(batch_of(rollout + d, rollout)) == [pattern]
-
-
-def test_a_mean_error_above_the_bound_of_nemo_rl_is_beyond_rounding() -> None:
-    """One token in a thousand at −19: k3 there is 18, so spread over 20,000 tokens it is 9e-4, while e^19/20,000 is
-    far above 1.05."""
-    rollout = torch.full((20_000,), -0.5).double()
-    d = torch.zeros(20_000).double()
-    d[0] = -19
-    (symptom,) = triage(batch_of(rollout + d, rollout))
-    assert symptom.numbers["k3"] < 1e-3
-    assert (symptom.pattern, symptom.strength) == ("beyond rounding", 0)
 
 
 def test_strengths_are_shares_and_fall() -> None:

@@ -70,7 +70,7 @@ def test_other_findings_stand_below_the_headline(root: Path) -> None:
 def test_the_next_step_follows_the_verdict() -> None:
     """Old weights leave a gap to bound; a forgotten output head is a fault to mend."""
     for slug, advice, label in (
-        ("long_stale_4", "Then choose a bound", "Choose a bound"),
+        ("stale_4", "Then choose a bound", "Choose a bound"),
         ("stale_head", "Mend this before", "See the tokens"),
     ):
         at = open_app(VIEW, run=slug)

@@ -77,7 +77,7 @@ def test_every_step_has_a_part_in_the_diagnosis(root: Path) -> None:
     text = said(at).replace("\\", "")
     assert "##### Looks like padding: the engine's log-prob is exactly −9999 on 40 tokens (2 %)" in text
     assert "- padding (1 step): Looks like padding: the engine's log-prob is exactly −9999" in text
-    assert "- beyond rounding (3 steps, the worst is step" in text
+    assert "- precision (2 steps, the worst is step" in text
 
 
 def test_another_budget_and_another_system(root: Path) -> None:

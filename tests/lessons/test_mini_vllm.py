@@ -10,7 +10,6 @@ import pytest
 import torch
 from engines import forget_engines
 
-from rlcorr.analysis.triage import ROUNDING_K3
 from rlcorr.ratios import k3
 from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.learner.policy import Policy, load_lm
@@ -19,7 +18,8 @@ from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.types import TokenBatch
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
-ROUNDING = ROUNDING_K3["bfloat16"]
+ROUNDING = 1e-3
+"""A k3 that rounding does not reach here: this model has at most 3e-4 in the 400 steps of runs/bf16."""
 
 
 def imported(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> ModuleType:

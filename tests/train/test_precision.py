@@ -21,8 +21,8 @@ from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, load_lm, output_head
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.train.learner.update import update
-from rlcorr.train.rollout.probe import rounding_sentence
-from rlcorr.train.rollout.sync_proof import prove_step, prove_sync, rounding_bound
+from rlcorr.train.rollout.probe import format_of, rounding_sentence
+from rlcorr.train.rollout.sync_proof import mismatch, prove_step, prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
 
@@ -148,32 +148,39 @@ def test_only_known_formats_are_taken() -> None:
 
 
 @pytest.mark.parametrize("precision", ROUNDED)
-def test_the_proof_of_a_sync_asks_a_rounded_trainer_for_its_format(precision: Precision, tiny_model: Path) -> None:
-    """With a float32 engine k3 is beyond float32 and within the trainer's format, and no step is held to float32."""
+def test_the_proof_of_a_sync_leaves_the_trainers_rounding_out(precision: Precision, tiny_model: Path) -> None:
+    """It scores in float32, so only the engine's format is on trial."""
     lm = load_lm(tiny_model, CPU)
     engine, policy = TransformersEngine(FLOAT32, lm, [EOS_ID]), Policy(lm, None, precision)
-    proved = prove_sync(engine, policy, FLOAT32, PROMPTS)
-    assert rounding_bound(FLOAT32, "float32") < proved <= rounding_bound(FLOAT32, precision)
-    prove_step(proved, FLOAT32, precision)
+    assert prove_sync(engine, policy, FLOAT32, PROMPTS).k3 <= 1e-7
+    assert mismatch(engine, policy, PROMPTS) > 1e-7
+
+
+def test_a_step_is_checked_only_if_both_sides_are_in_float32() -> None:
+    prove_step(1.9e-6, FLOAT32, "float32")  # published for a GPU
+    prove_step(1e-3, FLOAT32, "bfloat16")
+    prove_step(1e-3, replace(FLOAT32, dtype="bfloat16"), "float32")
     with pytest.raises(UsageError, match="the engine did not take the weights of the last step"):
-        prove_step(proved, FLOAT32, "float32")
+        prove_step(1e-3, FLOAT32, "float32")
 
 
-def test_a_head_left_behind_is_beyond_the_rounding_of_bfloat16(tiny_model: Path) -> None:
+def test_a_head_left_behind_is_found_beside_a_trainer_in_bfloat16(tiny_model: Path) -> None:
     lm = load_lm(tiny_model, CPU)
     engine = TransformersEngine(replace(FLOAT32, stale_lm_head=True), lm, [EOS_ID])
-    with pytest.raises(UsageError, match="A tensor is left behind"):
+    with pytest.raises(UsageError, match="lm_head stay old"):
         prove_sync(engine, Policy(lm, None, "bfloat16"), FLOAT32, PROMPTS)
 
 
-@pytest.mark.parametrize(
-    ("engine", "precision", "bound"),
-    [("float32", "float32", 1e-7), ("bfloat16", "float32", 1e-3), ("float32", "bfloat16", 1e-3),
-     ("float16", "float16", 1e-4), ("float16", "bfloat16", 1e-3)],
-)  # fmt: skip
-def test_the_coarsest_format_of_both_sides_bounds_the_rounding(engine: str, precision: Precision, bound: float) -> None:
-    config = RolloutConfig(engine="transformers", dtype=engine)  # pyright: ignore[reportArgumentType]
-    assert rounding_bound(config, precision) == bound
+def test_the_coarsest_format_of_both_sides_is_the_one_that_rounds() -> None:
+    for changes, precision, coarsest in (
+        ({"dtype": "float32"}, "float32", "float32"),
+        ({"dtype": "float32"}, "bfloat16", "bfloat16"),
+        ({"dtype": "float16"}, "float16", "float16"),
+        ({"dtype": "float16"}, "bfloat16", "bfloat16"),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "fp8"}, "bfloat16", "fp8_kv"),
+        ({"dtype": "bfloat16", "weights": "int4"}, "float32", "int4_weights"),
+    ):
+        assert format_of(RolloutConfig(engine="vllm", **changes), precision) == coarsest, changes
 
 
 @torch.no_grad()
@@ -182,11 +189,15 @@ def test_the_probe_says_whose_rounding_it_is() -> None:
     policy = small_policy()
     batch = scored_batch(policy)
     batch = batch.replace(rollout_log_probs=policy(batch, 1.0).log_probs)
-    assert rounding_sentence(policy, FLOAT32, batch, 1e-7).startswith("rounding in the engine's number format")
+    said = rounding_sentence(policy, FLOAT32, batch, torch.zeros_like(batch.rollout_log_probs))
+    assert said is not None
+    assert said.startswith("rounding in float32 has been measured to make")
     policy.precision = "bfloat16"
-    said = rounding_sentence(policy, FLOAT32, batch, 1e-3)
-    assert "the engine's float32 and the trainer's bfloat16" in said
-    assert said.endswith("with the trainer in float32 k3 would be 0.0e+00.")
+    gap = policy(batch, 1.0).log_probs - batch.rollout_log_probs
+    said = rounding_sentence(policy, FLOAT32, batch, gap.where(batch.response_mask, 0))
+    assert said is not None
+    assert "rounding in bfloat16" in said
+    assert said.endswith("with the trainer in float32 it would be k3 0.0e+00.")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

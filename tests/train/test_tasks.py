@@ -196,7 +196,9 @@ def test_dividing_by_zero_is_worth_nothing() -> None:
 
 
 def test_unknown_task_names_what_exists() -> None:
-    with pytest.raises(UsageError, match=r"'adition'.*'addition'.*addition, countdown, jsonl, running_sum, sorting"):
+    with pytest.raises(
+        UsageError, match=r"'adition'.*'addition'.*addition, countdown, jsonl, product_questions, running_sum"
+    ):
         get_task("adition")
 
 

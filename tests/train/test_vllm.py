@@ -87,7 +87,9 @@ def test_every_next_token_has_the_trainers_log_prob(
 
 
 def test_a_sync_is_proved_on_every_tensor(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
-    assert prove_sync(engine, policy, FLOAT32, prompts) <= FLOAT32_K3
+    proof = prove_sync(engine, policy, FLOAT32, prompts)
+    assert proof.left_behind == proof.unseen == []
+    assert proof.k3 <= FLOAT32_K3
     assert mismatch(engine, policy, prompts) <= FLOAT32_K3
 
 
@@ -113,7 +115,7 @@ class WithoutHead:
 
 
 def test_the_stale_head_is_found(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
-    with pytest.raises(UsageError, match="A tensor is left behind"):
+    with pytest.raises(UsageError, match="head stay old"):
         prove_sync(WithoutHead(engine), policy, FLOAT32, prompts)
     engine.sync(engine_weights(policy.state_dict(), policy.lm))
 

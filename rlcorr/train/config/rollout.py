@@ -12,6 +12,7 @@ EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 KvCacheDtype = Literal["auto", "fp8", "fp8_e5m2"]
 Quantization = Literal["none", "fp8"]
+WeightFormat = Literal["none", "fp8_e4m3", "int8", "int4"]
 LogProbs = Literal["processed", "raw"]
 
 
@@ -40,6 +41,9 @@ class RolloutConfig:
     """Number format of the engine's KV cache (vllm); auto: the same as dtype."""
     quantization: Quantization = "none"
     """Format of the engine's weight matrices (vllm on a GPU that has it)."""
+    weights: WeightFormat = "none"
+    """Round the matrices of the layers per output channel at each sync, on any machine: fp8_e4m3, int8 or int4. The
+    rounding of the weights is exact; activations stay in dtype."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -73,6 +77,7 @@ class RolloutConfig:
             ("dtype", Dtype),
             ("kv_cache_dtype", KvCacheDtype),
             ("quantization", Quantization),
+            ("weights", WeightFormat),
             ("log_probs", LogProbs),
         ):
             member(name, getattr(self, name), allowed)
@@ -84,6 +89,8 @@ class RolloutConfig:
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
         scored = self.trainer_temperature
         check(scored is None or scored > 0, "trainer_temperature", scored, "> 0")
+        if self.weights != "none" and self.quantization != "none":
+            raise UsageError("quantization rounds the weights itself: leave out rollout.weights, or quantization.")
         if self.asynchronous and self.staleness == 0:
             raise UsageError("asynchronous needs a staleness of at least 1: how far generation may run ahead.")
 

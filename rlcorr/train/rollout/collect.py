@@ -52,7 +52,7 @@ def collect(
 ) -> Collected:
     """`samples` responses to each example, in the order of the examples; each example is a group."""
     engine, tokenizer, task = worker.engine, worker.tokenizer, worker.task
-    ids = [encode(tokenizer, example.prompt, task.instruction) for example in examples]
+    ids = [encode(tokenizer, example.prompt, task.instruction, task.system_message) for example in examples]
     start = time.perf_counter()
     sampled = engine.generate(ids, n=samples, max_tokens=task.max_tokens, sampling=sampling, seed=seed)
     seconds = time.perf_counter() - start

@@ -7,19 +7,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr.analysis.log_prob_pairs import one_sided
+from rlcorr.analysis.log_prob_pairs import tokens_of
+from rlcorr.analysis.published import SPREAD, Format, rounding
 from rlcorr.analysis.symptoms import Pattern
-from rlcorr.analysis.triage import ONE_SIDED
+from rlcorr.analysis.triage import ONE_SIDED, top_p_mass
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
+from rlcorr.train.config.learning import Precision
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
-from rlcorr.train.rollout.sync_proof import rounding_bound
+from rlcorr.train.rollout.robust_fit import robust_fit
+from rlcorr.train.rollout.sync_proof import FLOAT32_K3, HALF, VISIBLE, SyncProof, listed
 from rlcorr.types import TokenBatch
 
 ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]
-"""What `triage` tells from pairs alone, and what the trainer can tell besides, because it can score once more."""
+"""What `triage` finds in pairs alone, and what the trainer can find besides, because it can score once more."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Probe:
     tokens: int
     abs_log_ratio: float  # mean |d|
     k3: float  # mean of e^d − 1 − d
-    after_sync_k3: float  # the same after every tensor was perturbed and synced (`prove_sync`)
+    left_behind: list[str]  # groups of tensors that a sync left old in the engine (`prove_sync`)
+    unseen: list[str]  # groups for which the engine's number format is too coarse to tell
     round_trip: float  # share of the responses whose ids come back from their text
     pattern: ProbedPattern
     sentence: str
@@ -44,76 +48,122 @@ def probe(
     prompts: list[list[int]],
     *,
     max_tokens: int,
-    after_sync_k3: float,
+    proof: SyncProof,
 ) -> Probe:
     """Sample as the run will, score as the run will, and say which known pattern the difference fits.
 
     stale tensor   a tensor that the engine does not take from a sync; on fresh weights it does not show
-    precision      no more than rounding in the number formats of the engine and of the trainer explains
-    temperature    rounding is left once the trainer scores at another temperature: the engine's, or 1
-    routing        rounding is left once the trainer takes the engine's experts
+    temperature    d is what the trainer's log-probs change by at another temperature: the engine's, or 1
+    routing        d is what they change by with the engine's experts
     top-p mass     π_trainer ≤ π_engine on nearly every token: the engine shares out the mass that it cut off
+    precision      none of these, and k3 is no larger than rounding in these formats has been measured to make
     tokenizer      responses do not come back from their own text as the same ids
     unexplained    something else: another prompt, other weights, a fault in a kernel
     """
     sampled = engine.generate(prompts, n=1, max_tokens=max_tokens, sampling=config.sampling, seed=0)
     batch = to_batch(prompts, sampled, next(policy.parameters()).device)
-    d = difference(policy, batch, config.scored_temperature, config.router_replay)
-    same_ids = round_trip(tokenizer, sampled.response_ids)
-    pattern, sentence = pattern_of(policy, config, batch, d, after_sync_k3, same_ids)
-    mask = batch.response_mask
-    mean_d, size = float(masked_mean(d.abs(), mask)), float(masked_mean(k3(d), mask))
-    return Probe(int(mask.sum()), mean_d, size, after_sync_k3, same_ids, pattern, sentence)
+    d, mask = difference(policy, batch, config.scored_temperature, config.router_replay), batch.response_mask
+    same_ids, size = round_trip(tokenizer, sampled.response_ids), float(masked_mean(k3(d), mask))
+    pattern, sentence = pattern_of(policy, config, batch, d, proof, same_ids)
+    return Probe(
+        tokens=int(mask.sum()),
+        abs_log_ratio=float(masked_mean(d.abs(), mask)),
+        k3=size,
+        left_behind=proof.left_behind,
+        unseen=proof.unseen,
+        round_trip=same_ids,
+        pattern=pattern,
+        sentence=sentence,
+    )
 
 
 def pattern_of(
-    policy: Policy, config: RolloutConfig, batch: TokenBatch, d: Tensor, after_sync_k3: float, same_ids: float
+    policy: Policy, config: RolloutConfig, batch: TokenBatch, d: Tensor, proof: SyncProof, same_ids: float
 ) -> tuple[ProbedPattern, str]:
-    """The first pattern that fits, and a sentence about it."""
-    bound, scored, mask = rounding_bound(config, policy.precision), config.scored_temperature, batch.response_mask
-
-    def k3_with(temperature: float, replay: bool) -> float:
-        return mean_k3(policy, batch, temperature, replay)
-
-    if not after_sync_k3 <= bound:
-        return "stale tensor", "a sync leaves a tensor behind in the engine; the gap will grow with every step."
-    if float(masked_mean(k3(d), mask)) <= bound:
-        return "precision", rounding_sentence(policy, config, batch, bound)
+    """Return the first pattern that fits, and a sentence about it."""
+    scored, mask = config.scored_temperature, batch.response_mask
+    if proof.left_behind:
+        stays = f"a sync leaves {listed(proof.left_behind)} behind in the engine"
+        return "stale tensor", f"{stays}; the gap will grow with every step."
     for other in sorted({1.0, config.temperature} - {scored}):
-        if (k3_there := k3_with(other, config.router_replay)) <= bound:
-            return "temperature", f"at {other:g} the trainer agrees (k3 {k3_there:.1e}); it scores at {scored:g}."
-    if batch.routed_experts is not None and k3_with(scored, True) <= bound:
-        return "routing", "with the engine's experts the trainer agrees: see --rollout.router-replay."
-    if one_sided(d[mask]) >= ONE_SIDED:
+        there = difference(policy, batch, other, config.router_replay)
+        if explains(d, there, mask):
+            return "temperature", f"at {other:g} the trainer agrees ({k3_of(there, mask)}); it scores at {scored:g}."
+    if batch.routed_experts is not None and not config.router_replay:
+        there = difference(policy, batch, scored, True)
+        if explains(d, there, mask):
+            agrees = f"with the engine's experts the trainer agrees better ({k3_of(there, mask)})"
+            return "routing", f"{agrees}: see --rollout.router-replay."
+    if cuts_mass(batch, d):
         return "top-p mass", "the engine's probabilities are larger: it shares out what top_p or top_k cut off."
+    if (sentence := rounding_sentence(policy, config, batch, d)) is not None:
+        return "precision", sentence
     if same_ids < 1:
         return "tokenizer", f"only {same_ids:.0%} of the responses come back from their text as the same ids."
     return "unexplained", "no known pattern fits: compare the tokens, the prompts and the weights."
 
 
-def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, bound: float) -> str:
-    """Whose rounding it is: a trainer that rounds as well is held against itself in float32."""
+def explains(d: Tensor, there: Tensor, mask: Tensor) -> bool:
+    """Return whether another way to score makes the difference.
+
+    A regression of d on d − d_there: its slope is 1 if the engine scores in that way, and 0 if it does not. Rounding is
+    the noise of the regression.
+    """
+    here, change = d[mask].double(), (d - there)[mask].double()
+    if not bool(here.isfinite().all()):
+        return False
+    fit = robust_fit(change[:, None], here)
+    return float(fit.coefficients[0]) > HALF and float(fit.errors[0]) <= VISIBLE
+
+
+def cuts_mass(batch: TokenBatch, d: Tensor) -> bool:
+    """Return whether the engine's probabilities are larger on nearly every token, as behind a cut."""
+    if not bool(d[batch.response_mask].isfinite().all()):
+        return False
+    symptom = top_p_mass(tokens_of(batch.replace(old_log_probs=batch.rollout_log_probs + d)))
+    return symptom is not None and symptom.strength >= ONE_SIDED
+
+
+def format_of(config: RolloutConfig, precision: Precision) -> Format:
+    """Return the coarsest number format of the engine and the trainer, by the k3 that it has made."""
+    formats: list[Format] = [config.dtype, precision]
+    formats += {"auto": [], "fp8": ["fp8_kv"], "fp8_e5m2": ["e5m2_kv"]}[config.kv_cache_dtype]
+    formats += ["fp8_weights"] if config.quantization == "fp8" else []
+    formats += {"none": [], "fp8_e4m3": ["fp8_weights"], "int8": ["int8_weights"], "int4": ["int4_weights"]}[
+        config.weights
+    ]
+    return max(formats, key=lambda one: rounding(one)[1])
+
+
+def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, d: Tensor) -> str | None:
+    """Place k3 among measured gaps of the same number format; None if none was as large.
+
+    A trainer that rounds as well is compared with itself in float32, which says whose rounding it is.
+    """
+    coarsest, mask = format_of(config, policy.precision), batch.response_mask
+    smallest, largest = rounding(coarsest)
+    largest = max(largest, FLOAT32_K3 / SPREAD) if coarsest == "float32" else largest
+    if not float(masked_mean(k3(d), mask)) <= SPREAD * largest:
+        return None
+    seen = f"rounding in {coarsest} has been measured to make {smallest:.0e} to {largest:.0e}"
     if policy.precision == "float32":
-        return f"rounding in the engine's number format explains it (up to {bound:.0e})."
-    alone = mean_k3(policy.in_float32(), batch, config.scored_temperature, config.router_replay)
-    return (
-        f"rounding in the engine's {config.dtype} and the trainer's {policy.precision} explains it (up to "
-        f"{bound:.0e}); with the trainer in float32 k3 would be {alone:.1e}."
-    )
+        return f"{seen}."
+    alone = difference(policy.in_float32(), batch, config.scored_temperature, config.router_replay)
+    return f"{seen}; with the trainer in float32 it would be {k3_of(alone, mask)}."
 
 
-def mean_k3(policy: Policy, batch: TokenBatch, temperature: float, replay: bool) -> float:
-    return float(masked_mean(k3(difference(policy, batch, temperature, replay)), batch.response_mask))
+def k3_of(d: Tensor, mask: Tensor) -> str:
+    return f"k3 {float(masked_mean(k3(d), mask)):.1e}"
 
 
 def difference(policy: Policy, batch: TokenBatch, temperature: float, replay: bool) -> Tensor:
-    """d (B, T), 0 on padding."""
+    """Return d (B, T), 0 on padding."""
     scores = policy(batch, temperature, replay=replay)
     return log_ratio(scores.log_probs, batch.rollout_log_probs, batch.response_mask)
 
 
 def round_trip(tokenizer: PreTrainedTokenizerFast, responses: list[list[int]]) -> float:
-    """Share of the responses whose ids come back from their text."""
+    """Return the share of the responses whose ids come back from their text."""
     texts = [tokenizer.decode(ids) for ids in responses]
     back = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     return sum(ids == again for ids, again in zip(responses, back, strict=True)) / max(len(responses), 1)

