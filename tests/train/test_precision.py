@@ -172,15 +172,17 @@ def test_a_head_left_behind_is_found_beside_a_trainer_in_bfloat16(tiny_model: Pa
 
 
 def test_the_coarsest_format_of_both_sides_is_the_one_that_rounds() -> None:
-    for changes, precision, coarsest in (
-        ({"dtype": "float32"}, "float32", "float32"),
-        ({"dtype": "float32"}, "bfloat16", "bfloat16"),
-        ({"dtype": "float16"}, "float16", "float16"),
-        ({"dtype": "float16"}, "bfloat16", "bfloat16"),
-        ({"dtype": "bfloat16", "kv_cache_dtype": "fp8"}, "bfloat16", "fp8_kv"),
-        ({"dtype": "bfloat16", "weights": "int4"}, "float32", "int4_weights"),
-    ):
-        assert format_of(RolloutConfig(engine="vllm", **changes), precision) == coarsest, changes
+    plain = RolloutConfig(engine="vllm", dtype="float32")
+    cases: list[tuple[RolloutConfig, Precision, str]] = [
+        (plain, "float32", "float32"),
+        (plain, "bfloat16", "bfloat16"),
+        (replace(plain, dtype="float16"), "float16", "float16"),
+        (replace(plain, dtype="float16"), "bfloat16", "bfloat16"),
+        (replace(plain, dtype="bfloat16", kv_cache_dtype="fp8"), "bfloat16", "fp8_kv"),
+        (replace(plain, dtype="bfloat16", weights="int4"), "float32", "int4_weights"),
+    ]
+    for config, precision, coarsest in cases:
+        assert format_of(config, precision) == coarsest, config
 
 
 @torch.no_grad()

@@ -9,10 +9,11 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from engines import forget_engines
+from engines import forget_engines, train_alone
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.records import runs
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
@@ -22,7 +23,7 @@ from rlcorr.train.rollout.engine import RolloutEngine
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import kinds, sync_proof
 
-real = [
+pytestmark = [
     pytest.mark.slow,
     pytest.mark.engine,
     pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform"),
@@ -141,3 +142,20 @@ def test_the_proof_names_what_stays_old(engine: RolloutEngine, policy: Policy, p
     if not forgets:
         eight_bits = engine.description["kv_cache_dtype"] == "fp8"
         assert any("one layer alone" in group for group in proof.unseen) == eight_bits, proof
+
+
+# --- a run ---
+
+
+def test_it_trains_and_the_probe_calls_rounding_what_rounding_is(model: Path, local_runs: Path) -> None:
+    """The engine is bfloat16 and so is the trainer; nothing stays old."""
+    few = ["--steps", "2", "--prompts-per-step", "4", "--samples-per-prompt", "4", "--eval-prompts", "4"]
+    run = train_alone(["--model", "smollm2", "--train-prompts", "8", "--no-save-model", *few], local_runs)
+    manifest = runs.read_manifest(run)
+    assert manifest.probe["pattern"] == "precision", manifest.probe
+    assert manifest.probe["left_behind"] == []
+    assert manifest.config["system_message"] == smollm2.SYSTEM
+    record = runs.read_step(run, 2)
+    assert all(prompt.startswith("Compute ") and prompt.endswith("number only.") for prompt in record.prompts)
+    assert any(character.isalnum() for text in record.responses for character in text)
+    assert len(runs.read_metrics(run)) == 2

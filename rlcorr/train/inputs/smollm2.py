@@ -125,7 +125,8 @@ def _convert(gguf: Path, target: Path) -> None:
     read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     plain = read.config.to_dict()
     plain.pop("quantization_config", None)  # otherwise transformers refuses to save what is no longer quantised
-    model = LlamaForCausalLM(LlamaConfig(**plain)).to(torch.bfloat16)
+    model = LlamaForCausalLM(LlamaConfig(**plain))
+    model.to(torch.bfloat16)  # pyright: ignore[reportArgumentType]
     model.load_state_dict(read.state_dict())
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)

@@ -127,11 +127,12 @@ def cuts_mass(batch: TokenBatch, d: Tensor) -> bool:
 def format_of(config: RolloutConfig, precision: Precision) -> Format:
     """Return the coarsest number format of the engine and the trainer, by the k3 that it has made."""
     formats: list[Format] = [config.dtype, precision]
-    formats += {"auto": [], "fp8": ["fp8_kv"], "fp8_e5m2": ["e5m2_kv"]}[config.kv_cache_dtype]
-    formats += ["fp8_weights"] if config.quantization == "fp8" else []
-    formats += {"none": [], "fp8_e4m3": ["fp8_weights"], "int8": ["int8_weights"], "int4": ["int4_weights"]}[
-        config.weights
-    ]
+    if config.kv_cache_dtype != "auto":
+        formats.append("fp8_kv" if config.kv_cache_dtype == "fp8" else "e5m2_kv")
+    if config.quantization == "fp8" or config.weights == "fp8_e4m3":
+        formats.append("fp8_weights")
+    if config.weights in ("int8", "int4"):
+        formats.append("int8_weights" if config.weights == "int8" else "int4_weights")
     return max(formats, key=lambda one: rounding(one)[1])
 
 

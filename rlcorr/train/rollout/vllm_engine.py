@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.rollout import RolloutConfig, Sampling
+from rlcorr.train.config.rollout import RolloutConfig, Sampling, WeightFormat
 from rlcorr.train.learner.ranks import Ranks, whole
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, seeded
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
@@ -37,7 +37,7 @@ class VllmEngine:
         _log_to(log)
         self._settings = _settings(config, ranks)
         self._stale_lm_head = config.stale_lm_head
-        self._weights = config.weights
+        self._weights: WeightFormat = config.weights
         self._stops = stops
         self._workers_apart = ranks.size == 1 and config.tensor_parallel_size > 1
         with warnings.catch_warnings():
