@@ -1,6 +1,5 @@
 """From the words of a command line, and from the files that they name, to the configuration of a training."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,36 +8,11 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
+from rlcorr.train.config.packaged import SMOLLM2
 from rlcorr.train.config.pretraining import PretrainConfig
-from rlcorr.train.config.training import TRAINER_LOSS, TrainConfig
-from rlcorr.train.inputs import smollm2
+from rlcorr.train.config.training import TrainConfig
 
 Config = TypeVar("Config", bound=TrainConfig | PretrainConfig)
-
-
-SMOLLM2 = TrainConfig(
-    model=smollm2.NAME,
-    task="sum_questions",
-    train_prompts=128,
-    prompts_per_step=16,
-    samples_per_prompt=8,
-    steps=20,
-    eval_every=5,
-    eval_prompts=64,
-    advantage=AdvantageConfig(estimator="grpo"),
-    optim=OptimConfig(
-        epochs=1,
-        minibatches=1,
-        microbatch_tokens=2048,
-        learning_rate=2e-5,
-        final_learning_rate=2e-5,
-        precision="bfloat16",
-    ),
-    loss=dataclasses.replace(TRAINER_LOSS, use_kl_loss=False),
-)
-"""What `--model smollm2` starts from instead of the defaults for the tiny models. On two cores it learns sums of two
-numbers in ten steps of half a minute, within 6 GB."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +59,7 @@ def configured(config_type: type[Config], words: Sequence[str], prog: str, recor
     wrapper: Any = FromRun if config_type is TrainConfig else FromFile[config_type]
     all_words = [*recorded, *of_file, *words]
     named: dict[str, Any] = {}
-    if config_type is TrainConfig and _value_of("--model", all_words, "model") == smollm2.NAME:
+    if config_type is TrainConfig and _value_of("--model", all_words, "model") == SMOLLM2.model:
         named["default"] = FromRun(options=SMOLLM2)
     return tyro.cli(wrapper, args=all_words, prog=prog, description=config_type.__doc__, **named).options
 

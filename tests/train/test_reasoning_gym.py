@@ -182,7 +182,7 @@ def test_the_package_is_not_imported_before_a_task_is_made() -> None:
             "reasoning_gym:chain_sum,min_terms=2,min_terms=3",
             "option min_terms of reasoning_gym:chain_sum is given twice",
         ),
-        ("reasoning-gym:chain_sum", "unknown task.*jsonl, reasoning_gym:DATASET, running_sum"),
+        ("reasoning-gym:chain_sum", "unknown task.*jsonl, product_questions, reasoning_gym:DATASET, running_sum"),
     ],
 )
 def test_a_task_written_wrongly_is_refused_at_once(task: str, message: str) -> None:

@@ -1,0 +1,30 @@
+"""What a training of a packaged model starts from, in place of the defaults for the tiny models."""
+
+import dataclasses
+
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
+from rlcorr.train.config.training import TRAINER_LOSS, TrainConfig
+from rlcorr.train.inputs import smollm2
+
+SMOLLM2 = TrainConfig(
+    model=smollm2.NAME,
+    task="sum_questions",
+    train_prompts=128,
+    prompts_per_step=16,
+    samples_per_prompt=8,
+    steps=20,
+    eval_every=5,
+    eval_prompts=64,
+    advantage=AdvantageConfig(estimator="grpo"),
+    optim=OptimConfig(
+        epochs=1,
+        minibatches=1,
+        microbatch_tokens=2048,
+        learning_rate=2e-5,
+        final_learning_rate=2e-5,
+        precision="bfloat16",
+    ),
+    loss=dataclasses.replace(TRAINER_LOSS, use_kl_loss=False),
+)
+"""What `--model smollm2` starts from instead of the defaults for the tiny models. On two cores it learns sums of two
+numbers in ten steps of half a minute, within 6 GB."""
