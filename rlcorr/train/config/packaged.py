@@ -26,5 +26,6 @@ SMOLLM2 = TrainConfig(
     ),
     loss=dataclasses.replace(TRAINER_LOSS, use_kl_loss=False),
 )
-"""What `--model smollm2` starts from instead of the defaults for the tiny models. On two cores it learns sums of two
-numbers in ten steps of half a minute, within 6 GB."""
+"""What `--model smollm2` starts from instead of the defaults for the tiny models. Micro-batches of 2,048 tokens
+keep the trainer's memory at 5 GB; 4,096 took 9. At a rate of 2e-5 sums of two numbers rose from 0.11 to 0.66 in ten
+steps."""
