@@ -131,7 +131,7 @@ $(PAGES): requirements/pages.txt | $(READY)
 		--no-audit --no-fund --loglevel error katex@0.19.1 plotly.js-cartesian-dist-min@4.1.1 >/dev/null
 	@touch $@
 
-# Beside the system's programs, what reasoning-gym's tasks need: one of its packages has no wheel and needs a compiler.
+# Next to the system's programs, what reasoning-gym's tasks need: one of its packages has no wheel and needs a compiler.
 system:
 	@sh tests/install_system.sh $(BIN)
 	@$(INSTALL) -r requirements/gym.txt

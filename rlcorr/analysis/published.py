@@ -19,8 +19,8 @@ Format = Literal[
 """The coarsest number format of the two sides: of the arithmetic, or of the engine's weights or KV cache. `fp8_kv` is
 e4m3. `fp8_training`: both sides compute in fp8. `w8a8`: weights and activations in 8 bits on both sides."""
 Cause = Literal["rounding", "routing", "age", "cut", "fault", "none", "unknown"]
-"""What makes the gap, by the source. `routing`: rounding sends tokens to other experts, and a router replay shrinks it.
-`none`: both sides run the same kernels, and nothing is left. `unknown`: the source does not separate the causes."""
+"""The cause of a gap, as its source says. `routing`: rounding sends tokens to other experts, and a router replay
+shrinks it. `none`: both sides run the same kernels, and nothing is left. `unknown`: the source does not separate the causes."""
 SPREAD = 1.5
 """Factor by which k3 may lie outside a measured range and still be of this size.
 

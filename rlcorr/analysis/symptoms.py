@@ -1,5 +1,6 @@
 """The parts of a diagnosis of a batch: the patterns that a mismatch can have, and how their numbers are written."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,3 +32,8 @@ def short(number: float) -> str:
 def percent(share: float) -> str:
     """Return a share with two digits, in percent."""
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in one line: "a", "a and b", or "a, b and c"."""
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

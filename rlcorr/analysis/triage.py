@@ -24,7 +24,7 @@ from rlcorr.analysis.log_prob_pairs import (
     worst_share,
 )
 from rlcorr.analysis.published import WORDS, largest_rounding, like, placed, rounding
-from rlcorr.analysis.symptoms import HEALTHY, Symptom, percent, short
+from rlcorr.analysis.symptoms import HEALTHY, Symptom, listed, percent, short
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
@@ -255,10 +255,9 @@ def _precision(numbers: dict[str, float]) -> str:
 def _undecided(numbers: dict[str, float]) -> str:
     """Return the sentence about a gap that several causes make, and how to find out which."""
     causes = [f"{WORDS[place.cause]} ({_to(place.low, place.high)})" for place in like(numbers["k3"])]
-    named = " and ".join(part for part in (", ".join(causes[:-1]), causes[-1]) if part)
     return (
-        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size have come from {named}; the log-probs do not show "
-        f"which. Measure again right after a sync: a gap of old weights is gone. Measure with the engine in float32: a "
+        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size have come from {listed(causes)}; the "
+        f"log-probs do not show which. Measure again right after a sync: a gap of old weights is gone. Measure with the engine in float32: a "
         f"gap of its rounding is gone. {_tail(numbers)}"
     )
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from rlcorr.command.cli import main
+from rlcorr.train.learner.policy import Policy, engine_weights
+from rlcorr.train.rollout.engine import RolloutEngine
 
 
 def forget_engines() -> None:
@@ -33,3 +36,15 @@ def train_alone(arguments: Sequence[str], local: Path) -> Path:
     assert ended.value.code == 0
     forget_engines()
     return local / "r"
+
+
+class Forgetful:
+    """An engine that keeps some tensors as they were."""
+
+    def __init__(self, engine: RolloutEngine, policy: Policy, forgets: set[str]) -> None:
+        self._engine = engine
+        self._old = {n: t.clone() for n, t in engine_weights(policy.state_dict(), policy.lm) if n in forgets}
+        self.description, self.generate = engine.description, engine.generate
+
+    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        self._engine.sync([(name, self._old.get(name, tensor)) for name, tensor in weights])

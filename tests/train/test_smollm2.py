@@ -2,26 +2,25 @@
 
 import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
 import torch
-from engines import forget_engines, train_alone
-from torch import Tensor
+from engines import Forgetful, forget_engines, train_alone
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
-from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
+from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.rollout.engine import RolloutEngine
 from rlcorr.train.rollout.start import start_engine
-from rlcorr.train.rollout.sync_proof import kinds, sync_proof
+from rlcorr.train.rollout.sync_proof import sync_proof
+from rlcorr.train.rollout.tensor_groups import kinds
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,18 +104,6 @@ def engine(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest
     stops = eos_ids(model, load_tokenizer(model))
     forget_engines()
     return start_engine(config, model, ALONE, stops, tmp_path_factory.mktemp("smollm2") / "engine.log")
-
-
-class Forgetful:
-    """An engine that keeps some tensors as they were."""
-
-    def __init__(self, engine: RolloutEngine, policy: Policy, forgets: set[str]) -> None:
-        self._engine = engine
-        self._old = {n: t.clone() for n, t in engine_weights(policy.state_dict(), policy.lm) if n in forgets}
-        self.description, self.generate = engine.description, engine.generate
-
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        self._engine.sync([(name, self._old.get(name, tensor)) for name, tensor in weights])
 
 
 def groups(policy: Policy) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Where a model comes from: a directory, a hub id that is cached or downloaded, or the name of one in a package."""
+"""Find a model: a directory, a hub id that is cached or downloaded, or the name of one that comes in a package."""
 
 import json
 import re

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rlcorr.analysis.log_prob_pairs import tokens_of
 from rlcorr.analysis.published import SPREAD, Format, rounding
-from rlcorr.analysis.symptoms import Pattern
+from rlcorr.analysis.symptoms import Pattern, listed
 from rlcorr.analysis.triage import ONE_SIDED, top_p_mass
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
@@ -18,7 +18,7 @@ from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.robust_fit import robust_fit
-from rlcorr.train.rollout.sync_proof import FLOAT32_K3, HALF, VISIBLE, SyncProof, listed
+from rlcorr.train.rollout.sync_proof import FLOAT32_K3, HALF, VISIBLE, SyncProof
 from rlcorr.types import TokenBatch
 
 ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]

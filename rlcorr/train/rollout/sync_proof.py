@@ -7,14 +7,14 @@ tells which share of each group's change the engine lacks: 0 if it took the new 
 Rounding, whatever its size, is the noise of the regression, so no constant of a model or a number format decides.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from rlcorr.analysis.symptoms import listed
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
@@ -23,6 +23,7 @@ from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
 from rlcorr.train.rollout.engine import RolloutEngine, Samples, to_batch
 from rlcorr.train.rollout.robust_fit import robust_fit
+from rlcorr.train.rollout.tensor_groups import blocks, kinds, layers_of, one_by_one
 from rlcorr.types import TokenBatch
 
 FLOAT32_K3 = 1e-5
@@ -46,8 +47,6 @@ MOVED = 0.7
 DOUBLINGS = 5
 SMALLEST_NOISE = 0.01
 """Absolute, for tensors of zeros, as many biases are."""
-BLOCKS = 6
-"""Most blocks into which the layers are cut."""
 HALF = 0.5
 """A share above it is nearer to the old tensors than to the new ones."""
 VISIBLE = 0.1
@@ -101,11 +100,6 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, pro
             f"leaves at most {FLOAT32_K3:.0e}."
         )
     return proof
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names in one line: "a", "a and b", or "a, b and c"."""
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 @torch.no_grad()
@@ -197,7 +191,9 @@ def _compared(policy: Policy, batch: TokenBatch, original: dict[str, Tensor]) ->
         best = other if other[0] < CLEARLY * best[0] else best
     sizes = {label: len(layers_of(names)) for label, names in blocks(original).items()}
     # One old layer of five is a share of a fifth, and shows if that is five errors, as for `VISIBLE`.
-    coarse = [label for label, (_, error) in layers[1].items() if sizes[label] > 1 and error * sizes[label] > 0.2]
+    coarse = [
+        label for label, (_, error) in layers[1].items() if sizes[label] > 1 and error * sizes[label] > 2 * VISIBLE
+    ]
     return SyncProof(int(mask.sum()), size, best[1], tuple(coarse))
 
 
@@ -212,47 +208,6 @@ def first_seen(batch: TokenBatch) -> Tensor:
         first[row, column] = text not in texts
         texts.add(text)
     return first
-
-
-def kinds(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group tensors by what they are, over all layers: norms, biases, and each kind of matrix."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        module, _, tensor = name.rpartition(".")
-        kind = "biases" if tensor == "bias" else "norms" if "norm" in module else module.rpartition(".")[2]
-        groups.setdefault(tensor if kind.isdigit() or kind == "experts" else kind, []).append(name)
-    return groups
-
-
-def layers_of(names: Iterable[str]) -> set[str]:
-    """Return the numbers of the layers that these tensors belong to."""
-    return {layer[1] for name in names if (layer := re.search(r"layers\.(\d+)\.", name))}
-
-
-def blocks(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group tensors by layer, a few layers at a time, and those outside the layers by what they are."""
-    numbered = {name: re.search(r"layers\.(\d+)\.", name) for name in names}
-    count = 1 + max((int(layer[1]) for layer in numbered.values() if layer), default=0)
-    size = -(-count // BLOCKS)
-    groups: dict[str, list[str]] = {}
-    for name, layer in numbered.items():
-        label = name.rpartition(".")[0].rpartition(".")[2]
-        if layer:
-            first = int(layer[1]) // size * size
-            last = min(first + size, count) - 1
-            label = f"layer {first}" if first == last else f"layers {first} to {last}"
-        groups.setdefault(label, []).append(name)
-    return groups
-
-
-def one_by_one(groups: dict[str, list[str]], suspects: list[str]) -> dict[str, list[str]]:
-    """Cut these groups into their layers."""
-    cut: dict[str, list[str]] = {}
-    for label, names in groups.items():
-        for name in names:
-            layer = re.search(r"layers\.(\d+)\.", name)
-            cut.setdefault(f"layer {layer[1]}" if layer and label in suspects else label, []).append(name)
-    return cut
 
 
 def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> None:
