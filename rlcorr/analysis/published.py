@@ -20,7 +20,8 @@ Format = Literal[
 e4m3. `fp8_training`: both sides compute in fp8. `w8a8`: weights and activations in 8 bits on both sides."""
 Cause = Literal["rounding", "routing", "age", "cut", "fault", "none", "unknown"]
 """The cause of a gap, as its source says. `routing`: rounding sends tokens to other experts, and a router replay
-shrinks it. `none`: both sides run the same kernels, and nothing is left. `unknown`: the source does not separate the causes."""
+shrinks it. `none`: both sides run the same kernels, and nothing is left. `unknown`: the source does not separate the
+causes."""
 SPREAD = 1.5
 """Factor by which k3 may lie outside a measured range and still be of this size.
 

@@ -256,9 +256,9 @@ def _undecided(numbers: dict[str, float]) -> str:
     """Return the sentence about a gap that several causes make, and how to find out which."""
     causes = [f"{WORDS[place.cause]} ({_to(place.low, place.high)})" for place in like(numbers["k3"])]
     return (
-        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size have come from {listed(causes)}; the "
-        f"log-probs do not show which. Measure again right after a sync: a gap of old weights is gone. Measure with the engine in float32: a "
-        f"gap of its rounding is gone. {_tail(numbers)}"
+        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size have come from {listed(causes)}; the log-probs do "
+        f"not show which. Measure again right after a sync: a gap of old weights is gone. Measure with the engine in "
+        f"float32: a gap of its rounding is gone. {_tail(numbers)}"
     )
 
 
