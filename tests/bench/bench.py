@@ -20,6 +20,7 @@ progress  the share of the progress beside what one step of training gains, ten 
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
 long      answers of 200 to 500 tokens: weights, bounds and the effective sample size over the length; seconds
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
+diagnosis what triage says of every recorded step, beside its cause; seconds
 precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 recorder  what recording costs a training: its steps with and without, in pairs; two minutes
@@ -37,6 +38,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_app
+import bench_diagnosis
 import bench_exact
 import bench_followed
 import bench_gradients
@@ -163,6 +165,7 @@ PARTS = {
     "exact": bench_exact.bench_exact,
     "progress": bench_progress.bench_progress,
     "prompts": bench_prompts.bench_prompts,
+    "diagnosis": bench_diagnosis.main,
     "precision": bench_precision.bench_precision,
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
