@@ -26,6 +26,7 @@ memory    running sums: growth over 500 steps, and the overhead of a step
 recorder  what recording costs a training: its steps with and without, in pairs; two minutes
 import    memory that a Parquet file of 1 GiB takes while it is imported; three minutes
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
+real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
 """
@@ -50,6 +51,7 @@ import bench_memory
 import bench_precision
 import bench_progress
 import bench_prompts
+import bench_real
 import bench_recorder
 import bench_report
 import bench_router
@@ -173,6 +175,7 @@ PARTS = {
     "memory": bench_memory.main,
     "recorder": bench_recorder.main,
     "trainer": bench_trainer.main,
+    "real": bench_real.bench_real,
     "router": bench_router.main,
     "picture": picture,
 }
