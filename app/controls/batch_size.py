@@ -5,7 +5,7 @@ from collections.abc import Callable
 import streamlit as st
 from browser.live_part import Moving, Slider
 from data.sketches import BATCH_SIZES
-from remembered import notices, session
+from remembered import address, notices, session
 from words import gradient as say
 
 from controls import drag
@@ -32,7 +32,7 @@ def batch_size() -> int:
 def moving_size() -> int:
     """B where its slider is part of what moves: from the URL, or as it was before its page was left."""
     came_back = st.session_state.pop(f"{KEY}_came_back", False)
-    raw, last = st.query_params.get(KEY), st.session_state.get(f"last_{KEY}", USUAL)
+    raw, last = address.read(KEY), st.session_state.get(f"last_{KEY}", USUAL)
     if raw is None:
         size = last if came_back else USUAL
     else:
@@ -61,10 +61,8 @@ def _moved(value: float, done: bool) -> None:
 def _put(size: int, *, done: bool) -> None:
     """Remember it, and write the URL once it is final."""
     st.session_state[f"last_{KEY}"] = size
-    if done and size == USUAL:
-        st.query_params.pop(KEY, None)
-    elif done and st.query_params.get(KEY) != str(size):
-        st.query_params[KEY] = str(size)
+    if done:
+        address.write({KEY: None if size == USUAL else str(size)})
 
 
 def _offered(at: float) -> int:

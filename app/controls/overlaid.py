@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import streamlit as st
-from remembered import notices
+from remembered import address, notices
 from words import training as say
 from words.text import plain
 
@@ -38,17 +38,14 @@ def _changed() -> None:
 
 def _write() -> None:
     wanted = ",".join(_chosen()) or None
-    if wanted is None:
-        st.query_params.pop("with", None)
-    elif st.query_params.get("with") != wanted:
-        st.query_params["with"] = wanted
+    address.write({"with": wanted})
     st.session_state["with_in_url"] = wanted
 
 
 def _sync(others: list[str], shown: str) -> None:
     """Take over the URL, unless it is what was seen last, or was emptied on the way to another view and back."""
     came_back = st.session_state.pop("with_came_back", False)
-    raw = st.query_params.get("with")
+    raw = address.read("with")
     if raw == st.session_state.get("with_in_url"):
         return
     if raw is None and came_back:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from remembered import notices
+from remembered import address, notices
 from rlcorr.analysis.thresholds import Side
 
 BOUNDS, CHOICES = "bounds_generation", "choices_generation"
@@ -105,8 +105,8 @@ def show_second(shown: bool) -> None:
     """The second configuration is in the URL only where it has controls."""
     if shown and not st.session_state.get("second"):
         st.session_state[f"{SECOND}came_back"] = True
-    for key in [] if shown else [key for key in st.query_params if side_of(key) == SECOND]:
-        del st.query_params[key]
+    if not shown:
+        address.write({key: None for key in st.query_params if side_of(key) == SECOND})
     st.session_state["second"] = shown
 
 
@@ -163,7 +163,7 @@ def sync_bounds(bounds: list[Bound], choices: list[Choice], side: str = FIRST) -
 
 def _sync(fields: list[Field], of: str, side: str) -> None:
     keys = {field.key for field in fields}
-    raw = {key: st.query_params[key] for key in keys if key in st.query_params}
+    raw = {key: text for key in keys if (text := address.read(key)) is not None}
     if raw == {key: text for key, text in in_url().items() if key in keys}:
         return
     wrong = []
@@ -222,12 +222,6 @@ def _write_url(*sides: str) -> None:
     mine = {key: value for side in shown for key, value in _of_side(side).items()}
     wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in mine.items()}
     written = {key: text for key, text in in_url().items() if side_of(key) in sides}
-    current = st.query_params.to_dict()
-    for key in {*written, *wanted}:
-        if key in current and key not in wanted:
-            del st.query_params[key]
-    fresh = {key: text for key, text in wanted.items() if current.get(key) != text}
-    if fresh:
-        st.query_params.update(fresh)
+    address.write({key: wanted.get(key) for key in {*written, *wanted}})
     others = {key: text for key, text in in_url().items() if key not in written}
     st.session_state["fields_in_url"] = others | wanted

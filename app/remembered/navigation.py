@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 from streamlit.navigation.page import Page
 
-from remembered import fields, session
+from remembered import address, fields, session
 from remembered.session import DEFAULT_PRESET
 
 
@@ -39,6 +39,7 @@ def enter(name: str) -> bool:
     another = st.session_state.get("view") != name
     if another:
         st.session_state["view"] = name
+        address.forget()
         for came_back in ("came_back", "token_came_back", "with_came_back", "answers_came_back"):
             st.session_state[came_back] = True
         if "preset" in st.query_params:  # a link that names one says all that is changed about it

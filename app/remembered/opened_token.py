@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from remembered import notices
+from remembered import address, notices
 from remembered.session import selection
 
 Place = tuple[int, int]
@@ -22,10 +22,7 @@ def open_token(place: Place | None) -> None:
     st.session_state["opened"] = place
     notices.clear("token")
     wanted = None if place is None else f"{place[0]}.{place[1]}"
-    if wanted is None:
-        st.query_params.pop("token", None)
-    elif st.query_params.get("token") != wanted:
-        st.query_params["token"] = wanted
+    address.write({"token": wanted})
     st.session_state["token_in_url"] = wanted
 
 
@@ -42,7 +39,7 @@ def sync(lengths: Sequence[int]) -> None:
     another = st.session_state.get("opened_in", step) != step
     st.session_state["opened_in"] = step
     came_back = st.session_state.pop("token_came_back", False)
-    raw = st.query_params.get("token")
+    raw = address.read("token")
     if raw == st.session_state.get("token_in_url"):
         if another:
             open_token(None)

@@ -60,6 +60,25 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
         SHARED.close()
 
 
+STATE = """() => {
+  const app = document.querySelector("[data-testid=stApp]"), all = (css) => [...document.querySelectorAll(css)]
+  return {
+    script: app?.dataset.testScriptState, connection: app?.dataset.testConnectionState,
+    sliders: all(".rl-slider").map((s) => [s.dataset.slider, s.place(), s.isQuiet(), s.isReady(), s.isAhead()]),
+    sketched: all(".rl-picture").map((picture) => picture.sketched),
+  }
+}"""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    """Say of a failed test what its page showed: on a loaded machine it may not fail again."""
+    report = (yield).get_result()
+    page = getattr(item, "funcargs", {}).get("page")
+    if report.when == "call" and report.failed and page is not None and page.url != "about:blank":
+        report.sections.append(("page", f"{page.url}\n{page.evaluate(STATE)}"))
+
+
 def empty_page(opened: BrowserContext) -> Iterator[Page]:
     """Yield an empty page, without the cookies and the permissions of the one before."""
     page = opened.new_page()

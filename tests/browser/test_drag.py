@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from app_runs import make_run, settled, visit
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, Route, WebSocketRoute, expect
 from thumbs import another_preset, hold, quiet, strip_is_there, texts, thumb, without_strips
 
 # What a picture shows: left, top and right of bars that have a height, colours of cells, lines and what is on them.
@@ -123,6 +123,42 @@ def keeps_its_pictures_when_the_page_runs(page: Page, local: Path, appeared: str
     quiet(page)
     assert texts(page) == said
     assert page.evaluate(SHOWN, "weights")["bars"] == bars
+
+
+def test_a_bound_stays_where_it_was_let_go_while_an_older_request_is_on_its_way(
+    page: Page, url: str, local: Path
+) -> None:
+    """The page hears of its new address only after its timer has sent the old one, which finds a new run and draws the
+    page anew. That old address is no press of Back."""
+    sent, waiting, is_late = [], [], []
+
+    def relay(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        socket.on_message(lambda message: (sent.append(message), server.send(message)))
+        server.on_message(lambda message: waiting.append((socket, message)) if is_late else socket.send(message))
+
+    page.route_web_socket("**/_stcore/stream", relay)
+    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is&is_upper=1.5")
+    strip_is_there(page)
+    hold(page, 0.4)
+    quiet(page)
+    shown = page.locator(".rl-slider .rl-typed").first.input_value()
+    frames = len(sent)
+    is_late.append(True)
+    page.mouse.up()
+    make_run(local, "eta", steps=1)
+    while len(sent) < frames + 3:  # the thumb's own, and two of the timer: one of them comes after it
+        page.wait_for_timeout(20)
+    is_late.clear()
+    for socket, message in waiting:
+        socket.send(message)
+    expect(page.get_by_text("A new run has appeared: eta.")).to_be_visible()
+    settled(page)
+    assert page.locator(".rl-slider .rl-typed").first.input_value() == shown != "1.5"
+    assert f"is_upper={shown}" in page.url
+    page.go_back()
+    page.wait_for_url("**is_upper=1.5**")
+    expect(page.locator(".rl-slider .rl-typed").first).to_have_value("1.5")
 
 
 def test_a_late_answer_draws_nothing_over_a_later_place(page: Page, url: str) -> None:

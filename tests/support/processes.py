@@ -51,7 +51,7 @@ def running(*arguments: str, runs_folder: Path, log: Path) -> Iterator[subproces
                 process.wait()
 
 
-def wait_for(what: str, happened: Callable[[], bool], log: Path, seconds: float = 120) -> None:
+def wait_for(what: str, happened: Callable[[], bool], log: Path, seconds: float = 600) -> None:
     """Poll until it happened; fails with the log of the process."""
     deadline = time.monotonic() + seconds
     while not happened():
