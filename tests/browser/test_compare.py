@@ -112,7 +112,7 @@ def test_b_moves_while_the_mouse_is_down_and_is_written_when_it_is_let_go(page: 
 def test_back_takes_bs_bound_back_and_leaves_a_and_both_are_swapped(page: Page, url: str) -> None:
     visit(page, f"{url}?{TWO}")
     slider(page, "B").focus()
-    slider(page, "B").press("PageUp")
+    slider(page, "B").press("PageDown")
     page.wait_for_url(lambda address: "b.is_upper=7" not in address)
     expect(page.get_by_text("a weight above 7 becomes 7")).to_have_count(0)
     page.go_back()
