@@ -33,7 +33,7 @@ class TrainConfig:
     """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
     task: str = "addition"
     """addition, running_sum, countdown, sorting; in words for models that read English: sum_questions,
-    product_questions; jsonl: your own prompts; or a dataset of the package reasoning-gym, as in
+    product_questions, explained_products; jsonl: your own prompts; or a dataset of the package reasoning-gym, as in
     reasoning_gym:chain_sum,min_terms=2,max_terms=2: its options follow, and | separates the items of a list."""
     data: Path | None = None
     """jsonl: the file, one {"prompt": …, "answer": …} per line."""

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -125,11 +126,24 @@ def _product_questions(rng: random.Random) -> Iterator[Example]:
         yield Example(f"Compute {a} × {b}. {NUMBER_ONLY}", str(a * b))
 
 
+def _explained_products(rng: random.Random) -> Iterator[Example]:
+    while True:
+        a, b = rng.randrange(2, 13), rng.randrange(2, 13)
+        yield Example(f"What is {a} × {b}? Explain each step, then give the answer.", str(a * b))
+
+
+def ends_with_number(example: Example, response: str) -> float:
+    """Return 1 if the last number in the response is the answer, and 0 otherwise. 1,000 and 1000 are the same."""
+    numbers = re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", response)
+    return float(bool(numbers) and numbers[-1].replace(",", "") == example.answer)
+
+
 QUESTIONS = {
     task.name: task
     for task in (
         Task("sum_questions", _sum_questions, same_number, max_tokens=24),
         Task("product_questions", _product_questions, same_number, max_tokens=24),
+        Task("explained_products", _explained_products, ends_with_number, max_tokens=200),
     )
 }
 """The built-in tasks in words, for models that read English."""
