@@ -106,9 +106,11 @@ ADD = "Answer with the sum, and nothing else. Example: 12+34= is answered 46"
 ADD_UP = "Answer with all partial sums, separated by commas, and nothing else. Example: 3+4+1= is answered 3,7,8"
 
 
-def same_number(example: Example, response: str) -> float:
-    """Return 1 for the answer alone, white space aside, and 0 for anything else."""
-    return float(response.strip() == example.answer)
+def ends_with_number(example: Example, response: str) -> float:
+    """Return 1 if the last number in the response is the answer, and 0 otherwise; 1,000 and 1000 are the same number.
+    A pretrained model answers "47 + 30 = 77" far more often than "77"."""
+    numbers = re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", response)
+    return float(bool(numbers) and numbers[-1].replace(",", "") == example.answer)
 
 
 NUMBER_ONLY = "Reply with the number only."
@@ -132,17 +134,11 @@ def _explained_products(rng: random.Random) -> Iterator[Example]:
         yield Example(f"What is {a} × {b}? Explain each step, then give the answer.", str(a * b))
 
 
-def ends_with_number(example: Example, response: str) -> float:
-    """Return 1 if the last number in the response is the answer, and 0 otherwise. 1,000 and 1000 are the same."""
-    numbers = re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", response)
-    return float(bool(numbers) and numbers[-1].replace(",", "") == example.answer)
-
-
 QUESTIONS = {
     task.name: task
     for task in (
-        Task("sum_questions", _sum_questions, same_number, max_tokens=24),
-        Task("product_questions", _product_questions, same_number, max_tokens=24),
+        Task("sum_questions", _sum_questions, ends_with_number, max_tokens=24),
+        Task("product_questions", _product_questions, ends_with_number, max_tokens=24),
         Task("explained_products", _explained_products, ends_with_number, max_tokens=200),
     )
 }
