@@ -1,12 +1,14 @@
 """The bounds that a configuration has, each with its range, and the configuration with other numbers in their place."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from data import corrections
+from data.corrections import Identity
 from remembered.fields import Bound
 
-from rlcorr import CorrectionConfig, RejectionRule
+from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.analysis.thresholds import Side
 from rlcorr.strips.places import COUNT, slider_places
 
@@ -67,8 +69,20 @@ def _of_ratio(name: str, place: Place, value: float, reach: float) -> Bound:
     return Bound(f"{name}_upper", index, side, label, value, 1 + reach * CLOSEST, high, 1.0, "Largest ratio allowed.")
 
 
+def places_on(
+    batches: Sequence[tuple[Identity, TokenBatch]], config: CorrectionConfig, b: Bound, value: float
+) -> tuple[float, ...]:
+    """Return the places of the bound's slider where moving it changes something on one of these batches."""
+    ends = [end for of, batch in batches for end in corrections.useful_range(of, batch, config, b.rule, b.side)]
+    ends = [min(max(end, b.low), b.high) for end in (*ends, b.value, value) if end != b.offset]
+    if not min(ends) < max(ends):
+        return places_of(b, value)
+    return places_of(replace(b, low=min(ends), high=max(ends)), value)
+
+
 def places_of(b: Bound, value: float, count: int = COUNT) -> tuple[float, ...]:
-    """Of its slider: over its whole range, with the preset's own number and this value, wherever they lie."""
+    """Return the places of its slider: over its whole range, with the preset's own number and this value, wherever they
+    lie."""
     tightest, loosest = (b.low, b.high) if b.side == "upper" else (b.high, b.low)
     if tightest == b.offset == 1:  # a lower bound on a ratio may be 1 itself, which a logarithm does not reach
         tightest = 1 / (1 + CLOSEST * (1 / loosest - 1))

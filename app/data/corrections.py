@@ -15,6 +15,7 @@ from words.words import Budget
 from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
+from rlcorr.analysis import thresholds as bounds
 from rlcorr.analysis.sweep import BoundMetrics
 from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
 from rlcorr.diagnostics import measure_pairs
@@ -100,6 +101,13 @@ def affordable(
     raise UsageError(" ".join(reasons))
 
 
+def useful_range(
+    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side
+) -> tuple[float, ...]:
+    """Return the two ends between which moving this bound changes something, or nothing if no item is off neutral."""
+    return _useful_range(of, all_but(config, rule, side), side, batch, config, rule)
+
+
 def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
     """A configuration as text, with this bound put at a fixed place: a key for caches of what does not depend on it."""
     sign = -1.0 if side == "lower" else 1.0
@@ -117,6 +125,16 @@ def _curves(
     thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
     metrics = budget.curve_of(budget.sweep_of(_batch, _config, _rule), _config, thresholds, _rule, side)
     return Curves(thresholds, numbers_over(_batch, _config, thresholds, rule=_rule, side=side), metrics)
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _useful_range(
+    of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
+) -> tuple[float, ...]:
+    try:
+        return bounds.useful_range(_batch, _config, _rule, side=side)
+    except UsageError:
+        return ()
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)

@@ -5,7 +5,7 @@ from functools import partial
 import streamlit as st
 from browser.live_part import Moving
 from controls import systems
-from controls.bounds import bounds_of
+from controls.bounds import bounds_of, places_on
 from controls.configuration import bound_sliders, bounded, preset_name, resets, set_threshold, settings
 from controls.live import show as show_live
 from controls.pickers import explained_record
@@ -65,6 +65,7 @@ def live(of: corrections.Identity, batch: TokenBatch, name: str, config: Correct
             strips.known_by(of, at, b, places),
             partial(moving.bench_strip, of, batch, at, b, places),
         ),
+        places_of=partial(places_on, [(of, batch)], config),
     )
     refused = ""
     try:

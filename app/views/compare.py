@@ -6,6 +6,7 @@ import streamlit as st
 from browser.live_part import Moving
 from browser.picture import picture
 from controls import batch_size
+from controls.bounds import places_on
 from controls.configuration import StripOf, bound_sliders, bounded, preset_name, resets, settings
 from controls.live import show as show_live
 from controls.pickers import chosen_record, pick_second, picked_record
@@ -94,11 +95,11 @@ def _live(
     sliders = [
         *bound_sliders(
             a, lambda at: moving.two_corrections(batch, at, b), strip=_strips(of, batch, "A", b),
-            text=moving.EXPLAINED["A"],
+            places_of=partial(places_on, [(of, batch)], a), text=moving.EXPLAINED["A"],
         ),
         *bound_sliders(
-            b, lambda at: moving.two_corrections(batch, a, at), strip=_strips(of, batch, "B", a), side=fields.SECOND,
-            text=moving.EXPLAINED["B"],
+            b, lambda at: moving.two_corrections(batch, a, at), strip=_strips(of, batch, "B", a),
+            places_of=partial(places_on, [(of, batch)], b), side=fields.SECOND, text=moving.EXPLAINED["B"],
         ),
     ]  # fmt: skip
     gradients, refused = _compared(measured, a, b, size), ""
@@ -247,6 +248,7 @@ def _live_same(of: Identities, batches: tuple[TokenBatch, TokenBatch], config: C
             strips.known_by(("compare", of), at, bound, places),
             partial(moving.two_batches_strip, batches, at, bound, places),
         ),
+        places_of=partial(places_on, [*zip(of, batches, strict=True)], config),
         text=moving.EXPLAINED["A"],
     )
     refused = ""

@@ -8,7 +8,7 @@ import streamlit as st
 from browser.live_part import Moving, Slider
 from browser.picture import picture
 from controls import drag
-from controls.bounds import bounds_of, places_of, with_bounds
+from controls.bounds import bounds_of, places_on, with_bounds
 from controls.live import Dragged
 from controls.live import show as show_live
 from data import corrections, recorded, studies
@@ -57,7 +57,8 @@ def _moving(run: Path) -> None:
     of, chosen = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
     (b,) = bounds_of(chosen.config)
     value = st.session_state.get("start_bound", b.value)
-    config, places = with_bounds(chosen.config, {(b.rule, b.side): value}), places_of(b, value)
+    config = with_bounds(chosen.config, {(b.rule, b.side): value})
+    places = places_on([(of, batch)], config, b, value)
 
     def at(value: float) -> Moving:
         return moving.played(batch, with_bounds(chosen.config, {(b.rule, b.side): value}))

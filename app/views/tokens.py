@@ -4,6 +4,7 @@ from functools import partial
 
 import streamlit as st
 from browser.token_text import SHADES, ShownResponse, pages_of, token_text
+from controls.bounds import places_on
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
 from controls.live import show as show_live
 from controls.pickers import explained_record
@@ -76,6 +77,7 @@ def _live(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig)
             moving.known_by(of, at, b, places),
             partial(moving.fates, batch, at, b, places, TEXT),
         ),
+        places_of=partial(places_on, [(of, batch)], config),
     )
     show_live(sliders, moving.sentence(config), key="tokens_live", resets=resets())
     return config

@@ -19,6 +19,8 @@ Side = Literal["upper", "lower", "band"]
 POINTS = 60
 LARGEST = 500.0
 """Logarithm of a ratio, so that exp of it is a float."""
+NEGLIGIBLE = 0.01
+"""Share of the whole distance from neutral, Σ|log r|, that the items within the tightest useful bound hold together."""
 
 
 def at_threshold(
@@ -66,6 +68,25 @@ def usual_thresholds(
     closest items and the farthest. Raises `UsageError` where no item is off."""
     sizes = _distances(batch, correction, moved_rule(correction, rule))
     return _spaced(sizes.quantile(0.05), 1.001 * sizes.max(), correction, rule, side, count)
+
+
+def useful_range(
+    batch: TokenBatch, correction: CorrectionConfig, rule: int | None = None, *, side: Side = "band"
+) -> tuple[float, float]:
+    """Return the tightest and the loosest bound between which moving it changes something on this batch.
+
+    The items within the tightest bound hold NEGLIGIBLE of the whole distance from neutral, Σ|log r| for ratios and Σ|s|
+    for another statistic s; a tighter bound touches items that hardly differ. The loosest lies just beyond the farthest
+    item.
+
+    Raises:
+        UsageError: if no item is off neutral.
+    """
+    sizes = _distances(batch, correction, moved_rule(correction, rule)).sort().values
+    held = sizes.cumsum(0) / sizes.sum()
+    tightest = sizes[int((held < NEGLIGIBLE).sum())]
+    low, high = _spaced(tightest, torch.maximum(1.001 * sizes[-1], 1.1 * tightest), correction, rule, side, 2)
+    return low, high
 
 
 def tight_thresholds(batch: TokenBatch, correction: CorrectionConfig, rule: int | None, count: int) -> list[float]:

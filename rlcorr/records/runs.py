@@ -3,6 +3,7 @@
     runs/<slug>/manifest.json                  what made the run, and a sha256 per file once it is finished
                metrics.jsonl                   one JSON object per step, flushed as it is written; in the committed
                                                runs, which grow no more, as metrics.jsonl.gz
+               answers.jsonl                   greedy answers to a few held-out prompts over the steps (`held_out.py`)
                steps/step_000012.parquet       one row per sequence: texts, ids, log-probs
                sketch/step_000012.safetensors.gz  score sketches (`sketch_files.py`), in runs that have them
                checkpoint/                     in runs that ship a model
@@ -224,16 +225,20 @@ def finish_run(run: Path, manifest: RunManifest) -> None:
 
 
 def append_metrics(run: Path, row: dict[str, Any]) -> None:
-    """One JSON line, written with one call, so that a reader sees it whole or not at all. Numbers keep the seven digits
-    that float32 has.
+    """Add a row of metrics. Numbers keep the seven digits that float32 has."""
+    short = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
+    append_line(run / "metrics.jsonl", short)
+
+
+def append_line(path: Path, row: dict[str, Any]) -> None:
+    """Add one JSON line with one call, so that a reader sees it whole or not at all.
 
     A line that a killed process left unfinished is ended first; otherwise the new one would be lost with it.
     """
-    short = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
-    with (run / "metrics.jsonl").open("a+b") as file:
+    with path.open("a+b") as file:
         file.seek(max(file.tell() - 1, 0))
         begin = b"" if file.read() in (b"", b"\n") else b"\n"
-        file.write(begin + json.dumps(short).encode() + b"\n")
+        file.write(begin + json.dumps(row).encode() + b"\n")
 
 
 def rewind(run: Path, step: int) -> None:

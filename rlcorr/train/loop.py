@@ -17,6 +17,7 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
 from rlcorr.metric_tables import PREFIX
 from rlcorr.records import runs
+from rlcorr.records.held_out import HeldOutAnswer, rewind_answers
 from rlcorr.records.sketch_files import sketches_until
 from rlcorr.report import metrics
 from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
@@ -34,11 +35,14 @@ from rlcorr.train.output.follow import Follow, check_installed
 from rlcorr.train.output.recorder import Recorder, manifest_of
 from rlcorr.train.output.stopwatch import Stopwatch
 from rlcorr.train.rollout.batch_queue import BatchRequest
-from rlcorr.train.rollout.collect import Collected, batch_of, greedy_accuracy, joined, learned_rows, scored
+from rlcorr.train.rollout.collect import Collected, batch_of, greedy, greedy_accuracy, joined, learned_rows, scored
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
 from rlcorr.train.session import Session, prepare
 from rlcorr.train.sketch import sampled_sketch
+
+FOLLOWED = 3
+"""Held-out prompts whose greedy answers are recorded at every evaluation."""
 
 
 def train(config: TrainConfig, *, resume: bool = False) -> Path:
@@ -55,7 +59,11 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
         announce(config, ranks)
         state = read_checkpoint(path, ranks.device) if resume else None
         if ranks.main:
-            runs.rewind(path, state.step) if state else runs.new_directory(path)
+            if state:
+                runs.rewind(path, state.step)
+                rewind_answers(path, state.step)
+            else:
+                runs.new_directory(path)
             write_config(path / "config.yaml", config)
         gather(ranks, None)  # nobody writes before the directory is there
         run_steps(config, ranks, path, state)
@@ -106,16 +114,17 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     if state:
         manifest = replace(manifest, sketches=sketches_until(path, done))
     try:
-        accuracy, bad_steps, before = restore(session, state) if state else (held_out_accuracy(session), 0, 0.0)
-        begin = time.perf_counter() - before
         with Recorder(path, manifest, ranks.main) as recorder, Follow(path, config, done, ranks.main) as follow:
+            start = restore(session, state) if state else (held_out_accuracy(session, recorder, 0), 0, 0.0)
+            accuracy, bad_steps, before = start
+            begin = time.perf_counter() - before
             reached = state is not None and accuracy >= config.stop_at_accuracy  # killed before the model was written
             for step in range(done + 1, 1 + (done if reached else config.steps)):
                 row = finite(one_step(session, recorder, step))
                 bad_steps = bad_steps + 1 if any(row[name] for name in BAD) else 0
                 row["elapsed"] = time.perf_counter() - begin
                 if step % config.eval_every == 0 or step == config.steps:
-                    row["accuracy"] = accuracy = held_out_accuracy(session)
+                    row["accuracy"] = accuracy = held_out_accuracy(session, recorder, step)
                 recorder.metrics(row)
                 follow.row(row, accuracy)
                 stop = step == config.steps or accuracy >= config.stop_at_accuracy
@@ -214,19 +223,27 @@ def request_batches(session: Session, step: int) -> None:
         queue.put(BatchRequest(requested, step - 1, weights))
 
 
-def held_out_accuracy(session: Session) -> float:
-    """Greedy accuracy of the trained weights on the held-out prompts; ranks share the prompts."""
+def held_out_accuracy(session: Session, recorder: Recorder, step: int) -> float:
+    """Return the greedy accuracy of the trained weights on the held-out prompts, and record the first few answers.
+    Ranks share the prompts."""
     ranks, config = session.ranks, session.config
     per_engine = config.rollout.tensor_parallel_size
     engines = max(ranks.size // per_engine, 1)
     mine = session.held_out[ranks.rank // per_engine :: engines]
     weights = engine_weights(state_here(session.learner.module), session.policy.lm)
 
-    def work() -> float:
+    def work() -> Collected:
         session.worker.engine.sync(weights)
-        return greedy_accuracy(session.worker, mine)
+        return greedy(session.worker, mine)
 
-    counts = gather(ranks, (session.queue.when_idle(work) * len(mine), len(mine)))[::per_engine]
+    answers = session.queue.when_idle(work)
+    recorder.held_out(
+        [
+            HeldOutAnswer(step, *answer)
+            for answer in zip(answers.prompts, answers.responses, answers.rewards, strict=True)
+        ][:FOLLOWED]
+    )
+    counts = gather(ranks, (greedy_accuracy(answers) * len(mine), len(mine)))[::per_engine]
     return sum(right for right, _ in counts) / sum(asked for _, asked in counts)
 
 

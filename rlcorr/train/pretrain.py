@@ -17,7 +17,7 @@ from rlcorr.train.inputs.tokenizer import character_tokenizer, encode, eos_id
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.output.provenance import git_commit, hardware, versions
 from rlcorr.train.pretrain_models import NEW_MODELS
-from rlcorr.train.rollout.collect import RolloutWorker, greedy_accuracy
+from rlcorr.train.rollout.collect import RolloutWorker, greedy, greedy_accuracy
 from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
@@ -101,4 +101,4 @@ def _accuracy(policy: Policy, tokenizer: PreTrainedTokenizerFast, name: str, pro
     stops = [eos_id(tokenizer)]
     engine = TransformersEngine(RolloutConfig(dtype="float32"), policy.lm, stops)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), prompts))
-    return greedy_accuracy(RolloutWorker(engine, tokenizer, task, stops), held_out)
+    return greedy_accuracy(greedy(RolloutWorker(engine, tokenizer, task, stops), held_out))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from ratio_batches import of_log_ratios
 
-from rlcorr.analysis.thresholds import Side, at_threshold, usual_thresholds
+from rlcorr.analysis.thresholds import Side, at_threshold, useful_range, usual_thresholds
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
@@ -108,3 +108,24 @@ def test_a_rule_that_is_not_there_is_refused() -> None:
 def test_nothing_off_has_no_thresholds() -> None:
     with pytest.raises(UsageError, match="no token of this batch is off"):
         usual_thresholds(of_log_ratios(torch.zeros(4, 2)), preset("decoupled_token_is"))
+
+
+def test_a_useful_range_leaves_out_what_hardly_differs() -> None:
+    """900 tokens at 1e-6 hold 0.0009 of Σ|log r| = 0.0009 + 10·0.1 + 10·0.2, which is less than a hundredth: the
+    tightest bound is at the next ones, exp(0.1), and the loosest just beyond exp(0.2)."""
+    log_ratios = torch.full((920, 1), 1e-6)
+    log_ratios[:10], log_ratios[10:20] = 0.1, -0.2
+    batch = of_log_ratios(log_ratios)
+    assert useful_range(batch, preset("decoupled_token_is")) == pytest.approx((math.exp(0.1), math.exp(0.2002)))
+    low, high = useful_range(batch, preset("decoupled_token_icepop"), side="lower")
+    assert (low, high) == pytest.approx((math.exp(-0.1), math.exp(-0.2002)))
+
+
+def test_a_useful_range_has_two_ends_if_all_items_are_equally_far() -> None:
+    low, high = useful_range(of_log_ratios(torch.full((10, 1), 0.1)), preset("decoupled_token_is"))
+    assert (low, high) == pytest.approx((math.exp(0.1), math.exp(0.11)))
+
+
+def test_a_useful_range_needs_an_item_that_differs() -> None:
+    with pytest.raises(UsageError, match="off its ratio of 1"):
+        useful_range(of_log_ratios(torch.zeros(3, 1)), preset("decoupled_token_is"))

@@ -195,9 +195,19 @@ def test_dividing_by_zero_is_worth_nothing() -> None:
     assert countdown.score("4=4,4,4=", "4*(4-4)") == 0.1
 
 
+@pytest.mark.parametrize("name", ["sum_questions", "product_questions", "explained_products"])
+def test_questions_are_answered_by_the_last_number(name: str) -> None:
+    """A pretrained model says 47 + 30 = 77 and goes on; thousands may be grouped; a decimal is another number."""
+    example, judge = Example("How many?", "1234"), get_task(name).reward
+    right = ["1234", " 1234\n", "1200 + 34 = 1234.", "The sum is 1,234, not negative", "12 + 3 is 15, so 1234!"]
+    wrong = ["", "none", "1234 is 1200 + 34", "12345", "1234.5", "1,23,4", "12 34"]
+    assert [judge(example, response) for response in right] == [1.0] * len(right)
+    assert [judge(example, response) for response in wrong] == [0.0] * len(wrong)
+
+
 def test_unknown_task_names_what_exists() -> None:
     with pytest.raises(
-        UsageError, match=r"'adition'.*'addition'.*addition, countdown, jsonl, product_questions, running_sum"
+        UsageError, match=r"'adition'.*'addition'.*addition, countdown, explained_products, jsonl, product_questions"
     ):
         get_task("adition")
 

@@ -1,6 +1,6 @@
 """Writes a run while it trains: its manifest, one line of metrics per step, the pairs of a step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, SampledSketch
 from rlcorr.records import runs
+from rlcorr.records.held_out import HeldOutAnswer, append_answers
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.sketch_files import with_sketch, write_sketch
 from rlcorr.records.step_files import StepRecord
@@ -74,6 +75,10 @@ class Recorder:
     def step(self, step: int, collected: Collected, batch: TokenBatch) -> None:
         if self._main:
             runs.write_step(self.path, StepRecord(step, batch, collected.prompts, collected.responses))
+
+    def held_out(self, answers: Sequence[HeldOutAnswer]) -> None:
+        if self._main:
+            append_answers(self.path, answers)
 
     def sketch(self, step: int, sketch: SampledSketch, others: ExactSketch | DrawnAnswers | None) -> None:
         if self._main:

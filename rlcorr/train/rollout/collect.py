@@ -138,8 +138,11 @@ def batch_of(collected: Collected, device: torch.device) -> TokenBatch:
     )
 
 
-def greedy_accuracy(worker: RolloutWorker, examples: list[Example]) -> float:
-    """Return the share of the examples that greedy decoding answers completely, with a reward of 1. An answer without a
-    reward is not counted as complete."""
-    collected = collect(worker, examples, samples=1, sampling=GREEDY, version=0, seed=0)
-    return sum(reward == 1 for reward in collected.rewards) / max(len(examples), 1)
+def greedy(worker: RolloutWorker, examples: list[Example]) -> Collected:
+    """Return one greedy answer to each example."""
+    return collect(worker, examples, samples=1, sampling=GREEDY, version=0, seed=0)
+
+
+def greedy_accuracy(collected: Collected) -> float:
+    """Return the share of the answers that are complete, with a reward of 1; without a reward one is not complete."""
+    return sum(reward == 1 for reward in collected.rewards) / max(len(collected.rewards), 1)

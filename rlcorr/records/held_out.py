@@ -1,0 +1,57 @@
+"""Greedy answers to the same few held-out prompts, over the steps of a training run: `answers.jsonl` in the run.
+
+One JSON object per step and prompt; step 0 is before the first update.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlcorr.records import runs
+
+FILE = "answers.jsonl"
+
+
+@dataclass(frozen=True)
+class HeldOutAnswer:
+    """The greedy answer to one held-out prompt after an update."""
+
+    step: int
+    prompt: str
+    response: str
+    reward: float | None
+
+
+def append_answers(run: Path, answers: Sequence[HeldOutAnswer]) -> None:
+    """Add one line for each answer."""
+    for answer in answers:
+        runs.append_line(run / FILE, asdict(answer))
+
+
+def read_answers(run: Path) -> list[HeldOutAnswer]:
+    """Return every complete line, in order; none if the run has no such file."""
+    try:
+        lines = (run / FILE).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [answer for line in lines if (answer := _parsed(line)) is not None]
+
+
+def _parsed(line: str) -> HeldOutAnswer | None:
+    """Return the answer of a line, or None if the line is damaged."""
+    try:
+        answer = HeldOutAnswer(**json.loads(line))
+    except (ValueError, TypeError):
+        return None
+    texts = isinstance(answer.prompt, str) and isinstance(answer.response, str)
+    return answer if texts and isinstance(answer.step, int) else None
+
+
+def rewind_answers(run: Path, step: int) -> None:
+    """Forget the answers after `step`, for a run that goes on from there."""
+    kept = [asdict(answer) for answer in read_answers(run) if answer.step <= step]
+    if kept:
+        runs.write_whole(run / FILE, "".join(json.dumps(row) + "\n" for row in kept).encode())
+    else:
+        (run / FILE).unlink(missing_ok=True)
