@@ -11,7 +11,8 @@ import streamlit as st
 from data import uploads
 from rlcorr import CorrectionResult
 from rlcorr.ratios import over_sequence, ratio
-from rlcorr.records import runs
+from rlcorr.records import held_out, runs
+from rlcorr.records.held_out import HeldOutAnswer
 from rlcorr.records.verify import Report, verify
 
 STALLED_AFTER = 60.0
@@ -93,6 +94,11 @@ def metric_rows(run: Path) -> list[dict]:
     return [row for row in rows if isinstance(row["step"], int)]
 
 
+def answers(run: Path) -> list[HeldOutAnswer]:
+    """Return the greedy answers to the same held-out prompts over the run; none if it recorded none."""
+    return _answers(run, stamp(run / held_out.FILE))
+
+
 def series(rows: list[dict], key: str) -> list[float | None]:
     """One metric over the rows; None where a row has no finite number for it."""
     values = (row.get(key) for row in rows)
@@ -164,6 +170,11 @@ def _manifest(run: Path, version: Stamp) -> runs.RunManifest:
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _metric_rows(run: Path, version: Stamp) -> list[dict]:
     return runs.read_metrics(run)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _answers(run: Path, version: Stamp) -> list[HeldOutAnswer]:
+    return held_out.read_answers(run)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -136,15 +136,14 @@ def _picture(title: str, figure: correction.Figure, caption: str, story: Story, 
 
 
 def _yours(paths: dict[str, Path]) -> None:
-    """A button for each of the newest local runs."""
+    """A button for each of the newest local runs, and one that leads to training a real model."""
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
-    if not local:
-        return
     st.markdown(f"##### {say.YOURS}")
-    st.caption(say.YOURS_ARE)
+    st.caption(say.YOURS_ARE if local else say.NONE_YET)
     with st.container(horizontal=True):
         for slug in local:
             navigation.link_to("training", {"run": slug}, plain(slug))
+        navigation.link_to("training", {"part": "Train"}, say.TRAIN)
 
 
 def _any(paths: dict[str, Path]) -> None:

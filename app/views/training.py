@@ -8,11 +8,11 @@ from controls import overlaid
 from controls.pickers import chosen_record, show_step
 from data import corrections, recorded
 from remembered import navigation, notices, session
-from views.training_live import follow, train
+from views.training_live import answers_table, follow, train
 from views.training_study import study
 from words import training as say
 from words import words
-from words.text import number, plain, swatches, table
+from words.text import clipped, number, plain, swatches, table
 
 from rlcorr import CorrectionConfig
 from rlcorr.analysis import course
@@ -24,6 +24,8 @@ from rlcorr.records.runs import DamagedFile
 VIEWS = ("mismatch", "bench", "gradient", "tokens")
 SIZES = {"Reward": "reward", "Mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl", "Tokens": f"{PREFIX}tokens"}
 ACROSS = 3
+LONGEST = 400
+"""Characters of a prompt or a response in a table."""
 
 
 def show(chosen: session.Selection) -> None:
@@ -46,6 +48,7 @@ def _runs(chosen: session.Selection) -> None:
     _course(chosen)
     _story(chosen)
     _curves(chosen)
+    answers_table(chosen.run)
     if not chosen.steps:
         st.info(words.NO_STEPS)
     elif chosen.step is not None:
@@ -121,14 +124,10 @@ def _step(chosen: session.Selection, step: int) -> None:
     st.caption(say.RESPONSES)
     result, _ = corrections.corrected(record.batch, CorrectionConfig())
     rows = [
-        [_clipped(r.prompt), _clipped(r.text), number(r.reward), f"{r.mean_ratio:.4f}"]
+        [clipped(r.prompt, LONGEST), clipped(r.text, LONGEST), number(r.reward), f"{r.mean_ratio:.4f}"]
         for r in recorded.furthest(record, result, 6)
     ]
     st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
-
-
-def _clipped(text: str, limit: int = 400) -> str:
-    return text if len(text) <= limit else text[:limit] + " …"
 
 
 def _provenance(chosen: session.Selection) -> None:

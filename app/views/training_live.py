@@ -1,16 +1,21 @@
 """A training beside the app: how far it is, its last batch, and starting and stopping one."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import streamlit as st
+from browser.picture import picture
 from controls.pickers import show_run
 from data import recorded
 from remembered import session
 from words import training as say
-from words.text import plain
+from words.text import clipped, number, plain, table
 
 from rlcorr.command import launch
 from rlcorr.command.launch import Training
-from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of
+from rlcorr.command.request import LIMITS, REAL_MODEL, TrainRequest, choices, options_of, real_model_megabytes
 from rlcorr.errors import UsageError
+from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.records import runs
 
 ERROR = "live_error"
@@ -33,9 +38,58 @@ def _train() -> None:
         st.info(plain(say.FORBIDDEN.format(name=launch.FORBID)))
     elif launch.in_progress():
         st.info(say.ONE_AT_A_TIME)
+        _watch()
     else:
         st.caption(say.LIVE_HELP)
+        with st.container(border=True, key="real_model"):
+            _real_model()
+        st.markdown(f"##### {say.CHOOSE}")
         _form()
+
+
+def _real_model() -> None:
+    """One button that trains a real language model, under what that takes."""
+    st.markdown(f"##### {say.REAL}")
+    megabytes = real_model_megabytes()
+    st.markdown(plain(say.REAL_IS + (say.REAL_FETCH.format(megabytes=megabytes) if megabytes else say.REAL_FETCHED)))
+    if st.button(say.REAL_START, key="train_real", type="primary"):
+        _start(REAL_MODEL, "smollm2")
+
+
+@st.fragment(run_every=3.0)
+def _watch() -> None:
+    """The curves and answers of the training run in progress, renewed by themselves."""
+    training = launch.last()
+    if training is None:
+        return
+    run = runs.LOCAL / training.run
+    st.markdown(f"##### {plain(say.WATCHED.format(run=training.run))}")
+    rows = recorded.metric_rows(run)
+    if not rows:
+        st.caption(say.NO_STEP_YET)
+    else:
+        for place, name in zip(st.columns(2), ("reward", "mismatch"), strict=True):
+            title, caption = say.CURVES[name]
+            figure = over_steps(PANELS[name], {training.run: rows}, at=None, recorded=runs.list_steps(run))
+            with place:
+                picture(title, figure, key=f"watched_{name}", caption=caption, source=recorded.source(run, None))
+    answers_table(run)
+
+
+def answers_table(run: Path) -> None:
+    """The greedy answers to the same held-out prompts, one row for each evaluation; nothing if none are recorded."""
+    answers = recorded.answers(run)
+    if not answers:
+        return
+    prompts = list(dict.fromkeys(clipped(answer.prompt, say.PROMPT_LIMIT) for answer in answers))
+    rows: dict[int, dict[str, str]] = {}
+    for answer in answers:
+        said = f"{clipped(answer.response, say.ANSWER_LIMIT)}  ({number(answer.reward)})"
+        rows.setdefault(answer.step, {})[clipped(answer.prompt, say.PROMPT_LIMIT)] = said
+    st.markdown(f"##### {say.ANSWERS}")
+    st.caption(say.ANSWERS_ARE)
+    cells = [[str(step), *(told.get(prompt, "") for prompt in prompts)] for step, told in rows.items()]
+    st.html(table(["Step", *prompts], cells))
 
 
 @st.fragment(run_every=2.0)
@@ -122,12 +176,16 @@ def _form() -> None:
         return
     st.caption(say.COMMAND)
     st.code(_command(request), language="bash", wrap_lines=True)
-    if st.button("Start", key="train_start", type="primary"):
-        try:
-            launch.start(options_of(request), task=request.task)
-        except UsageError as error:
-            st.session_state[ERROR] = str(error)
-        st.rerun()
+    if st.button("Start", key="train_start"):
+        _start(options_of(request), request.task)
+
+
+def _start(options: Sequence[str], task: str) -> None:
+    try:
+        launch.start(options, task=task)
+    except UsageError as error:
+        st.session_state[ERROR] = str(error)
+    st.rerun()
 
 
 def _command(request: TrainRequest) -> str:

@@ -88,5 +88,7 @@ MISSING = "The recorded run {run} is not here, so this story has no picture."
 
 YOURS = "Your runs"
 YOURS_ARE = "Trained on this machine, newest first."
+NONE_YET = "Nothing has been trained on this machine yet."
+TRAIN = "Train a real model here"
 ANY = "Any run"
 ANY_IS = "The run that is chosen below, {run}, opens in every view:"

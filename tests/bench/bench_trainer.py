@@ -55,6 +55,10 @@ class Work:
     kl_coef: float = 1e-3
     steps: int = WARM_UP + 8
     seed: int = 0
+    model: str = str(WARM_START)
+    precision: str = "float32"
+    microbatch: int = 0
+    """Answers of one backward pass of TRL's; 0: a whole mini-batch."""
 
     @property
     def completions(self) -> int:

@@ -23,6 +23,7 @@ import torch
 from bench_trainer import WARM_START, Work
 from transformers import TrainerCallback
 
+from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.tasks import Example, Task, examples, get_task
 from rlcorr.train.inputs.tokenizer import BOS, load_tokenizer
 
@@ -90,11 +91,11 @@ def watch(trainer: Any, clock: Clock) -> None:
 
 def reward_of(task: Task, drawn: list[Example], clock: Clock) -> Callable[..., list[float]]:
     """The task's reward in TRL's form, which also notes what was sampled."""
-    example_of = {prompt_of(example): example for example in drawn}
+    example_of = {example.prompt: example for example in drawn}
 
-    def reward(prompts: list[str], completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        pairs = zip(prompts, completions, strict=True)
-        judged = [task.reward(example_of[prompt], completion) for prompt, completion in pairs]
+    def reward(asked: list[str], completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
+        judged = [task.reward(example_of[one], text) for one, text in zip(asked, texts, strict=True)]
         rewards = [reward for reward in judged if reward is not None]  # all: this task judges any answer
         lengths = [len(ids) for ids in completion_ids]
         clock.noted = {"reward": sum(rewards) / len(rewards), "response_length": sum(lengths) / len(lengths)}
@@ -103,25 +104,29 @@ def reward_of(task: Task, drawn: list[Example], clock: Clock) -> Callable[..., l
     return reward
 
 
-def prompt_of(example: Example) -> str:
-    """TRL tokenizes a text as it is, so <bos> is written out; the tokenizer reads it as the one token."""
-    return f"{BOS}{example.prompt}"
+def prompt_of(example: Example, work: Work) -> str | list[dict[str, str]]:
+    """TRL tokenizes a text as it is, so <bos> is written out; the tokenizer reads it as the one token. A chat model
+    gets the messages that ours sends."""
+    if work.model == str(WARM_START):
+        return f"{BOS}{example.prompt}"
+    return [{"role": "system", "content": smollm2.SYSTEM}, {"role": "user", "content": str(example.prompt)}]
 
 
 def settings(work: Work, max_tokens: int) -> dict[str, Any]:
     """The batch is generated at once, then split into as many optimizer steps as ours makes of it."""
+    accumulated = work.completions // work.minibatches // work.microbatch if work.microbatch else 1
     return {
         "num_generations": work.samples,
-        "per_device_train_batch_size": work.completions // work.minibatches,
-        "steps_per_generation": work.minibatches,
-        "gradient_accumulation_steps": 1,
+        "per_device_train_batch_size": work.microbatch or work.completions // work.minibatches,
+        "steps_per_generation": work.minibatches * accumulated,
+        "gradient_accumulation_steps": accumulated,
         "num_iterations": work.epochs,
         "max_steps": work.steps * work.optimizer_steps,
         "max_completion_length": max_tokens,
         "temperature": 1.0,
         "beta": work.kl_coef,
         "use_bias_correction_kl": False,
-        "loss_type": "bnpo",  # the mean over a mini-batch's tokens
+        "loss_type": "dapo" if work.microbatch else "bnpo",  # the mean over a mini-batch's tokens
         "learning_rate": work.learning_rate,
         "lr_scheduler_type": "constant",
         "weight_decay": 0.0,
@@ -129,7 +134,7 @@ def settings(work: Work, max_tokens: int) -> dict[str, Any]:
         "seed": work.seed,
         "shuffle_dataset": False,
         "use_cpu": True,
-        "bf16": False,
+        "bf16": work.precision == "bfloat16",
         "gradient_checkpointing": False,
         "dataloader_pin_memory": False,
         "report_to": "none",
@@ -146,10 +151,12 @@ def train(work: Work, output: str) -> list[dict[str, float]]:
     task, clock = get_task(work.task), Clock(work.optimizer_steps)
     drawn = list(itertools.islice(examples(task, work.seed), work.prompts * work.steps))
     trainer = trl.GRPOTrainer(
-        model=str(WARM_START),
-        processing_class=load_tokenizer(WARM_START),
+        model=work.model,
+        processing_class=load_tokenizer(Path(work.model)),
         reward_funcs=reward_of(task, drawn, clock),
-        train_dataset=datasets.Dataset.from_list([{"prompt": prompt_of(example)} for example in drawn]),
+        train_dataset=datasets.Dataset.from_list(
+            [{"prompt": prompt_of(example, work), "asked": example.prompt} for example in drawn]
+        ),
         args=trl.GRPOConfig(output_dir=output, **settings(work, task.max_tokens)),
         callbacks=[clock],
     )

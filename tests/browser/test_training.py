@@ -1,13 +1,20 @@
 """The Training view in a real Chromium: clicks on curves, the URL, and a training that is started and stopped."""
 
 import re
+import sys
 from pathlib import Path
 
+import pytest
 from app_runs import fits_a_phone, pick, settled
 from playwright.sync_api import Page, expect
 from tiny import save_tiny_model
 
+from rlcorr.records.held_out import read_answers
+from rlcorr.records.runs import read_manifest, read_step
 from rlcorr.records.verify import verify
+
+REAL = 600_000
+"""Milliseconds for what a real model does first: it is fetched, its engine starts, and 128 answers are sampled."""
 
 
 def visit(page: Page, address: str) -> None:
@@ -113,3 +120,27 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(
     expect(page.get_by_role("button", name="Start")).to_be_visible()
     report = verify(local / "addition_1")
     assert (report.status, report.problems) == ("interrupted", [])
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
+def test_a_real_model_is_trained_with_one_press(page: Page, url: str, local: Path) -> None:
+    """From the press to curves and answers that appear by themselves. The probe of its recorded run calls rounding what
+    is rounding: both sides are bfloat16, and no tensor stays old."""
+    page.goto(f"{url}/training?run=beta&part=Train")
+    page.get_by_role("button", name="Train the real model").click()
+    expect(page.get_by_text("smollm2_1 is in progress.")).to_be_visible()
+    expect(page.get_by_role("columnheader", name=re.compile("^Compute ")).first).to_be_visible(timeout=REAL)
+    page.locator(".st-key-watched_reward .main-svg").first.wait_for(timeout=REAL)
+    fits_a_phone(page)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("smollm2_1 was stopped.")).to_be_visible()
+    manifest, answers = read_manifest(local / "smollm2_1"), read_answers(local / "smollm2_1")
+    assert manifest.probe["pattern"] == "precision", manifest.probe
+    assert manifest.probe["left_behind"] == []
+    assert manifest.config["system_message"] == "You are a helpful assistant."
+    assert [answer.step for answer in answers[:3]] == [0, 0, 0]
+    record = read_step(local / "smollm2_1", 1)
+    assert len(record.responses) == 128
+    assert all(prompt.startswith("Compute ") and prompt.endswith("number only.") for prompt in record.prompts)
+    assert any(character.isalnum() for text in record.responses for character in text)

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train.config.learning import OptimConfig
+from rlcorr.train.config.learning import OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
@@ -96,6 +96,40 @@ def test_asynchronous_and_synchronous_runs_are_the_same(staleness: int, tiny_mod
     synchronous = train(ahead(tiny_model, staleness, run="synchronous", eval_every=2, asynchronous=False))
     assert outcome(asynchronous) == outcome(synchronous)
     assert outcome(asynchronous)[0][-1]["rollout_corr/k3_kl"] > 1e-7  # the older weights do differ
+
+
+def test_waiting_weights_take_the_memory_of_the_engine(
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine rounds to bfloat16 anyway, so weights that wait in bfloat16 give the same run; nothing waits twice."""
+    rollout = RolloutConfig(engine="transformers", dtype="bfloat16", staleness=3)
+    config = replace(ahead(tiny_model, 3, eval_every=2), rollout=rollout)
+    sizes: list[dict[int, int]] = []
+    true_request = loop.request_batches
+
+    def request_batches(session: loop.Session, step: int) -> None:
+        true_request(session, step)
+        tensors = [tensor for request in session.queue.requests for _, tensor in request.weights]
+        sizes.append({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+
+    monkeypatch.setattr(loop, "request_batches", request_batches)
+    small = outcome(train(replace(config, run="small")))
+    small_sizes = [sum(of_step.values()) for of_step in sizes]
+    sizes.clear()
+    monkeypatch.setattr(loop, "waiting_dtype", lambda _: torch.float32)
+    assert small == outcome(train(replace(config, run="large")))
+    assert [2 * size for size in small_sizes] == [sum(of_step.values()) for of_step in sizes]
+    one, last = small_sizes[0], max(small_sizes)
+    assert last == 2 * one  # after the first step two versions wait in five steps: 0 for steps 1 to 4, and 1 for step 5
+
+
+def test_weights_wait_in_float32_if_their_rounding_is_not_the_engine_s(tiny_model: Path) -> None:
+    config = ahead(tiny_model, 2)
+    bfloat16 = replace(config, rollout=RolloutConfig(staleness=2))
+    assert loop.waiting_dtype(bfloat16) == torch.bfloat16
+    assert loop.waiting_dtype(config) == torch.float32
+    assert loop.waiting_dtype(replace(bfloat16, rollout=RolloutConfig(weights="int8"))) == torch.float32
+    assert loop.waiting_dtype(replace(bfloat16, sketch=SketchConfig(every=1))) == torch.float32
 
 
 # --- at once ---

@@ -13,11 +13,12 @@ from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.records import runs
+from rlcorr.records.held_out import read_answers
 from rlcorr.records.verify import verify
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.inputs.tasks import TASKS
+from rlcorr.train.inputs.tasks import TASKS, is_held_out
 from rlcorr.train.loop import train
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
@@ -34,6 +35,19 @@ def test_a_run_is_recorded_and_verifies(tiny_model: Path, local_runs: Path) -> N
         rows[0]
     )
     assert "accuracy" in rows[-1]
+
+
+def test_the_same_held_out_prompts_are_answered_over_the_run(tiny_model: Path, local_runs: Path) -> None:
+    """Before the first update, and at each evaluation; a greedy answer is judged like any other."""
+    answers = read_answers(train(tiny_config(tiny_model, steps=3, eval_every=2)))
+    assert [answer.step for answer in answers] == [step for step in (0, 2, 3) for _ in range(3)]
+    prompts = [answer.prompt for answer in answers[:3]]
+    assert len(set(prompts)) == 3
+    assert all(is_held_out(prompt) for prompt in prompts)
+    assert [answer.prompt for answer in answers] == prompts * 3
+    for answer in answers:
+        a, b = answer.prompt.removesuffix("=").split("+")
+        assert answer.reward == float(answer.response == str(int(a) + int(b)))
 
 
 def test_recorded_pairs_agree_in_float32(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +100,8 @@ def test_manifest_says_what_made_the_run(tiny_model: Path, local_runs: Path) -> 
 
 def test_a_run_to_be_committed_holds_no_weights(tiny_model: Path, local_runs: Path) -> None:
     run = train(tiny_config(tiny_model, steps=1, save_model=False, checkpoint_every=0, tensorboard=False))
-    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "manifest.json", "metrics.jsonl", "steps"]
+    names = ["answers.jsonl", "config.yaml", "manifest.json", "metrics.jsonl", "steps"]
+    assert sorted(path.name for path in run.iterdir()) == names
     assert verify(run).problems == []
 
 

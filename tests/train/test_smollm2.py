@@ -8,10 +8,9 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from engines import Forgetful, forget_engines, train_alone
+from engines import Forgetful, forget_engines
 
 from rlcorr.errors import UsageError
-from rlcorr.records import runs
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
@@ -132,17 +131,3 @@ def test_the_proof_names_what_stays_old(engine: RolloutEngine, policy: Policy, p
 
 
 # --- a run ---
-
-
-def test_it_trains_and_the_probe_calls_rounding_what_rounding_is(model: Path, local_runs: Path) -> None:
-    """The engine is bfloat16 and so is the trainer; nothing stays old."""
-    few = ["--steps", "2", "--prompts-per-step", "4", "--samples-per-prompt", "4", "--eval-prompts", "4"]
-    run = train_alone(["--model", "smollm2", "--train-prompts", "8", "--no-save-model", *few], local_runs)
-    manifest = runs.read_manifest(run)
-    assert manifest.probe["pattern"] == "precision", manifest.probe
-    assert manifest.probe["left_behind"] == []
-    assert manifest.config["system_message"] == smollm2.SYSTEM
-    record = runs.read_step(run, 2)
-    assert all(prompt.startswith("Compute ") and prompt.endswith("number only.") for prompt in record.prompts)
-    assert any(character.isalnum() for text in record.responses for character in text)
-    assert len(runs.read_metrics(run)) == 2

@@ -195,14 +195,21 @@ def test_dividing_by_zero_is_worth_nothing() -> None:
     assert countdown.score("4=4,4,4=", "4*(4-4)") == 0.1
 
 
-@pytest.mark.parametrize("name", ["sum_questions", "product_questions", "explained_products"])
-def test_questions_are_answered_by_the_last_number(name: str) -> None:
-    """A pretrained model says 47 + 30 = 77 and goes on; thousands may be grouped; a decimal is another number."""
+RIGHT = ["1234", " 1234\n", "1200 + 34 = 1234.", "The sum is 1,234, not negative", "12 + 3 is 15, so 1234!"]
+WRONG = ["", "none", "12345", "1234.5", "1,23,4", "12 34"]
+GOES_ON = ["1234 is 1200 + 34", "1200 + 34 = 1234.\n\nOther: 6"]
+
+
+@pytest.mark.parametrize(
+    ("name", "goes_on"), [("sum_questions", 1.0), ("product_questions", 1.0), ("explained_products", 0.0)]
+)
+def test_questions_are_answered_by_a_number_in_the_response(name: str, goes_on: float) -> None:
+    """A pretrained model says 1200 + 34 = 1234 and goes on. Thousands may be grouped; a decimal is another number. Of
+    an explanation only the last number counts."""
     example, judge = Example("How many?", "1234"), get_task(name).reward
-    right = ["1234", " 1234\n", "1200 + 34 = 1234.", "The sum is 1,234, not negative", "12 + 3 is 15, so 1234!"]
-    wrong = ["", "none", "1234 is 1200 + 34", "12345", "1234.5", "1,23,4", "12 34"]
-    assert [judge(example, response) for response in right] == [1.0] * len(right)
-    assert [judge(example, response) for response in wrong] == [0.0] * len(wrong)
+    assert [judge(example, response) for response in RIGHT] == [1.0] * len(RIGHT)
+    assert [judge(example, response) for response in WRONG] == [0.0] * len(WRONG)
+    assert [judge(example, response) for response in GOES_ON] == [goes_on] * len(GOES_ON)
 
 
 def test_unknown_task_names_what_exists() -> None:

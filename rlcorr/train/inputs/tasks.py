@@ -106,11 +106,20 @@ ADD = "Answer with the sum, and nothing else. Example: 12+34= is answered 46"
 ADD_UP = "Answer with all partial sums, separated by commas, and nothing else. Example: 3+4+1= is answered 3,7,8"
 
 
+def names_number(example: Example, response: str) -> float:
+    """Return 1 if the answer is one of the numbers in the response, and 0 otherwise. A pretrained model says "47 + 30 =
+    77" and goes on; it hardly ever gives the number alone, or stops."""
+    return float(example.answer in _numbers(response))
+
+
 def ends_with_number(example: Example, response: str) -> float:
-    """Return 1 if the last number in the response is the answer, and 0 otherwise; 1,000 and 1000 are the same number.
-    A pretrained model answers "47 + 30 = 77" far more often than "77"."""
-    numbers = re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", response)
-    return float(bool(numbers) and numbers[-1].replace(",", "") == example.answer)
+    """Return 1 if the last number in the response is the answer, and 0 otherwise: an explanation names many numbers."""
+    return float(_numbers(response)[-1:] == [example.answer])
+
+
+def _numbers(text: str) -> list[str]:
+    """Return the numbers in a text, in order; 1,000 and 1000 are the same."""
+    return [number.replace(",", "") for number in re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text)]
 
 
 NUMBER_ONLY = "Reply with the number only."
@@ -137,8 +146,8 @@ def _explained_products(rng: random.Random) -> Iterator[Example]:
 QUESTIONS = {
     task.name: task
     for task in (
-        Task("sum_questions", _sum_questions, ends_with_number, max_tokens=24),
-        Task("product_questions", _product_questions, ends_with_number, max_tokens=24),
+        Task("sum_questions", _sum_questions, names_number, max_tokens=24),
+        Task("product_questions", _product_questions, names_number, max_tokens=24),
         Task("explained_products", _explained_products, ends_with_number, max_tokens=200),
     )
 }
