@@ -61,7 +61,7 @@ if name == "yours":
 all_runs = recorded.all_runs()
 if all_runs:
     with st.container(key="pickers"):
-        chosen = pick(all_runs)
+        chosen = pick(all_runs, sketched=name == "gradient")
     session.select(chosen)
     session.set_source(recorded.source(chosen.run, chosen.step))
     with st.container():  # what follows keeps its place, and a thumb that is held its slider

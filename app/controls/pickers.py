@@ -17,11 +17,12 @@ RELOAD_EVERY = 15.0
 """Seconds: drawing a page for every step would slow the training that shares its cores with the browser."""
 
 
-def pick(all_runs: dict[str, Path]) -> session.Selection:
-    """The run and step pickers, and the state of the run beside them."""
+def pick(all_runs: dict[str, Path], *, sketched: bool = False) -> session.Selection:
+    """Show the pickers of run and step, and the state of the run beside them. `sketched`: a run with a sketch of the
+    gradient is shown first."""
     left, right, beside = st.columns([2, 1, 2], vertical_alignment="bottom")
     options = [session.NEWEST, *all_runs]
-    by_itself = recorded.shown_first(all_runs)
+    by_itself = recorded.shown_first(all_runs, sketched=sketched)
     notices.check_url("run", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {by_itself}.")
     wanted = left.selectbox("Run", options, key="run", bind="query-params", on_change=notices.clear, args=("run",))
     slug = by_itself if wanted == session.NEWEST else wanted

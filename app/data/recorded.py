@@ -18,8 +18,9 @@ from rlcorr.records.verify import Report, verify
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run that calls itself running has stopped."""
 
-EXAMPLE = "kv_fp8_e5m2"
-"""The committed run with the most to see: answers of sixty tokens, and a mismatch that all presets act on."""
+EXAMPLE, SKETCHED_EXAMPLE = "smol_kv_fp8_e5m2", "kv_fp8_e5m2"
+"""The committed run with the most to see: a real language model, and a mismatch that all presets act on. And the one of
+those with a sketch of the gradient."""
 
 Stamp = tuple[int, int]
 """(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
@@ -65,12 +66,16 @@ def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
 
-def shown_first(paths: dict[str, Path]) -> str:
-    """The newest local run that has a step. Where nothing was trained yet, the example; else the first recorded run."""
+def shown_first(paths: dict[str, Path], *, sketched: bool = False) -> str:
+    """Return the newest local run that has a step, or if nothing was trained yet, the example, or the first recorded
+    run. `sketched`: of the runs with a sketch of the gradient, if there are any."""
+    if sketched:
+        paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
+    example = SKETCHED_EXAMPLE if sketched else EXAMPLE
     if local:
         return local[0]
-    return EXAMPLE if EXAMPLE in paths else next(iter(paths))
+    return example if example in paths else next(iter(paths))
 
 
 def life(run: Path) -> Life:

@@ -24,8 +24,7 @@ from rlcorr.records.runs import DamagedFile
 VIEWS = ("mismatch", "bench", "gradient", "tokens")
 SIZES = {"Reward": "reward", "Mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl", "Tokens": f"{PREFIX}tokens"}
 ACROSS = 3
-LONGEST = 400
-"""Characters of a prompt or a response in a table."""
+LONGEST = 400  # characters of a prompt or a response in a table
 
 
 def show(chosen: session.Selection) -> None:

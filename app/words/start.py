@@ -24,12 +24,18 @@ class Story:
 
 HEALTHY = Story(
     title="Healthy",
-    sentence="Rounding in bfloat16 alone. Both probabilities of nearly every token agree, so nothing needs correcting.",
-    press="Drag the upper bound of the rule from 1.001 down to 1.0001.",
-    changes="The grey tokens. The rule then rejects a fifth of a batch that has nothing wrong with it.",
+    sentence=(
+        "A real language model, with rounding in bfloat16 alone. The two probabilities of an uncertain token differ by "
+        "a few percent, and nothing needs correcting."
+    ),
+    press="Drag the two bounds of the rule apart, to 0.95 and 1.05.",
+    changes=(
+        "The grey tokens. The bounds of ±0.1 %, made for long answers, leave out nine tenths of a batch that has "
+        "nothing wrong with it."
+    ),
     button="Open the healthy run",
     view="bench",
-    run="long_bf16",
+    run="smol_bf16_both",
     preset="decoupled_geo_rs",
 )
 STALE = Story(
@@ -64,12 +70,13 @@ LONG = Story(
     preset="decoupled_seq_is",
 )
 
-PLAYED, PLAYED_PRESET, PLAYED_TO = "kv_fp8_e5m2", "decoupled_k3_rs", 0.002
+PLAYED, PLAYED_PRESET, PLAYED_TO = "smol_kv_fp8_e5m2", "decoupled_k3_rs", 0.1
 """The run and the preset of the moving picture, and the bound to which it goes by itself."""
 MOVING = "What one bound does"
 MOVING_IS = (
-    "One step of training, with an engine that rounds coarsely. The rule leaves out each answer whose mean k3, a "
-    "distance between the two probabilities, is above its bound. Drag the bound: grey answers are not learned from."
+    "One training step of a real language model, with an engine that rounds coarsely. The rule leaves out each answer "
+    "whose mean k3, a distance between the two probabilities, is above its bound. Drag the bound: grey answers are not "
+    "learned from."
 )
 OPEN_MOVING = "Open it in the bench"
 

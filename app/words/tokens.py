@@ -4,7 +4,7 @@ import math
 
 from rlcorr.analysis.digits import digits
 from rlcorr.analysis.token_story import RowOrder, TokenStory
-from rlcorr.records.token_texts import END, NO_TEXT, TextKind
+from rlcorr.records.token_texts import END, NEW_LINE, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define
 from words.text import number, percent, plain
 
@@ -14,8 +14,9 @@ EXPLAIN = (
     "token to see both probabilities, its weight, what each rule compared, and the formulas with these numbers in them."
 )
 TEXTS: dict[TextKind, str] = {
+    "texts": f"{END} is the end token, {NEW_LINE} a line break.",
     "characters": f"One token is one character here: all lengths of this step agree. {END} is the end token.",
-    "ids": "Tokens are shown by their ids: a run holds no tokenizer, and here a token is not one character.",
+    "ids": "Tokens are shown by their ids: this run holds no texts of tokens, and here a token is not one character.",
     "unknown": f"Every token is shown as {NO_TEXT}: this step holds neither their texts nor their ids.",
 }
 ANSWER = (

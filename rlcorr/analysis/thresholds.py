@@ -77,12 +77,12 @@ def useful_range(
 
     The items within the tightest bound hold NEGLIGIBLE of the whole distance from neutral, Σ|log r| for ratios and Σ|s|
     for another statistic s; a tighter bound touches items that hardly differ. The loosest lies just beyond the farthest
-    item.
+    item. An upper bound is moved by what lies above neutral, a lower one by what lies below.
 
     Raises:
         UsageError: if no item is off neutral.
     """
-    sizes = _distances(batch, correction, moved_rule(correction, rule)).sort().values
+    sizes = _distances(batch, correction, moved_rule(correction, rule), side).sort().values
     held = sizes.cumsum(0) / sizes.sum()
     tightest = sizes[int((held < NEGLIGIBLE).sum())]
     low, high = _spaced(tightest, torch.maximum(1.001 * sizes[-1], 1.1 * tightest), correction, rule, side, 2)
@@ -127,9 +127,9 @@ def _of_ratio(rule: RejectionRule) -> bool:
     return rule.divergence in ("k1", "mult_error")
 
 
-def _distances(batch: TokenBatch, correction: CorrectionConfig, rule: int | None) -> Tensor:
-    """How far the items are off neutral, without those that are not off; of ratios the logarithm. Raises `UsageError`
-    where none is."""
+def _distances(batch: TokenBatch, correction: CorrectionConfig, rule: int | None, side: Side = "band") -> Tensor:
+    """Return how far the items on this side are off neutral, without those that are not off; of ratios the logarithm.
+    Raises `UsageError` where none is."""
     mask = batch.response_mask
     require(batch, correction)
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, mask)
@@ -140,7 +140,8 @@ def _distances(batch: TokenBatch, correction: CorrectionConfig, rule: int | None
         bounded = correction.rollout_rs[rule]
         statistic = rule_statistic(bounded, batch, d)
         statistic = statistic.log() if bounded.divergence == "mult_error" else statistic
-    sizes = statistic[mask if statistic.shape == mask.shape else mask.any(-1, keepdim=True)].double().abs()
+    items = statistic[mask if statistic.shape == mask.shape else mask.any(-1, keepdim=True)].double()
+    sizes = {"band": items.abs(), "upper": items, "lower": -items}[side]
     sizes = sizes[(sizes > 0) & sizes.isfinite()]
     if not len(sizes):
         raise UsageError("no token of this batch is off its ratio of 1: there is nothing to bound.")

@@ -161,8 +161,8 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
 
 
 def token_labels(record: StepRecord) -> dict[int, str]:
-    """What token ids stand for, where responses have one character per token; else none is named."""
-    if record.batch.response_ids is None or text_kind(record) != "characters":
+    """Return what token ids stand for, if their texts are known; else none is named."""
+    if record.batch.response_ids is None or text_kind(record) not in ("texts", "characters"):
         return {}
     rows = zip(record.batch.response_ids.tolist(), pieces(record), strict=True)
     texts = {token: text for ids, of_row in rows for token, text in zip(ids, of_row, strict=False)}

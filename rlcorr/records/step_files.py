@@ -16,6 +16,7 @@ from rlcorr.errors import UsageError
 from rlcorr.types import TokenBatch
 
 _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
+_TOKEN_TEXTS = "response_token_texts"
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 UNPAIRED = "unpaired_tokens"
 """Column of the steps that left tokens out because the engine's log-prob was NaN: how many of each row."""
@@ -36,6 +37,7 @@ class StepRecord:
     prompts: list[str]
     responses: list[str]
     notes: tuple[str, ...] = ()  # what reading a stranger's file left out or changed; not recorded
+    tokens: list[list[str]] | None = None  # the text of each response token, where one is not a character
 
 
 # --- the pairs of a step ---
@@ -44,7 +46,11 @@ class StepRecord:
 def to_step(path: Path, step: int) -> StepRecord:
     """Raises one of `UNREADABLE` if the file is missing, cut off or lacks a column."""
     table = pq.read_table(path)
-    return StepRecord(step, _batch(table), table["prompt"].to_pylist(), table["response"].to_pylist())
+    tokens = table[_TOKEN_TEXTS].to_pylist() if _TOKEN_TEXTS in table.column_names else None
+    batch = _batch(table)
+    if tokens is not None and [len(row) for row in tokens] != batch.response_mask.sum(-1).tolist():
+        raise UsageError(f"{_TOKEN_TEXTS} and response_ids have lists of different lengths")
+    return StepRecord(step, batch, table["prompt"].to_pylist(), table["response"].to_pylist(), tokens=tokens)
 
 
 def _batch(table: pa.Table) -> TokenBatch:
@@ -88,7 +94,8 @@ def from_step(record: StepRecord) -> bytes:
 
 
 def _rows(record: StepRecord, rows: slice) -> StepRecord:
-    return StepRecord(record.step, record.batch.rows(rows), record.prompts[rows], record.responses[rows])
+    tokens = None if record.tokens is None else record.tokens[rows]
+    return StepRecord(record.step, record.batch.rows(rows), record.prompts[rows], record.responses[rows], tokens=tokens)
 
 
 def _table(record: StepRecord) -> pa.Table:
@@ -103,6 +110,8 @@ def _table(record: StepRecord) -> pa.Table:
     columns["response"] = pa.array(record.responses, pa.string())
     columns["prompt_ids"] = _ragged(_present(batch, "prompt_ids"), _present(batch, "prompt_mask"), pa.int32())
     columns["response_ids"] = _ragged(_present(batch, "response_ids"), batch.response_mask, pa.int32())
+    if record.tokens is not None:
+        columns[_TOKEN_TEXTS] = pa.array(record.tokens, pa.list_(pa.string()))
     for name in _TOKEN_COLUMNS:
         if name in batch.tensors():
             columns[name] = _ragged(_present(batch, name).float(), batch.response_mask, pa.float32())

@@ -12,16 +12,22 @@ NO_TEXT = "·"
 """What a token is shown as of which neither text nor id was recorded; unknown ids are negative."""
 
 
-TextKind = Literal["characters", "ids", "unknown"]
+NEW_LINE = "↵"
+"""What a line break within a token is shown as."""
+
+TextKind = Literal["texts", "characters", "ids", "unknown"]
 
 
 def text_kind(record: StepRecord) -> TextKind:
-    """How the tokens of a record can be shown.
+    """Return how the tokens of a record can be shown.
 
+    texts        the text of each token was recorded
     characters   every response has as many characters as tokens, an end token aside, and no id stands for two of them
     ids          otherwise, where ids were recorded
     unknown      neither texts of that length nor ids
     """
+    if record.tokens is not None:
+        return "texts"
     texts, ids = record.responses, record.batch.response_ids
     lengths = record.batch.response_mask.sum(-1).tolist()
     agree = any(texts) and all(n - len(text) in (0, 1) for text, n in zip(texts, lengths, strict=True))
@@ -35,7 +41,10 @@ def text_kind(record: StepRecord) -> TextKind:
 
 
 def pieces(record: StepRecord) -> list[list[str]]:
-    """What every response token is shown as: its character, or `END`; its id as "#123"; or `NO_TEXT` (`text_kind`)."""
+    """Return what every response token is shown as: its text or its character, or `END`; its id as "#123"; or `NO_TEXT`
+    (`text_kind`)."""
+    if record.tokens is not None:
+        return [[text.replace("\n", NEW_LINE) for text in row] for row in record.tokens]
     lengths = record.batch.response_mask.sum(-1).tolist()
     kind, ids = text_kind(record), record.batch.response_ids
     if kind == "characters":

@@ -194,7 +194,7 @@ def learn(
         report |= update(learner, whitened(part, result, config.advantage), result)
     if sketched or step % config.record_every == 0 or step == config.steps:
         with watch.part("record"):
-            recorder.step(step, collected, batch)
+            recorder.step(step, collected, batch, session.worker)
     return report
 
 

@@ -112,13 +112,15 @@ def test_nothing_off_has_no_thresholds() -> None:
 
 def test_a_useful_range_leaves_out_what_hardly_differs() -> None:
     """900 tokens at 1e-6 hold 0.0009 of Σ|log r| = 0.0009 + 10·0.1 + 10·0.2, which is less than a hundredth: the
-    tightest bound is at the next ones, exp(0.1), and the loosest just beyond exp(0.2)."""
+    tightest bound is at the next ones, exp(0.1), and the loosest just beyond exp(0.2). Each side has its own."""
     log_ratios = torch.full((920, 1), 1e-6)
     log_ratios[:10], log_ratios[10:20] = 0.1, -0.2
-    batch = of_log_ratios(log_ratios)
-    assert useful_range(batch, preset("decoupled_token_is")) == pytest.approx((math.exp(0.1), math.exp(0.2002)))
-    low, high = useful_range(batch, preset("decoupled_token_icepop"), side="lower")
-    assert (low, high) == pytest.approx((math.exp(-0.1), math.exp(-0.2002)))
+    batch, both = of_log_ratios(log_ratios), preset("decoupled_token_icepop")
+    assert useful_range(batch, both) == pytest.approx((math.exp(0.1), math.exp(0.2002)))
+    assert useful_range(batch, both, side="upper") == pytest.approx((math.exp(0.1), math.exp(0.11)))
+    assert useful_range(batch, both, side="lower") == pytest.approx((math.exp(-0.2), math.exp(-0.22)))
+    with pytest.raises(UsageError, match="off its ratio of 1"):
+        useful_range(of_log_ratios(torch.full((3, 1), -0.1)), both, side="upper")
 
 
 def test_a_useful_range_has_two_ends_if_all_items_are_equally_far() -> None:

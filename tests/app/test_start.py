@@ -16,7 +16,7 @@ VIEW = "views/start.py"
 
 @pytest.fixture
 def stories(root: Path) -> Path:
-    for slug in ("alpha", "long_bf16", "long_kv_fp8_e5m2", "long_stale_4"):
+    for slug in ("alpha", "smol_bf16_both", "long_kv_fp8_e5m2", "long_stale_4"):
         make_run(root, slug, steps=2)
     return root
 
@@ -24,7 +24,7 @@ def stories(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("link", "run", "name", "expected"),
     [
-        ("Open the healthy run", "long_bf16", "decoupled_geo_rs", "What the bound costs"),
+        ("Open the healthy run", "smol_bf16_both", "decoupled_geo_rs", "What the bound costs"),
         ("Open the stale run", "long_stale_4", "decoupled_token_is", "The difference, magnified"),
         ("Open the long answers", "long_kv_fp8_e5m2", "decoupled_seq_is", "What the bound costs"),
     ],
@@ -55,17 +55,16 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
     at = open_app(VIEW)
     assert not at.error
     assert not at.info
-    for slug in ("long_bf16", "long_stale_4"):
+    for slug in ("smol_bf16_both", "long_stale_4"):
         run = runs.ROOT / slug
         batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
         d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double()
         assert f"k3 **{float((d.exp() - 1 - d).mean()):.4g}**" in said(at)
-        assert int(batch.response_mask.sum(1).min()) > 100
 
 
 @pytest.mark.usefixtures("committed")
 def test_the_healthy_story_keeps_its_promise() -> None:
-    """The upper bound at 1.0001 and the lower at 1/1.001, on the mean log-ratio of each answer: a fifth is left out."""
+    """On the mean log-ratio of each answer: ±0.1 % keep a tenth of the tokens, ±5 % nearly all."""
     from words.start import HEALTHY
 
     run = runs.ROOT / HEALTHY.run
@@ -73,10 +72,14 @@ def test_the_healthy_story_keeps_its_promise() -> None:
     mask = batch.response_mask
     d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs).double() * mask
     mean = (d.sum(1) / mask.sum(1)).exp()
-    kept = float(mask[(mean <= 1.0001) & (mean >= 1 / 1.001)].sum() / mask.sum())
-    assert 0.75 < kept < 0.85
-    assert "from 1.001 down to 1.0001" in HEALTHY.press
-    assert "a fifth" in HEALTHY.changes
+
+    def kept(low: float, high: float) -> float:
+        return float(mask[(mean >= low) & (mean <= high)].sum() / mask.sum())
+
+    assert 0.05 < kept(1 / 1.001, 1.001) < 0.15
+    assert kept(0.95, 1.05) > 0.95
+    assert "to 0.95 and 1.05" in HEALTHY.press
+    assert "nine tenths" in HEALTHY.changes
 
 
 def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> None:
@@ -108,7 +111,7 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> No
 
 def test_a_damaged_step_of_a_story_is_named(stories: Path) -> None:
     for step in (0, 1):
-        path = runs.step_path(stories / "long_bf16", step)
+        path = runs.step_path(stories / "smol_bf16_both", step)
         path.write_bytes(path.read_bytes()[:100])
     at = open_app(VIEW)
     assert "cannot be read" in said(at)
@@ -117,7 +120,7 @@ def test_a_damaged_step_of_a_story_is_named(stories: Path) -> None:
 
 def test_a_story_without_its_run_says_so(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    assert "The recorded run long_bf16 is not here" in said(open_app(VIEW))
+    assert "The recorded run smol_bf16_both is not here" in said(open_app(VIEW))
 
 
 def test_own_runs_are_found_and_open(stories: Path) -> None:

@@ -26,12 +26,12 @@ def main() -> None:
         if path.parent != runs.ROOT:
             continue
         cause, size = cause_of(runs.read_manifest(path).config), "real" if name.startswith("smol") else "tiny"
-        found = [judged(path, step, cause) for step in runs.list_steps(path)]
-        totals[size].update(verdict for _, _, verdict in found)
-        k3 = sorted(one for one, _, _ in found)
-        said, verdicts = Counter(said for _, said, _ in found), Counter(verdict for _, _, verdict in found)
+        looks = [judged(path, step, cause) for step in runs.list_steps(path)]
+        totals[size].update(verdict for _, _, verdict in looks)
+        k3 = sorted(one for one, _, _ in looks)
+        said, verdicts = Counter(said for _, said, _ in looks), Counter(verdict for _, _, verdict in looks)
         print(
-            f"| `{name}` | {cause} | {len(found)} | {k3[0]:.1e} to {k3[-1]:.1e} | {listed(said)} | {listed(verdicts)} |"
+            f"| `{name}` | {cause} | {len(looks)} | {k3[0]:.1e} to {k3[-1]:.1e} | {listed(said)} | {listed(verdicts)} |"
         )
     for size, verdicts in totals.items():
         print(f"{size} models, {sum(verdicts.values())} steps: {listed(verdicts)}")

@@ -120,7 +120,7 @@ def test_a_link_shows_what_it_names_and_one_back_leaves_it(page: Page, url: str)
 
 def test_a_run_grows_while_one_watches(page: Page, url: str, local: Path) -> None:
     visit(page, f"{url}/training")
-    expect(page.get_by_text("kv_fp8_e5m2 · step 1, 2 recorded · complete")).to_be_visible()
+    expect(page.get_by_text("smol_kv_fp8_e5m2 · step 1, 2 recorded · complete")).to_be_visible()
     run = make_run(local, "mine", steps=1, status="running")
     expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
     add_step(run, make_record(1))

@@ -143,7 +143,7 @@ def the_link_is_copied_with_run_and_step(page: Page) -> None:
     copied = urlsplit(page.evaluate("navigator.clipboard.readText()"))
     assert copied.path == "/bench"
     assert parse_qs(copied.query) == {
-        "preset": ["decoupled_seq_is"], "is_upper": ["3"], "run": ["kv_fp8_e5m2"], "step": ["1"],
+        "preset": ["decoupled_seq_is"], "is_upper": ["3"], "run": ["smol_kv_fp8_e5m2"], "step": ["1"],
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 PLOTLY = Path(sys.prefix) / "plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
-RUN, WITHOUT_SKETCH, STUDY = "kv_fp8_e5m2", "both_bf16", "stale_8"
+RUN, WITHOUT_SKETCH, STUDY = "kv_fp8_e5m2", "smol_kv_fp8_e5m2", "stale_8"
 """Few: a gradient of each preset, and each study, take seconds to write."""
 CHOSEN = ("decoupled_token_is", "decoupled_geo_rs", "decoupled_seq_is", "slime_tis")
 VIEWS = ("start", "bench", "mismatch", "gradient", "study")
@@ -118,10 +118,10 @@ def test_the_first_story_is_small_dragged_says_what_the_library_says_and_answers
     before = numbers(page, "first")
     drag(page, "first", 0.4)
     assert numbers(page, "first") != before
-    expect_library(page, "first", "kv_fp8_e5m2", "decoupled_token_is")
+    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_token_is")
     page.mouse.up()
     page.wait_for_url("**is_upper=**")
-    expect_library(page, "first", "kv_fp8_e5m2", "decoupled_token_is")
+    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_token_is")
     page.evaluate("""() => {
       const dataTransfer = new DataTransfer()
       dataTransfer.items.add(new File(["{}"], "pairs.jsonl"))
@@ -133,7 +133,7 @@ def test_the_first_story_is_small_dragged_says_what_the_library_says_and_answers
 def test_the_first_story_needs_no_server(page: Page, folder: Path) -> None:
     visit(page, (folder / "index.html").as_uri())
     drag(page, "first", 0.4)
-    expect_library(page, "first", "kv_fp8_e5m2", "decoupled_token_is")
+    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_token_is")
     page.mouse.up()
     page.get_by_role("link", name="Mismatch").click()
     expect(page.get_by_text("This page was opened as a file")).to_be_visible()

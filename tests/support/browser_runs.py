@@ -13,8 +13,8 @@ TEXTS = ["1,12,123", "9,99", "<b>7</b>", "5"]
 
 
 def make_runs(folder: Path) -> None:
-    """Make all runs; `kv_fp8_e5m2` is the one that the app shows first."""
-    for slug in ("bf16", "kv_fp8_e5m2", "long_bf16", "stale_4"):
+    """Make all runs; `smol_kv_fp8_e5m2` is the one that the app shows first."""
+    for slug in ("bf16", "smol_kv_fp8_e5m2", "smol_bf16_both", "stale_4"):
         make_run(folder, slug, steps=2, sequences=32, width=24)
     make_run(folder, "alpha", steps=2, sequences=32, width=24, texts=[SCRIPT])
     make_run(folder, "beta", steps=3, noise=0.02)

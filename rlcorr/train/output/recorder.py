@@ -14,10 +14,11 @@ from rlcorr.records.held_out import HeldOutAnswer, append_answers
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.sketch_files import with_sketch, write_sketch
 from rlcorr.records.step_files import StepRecord
+from rlcorr.records.token_texts import END, text_kind
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.ranks import Ranks
 from rlcorr.train.output.provenance import git_commit, hardware, versions
-from rlcorr.train.rollout.collect import Collected
+from rlcorr.train.rollout.collect import Collected, RolloutWorker
 from rlcorr.types import TokenBatch
 
 ALGORITHMS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO", "reinforce_pp": "REINFORCE++"}
@@ -72,9 +73,13 @@ class Recorder:
         if self._main:
             runs.append_metrics(self.path, row)
 
-    def step(self, step: int, collected: Collected, batch: TokenBatch) -> None:
+    def step(self, step: int, collected: Collected, batch: TokenBatch, worker: RolloutWorker) -> None:
         if self._main:
-            runs.write_step(self.path, StepRecord(step, batch, collected.prompts, collected.responses))
+            record = StepRecord(step, batch, collected.prompts, collected.responses)
+            if text_kind(record) != "characters":
+                ids = collected.samples.response_ids
+                record = replace(record, tokens=[token_texts(worker.tokenizer, row, worker.stops) for row in ids])
+            runs.write_step(self.path, record)
 
     def held_out(self, answers: Sequence[HeldOutAnswer]) -> None:
         if self._main:
@@ -92,3 +97,9 @@ class Recorder:
             weights = {name.removeprefix("lm."): tensor for name, tensor in state.items() if name.startswith("lm.")}
             lm.save_pretrained(self.path / "checkpoint", state_dict=weights)
             tokenizer.save_pretrained(self.path / "checkpoint")
+
+
+def token_texts(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], stops: Sequence[int]) -> list[str]:
+    """Return the text of each token by itself; of one that ends a response, `END`. Bytes that are no whole character
+    become U+FFFD."""
+    return [END if token in stops else str(tokenizer.decode([token])) for token in ids]
