@@ -71,7 +71,7 @@ def palette() -> list[str]:
 def ticks(span: float) -> list[str]:
     """Ratios at full colour, half way, and 1. Half way is a quarter of the span: strength is the root of |log r|."""
     shares = (-1.0, -0.25, 0.0, 0.25, 1.0)
-    return [f"{math.exp(share * span):.3g}" for share in shares]
+    return [f"{math.exp(share * span):.2g}" for share in shares]
 
 
 def pages_of(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:

@@ -8,12 +8,11 @@ from typing import Annotated
 import torch
 import tyro
 
-from rlcorr.command.train_options import configured, train_config
+from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.recipes import Recipe, find_recipe, install, read_index
 from rlcorr.train.config.learning import SketchConfig
-from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.training import TrainConfig
 
 
@@ -29,8 +28,6 @@ def run_record(request: Record) -> int:
     from rlcorr.train.loop import train
 
     recipes = _asked(request.run)
-    for recipe in recipes:
-        _pretrain(recipe)
     if recipes[0].gpu:
         rehearse(recipes)
     for recipe in recipes:
@@ -48,17 +45,6 @@ def _asked(name: str) -> list[Recipe]:
     if recipe.gpu and not here:
         raise UsageError(f"{name} needs a GPU, and torch sees none here.")
     return [recipe]
-
-
-def _pretrain(recipe: Recipe) -> None:
-    """Make the model that the run starts from, unless it lies there already."""
-    if not recipe.pretrain:
-        return
-    config = configured(PretrainConfig, recipe.pretrain, "python -m rlcorr record")
-    if not (runs.LOCAL / config.run / "checkpoint").exists():
-        from rlcorr.train.pretrain import pretrain
-
-        print(f"{recipe.name} starts from {pretrain(config)}")
 
 
 def rehearse(recipes: Sequence[Recipe]) -> None:

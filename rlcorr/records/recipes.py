@@ -23,8 +23,6 @@ class Recipe:
     """Of `python -m rlcorr train`."""
     gpu: bool = False
     """Whether it needs a GPU; the others are recorded without one."""
-    pretrain: tuple[str, ...] = ()
-    """Options of `python -m rlcorr pretrain` for the model that it starts from, where that is too large to commit."""
 
 
 def read_index() -> dict[str, Recipe]:
@@ -37,7 +35,6 @@ def read_index() -> dict[str, Recipe]:
             entry["look"],
             in_runs(f"{shared['options']} {entry['options']} --run {name}".split()),
             entry.get("gpu", False),
-            tuple(entry.get("pretrain", "").split()),
         )
         for name, entry in entries.items()
     }

@@ -287,4 +287,4 @@ def test_ticks_of_the_legend(root: Path) -> None:
     """Half of full colour is a quarter of the span: e^0.175 and e^0.7."""
     from browser.token_text import ticks
 
-    assert ticks(0.7) == ["0.497", "0.839", "1", "1.19", "2.01"]
+    assert ticks(0.7) == ["0.5", "0.84", "1", "1.2", "2"]

@@ -8,23 +8,18 @@ from tiny import tiny_config
 from rlcorr.command import record_verb
 from rlcorr.command.cli import run_verb
 from rlcorr.command.record_verb import rehearse
-from rlcorr.command.train_options import configured, train_config
+from rlcorr.command.train_options import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import recipes, runs
 from rlcorr.records.recipes import Recipe
 from rlcorr.records.verify import verify
-from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.loop import train
 
 
 @pytest.mark.parametrize("name", recipes.read_index())
 def test_every_recipe_is_a_command(name: str) -> None:
     recipe = recipes.find_recipe(name)
-    options = list(recipe.options)
-    if recipe.pretrain:  # its model is not here: another stands in its place
-        made = configured(PretrainConfig, recipe.pretrain, "test")
-        options[options.index(str(runs.LOCAL / made.run / "checkpoint"))] = str(runs.ROOT / "warm_start" / "checkpoint")
-    config = train_config(options, "test")
+    config = train_config(recipe.options, "test")
     assert config.run == name
     assert not config.save_model
     assert recipe.story.endswith(".")
@@ -53,8 +48,8 @@ def test_every_committed_run_has_a_recipe() -> None:
 
 def test_a_run_that_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="gpu_bf16 needs a GPU, and torch sees none here"):
-        run_verb(["record", "gpu_bf16"])
+    with pytest.raises(UsageError, match="gpu_smol_bf16 needs a GPU, and torch sees none here"):
+        run_verb(["record", "gpu_smol_bf16"])
 
 
 def test_a_rehearsal_leaves_nothing(tiny_model: Path, local_runs: Path) -> None:
@@ -64,23 +59,20 @@ def test_a_rehearsal_leaves_nothing(tiny_model: Path, local_runs: Path) -> None:
     assert list(local_runs.iterdir()) == []
 
 
-def test_a_model_that_is_too_large_to_commit_is_made_first(local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once: a second run finds it there. The training itself needs a GPU in the index, and none here."""
+def test_all_runs_are_made_that_this_machine_can_make(
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runs, "ROOT", local_runs.parent)
-    pretrain = "--run start --architecture qwen2_narrow --max-steps 1 --addition-every 1 --eval-prompts 1"
     options = (
-        f"--model {local_runs}/start/checkpoint --rollout.engine transformers --rollout.dtype float32 --no-tensorboard "
+        f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard "
         "--no-save-model --steps 1 --prompts-per-step 8 --eval-prompts 8 --run small"
     )
-    recipe = Recipe("small", "A story.", "Nothing.", tuple(options.split()), pretrain=tuple(pretrain.split()))
-    monkeypatch.setattr(record_verb, "read_index", lambda: {"small": recipe})
+    here, gpu = Recipe("small", "A story.", "Nothing.", tuple(options.split())), Recipe("g", "", "", (), gpu=True)
+    monkeypatch.setattr(record_verb, "read_index", lambda: {"small": here, "g": gpu})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     run_verb(["record", "all"])
-    model = local_runs / "start" / "checkpoint" / "model.safetensors"
-    made = model.stat().st_mtime_ns
     assert verify(local_runs.parent / "small").problems == []
-    run_verb(["record", "all"])
-    assert model.stat().st_mtime_ns == made
+    assert not (local_runs.parent / "g").exists()
 
 
 def test_another_name_is_refused() -> None:
