@@ -40,7 +40,7 @@ REJECTING = (
     "slime_mis", "prime_rl_ipo",
 )  # fmt: skip
 Statistic = Callable[[Tensor, Tensor], Tensor]
-"""From d and its mask, (prompts, samples, T) each, to sums per prompt, (2, prompts); their quotient is the statistic."""
+"""From d and its mask, (prompts, samples, T) each, to sums per prompt, (2, prompts), numerator and denominator."""
 
 
 def bench_smol() -> None:
