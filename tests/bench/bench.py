@@ -27,6 +27,7 @@ recorder  what recording costs a training: its steps with and without, in pairs;
 import    memory that a Parquet file of 1 GiB takes while it is imported; three minutes
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
+smol_runs what became of the recorded runs of SmolLM2-135M; seconds
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
@@ -178,6 +179,7 @@ PARTS = {
     "recorder": bench_recorder.main,
     "trainer": bench_trainer.main,
     "real": bench_real.bench_real,
+    "smol_runs": bench_smol.bench_runs,
     "smol": bench_smol.bench_smol,
     "router": bench_router.main,
     "picture": picture,

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -149,3 +150,28 @@ def interval(sums: Tensor, value: Callable[[Tensor], Tensor] = lambda total: tot
     drawn = torch.randint(PROMPTS, (DRAWS, PROMPTS), generator=torch.Generator().manual_seed(0))
     low, high = value(sums[:, drawn].sum(-1)).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
     return f"{float(value(sums.sum(-1))):.3g} [{low:.3g}, {high:.3g}]"
+
+
+def bench_runs() -> None:
+    """Print what became of the recorded runs of the real model."""
+    print(
+        "| run | reward, first and last five steps | accuracy, first and last | k3, over all steps | outside 0.9 to 1.1 |"
+    )
+    print("|---|---|---|---|---|")
+    for name, path in runs.list_runs().items():
+        if path.parent != runs.ROOT or not name.startswith("smol"):
+            continue
+        rows = runs.read_metrics(path)
+        rewards, k3s = [row["reward"] for row in rows], [row["rollout_corr/k3_kl"] for row in rows]
+        right = [row["accuracy"] for row in rows if "accuracy" in row]
+        steps = runs.list_steps(path)
+        shares = [f"{outside(runs.read_step(path, step).batch):.1%}" for step in (steps[0], steps[-1])]
+        print(
+            f"| `{name}` | {fmean(rewards[:5]):.2f}, {fmean(rewards[-5:]):.2f} | {right[0]:.2f}, {right[-1]:.2f} | "
+            f"{min(k3s):.1e} to {max(k3s):.1e} | {shares[0]} at step {steps[0]}, {shares[1]} at step {steps[-1]} |"
+        )
+
+
+def outside(batch: TokenBatch) -> float:
+    d = log_ratio(batch.tensors()["old_log_probs"], batch.rollout_log_probs, batch.response_mask)
+    return float(((d[batch.response_mask].exp() - 1).abs() > 0.1).double().mean())
