@@ -154,9 +154,7 @@ def interval(sums: Tensor, value: Callable[[Tensor], Tensor] = lambda total: tot
 
 def bench_runs() -> None:
     """Print what became of the recorded runs of the real model."""
-    print(
-        "| run | reward, first and last five steps | accuracy, first and last | k3, over all steps | outside 0.9 to 1.1 |"
-    )
+    print("| run | reward, first and last five steps | accuracy, first and last | k3 over the steps | outside ±10 % |")
     print("|---|---|---|---|---|")
     for name, path in runs.list_runs().items():
         if path.parent != runs.ROOT or not name.startswith("smol"):
