@@ -40,12 +40,12 @@ HEALTHY = Story(
 )
 STALE = Story(
     title="Stale",
-    sentence="Each batch was written by weights that are four steps old. Whole probabilities differ, not digits.",
+    sentence="The same model. Each batch was written by weights that are six updates old: probabilities differ a lot.",
     press="Further down, choose other methods above the two pictures.",
     changes="The lines. Tokens outside a method's lines are what it caps or rejects.",
     button="Open the stale run",
     view="mismatch",
-    run="long_stale_4",
+    run="smol_stale_6",
     preset="decoupled_token_is",
 )
 COLLAPSING = Story(
@@ -55,7 +55,7 @@ COLLAPSING = Story(
     changes="The curves of reward and mismatch: some presets keep the training stable, others only delay its end.",
     button="Open the trainings",
     view="training",
-    run="long_stale_4",
+    run="smol_stale_6",
     preset="disabled",
     query=(("part", "Study"), ("study", STUDY)),
 )

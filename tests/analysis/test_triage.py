@@ -185,6 +185,9 @@ EXPECTED = {
     "long_bf16": "precision",
     "long_kv_fp8_e5m2": "undecided",
     "long_stale_4": "undecided",
+    "smol_bf16_both": "precision",
+    "smol_kv_fp8_e5m2": "undecided",
+    "smol_stale_6": "undecided",
 }
 AT_STEPS = {("long_stale_4", 20): "precision"}
 """Weights four updates old, at a learning rate that has fallen: k3 is 0.0027."""

@@ -16,7 +16,7 @@ VIEW = "views/start.py"
 
 @pytest.fixture
 def stories(root: Path) -> Path:
-    for slug in ("alpha", "smol_bf16_both", "long_kv_fp8_e5m2", "long_stale_4"):
+    for slug in ("alpha", "smol_bf16_both", "long_kv_fp8_e5m2", "smol_stale_6"):
         make_run(root, slug, steps=2)
     return root
 
@@ -25,7 +25,7 @@ def stories(root: Path) -> Path:
     ("link", "run", "name", "expected"),
     [
         ("Open the healthy run", "smol_bf16_both", "decoupled_geo_rs", "What the bound costs"),
-        ("Open the stale run", "long_stale_4", "decoupled_token_is", "The difference, magnified"),
+        ("Open the stale run", "smol_stale_6", "decoupled_token_is", "The difference, magnified"),
         ("Open the long answers", "long_kv_fp8_e5m2", "decoupled_seq_is", "What the bound costs"),
     ],
 )
@@ -55,7 +55,7 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
     at = open_app(VIEW)
     assert not at.error
     assert not at.info
-    for slug in ("smol_bf16_both", "long_stale_4"):
+    for slug in ("smol_bf16_both", "smol_stale_6"):
         run = runs.ROOT / slug
         batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
         d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double()
