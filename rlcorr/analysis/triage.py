@@ -29,7 +29,7 @@ from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
 
-FLOAT32_K3 = 1e-7
+CLEAN_K3 = 1e-7
 """The k3 up to which a batch is clean: the order of sums in float32. Measured between engine and trainer on a CPU:
 3e-13 (1.3 million parameters) and 3.6e-11 (SmolLM2-135M)."""
 OTHER_PROMPT = 0.5
@@ -220,7 +220,7 @@ def stale_tensor(tokens: Tokens) -> Symptom | None:
 def size(tokens: Tokens) -> Symptom:
     """Place the size of the mismatch among measured gaps, see `published.toml`; the only pattern is k3.
 
-    clean            no more than `FLOAT32_K3`
+    clean            no more than `CLEAN_K3`
     precision        no more than rounding to bfloat16 has been measured to make
     undecided        more, and no more than the coarsest rounding makes: several causes make gaps of this size
     beyond rounding  more than any measured rounding makes
@@ -230,9 +230,9 @@ def size(tokens: Tokens) -> Symptom:
     """
     numbers = measured(tokens)
     gap, bound = numbers["k3"], rounding("bfloat16")[1]
-    if gap <= FLOAT32_K3:
+    if gap <= CLEAN_K3:
         sentence = f"Clean: k3 is {short(gap)}, no more than the order of sums in float32 makes."
-        return Symptom("clean", sentence, numbers, 1 - gap / FLOAT32_K3)
+        return Symptom("clean", sentence, numbers, 1 - gap / CLEAN_K3)
     if gap <= bound:
         return Symptom("precision", _precision(numbers), numbers, 1 - gap / bound)
     if gap <= largest_rounding().high:

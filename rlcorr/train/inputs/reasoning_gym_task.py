@@ -6,6 +6,7 @@ only `gym_task` does so.
 """
 
 import enum
+import functools
 import importlib
 import itertools
 import os
@@ -110,7 +111,7 @@ def _datasets() -> dict[str, tuple[type, type]]:
     except ImportError as error:
         raise UsageError(
             f"task {GYM} needs the package reasoning-gym, which cannot be imported ({error}): "
-            "pip install 'rlcorr[gym]'."
+            "pip install --no-deps -r requirements/gym.txt."
         ) from error
 
 
@@ -187,8 +188,14 @@ def _sides(stream: Callable[[random.Random], Iterator[Example]]) -> set[bool]:
 
 
 def _score(judge: Any, example: Example, response: str) -> float:
-    """Return the package's score of a response."""
+    """Return the package's score of a response; 0 if it raises, as some datasets do when an answer is malformed."""
     try:
         return float(judge.score_answer(response.strip(), example.extra))
-    except Exception:  # some datasets parse an answer without expecting that it is malformed
+    except Exception as error:  # somebody else's code: whatever it raises must not end the training
+        _say_once(f"{GYM} scores an answer 0 where its own scorer raises {type(error).__name__}: {error}")
         return 0.0
+
+
+@functools.cache
+def _say_once(sentence: str) -> None:
+    print(sentence, flush=True)

@@ -18,7 +18,7 @@ from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.robust_fit import robust_fit
-from rlcorr.train.rollout.sync_proof import FLOAT32_K3, HALF, VISIBLE, SyncProof
+from rlcorr.train.rollout.sync_proof import HALF, SYNCED_K3, VISIBLE, SyncProof
 from rlcorr.types import TokenBatch
 
 ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]
@@ -143,7 +143,7 @@ def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, 
     """
     coarsest, mask = format_of(config, policy.precision), batch.response_mask
     smallest, largest = rounding(coarsest)
-    largest = max(largest, FLOAT32_K3 / SPREAD) if coarsest == "float32" else largest
+    largest = max(largest, SYNCED_K3 / SPREAD) if coarsest == "float32" else largest
     if not float(masked_mean(k3(d), mask)) <= SPREAD * largest:
         return None
     seen = f"rounding in {coarsest} has been measured to make {smallest:.0e} to {largest:.0e}"

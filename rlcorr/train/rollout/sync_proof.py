@@ -26,7 +26,7 @@ from rlcorr.train.rollout.robust_fit import robust_fit
 from rlcorr.train.rollout.tensor_groups import blocks, kinds, layers_of, one_by_one
 from rlcorr.types import TokenBatch
 
-FLOAT32_K3 = 1e-5
+SYNCED_K3 = 1e-5
 """Largest k3 between an engine and a trainer that both compute in float32: only kernels and the order of sums differ.
 
 It was 3e-13 on the warm start and 4e-11 on SmolLM2, both on CPUs; for Qwen3-8B on a GPU a root mean square of 0.0019 is
@@ -94,10 +94,10 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, pro
         return proof
     if proof.left_behind:
         raise UsageError(f"the engine did not take all weights that it was sent: {listed(proof.left_behind)} stay old.")
-    if config.exact and not proof.k3 <= FLOAT32_K3:
+    if config.exact and not proof.k3 <= SYNCED_K3:
         raise UsageError(
             f"the engine did not take the weights that it was sent: after a sync k3 is {proof.k3:.1e}, and float32 "
-            f"leaves at most {FLOAT32_K3:.0e}."
+            f"leaves at most {SYNCED_K3:.0e}."
         )
     return proof
 
@@ -215,10 +215,10 @@ def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> N
 
     Coarser formats cannot be checked so, which is why `prove_sync` perturbs. Raises `UsageError`.
     """
-    if precision == "float32" and config.exact and not k3_mean <= FLOAT32_K3:
+    if precision == "float32" and config.exact and not k3_mean <= SYNCED_K3:
         raise UsageError(
             f"k3 between a float32 engine and the trainer is {k3_mean:.1e}, and rounding explains at most "
-            f"{FLOAT32_K3:.0e}: the engine did not take the weights of the last step."
+            f"{SYNCED_K3:.0e}: the engine did not take the weights of the last step."
         )
 
 
