@@ -230,7 +230,7 @@ def test_a_dataset_whose_order_depends_on_the_process(monkeypatch: pytest.Monkey
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)  # so that importing it fails
-    with pytest.raises(UsageError, match=r"needs the package reasoning-gym.*pip install 'x'"):
+    with pytest.raises(UsageError, match=r"needs the package reasoning-gym.*-r requirements/gym\.txt"):
         task_of(TrainConfig(task=SUMS))
 
 
