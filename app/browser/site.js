@@ -47,8 +47,9 @@ const chosen = () => {
     }
     return usual
   }
+  const view = one("view", VIEWS, "start"), run = view === "gradient" ? facts.sketched : facts.run
   return {
-    view: one("view", VIEWS, "start"), run: one("run", Object.keys(facts.runs), facts.run), wrong,
+    view, run: one("run", Object.keys(facts.runs), run), wrong,
     preset: one("preset", Object.keys(facts.presets), facts.preset), study: one("study", facts.studies, facts.studies[0]),
     system: one("system", facts.systems, facts.systems[0]), values: state,
   }

@@ -75,7 +75,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     """Say of a failed test what its page showed: on a loaded machine it may not fail again."""
     report = (yield).get_result()
     page = getattr(item, "funcargs", {}).get("page")
-    if report.when == "call" and report.failed and page is not None and page.url != "about:blank":
+    if report.when == "call" and report.failed and page is not None and not page.is_closed():
         report.sections.append(("page", f"{page.url}\n{page.evaluate(STATE)}"))
 
 

@@ -93,7 +93,7 @@ def test_the_back_button_takes_a_threshold_back(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is")
     slider = page.get_by_role("slider", name="Upper bound of the weight")
     slider.focus()
-    slider.press("PageUp")
+    slider.press("PageDown")
     page.wait_for_url(re.compile("is_upper="))
     expect(page.get_by_text("a weight above 2 becomes 2")).to_have_count(0)
     page.go_back()

@@ -82,15 +82,16 @@ def any_number_can_be_typed(page: Page) -> None:
 
 
 def test_the_first_picture_moves_by_itself_once(page: Page, another_page: Page, url: str) -> None:
-    """To a tighter bound and back, without a question to the server; not for whoever wants no motion, nor again."""
+    """To a looser bound and back, without a question to the server; not for whoever wants no motion, nor again."""
     visit(page, url)
     strip_is_there(page)
-    page.wait_for_function("Number(document.querySelector('.rl-slider b').textContent) < 0.005")
+    page.wait_for_function("Number(document.querySelector('.rl-slider b').textContent) > 0.012")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    assert texts_of_numbers(page) != ["100.00 %"] * 3
+    moved = texts_of_numbers(page)
     page.wait_for_function("document.querySelector('.rl-slider b').textContent === '0.01'")
     assert asked == []
+    assert texts_of_numbers(page) != moved
     page.reload()
     another_page.emulate_media(reduced_motion="reduce")
     another_page.goto(url)

@@ -22,7 +22,7 @@ from rlcorr.records import runs
 PAGES = {
     "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
     "mismatch": "Along the response", "bench": "What the bound costs",
-    "gradient": "no score sketch", "tokens": "mean ratio", "yours": "Bounds that keep so much",
+    "gradient": "the value of a KL estimator", "tokens": "mean ratio", "yours": "Bounds that keep so much",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 LEARN = {
