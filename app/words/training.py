@@ -114,7 +114,7 @@ FORETOLD = (
 REAL = "Train a real model here"
 REAL_IS = (
     "SmolLM2-135M-Instruct, a pretrained language model, learns to add two numbers in words: 20 steps of GRPO, 10 to "
-    "20 minutes on two CPU cores, 7 GB of memory. The first step comes within about two minutes. "
+    "20 minutes on two CPU cores, 6 GB of memory. The first step comes within about two minutes. "
 )
 REAL_FETCHED = "The model is on this machine already."
 REAL_FETCH = (
