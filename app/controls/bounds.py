@@ -73,7 +73,7 @@ def places_on(
     batches: Sequence[tuple[Identity, TokenBatch]], config: CorrectionConfig, b: Bound, value: float
 ) -> tuple[float, ...]:
     """Return the places of the bound's slider where moving it changes something on one of these batches."""
-    ends = [end for of, batch in batches for end in corrections.useful_range(of, batch, config, b.rule, b.side)]
+    ends = [end for of, batch in batches for end in corrections.useful_ends(of, batch, config, b.rule, b.side)]
     ends = [min(max(end, b.low), b.high) for end in (*ends, b.value, value) if end != b.offset]
     if not min(ends) < max(ends):
         return places_of(b, value)

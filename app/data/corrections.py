@@ -15,9 +15,8 @@ from words.words import Budget
 from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
-from rlcorr.analysis import thresholds as bounds
 from rlcorr.analysis.sweep import BoundMetrics
-from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
+from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, useful_range, usual_thresholds
 from rlcorr.diagnostics import measure_pairs
 from rlcorr.errors import UsageError
 from rlcorr.metric_tables import PREFIX
@@ -101,11 +100,11 @@ def affordable(
     raise UsageError(" ".join(reasons))
 
 
-def useful_range(
+def useful_ends(
     of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side
 ) -> tuple[float, ...]:
     """Return the two ends between which moving this bound changes something, or nothing if no item is off neutral."""
-    return _useful_range(of, all_but(config, rule, side), side, batch, config, rule)
+    return _useful_ends(of, all_but(config, rule, side), side, batch, config, rule)
 
 
 def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
@@ -128,11 +127,11 @@ def _curves(
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)
-def _useful_range(
+def _useful_ends(
     of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
 ) -> tuple[float, ...]:
     try:
-        return bounds.useful_range(_batch, _config, _rule, side=side)
+        return useful_range(_batch, _config, _rule, side=side)
     except UsageError:
         return ()
 

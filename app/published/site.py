@@ -2,14 +2,13 @@
 
 import base64
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from browser.sources import script, style
 from controls.bounds import bounds_of
 from data import lessons, recorded, studies
-from data.recorded import EXAMPLE, SKETCHED_EXAMPLE
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from remembered.session import DEFAULT_PRESET
 from words import pages, published, words
@@ -43,9 +42,8 @@ def write_site(
     _empty(folder)
     different = list(dict.fromkeys(benches.alike(chosen).values()))
     shown = {slug: _run(folder, slug, path, different) for slug, path in recorded_runs.items()}
-    run, preset = (
-        one if one in all_of else next(iter(all_of)) for one, all_of in ((EXAMPLE, shown), (DEFAULT_PRESET, chosen))
-    )
+    run = recorded.shown_first(recorded_runs)
+    preset = DEFAULT_PRESET if DEFAULT_PRESET in chosen else chosen[0]
     first = (folder / "bench" / run / f"{benches.alike(chosen)[preset]}.bin").read_bytes()
     share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name in chosen:
@@ -60,7 +58,7 @@ def write_site(
         "presets": _presets(chosen),
         "studies": [name for name in studies.all_studies() if _study(folder, name)],
         "run": run,
-        "sketched": _sketched(shown, run),
+        "sketched": recorded.shown_first(recorded_runs, sketched=True),
         "preset": preset,
         "first": base64.b64encode(first).decode(),
         "systems": [*SYSTEMS],
@@ -97,12 +95,6 @@ def _run(folder: Path, slug: str, run: Path, presets: Iterable[str]) -> dict[str
     _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
     story = recorded.manifest(run).story
     return {"said": published.RECORDED.format(slug=slug, step=step, story=story), "gradients": gradients}
-
-
-def _sketched(shown: Mapping[str, Mapping[str, Any]], otherwise: str) -> str:
-    """Return the run that the gradient view shows first: one that has a gradient, if there is any."""
-    having = [slug for slug, run in shown.items() if run["gradients"]]
-    return SKETCHED_EXAMPLE if SKETCHED_EXAMPLE in having else next(iter(having), otherwise)
 
 
 def _study(folder: Path, name: str) -> bool:

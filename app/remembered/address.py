@@ -1,4 +1,4 @@
-"""What the URL says of values that a page writes into it, while the browser's buttons change it, too.
+"""Read and write values in the URL, which a page writes and the browser's buttons change, too.
 
 Every request of the browser brings the URL of the moment at which it was sent. A timer's request may be on its way
 while a page writes the URL, and then brings a value that has been replaced. It must not be taken for a press of Back,

@@ -13,7 +13,7 @@ NO_TEXT = "·"
 
 
 NEW_LINE = "↵"
-"""What a line break within a token is shown as."""
+"""Stands for a line break within a token."""
 
 TextKind = Literal["texts", "characters", "ids", "unknown"]
 

@@ -154,22 +154,33 @@ def interval(sums: Tensor, value: Callable[[Tensor], Tensor] = lambda total: tot
 
 def bench_runs() -> None:
     """Print what became of the recorded runs of the real model."""
-    print("| run | reward, first and last five steps | accuracy, first and last | k3 over the steps | outside ±10 % |")
-    print("|---|---|---|---|---|")
+    print("| run | reward, first and last five steps | accuracy, first and last | k3 over the steps |", end="")
+    print(" outside ±10 % | kept by ±0.1 % on the mean, last step |\n|---|---|---|---|---|---|")
     for name, path in runs.list_runs().items():
         if path.parent != runs.ROOT or not name.startswith("smol"):
             continue
         rows = runs.read_metrics(path)
         rewards, k3s = [row["reward"] for row in rows], [row["rollout_corr/k3_kl"] for row in rows]
         right = [row["accuracy"] for row in rows if "accuracy" in row]
-        steps = runs.list_steps(path)
-        shares = [f"{outside(runs.read_step(path, step).batch):.1%}" for step in (steps[0], steps[-1])]
-        print(
-            f"| `{name}` | {fmean(rewards[:5]):.2f}, {fmean(rewards[-5:]):.2f} | {right[0]:.2f}, {right[-1]:.2f} | "
-            f"{min(k3s):.1e} to {max(k3s):.1e} | {shares[0]} at step {steps[0]}, {shares[1]} at step {steps[-1]} |"
-        )
+        first, *_, last = runs.list_steps(path)
+        early, late = (runs.read_step(path, step).batch for step in (first, last))
+        cells = [
+            f"`{name}`",
+            f"{fmean(rewards[:5]):.2f}, {fmean(rewards[-5:]):.2f}",
+            f"{right[0]:.2f}, {right[-1]:.2f}",
+            f"{min(k3s):.1e} to {max(k3s):.1e}",
+            f"{outside(early):.1%} at step {first}, {outside(late):.1%} at step {last}",
+            f"{inside(late):.0%}",
+        ]
+        print(f"| {' | '.join(cells)} |")
 
 
 def outside(batch: TokenBatch) -> float:
     d = log_ratio(batch.tensors()["old_log_probs"], batch.rollout_log_probs, batch.response_mask)
     return float(((d[batch.response_mask].exp() - 1).abs() > 0.1).double().mean())
+
+
+def inside(batch: TokenBatch) -> float:
+    """Return the share of the tokens that a geometric mean within 0.1 % keeps."""
+    kept = correct(batch, PRESETS["decoupled_geo_rs"].config).keep_mask & batch.response_mask
+    return float(kept.sum() / batch.response_mask.sum())

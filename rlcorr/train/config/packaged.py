@@ -29,5 +29,6 @@ SMOLLM2 = TrainConfig(
 """Settings of `--model smollm2`, unless an option says otherwise; its learning rate is smaller than the tiny models'.
 
 Micro-batches of 768 tokens keep a training run at 5.7 GB. On two quiet cores a step took 43 s and at most 5.7 GB; with
-2,048 tokens 39 s and 7.5 GB, with 2,048 tokens and recomputed layers 44 s and 5.6 GB (Linux's VmHWM of two steps each).
+2,048 tokens 39 s and 7.5 GB, with 2,048 tokens and recomputed layers 44 s and 5.6 GB (Linux's VmHWM of
+`python -m rlcorr train --model smollm2 --steps 2 --optim.microbatch-tokens N`).
 """

