@@ -63,7 +63,7 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
         policy.checkpoint_layers()
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
     engine = start_engine(config.rollout, model, ranks, stops, log)
-    proof = prove_sync(engine, policy, config.rollout, prompts)
+    proof = prove_sync(engine, policy, config.rollout)
     measured = probe(engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, proof=proof)
     reference = None
     if config.needs_reference:

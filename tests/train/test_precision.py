@@ -152,7 +152,7 @@ def test_the_proof_of_a_sync_leaves_the_trainers_rounding_out(precision: Precisi
     """It scores in float32, so only the engine's format is on trial."""
     lm = load_lm(tiny_model, CPU)
     engine, policy = TransformersEngine(FLOAT32, lm, [EOS_ID]), Policy(lm, None, precision)
-    assert prove_sync(engine, policy, FLOAT32, PROMPTS).k3 <= 1e-7
+    assert prove_sync(engine, policy, FLOAT32).k3 <= 1e-7
     assert mismatch(engine, policy, PROMPTS) > 1e-7
 
 
@@ -168,7 +168,7 @@ def test_a_head_left_behind_is_found_beside_a_trainer_in_bfloat16(tiny_model: Pa
     lm = load_lm(tiny_model, CPU)
     engine = TransformersEngine(replace(FLOAT32, stale_lm_head=True), lm, [EOS_ID])
     with pytest.raises(UsageError, match="lm_head stay old"):
-        prove_sync(engine, Policy(lm, None, "bfloat16"), FLOAT32, PROMPTS)
+        prove_sync(engine, Policy(lm, None, "bfloat16"), FLOAT32)
 
 
 def test_the_coarsest_format_of_both_sides_is_the_one_that_rounds() -> None:

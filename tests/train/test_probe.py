@@ -83,7 +83,7 @@ def test_a_setting_is_recognised(
 ) -> None:  # fmt: skip
     config = rollout(**changes)
     engine, policy = TransformersEngine(config, lm, [EOS_ID]), Policy(copy.deepcopy(lm))
-    proof = prove_sync(engine, policy, config, prompts)
+    proof = prove_sync(engine, policy, config)
     measured = probe(engine, policy, config, tokenizer, prompts, max_tokens=MAX_TOKENS, proof=proof)
     assert measured.pattern == pattern, measured
     assert said in measured.sentence

@@ -59,7 +59,7 @@ def test_sync_replaces_every_weight(tiny_model: Path) -> None:
 def test_the_proof_passes_and_leaves_the_weights_as_they_were(tiny_model: Path) -> None:
     engine, policy = engine_and_policy(tiny_model)
     before = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
-    proof = prove_sync(engine, policy, FLOAT32, PROMPTS * 4)
+    proof = prove_sync(engine, policy, FLOAT32)
     assert proof.k3 < 1e-7
     assert proof.left_behind == proof.unseen == []
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.lm.state_dict().items())
@@ -101,7 +101,7 @@ def test_the_proof_finds_one_tensor_left_behind(tiny_model: Path, forgotten: str
     """One tensor of a group is half of the group or less, so the group may look new: float32 shows it all the same."""
     engine, policy = engine_and_policy(tiny_model)
     with pytest.raises(UsageError, match="the engine did not take"):
-        prove_sync(Forgetful(engine, forgotten), policy, FLOAT32, PROMPTS * 4)
+        prove_sync(Forgetful(engine, forgotten), policy, FLOAT32)
 
 
 def test_transformers_has_no_kv_cache_format() -> None:

@@ -123,7 +123,7 @@ def test_the_proof_names_what_stays_old(engine: RolloutEngine, policy: Policy, p
     """All groups of the tiny model are tried in test_vllm.py; here each takes ten seconds."""
     forgets = groups(policy).get(old, set())
     forgetful: Any = Forgetful(engine, policy, forgets)
-    proof = sync_proof(forgetful, policy, prompts)
+    proof = sync_proof(forgetful, policy)
     assert proof.left_behind == ([old] if forgets else []), proof
     if not forgets:
         eight_bits = engine.description["kv_cache_dtype"] == "fp8"

@@ -89,7 +89,7 @@ def test_every_next_token_has_the_trainers_log_prob(
 
 
 def test_a_sync_is_proved_on_every_tensor(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
-    proof = prove_sync(engine, policy, FLOAT32, prompts)
+    proof = prove_sync(engine, policy, FLOAT32)
     assert proof.left_behind == proof.unseen == []
     assert proof.k3 <= FLOAT32_K3
     assert mismatch(engine, policy, prompts) <= FLOAT32_K3
@@ -118,7 +118,7 @@ class WithoutHead:
 
 def test_the_stale_head_is_found(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
     with pytest.raises(UsageError, match="head stay old"):
-        prove_sync(WithoutHead(engine), policy, FLOAT32, prompts)
+        prove_sync(WithoutHead(engine), policy, FLOAT32)
     engine.sync(engine_weights(policy.state_dict(), policy.lm))
 
 
@@ -129,7 +129,7 @@ def test_each_kind_of_tensor_left_behind_is_named(
     for kind, names in kinds(policy.lm.state_dict()).items():
         if kind not in ("embed_tokens", "lm_head"):
             forgetful: Any = Forgetful(engine, policy, set(names))
-            assert sync_proof(forgetful, policy, prompts).left_behind == [kind]
+            assert sync_proof(forgetful, policy).left_behind == [kind]
 
 
 def train_with_vllm(local_runs: Path, *options: str) -> tuple[Path, list[float]]:

@@ -144,13 +144,13 @@ def test_a_cached_prefix_is_noticed(start: Start, tied: Path, monkeypatch: pytes
 
 def test_a_sync_replaces_every_expert(engine: RolloutEngine, policy: Policy) -> None:
     assert mismatch(engine, policy, prompts(32, 6, 6)) <= FLOAT32_K3
-    assert prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6)).k3 <= FLOAT32_K3
+    assert prove_sync(engine, policy, FLOAT32).k3 <= FLOAT32_K3
     assert mismatch(engine, policy, prompts(32, 6, 6)) <= FLOAT32_K3
 
 
 def test_an_untied_head_is_synced_too(start: Start, tmp_path: Path) -> None:
     model = save_moe(tmp_path / "untied", tied=False)
-    proved = prove_sync(start(FLOAT32, model), Policy(load_lm(model, CPU), None), FLOAT32, prompts(32, 6, 6))
+    proved = prove_sync(start(FLOAT32, model), Policy(load_lm(model, CPU), None), FLOAT32)
     assert proved.left_behind == proved.unseen == []
     assert proved.k3 <= FLOAT32_K3
 
@@ -162,8 +162,8 @@ def test_experts_that_stay_unpacked_are_found(
     with monkeypatch.context() as without:
         without.setattr(vllm_engine, "forget_packing", lambda worker: None)
         with pytest.raises(UsageError, match="the engine did not take"):
-            prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6))
-    assert prove_sync(engine, policy, FLOAT32, prompts(32, 6, 6)).k3 <= FLOAT32_K3
+            prove_sync(engine, policy, FLOAT32)
+    assert prove_sync(engine, policy, FLOAT32).k3 <= FLOAT32_K3
 
 
 def test_replay_makes_the_mismatch_smaller(start: Start, local_runs: Path) -> None:

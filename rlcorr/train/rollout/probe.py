@@ -18,7 +18,7 @@ from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.robust_fit import robust_fit
-from rlcorr.train.rollout.sync_proof import HALF, SYNCED_K3, VISIBLE, SyncProof
+from rlcorr.train.rollout.sync_proof import HALF, SURE, SYNCED_K3, SyncProof
 from rlcorr.types import TokenBatch
 
 ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]
@@ -113,7 +113,7 @@ def explains(d: Tensor, there: Tensor, mask: Tensor) -> bool:
     if not bool(here.isfinite().all()):
         return False
     fit = robust_fit(change[:, None], here)
-    return float(fit.coefficients[0]) > HALF and float(fit.errors[0]) <= VISIBLE
+    return float(fit.coefficients[0]) - HALF > SURE * float(fit.errors[0])
 
 
 def cuts_mass(batch: TokenBatch, d: Tensor) -> bool:

@@ -1,13 +1,18 @@
 """Proof that the engine takes every tensor it is sent.
 
 A tensor that stays old inside the engine shows up as a mismatch that grows with every step and looks like rounding. So
-before the first step every tensor is perturbed and synced. The engine then samples, and for each group of tensors the
-trainer computes what the log-probs would be if that group were still old. A regression of the real difference on these
-tells which share of each group's change the engine lacks: 0 if it took the new tensors, 1 if it kept the old ones.
-Rounding, whatever its size, is the noise of the regression, so no constant of a model or a number format decides.
+before the first step every tensor is perturbed and synced. The engine then continues random tokens, and for each group
+of tensors the trainer computes what the log-probs would be if that group were still old. A regression of the real
+difference on these estimates which share of each group's change the engine lacks: 0 if it took the new tensors, 1 if it
+kept the old ones. Rounding, whatever its size, is the noise of the regression.
+
+Rounding is not independent between tokens: a cache in 8 bits rounds the keys of a common prefix in the same way for all
+of them. So a single regression believes itself too exact, by a factor of 3 in bfloat16 and of up to 20 in e5m2. The
+proof is therefore repeated with other noise and other tokens, and the standard errors come from the spread of the
+repetitions. No constant of a model or a number format decides.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +26,18 @@ from rlcorr.ratios import k3, log_ratio
 from rlcorr.train.config.learning import Precision
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
-from rlcorr.train.rollout.engine import RolloutEngine, Samples, to_batch
-from rlcorr.train.rollout.robust_fit import robust_fit
+from rlcorr.train.rollout.engine import RolloutEngine, to_batch
+from rlcorr.train.rollout.robust_fit import RobustFit, robust_fit
 from rlcorr.train.rollout.tensor_groups import blocks, kinds, layers_of, one_by_one
+from rlcorr.train.rollout.tensor_noise import (
+    CONTEXT,
+    MOST,
+    RESPONSE_TOKENS,
+    add_noise,
+    noise_factor,
+    random_texts,
+    responses_of,
+)
 from rlcorr.types import TokenBatch
 
 SYNCED_K3 = 1e-5
@@ -31,26 +45,14 @@ SYNCED_K3 = 1e-5
 
 It was 3e-13 on the warm start and 4e-11 on SmolLM2, both on CPUs; for Qwen3-8B on a GPU a root mean square of 0.0019 is
 published, which is a k3 of 2e-6. One tensor of the tiny models that stays old makes 1e-4 and more after the noise."""
-CONTEXT = 6
-"""Prompt tokens used: rounding errors pile up with length, and only the weights are on trial."""
-RESPONSE_TOKENS = 16
-WORK = 1.2e9
-"""Responses times parameters, which bounds the time of the proof: 9 responses of SmolLM2."""
-FEWEST, MOST = 8, 192
-"""Responses that are sampled at least, and at most."""
-NOISE = {"q_proj": 0.25, "k_proj": 0.25, "v_proj": 0.08, "down_proj": 0.06, "gate_proj": 0.12, "up_proj": 0.12}
-"""Standard deviation of the noise on a tensor, relative to its root mean square, by kind. So each of the 273 tensors of
-SmolLM2 moves the log-probs by about as much; see `OTHER_NOISE` for the rest."""
-OTHER_NOISE = 0.1
-MOVED = 0.7
-"""Mean |Δ| of the log-probs that the noise shall make."""
-DOUBLINGS = 5
-SMALLEST_NOISE = 0.01
-"""Absolute, for tensors of zeros, as many biases are."""
+REPETITIONS = {"large": 3, "small": 6}
+"""Small are models that give `MOST` responses."""
+COMPARED_TOKENS = 16
+"""Of a response to a prompt, in `mismatch`."""
 HALF = 0.5
 """A share above it is nearer to the old tensors than to the new ones."""
-VISIBLE = 0.1
-"""Largest standard error at which old and new tensors differ: 0 and 1 are then five of them away from a half."""
+SURE = 4.0
+"""Standard errors that a share must be away from a half."""
 PART = 0.1
 """Share of a block of layers from which on its layers are looked at one by one."""
 FEW_BLOCKS = 2
@@ -72,16 +74,16 @@ class SyncProof:
     @property
     def left_behind(self) -> list[str]:
         """Return the groups that the engine kept old."""
-        return [name for name, (share, error) in self.shares.items() if share > HALF and error <= VISIBLE]
+        return [name for name, (share, error) in self.shares.items() if share - HALF > SURE * error]
 
     @property
     def unseen(self) -> list[str]:
         """Return the groups of which the engine's number format is too coarse to tell."""
-        groups = [name for name, (_, error) in self.shares.items() if not error <= VISIBLE]
+        groups = [name for name, (share, error) in self.shares.items() if not abs(share - HALF) > SURE * error]
         return groups + [f"one layer alone of {block}" for block in self.coarse_blocks]
 
 
-def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, prompts: list[list[int]]) -> SyncProof:
+def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig) -> SyncProof:
     """Sync perturbed weights, look for groups that the engine keeps old, and sync the true weights again.
 
     Raises:
@@ -89,7 +91,7 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, pro
             trainer by more than the order of sums, as where a kernel misreads its new weights; or if the engine's
             log-probs are not finite.
     """
-    proof = sync_proof(engine, policy, prompts)
+    proof = sync_proof(engine, policy)
     if config.stale_lm_head:
         return proof
     if proof.left_behind:
@@ -102,99 +104,117 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig, pro
     return proof
 
 
+@dataclass(frozen=True)
+class Repetition:
+    """What one kind of noise showed, for the N sampled tokens."""
+
+    seed: int
+    batch: TokenBatch
+    mask: Tensor
+    new: Tensor  # (N,) the trainer's log-probs
+    difference: Tensor  # (N,) the engine's less these
+    columns: dict[str, Tensor]  # group → (N,) the difference if the engine had kept the group's old tensors
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What all repetitions say together of the groups that share the tensors out."""
+
+    scale: float  # of what the groups leave unexplained
+    of_group: dict[str, tuple[float, float]]  # the share of its change that the engine lacks, and its standard error
+
+
 @torch.no_grad()
-def sync_proof(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> SyncProof:
+def sync_proof(engine: RolloutEngine, policy: Policy) -> SyncProof:
     """Return what `prove_sync` judges."""
     original = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
+    by_kind, by_block = kinds(original), blocks(original)
     try:
-        perturb(policy, original, prompts)
-        engine.sync(engine_weights(policy.state_dict(), policy.lm))
-        batch = sampled(engine, policy, prompts)
-        return _compared(policy.in_float32(), batch, original)
+        factor = noise_factor(policy, original)
+        repeated: list[Repetition] = []
+        for seed in range(REPETITIONS["small" if responses_of(policy) == MOST else "large"]):
+            add_noise(policy, original, factor, seed)
+            engine.sync(engine_weights(policy.state_dict(), policy.lm))
+            repeated.append(_repetition(engine, policy, seed))
+            _add_columns(policy, repeated[-1], original, by_kind | by_block)
+        best, layers = shares(repeated, by_kind), shares(repeated, by_block)
+        suspects = _suspects(layers)
+        finer = one_by_one(by_block, suspects) if len(suspects) <= FEW_BLOCKS else {"all": list(original)}
+        others = [layers]
+        if suspects:
+            for repetition in repeated:
+                add_noise(policy, original, factor, repetition.seed)
+                _add_columns(policy, repetition, original, finer)
+            others.append(shares(repeated, finer))
     finally:
         policy.lm.load_state_dict(original)
         engine.sync(engine_weights(policy.state_dict(), policy.lm))
+    for other in others:
+        best = other if other.scale < CLEARLY * best.scale else best
+    sizes = {label: len(layers_of(names)) for label, names in by_block.items()}
+    # One old layer of five is a share of a fifth.
+    coarse = [
+        label
+        for label, (_, error) in layers.of_group.items()
+        if sizes[label] > 1 and SURE * error * sizes[label] > HALF
+    ]
+    differences = torch.cat([repetition.difference for repetition in repeated])
+    return SyncProof(len(differences), float(k3(-differences).mean()), best.of_group, tuple(coarse))
 
 
-def perturb(policy: Policy, original: dict[str, Tensor], prompts: list[list[int]]) -> None:
-    """Add as much noise to every tensor as moves the log-probs of the prompts by `MOVED`: a shallow model needs more of
-    it than a deep one, in which it would be chaos."""
-    batch = as_response(prompts, next(policy.parameters()).device)
-
-    def log_probs() -> Tensor:
-        return policy.in_float32()(batch, 1.0).log_probs[batch.response_mask]
-
-    before = log_probs()
-    for doubling in range(DOUBLINGS):
-        add_noise(policy, original, 2.0**doubling)
-        if float((log_probs() - before).abs().mean()) >= MOVED:
-            return
+def _suspects(layers: Shares) -> list[str]:
+    """Return the blocks of layers of which a part may be old."""
+    return [name for name, (share, error) in layers.of_group.items() if share > max(PART, 2 * error)]
 
 
-def add_noise(policy: Policy, original: dict[str, Tensor], factor: float) -> None:
-    """Replace every tensor by its original and noise, a tied one once."""
-    generator, seen = torch.Generator().manual_seed(0), set()
-    for name, tensor in policy.lm.state_dict().items():
-        if tensor.data_ptr() in seen or not tensor.is_floating_point():
-            continue
-        seen.add(tensor.data_ptr())
-        relative = factor * next((noise for kind, noise in NOISE.items() if kind in name), OTHER_NOISE)
-        scale = max(relative * float(original[name].square().mean().sqrt()), SMALLEST_NOISE)
-        noise = scale * torch.randn(tensor.shape, generator=generator)
-        tensor.copy_(original[name] + noise.to(tensor.device))
-
-
-def as_response(prompts: list[list[int]], device: torch.device) -> TokenBatch:
-    """Return the prompts' first tokens as responses to their very first."""
-    texts = [prompt[:RESPONSE_TOKENS] for prompt in prompts[:FEWEST]]
-    responses = [text[1:] or text for text in texts]
-    zeros = [[0.0] * len(response) for response in responses]
-    return to_batch([text[:1] for text in texts], Samples(responses, zeros), device)
-
-
-def sampled(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> TokenBatch:
-    """Return what the engine samples, at temperature 1 and without cuts: only weights and format are on trial."""
-    parameters = sum(tensor.numel() for tensor in policy.lm.parameters())
-    count = int(min(max(WORK / parameters, FEWEST), MOST))
-    starts = [prompt[:CONTEXT] for prompt in prompts[:count]]
-    starts = (starts * -(-count // len(starts)))[:count]
-    samples = engine.generate(starts, n=1, max_tokens=RESPONSE_TOKENS, sampling=Sampling())
-    return to_batch(starts, samples, next(policy.parameters()).device)
-
-
-def _compared(policy: Policy, batch: TokenBatch, original: dict[str, Tensor]) -> SyncProof:
-    """Return the shares of the kinds of tensors or, where these explain the difference less well, of the layers."""
+def _repetition(engine: RolloutEngine, policy: Policy, seed: int) -> Repetition:
+    """Sample at temperature 1 and without cuts, so that only weights and format are on trial."""
+    starts = random_texts(policy, responses_of(policy), CONTEXT, seed)
+    samples = engine.generate(starts, n=1, max_tokens=RESPONSE_TOKENS, sampling=Sampling(), seed=seed)
+    batch = to_batch(starts, samples, next(policy.parameters()).device)
     mask = first_seen(batch)
-
-    def log_probs(old: Iterable[str]) -> Tensor:
-        tensors = {f"lm.{name}": original[name] for name in old}
-        given = {"replay": batch.routed_experts is not None}
-        return functional_call(policy, tensors, (batch, 1.0), given, tie_weights=False).log_probs[mask].double()
-
-    new = log_probs([])
+    new = _log_probs(policy, batch, mask, {})
     difference = batch.rollout_log_probs[mask].double() - new
     if not bool(difference.isfinite().all()):
         raise UsageError("the engine's log-probs are not finite after a sync: its weights or its kernels are broken.")
-    size = float(k3(-difference).mean())
+    return Repetition(seed, batch, mask, new, difference, {})
 
-    def shares(groups: dict[str, list[str]]) -> tuple[float, dict[str, tuple[float, float]]]:
-        fit = robust_fit(torch.stack([log_probs(names) - new for names in groups.values()], -1), difference)
-        pairs = zip(fit.coefficients.tolist(), fit.errors.tolist(), strict=True)
-        return fit.scale, dict(zip(groups, pairs, strict=True))
 
-    best, layers = shares(kinds(original)), shares(blocks(original))
-    suspects = [name for name, (share, error) in layers[1].items() if share > max(PART, 2 * error)]
-    others = [layers, shares({"all": list(original)})]
-    if 0 < len(suspects) <= FEW_BLOCKS:
-        others.append(shares(one_by_one(blocks(original), suspects)))
-    for other in others:
-        best = other if other[0] < CLEARLY * best[0] else best
-    sizes = {label: len(layers_of(names)) for label, names in blocks(original).items()}
-    # One old layer of five is a share of a fifth, and shows if that is five errors, as for `VISIBLE`.
-    coarse = [
-        label for label, (_, error) in layers[1].items() if sizes[label] > 1 and error * sizes[label] > 2 * VISIBLE
+def _add_columns(
+    policy: Policy, repetition: Repetition, original: dict[str, Tensor], groups: Mapping[str, list[str]]
+) -> None:
+    """Compute for each group that has no column yet what the log-probs would differ by if its tensors were old."""
+    for group in groups.keys() - repetition.columns.keys():
+        old = {f"lm.{name}": original[name] for name in groups[group]}
+        repetition.columns[group] = _log_probs(policy, repetition.batch, repetition.mask, old) - repetition.new
+
+
+def _log_probs(policy: Policy, batch: TokenBatch, mask: Tensor, old: dict[str, Tensor]) -> Tensor:
+    """Return the trainer's log-probs in float32, with some tensors replaced."""
+    given = {"replay": batch.routed_experts is not None}
+    return functional_call(policy.in_float32(), old, (batch, 1.0), given, tie_weights=False).log_probs[mask].double()
+
+
+def shares(repeated: list[Repetition], groups: Iterable[str]) -> Shares:
+    """Regress each repetition's difference on the columns of these groups, and put the repetitions together.
+
+    The share is their mean. Its standard error is s/√R, with s the larger of the spread of the R repetitions and of the
+    regression's own error, which is first enlarged by what the spread of all groups shows it to lack: four repetitions
+    alone agree by chance now and then.
+    """
+    names = list(groups)
+    fits: list[RobustFit] = [
+        robust_fit(torch.stack([one.columns[name] for name in names], -1), one.difference) for one in repeated
     ]
-    return SyncProof(int(mask.sum()), size, best[1], tuple(coarse))
+    estimates = torch.stack([fit.coefficients for fit in fits])
+    stated = torch.stack([fit.errors for fit in fits]).square().mean(0).sqrt()
+    spread = estimates.std(0)
+    lacking = (spread / stated)[stated.isfinite() & (stated > 0)]
+    inflation = max(1.0, float(lacking.median())) if len(lacking) else 1.0
+    errors = torch.maximum(spread, inflation * stated) / len(repeated) ** 0.5
+    scale = float(torch.tensor([max(fit.scale, 1e-300) for fit in fits]).log().mean().exp())
+    pairs = zip(estimates.mean(0).tolist(), errors.tolist(), strict=True)
+    return Shares(scale, dict(zip(names, pairs, strict=True)))
 
 
 def first_seen(batch: TokenBatch) -> Tensor:
@@ -226,7 +246,8 @@ def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> N
 def mismatch(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> float:
     """Mean k3 between the engine's log-probs of its own samples and the trainer's. At temperature 1, without cuts, and
     with the engine's experts where it reports them, so that only the weights and the number format are on trial."""
-    batch = sampled(engine, policy, prompts)
+    samples = engine.generate(prompts, n=1, max_tokens=COMPARED_TOKENS, sampling=Sampling())
+    batch = to_batch(prompts, samples, next(policy.parameters()).device)
     scores = policy(batch, 1.0, replay=batch.routed_experts is not None)
     d = log_ratio(scores.log_probs, batch.rollout_log_probs, batch.response_mask)
     return float(masked_mean(k3(d), batch.response_mask))

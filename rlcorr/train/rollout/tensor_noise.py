@@ -1,0 +1,68 @@
+"""Noise on every tensor of a model, and random texts, with which the proof of a sync looks at an engine."""
+
+import torch
+from torch import Tensor
+
+from rlcorr.train.learner.policy import Policy
+from rlcorr.train.rollout.engine import Samples, to_batch
+
+CONTEXT, RESPONSE_TOKENS = 2, 4
+"""Random tokens, and sampled ones after them: rounding errors pile up with length, and only weights are on trial."""
+WORK = 1.2e9
+"""Responses times parameters of one repetition, which bounds the time of the proof."""
+FEWEST, MOST = 17, 64
+"""Responses per repetition: of SmolLM2 and larger models, and of models of less than 20 million parameters."""
+NOISE = {"q_proj": 0.25, "k_proj": 0.25, "v_proj": 0.08, "down_proj": 0.06, "gate_proj": 0.12, "up_proj": 0.12}
+"""Standard deviation of the noise on a tensor, relative to its root mean square, by kind. So each of the 273 tensors of
+SmolLM2 moves the log-probs by about as much; see `OTHER_NOISE` for the rest."""
+OTHER_NOISE = 0.1
+MOVED = 0.7
+"""Mean |Δ| of the log-probs that the noise shall make."""
+DOUBLINGS = 5
+SMALLEST_NOISE = 0.01
+"""Absolute, for tensors of zeros, as many biases are."""
+
+
+def noise_factor(policy: Policy, original: dict[str, Tensor]) -> float:
+    """Return the multiple of the usual noise that moves the log-probs of random texts by `MOVED`: a shallow model needs
+    more of it than a deep one, in which it would be chaos."""
+    texts = random_texts(policy, FEWEST, CONTEXT + RESPONSE_TOKENS, seed=0)
+    zeros = [[0.0] * (len(text) - 1) for text in texts]
+    device = next(policy.parameters()).device
+    batch = to_batch([text[:1] for text in texts], Samples([text[1:] for text in texts], zeros), device)
+
+    def log_probs() -> Tensor:
+        return policy.in_float32()(batch, 1.0).log_probs[batch.response_mask]
+
+    before, factor = log_probs(), 1.0
+    for _ in range(DOUBLINGS):
+        add_noise(policy, original, factor, seed=0)
+        if float((log_probs() - before).abs().mean()) >= MOVED:
+            break
+        factor *= 2
+    return factor
+
+
+def add_noise(policy: Policy, original: dict[str, Tensor], factor: float, seed: int) -> None:
+    """Replace every tensor by its original and noise, a tied one once."""
+    generator, seen = torch.Generator().manual_seed(seed), set()
+    for name, tensor in policy.lm.state_dict().items():
+        if tensor.data_ptr() in seen or not tensor.is_floating_point():
+            continue
+        seen.add(tensor.data_ptr())
+        relative = factor * next((noise for kind, noise in NOISE.items() if kind in name), OTHER_NOISE)
+        scale = max(relative * float(original[name].square().mean().sqrt()), SMALLEST_NOISE)
+        noise = scale * torch.randn(tensor.shape, generator=generator)
+        tensor.copy_(original[name] + noise.to(tensor.device))
+
+
+def responses_of(policy: Policy) -> int:
+    """Return how many responses a repetition samples."""
+    parameters = sum(tensor.numel() for tensor in policy.lm.parameters())
+    return int(min(max(WORK / parameters, FEWEST), MOST))
+
+
+def random_texts(policy: Policy, count: int, length: int, seed: int) -> list[list[int]]:
+    """Return tokens of the whole vocabulary: texts that share no beginning, so that rounding errors differ."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(policy.lm.config.vocab_size, (count, length), generator=generator).tolist()
