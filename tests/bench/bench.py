@@ -28,6 +28,7 @@ import    memory that a Parquet file of 1 GiB takes while it is imported; three 
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
 smol_runs what became of the recorded runs of SmolLM2-135M; seconds
+proof     what the proof of a sync names, of what is really old; forty minutes
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
@@ -53,6 +54,7 @@ import bench_memory
 import bench_precision
 import bench_progress
 import bench_prompts
+import bench_proof
 import bench_real
 import bench_recorder
 import bench_report
@@ -175,6 +177,7 @@ PARTS = {
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
     "import": bench_import.main,
+    "proof": bench_proof.bench_proof,
     "memory": bench_memory.main,
     "recorder": bench_recorder.main,
     "trainer": bench_trainer.main,

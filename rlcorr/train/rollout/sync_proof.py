@@ -125,17 +125,18 @@ class Shares:
 
 
 @torch.no_grad()
-def sync_proof(engine: RolloutEngine, policy: Policy) -> SyncProof:
-    """Return what `prove_sync` judges."""
+def sync_proof(engine: RolloutEngine, policy: Policy, seed: int = 0) -> SyncProof:
+    """Return what `prove_sync` judges; each seed gives other noise and other texts."""
     original = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
     by_kind, by_block = kinds(original), blocks(original)
     try:
         factor = noise_factor(policy, original)
         repeated: list[Repetition] = []
-        for seed in range(REPETITIONS["small" if responses_of(policy) == MOST else "large"]):
-            add_noise(policy, original, factor, seed)
+        count = REPETITIONS["small" if responses_of(policy) == MOST else "large"]
+        for number in range(count * seed, count * (seed + 1)):
+            add_noise(policy, original, factor, number)
             engine.sync(engine_weights(policy.state_dict(), policy.lm))
-            repeated.append(_repetition(engine, policy, seed))
+            repeated.append(_repetition(engine, policy, number))
             _add_columns(policy, repeated[-1], original, by_kind | by_block)
         best, layers = shares(repeated, by_kind), shares(repeated, by_block)
         suspects = _suspects(layers)
