@@ -75,3 +75,4 @@ if name in BEFORE_THE_PICKERS:
         page.run()
 elif all_runs:
     page.run()
+session.remember_pickers()

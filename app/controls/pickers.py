@@ -100,11 +100,12 @@ def chosen_record(chosen: session.Selection, step: int) -> runs.StepRecord | Non
 
 @st.fragment(run_every=2.0)
 def watch(seen: tuple, chosen: session.Selection | None, drawn: float) -> None:
-    """Reload the page when a run has appeared, and now and then while the shown one grows; otherwise cost a few stats
-    every two seconds. `drawn` is when the page was drawn, on time.monotonic."""
+    """Reload the page when a run has appeared, now and then while the shown one grows, and when it missed a choice of
+    the pickers; otherwise cost a few stats every two seconds. `drawn` is when the page was drawn, on time.monotonic."""
     all_runs = recorded.all_runs()
     now = world(all_runs, chosen.run if chosen else None)
-    if now[0] != seen[0] or (now[1] != seen[1] and time.monotonic() - drawn > RELOAD_EVERY):
+    has_grown = now[1] != seen[1] and time.monotonic() - drawn > RELOAD_EVERY
+    if now[0] != seen[0] or has_grown or session.differs_from_page():
         st.rerun()
     if chosen is not None:
         life = recorded.life(chosen.run)

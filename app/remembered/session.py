@@ -5,6 +5,8 @@ from pathlib import Path
 
 import streamlit as st
 
+PICKERS = ("run", "step", "part")
+"""Keys of the widgets that decide what the whole page shows."""
 NEWEST, LATEST, DEFAULT_PRESET = "newest", "latest", "decoupled_token_is"
 ANOTHER = "another"
 
@@ -33,6 +35,27 @@ def placed() -> dict[str, str]:
     if shown is None:
         return {}
     return {"run": shown.slug} | ({} if shown.step is None else {"step": str(shown.step)})
+
+
+def remember_pickers() -> None:
+    """Remember what the pickers say, at the end of a run of the page that has shown it."""
+    st.session_state["drawn_pickers"] = _pickers()
+
+
+def differs_from_page() -> bool:
+    """Return whether the browser's pickers say something else than what the page shows, once for each difference.
+
+    Streamlit lets a new run begin before an older one has ended. If a timer's request and a click come at the same
+    moment on a busy machine, the older values can replace those of the click: the browser shows the choice, and the
+    page does not. The next request of a timer brings the choice again.
+    """
+    before = st.session_state.get("drawn_pickers")
+    remember_pickers()
+    return before is not None and before != _pickers()
+
+
+def _pickers() -> list[str | None]:
+    return [st.session_state.get(key) for key in PICKERS]
 
 
 def set_source(source: str) -> None:

@@ -226,10 +226,8 @@ def request_batches(session: Session, step: int) -> None:
 
 def waiting_dtype(config: TrainConfig) -> torch.dtype:
     """Return the number format of weights that wait to sample: the engine's, which it rounds them to anyway; float32 if
-    the engine rounds to another format, or if a sketch is made of them."""
-    rollout = config.rollout
-    rounded_otherwise = rollout.weights != "none" or rollout.quantization != "none"
-    return torch.float32 if rounded_otherwise or config.sketch.every else getattr(torch, rollout.dtype)
+    a sketch is made of them."""
+    return torch.float32 if config.sketch.every else getattr(torch, config.rollout.dtype)
 
 
 def held_out_accuracy(session: Session, recorder: Recorder, step: int) -> float:

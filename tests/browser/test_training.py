@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from app_runs import fits_a_phone, pick, settled
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from tiny import save_tiny_model
 
 from rlcorr.records.held_out import read_answers
@@ -93,6 +94,34 @@ def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
     fits_a_phone(page)
     page.get_by_role("radio", name="Runs").click()
     expect(page.get_by_label("Run", exact=True)).to_be_visible()
+
+
+def test_a_click_that_the_server_lost_is_made_good(page: Page, url: str) -> None:
+    """Streamlit can lose a click that comes together with a timer's request; here it never reaches the server. The
+    timer's next request brings what the browser shows."""
+    is_lost: list[bool] = []
+
+    def relay(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        socket.on_message(
+            lambda message: is_lost.clear() if is_lost and not is_of_timer(message) else server.send(message)
+        )
+        server.on_message(socket.send)
+
+    page.route_web_socket("**/_stcore/stream", relay)
+    visit(page, f"{url}/training?run=curves")
+    is_lost.append(True)
+    page.get_by_role("radio", name="Study").click()
+    expect(page.get_by_text("There is no index of studies")).to_be_visible()
+    expect(page.get_by_label("Run", exact=True)).to_be_hidden()
+    assert not is_lost
+    assert "part=Study" in page.url
+
+
+def is_of_timer(message: str | bytes) -> bool:
+    """Return whether the browser's message asks for a part of the page, as a timer does."""
+    assert isinstance(message, bytes)
+    return bool(BackMsg.FromString(message).rerun_script.fragment_id)
 
 
 def test_a_training_is_started_followed_by_another_session_and_stopped(

@@ -123,12 +123,11 @@ def test_waiting_weights_take_the_memory_of_the_engine(
     assert last == 2 * one  # after the first step two versions wait in five steps: 0 for steps 1 to 4, and 1 for step 5
 
 
-def test_weights_wait_in_float32_if_their_rounding_is_not_the_engine_s(tiny_model: Path) -> None:
+def test_weights_wait_in_float32_for_a_float32_engine_or_a_sketch(tiny_model: Path) -> None:
     config = ahead(tiny_model, 2)
     bfloat16 = replace(config, rollout=RolloutConfig(staleness=2))
     assert loop.waiting_dtype(bfloat16) == torch.bfloat16
     assert loop.waiting_dtype(config) == torch.float32
-    assert loop.waiting_dtype(replace(bfloat16, rollout=RolloutConfig(weights="int8"))) == torch.float32
     assert loop.waiting_dtype(replace(bfloat16, sketch=SketchConfig(every=1))) == torch.float32
 
 

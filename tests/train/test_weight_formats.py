@@ -5,7 +5,7 @@ import torch
 from tiny import CPU
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.rollout.sync_proof import mismatch
@@ -66,3 +66,21 @@ def test_two_ways_to_round_exclude_each_other() -> None:
         RolloutConfig(weights="int8", quantization="fp8")
     with pytest.raises(UsageError, match="unknown weights 'int3'"):
         RolloutConfig(weights="int3")  # pyright: ignore[reportArgumentType]
+
+
+def test_an_update_that_the_engine_s_dtype_hides_does_not_reach_its_int8_weights(tiny_model) -> None:
+    """1 ± 2⁻¹¹ times a number of bfloat16, whose steps are 2⁻⁷ to 2⁻⁸ of it, is rounded back to that number. int8 has
+    127 steps up to the largest weight, so from float32 it would round one entry in a few hundred another way."""
+    lm = load_lm(tiny_model, CPU).to(torch.bfloat16).float()
+    settings = RolloutConfig(engine="transformers", dtype="bfloat16", weights="int8")
+    engine = TransformersEngine(settings, lm, [EOS_ID])
+    generator = torch.Generator().manual_seed(0)
+
+    def next_log_probs(size: float) -> torch.Tensor:
+        signs = {n: torch.randint(2, t.shape, generator=generator) * 2 - 1 for n, t in lm.state_dict().items()}
+        engine.sync([(n, t * (1 + size * signs[n])) for n, t in engine_weights(Policy(lm).state_dict(), lm)])
+        return engine.next_log_probs([[1, 5, 6], [1, 7]], Sampling()).log_probs
+
+    before = next_log_probs(0.0)
+    assert torch.equal(before, next_log_probs(2**-11))
+    assert not torch.equal(before, next_log_probs(2**-6))

@@ -70,7 +70,8 @@ class TransformersEngine:
         sent = [(n, t) for n, t in weights if not (self._config.stale_lm_head and n == "lm_head.weight")]
         places = self._lm.state_dict()
         for name, tensor in sent:
-            places[name].copy_(rounded(name, whole(tensor), self._config.weights))
+            place = places[name]
+            place.copy_(rounded(name, whole(tensor).to(place.dtype), self._config.weights))
         missing = places.keys() - {name for name, _ in sent}
         assert missing <= {"lm_head.weight"}, f"a sync lacks {missing}"
 

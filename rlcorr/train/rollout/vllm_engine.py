@@ -113,10 +113,14 @@ class VllmEngine:
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
         self._llm.collective_rpc(forget_packing)
         if self._workers_apart:  # they do not know our backend, and get a list that was pickled
-            here = [(name, rounded(name, tensor, self._weights)) for name, tensor in sent]
+            here = [(name, self._held(name, tensor)) for name, tensor in sent]
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(here)})
         else:  # vLLM takes one layer at a time, so no more than that is whole here
-            send(self._llm, ((name, rounded(name, whole(tensor), self._weights)) for name, tensor in sent))
+            send(self._llm, ((name, self._held(name, whole(tensor))) for name, tensor in sent))
+
+    def _held(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor as the engine holds it."""
+        return rounded(name, tensor.to(getattr(torch, self._settings["dtype"])), self._weights)
 
     def close(self) -> None:
         if self._settings.get("distributed_executor_backend") == "external_launcher":

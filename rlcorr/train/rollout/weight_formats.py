@@ -2,6 +2,10 @@
 
 Only the weights are rounded, which is exact: the engine computes with the rounded values in its own dtype. An engine
 that quantises activations as well has a larger gap.
+
+Weights come in the engine's dtype, as other trainers send them, and are rounded a second time here. If they were
+rounded from float32 at once, an int8 engine would follow small updates better than a trainer in bfloat16, which sees no
+update of a bfloat16 checkpoint that is smaller than half a step of bfloat16.
 """
 
 import torch
@@ -21,7 +25,7 @@ def rounded(name: str, tensor: Tensor, weight_format: WeightFormat) -> Tensor:
     Per output channel, w → s·round(w/s) with s = max|w| / largest number of the format; weight-only, symmetric.
 
     Args:
-        tensor: (..., out, in) for a matrix or a stack of experts.
+        tensor: (..., out, in) for a matrix or a stack of experts, in the engine's dtype.
     """
     if weight_format == "none" or tensor.dim() < 2 or any(part in name for part in OUTSIDE_THE_LAYERS):
         return tensor
