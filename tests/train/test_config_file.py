@@ -68,6 +68,7 @@ CONFIGURATIONS = st.builds(
     loss_type=st.sampled_from([None, "kl_cov", "clip_cov", "dual_clip"]),
     stop_at_accuracy=st.floats(allow_nan=False),
     samples_per_prompt=st.integers(2, 64),
+    batch_normalize=st.booleans(),
     tensorboard=st.booleans(),
     seed=st.integers(-(10**20), 10**20),
 )

@@ -123,6 +123,7 @@ def test_an_existing_run_is_not_overwritten(tiny_model: Path, local_runs: Path) 
         ),
         ({"loss_type": "ppo_clips"}, "unknown loss_type 'ppo_clips'"),
         ({"preset": "bypass_pg_is", "loss_type": "kl_cov"}, "double correction"),
+        ({"preset": "disabled", "batch_normalize": True}, "nothing to normalise"),
         ({"run": "../elsewhere"}, "plain name"),
         ({"steps": 0}, "steps must be > 0; got 0"),
         ({"optim": OptimConfig(minibatches=9)}, "minibatches must be at most"),
@@ -150,6 +151,12 @@ def test_a_preset_brings_its_own_numbers(tiny_model: Path) -> None:
     """prime-rl holds π_θ near π_rollout by k2 with twice its coefficient; the term to π_ref is the trainer's."""
     loss = tiny_config(tiny_model, preset="prime_rl_dppo").policy_loss
     assert (loss.use_rollout_kl_loss, loss.rollout_kl_loss_coef, loss.use_kl_loss) == (True, 2e-3, True)
+
+
+def test_weights_of_a_preset_are_normalised_if_asked_for(tiny_model: Path) -> None:
+    """Nothing else of the preset changes."""
+    config = tiny_config(tiny_model, preset="decoupled_seq_is", batch_normalize=True)
+    assert config.correction == replace(preset("decoupled_seq_is"), rollout_is_batch_normalize=True)
 
 
 @pytest.mark.parametrize("name", ["verl_dppo_tv", "prime_rl_dppo", "slime_mis", "trl_opsm"])

@@ -71,7 +71,8 @@ def test_two_ways_to_round_exclude_each_other() -> None:
 def test_an_update_that_the_engine_s_dtype_hides_does_not_reach_its_int8_weights(tiny_model) -> None:
     """1 ± 2⁻¹¹ times a number of bfloat16, whose steps are 2⁻⁷ to 2⁻⁸ of it, is rounded back to that number. int8 has
     127 steps up to the largest weight, so from float32 it would round one entry in a few hundred another way."""
-    lm = load_lm(tiny_model, CPU).to(torch.bfloat16).float()
+    lm = load_lm(tiny_model, CPU)
+    lm.bfloat16().float()
     settings = RolloutConfig(engine="transformers", dtype="bfloat16", weights="int8")
     engine = TransformersEngine(settings, lm, [EOS_ID])
     generator = torch.Generator().manual_seed(0)

@@ -56,6 +56,9 @@ class TrainConfig:
     template puts there."""
     preset: str = "decoupled_token_is"
     """Correction, by preset name."""
+    batch_normalize: bool = False
+    """Divide the preset's weights by their mean over the kept tokens of the batch, as the option
+    rollout_is_batch_normalize of verl does."""
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
@@ -147,8 +150,9 @@ class TrainConfig:
 
     @property
     def correction(self) -> CorrectionConfig:
-        """The preset's, with another loss where one is named."""
-        return _correction_of(self.preset, self.loss_type)
+        """Return the preset's, with another loss if one is named, and with normalised weights if asked for."""
+        named = _correction_of(self.preset, self.loss_type)
+        return dataclasses.replace(named, rollout_is_batch_normalize=True) if self.batch_normalize else named
 
     @property
     def needs_reference(self) -> bool:
@@ -177,8 +181,8 @@ def _check_task(config: TrainConfig) -> None:
 
 def _check_preset(config: TrainConfig) -> None:
     """Refuse an unknown preset, a loss that does not fit it, and numbers of the loss that contradict its own."""
-    _correction_of(config.preset, config.loss_type)
-    if config.budget.rule and (config.correction.bypass_mode or config.correction.rollout_rs):
+    correction = config.correction  # refuses an unknown preset, and weights to normalise that it does not have
+    if config.budget.rule and (correction.bypass_mode or correction.rollout_rs):
         raise UsageError(
             f"budget.rule goes with a decoupled preset that rejects nothing by itself; got preset {config.preset}."
         )
