@@ -186,6 +186,7 @@ EXPECTED = {
     "long_kv_fp8_e5m2": "undecided",
     "long_stale_4": "undecided",
     "smol_bf16_both": "precision",
+    "smol_kv_fp8": "undecided",
     "smol_kv_fp8_e5m2": "undecided",
     "smol_stale_6": "undecided",
 }
