@@ -29,6 +29,7 @@ trainer   a step beside TRL's GRPO trainer, and beside the engine and the model 
 real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
 smol_runs what became of the recorded runs of SmolLM2-135M; seconds
 proof     what the proof of a sync names, of what is really old; forty minutes
+hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engine; four minutes
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
@@ -47,6 +48,7 @@ import bench_exact
 import bench_followed
 import bench_gradients
 import bench_half_billion
+import bench_hidden
 import bench_import
 import bench_library
 import bench_long
@@ -177,6 +179,7 @@ PARTS = {
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
     "import": bench_import.main,
+    "hidden": bench_hidden.bench_hidden,
     "proof": bench_proof.bench_proof,
     "memory": bench_memory.main,
     "recorder": bench_recorder.main,
