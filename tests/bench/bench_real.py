@@ -24,7 +24,7 @@ from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.train.inputs import smollm2
 
-WARM_UP, STEPS = 1, 5
+WARM_UP, STEPS = 1, 3
 WORK = Work(
     task="sum_questions", prompts=16, samples=8, minibatches=1, learning_rate=2e-5, kl_coef=0.0, steps=WARM_UP + STEPS,
     precision="bfloat16", microbatch=16,
