@@ -13,7 +13,7 @@ from engines import Forgetful, forget_engines
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs import smollm2
-from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
+from rlcorr.train.inputs.tokenizer import eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.rollout.engine import RolloutEngine
@@ -92,12 +92,6 @@ def policy(model: Path) -> Policy:
 
 
 @pytest.fixture(scope="module")
-def prompts(model: Path) -> list[list[int]]:
-    tokenizer = load_tokenizer(model)
-    return [encode(tokenizer, f"What is {a} + 17?", "", smollm2.SYSTEM) for a in range(9)]
-
-
-@pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> RolloutEngine:
     config = RolloutConfig(engine="vllm", kv_cache_dtype=request.param)
     stops = eos_ids(model, load_tokenizer(model))
@@ -119,15 +113,16 @@ def groups(policy: Policy) -> dict[str, set[str]]:
     [("auto", "nothing"), ("auto", "norms"), ("auto", "layer 15"), ("fp8", "nothing"), ("fp8", "q_proj")],
     indirect=["engine"],
 )
-def test_the_proof_names_what_stays_old(engine: RolloutEngine, policy: Policy, prompts: Any, old: str) -> None:
-    """All groups of the tiny model are tried in test_vllm.py; here each takes ten seconds."""
+def test_the_proof_names_what_stays_old(engine: RolloutEngine, policy: Policy, old: str) -> None:
+    """All groups of the tiny model are tried in test_vllm.py; here each takes twenty seconds. In bfloat16 every kind of
+    tensor is seen; a cache in 8 bits hides single layers, which is said."""
     forgets = groups(policy).get(old, set())
     forgetful: Any = Forgetful(engine, policy, forgets)
     proof = sync_proof(forgetful, policy)
     assert proof.left_behind == ([old] if forgets else []), proof
     if not forgets:
-        eight_bits = engine.description["kv_cache_dtype"] == "fp8"
-        assert any("one layer alone" in group for group in proof.unseen) == eight_bits, proof
+        single = ["one layer alone" in group for group in proof.unseen]
+        assert any(single) if engine.description["kv_cache_dtype"] == "fp8" else all(single), proof
 
 
 # --- a run ---
