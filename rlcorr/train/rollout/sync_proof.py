@@ -53,7 +53,7 @@ HALF = 0.5
 """A share above it is nearer to the old tensors than to the new ones."""
 SURE = 4.0
 """Standard errors that a share must be away from a half. Calibrated on the warm start (nothing named in 40 tries with
-nothing old and a cache in e5m2) and on SmolLM2 in bfloat16 and with a cache in fp8; `make bench ARGS=proof` repeats it."""
+nothing old and a cache in e5m2) and on SmolLM2 in bfloat16 and with a cache in fp8; see `make bench ARGS=proof`."""
 PART = 0.1
 """Share of a block of layers from which on its layers are looked at one by one."""
 FEW_BLOCKS = 2
