@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from engines import Forgetful, forget_engines
+from engines import Forgetful, forget_engines, groups
 from processes import ROOT
 
 from rlcorr.train.config.rollout import KvCacheDtype, RolloutConfig
@@ -19,7 +19,6 @@ from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import sync_proof
-from rlcorr.train.rollout.tensor_groups import kinds
 
 SEEDS = {"warm start": (20, 3), smollm2.NAME: (3, 1)}
 """Model → tries with nothing old, and with each group old."""
@@ -59,15 +58,6 @@ def row(name: str, model: Path, kv_cache: KvCacheDtype) -> str:
     ]
     counts = [f"{verdicts.count(word)} of {len(verdicts)}" for word in ("named", "unseen", "wrong")]
     return " | ".join([f"{quiet} of {nothing}", *counts, f"{seconds:.1f}"])
-
-
-def groups(policy: Policy, layer: int) -> dict[str, set[str]]:
-    """Return the kinds of tensors, one layer, and all. vLLM ties the head to the embedding: they stay old together."""
-    names = list(policy.lm.state_dict())
-    members = {kind: set(of_kind) for kind, of_kind in kinds(names).items()}
-    members["lm_head"] |= members.pop("embed_tokens")
-    alone = {name for name in names if name.startswith(f"model.layers.{layer}.")}
-    return members | {f"layer {layer}": alone, "all": set(names)}
 
 
 def verdict(engine: Any, policy: Policy, label: str, tensors: set[str], seed: int) -> str:

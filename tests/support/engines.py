@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from rlcorr.command.cli import main
+from rlcorr.masked import masked_mean
+from rlcorr.ratios import k3, log_ratio
+from rlcorr.train.config.rollout import Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
-from rlcorr.train.rollout.engine import RolloutEngine
+from rlcorr.train.rollout.engine import RolloutEngine, to_batch
+from rlcorr.train.rollout.tensor_groups import kinds
 
 
 def forget_engines() -> None:
@@ -48,3 +53,23 @@ class Forgetful:
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         self._engine.sync([(name, self._old.get(name, tensor)) for name, tensor in weights])
+
+
+def groups(policy: Policy, layer: int) -> dict[str, set[str]]:
+    """Return the kinds of tensors, one layer, and all. vLLM ties the head to the embedding: they stay old together."""
+    names = list(policy.lm.state_dict())
+    members = {kind: set(of_kind) for kind, of_kind in kinds(names).items()}
+    members["lm_head"] |= members.pop("embed_tokens")
+    alone = {name for name in names if name.startswith(f"model.layers.{layer}.")}
+    return members | {f"layer {layer}": alone, "all": set(names)}
+
+
+@torch.no_grad()
+def mismatch(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> float:
+    """Return the mean k3 between the engine's log-probs of its own samples and the trainer's. At temperature 1, without
+    cuts, and with the engine's experts where it reports them: only the weights and the number format are on trial."""
+    samples = engine.generate(prompts, n=1, max_tokens=16, sampling=Sampling())
+    batch = to_batch(prompts, samples, next(policy.parameters()).device)
+    scores = policy(batch, 1.0, replay=batch.routed_experts is not None)
+    d = log_ratio(scores.log_probs, batch.rollout_log_probs, batch.response_mask)
+    return float(masked_mean(k3(d), batch.response_mask))

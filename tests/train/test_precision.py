@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engines import mismatch
 from learners import gradient, hand_gradient, learner, one_update, scored_batch, small_policy, train_config, weights
 from outcome import outcome
 from tiny import CPU, tiny_config
@@ -22,7 +23,7 @@ from rlcorr.train.learner.policy import Policy, load_lm, output_head
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.train.learner.update import update
 from rlcorr.train.rollout.probe import format_of, rounding_sentence
-from rlcorr.train.rollout.sync_proof import mismatch, prove_step, prove_sync
+from rlcorr.train.rollout.sync_proof import prove_step, prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
 

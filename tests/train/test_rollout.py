@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engines import mismatch
 from tiny import CPU
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, to_batch
 from rlcorr.train.rollout.start import resolve_engine, start_engine
-from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
+from rlcorr.train.rollout.sync_proof import prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")

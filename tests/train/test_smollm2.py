@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from engines import Forgetful, forget_engines
+from engines import Forgetful, forget_engines, groups
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig
@@ -19,7 +19,6 @@ from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.rollout.engine import RolloutEngine
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import sync_proof
-from rlcorr.train.rollout.tensor_groups import kinds
 
 pytestmark = [
     pytest.mark.slow,
@@ -99,15 +98,6 @@ def engine(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest
     return start_engine(config, model, ALONE, stops, tmp_path_factory.mktemp("smollm2") / "engine.log")
 
 
-def groups(policy: Policy) -> dict[str, set[str]]:
-    """Return the kinds of tensors, one layer, and all. vLLM ties the head to the embedding: they stay old together."""
-    names = list(policy.lm.state_dict())
-    members: dict[str, set[str]] = {kind: set(of_kind) for kind, of_kind in kinds(names).items()}
-    embedding = members.pop("embed_tokens") | members.pop("lm_head")
-    layer = {name for name in names if name.startswith("model.layers.15.")}
-    return members | {"lm_head": embedding, "layer 15": layer, "all": set(names)}
-
-
 @pytest.mark.parametrize(
     ("engine", "old"),
     [("auto", "nothing"), ("auto", "norms"), ("auto", "layer 15"), ("fp8", "nothing"), ("fp8", "q_proj")],
@@ -116,7 +106,7 @@ def groups(policy: Policy) -> dict[str, set[str]]:
 def test_the_proof_names_what_stays_old(engine: RolloutEngine, policy: Policy, old: str) -> None:
     """All groups of the tiny model are tried in test_vllm.py; here each takes twenty seconds. In bfloat16 every kind of
     tensor is seen; a cache in 8 bits hides single layers, which is said."""
-    forgets = groups(policy).get(old, set())
+    forgets = groups(policy, 15).get(old, set())
     forgetful: Any = Forgetful(engine, policy, forgets)
     proof = sync_proof(forgetful, policy)
     assert proof.left_behind == ([old] if forgets else []), proof

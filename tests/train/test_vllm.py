@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from engines import Forgetful, train_alone
+from engines import Forgetful, mismatch, train_alone
 from torch import Tensor
 
 from rlcorr.errors import UsageError
@@ -23,7 +23,7 @@ from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.rollout.engine import NextLogProbs, RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
-from rlcorr.train.rollout.sync_proof import mismatch, prove_sync, sync_proof
+from rlcorr.train.rollout.sync_proof import prove_sync, sync_proof
 from rlcorr.train.rollout.tensor_groups import kinds
 
 pytestmark = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engines import forget_engines
+from engines import forget_engines, mismatch
 from router_gap import measure
 from tiny import CPU, save_random
 
@@ -26,7 +26,7 @@ from rlcorr.train.pretrain_models import new_moe_lm
 from rlcorr.train.rollout import vllm_engine, vllm_router
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
-from rlcorr.train.rollout.sync_proof import mismatch, prove_sync
+from rlcorr.train.rollout.sync_proof import prove_sync
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from engines import mismatch
 from tiny import CPU
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
-from rlcorr.train.rollout.sync_proof import mismatch
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.train.rollout.weight_formats import rounded
 

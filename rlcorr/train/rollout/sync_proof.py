@@ -21,8 +21,7 @@ from torch.func import functional_call
 
 from rlcorr.analysis.symptoms import listed
 from rlcorr.errors import UsageError
-from rlcorr.masked import masked_mean
-from rlcorr.ratios import k3, log_ratio
+from rlcorr.ratios import k3
 from rlcorr.train.config.learning import Precision
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
@@ -31,11 +30,11 @@ from rlcorr.train.rollout.robust_fit import RobustFit, robust_fit
 from rlcorr.train.rollout.tensor_groups import blocks, kinds, layers_of, one_by_one
 from rlcorr.train.rollout.tensor_noise import (
     CONTEXT,
-    MOST,
     RESPONSE_TOKENS,
     add_noise,
     noise_factor,
     random_texts,
+    repetitions_of,
     responses_of,
 )
 from rlcorr.types import TokenBatch
@@ -45,15 +44,11 @@ SYNCED_K3 = 1e-5
 
 It was 3e-13 on the warm start and 4e-11 on SmolLM2, both on CPUs; for Qwen3-8B on a GPU a root mean square of 0.0019 is
 published, which is a k3 of 2e-6. One tensor of the tiny models that stays old makes 1e-4 and more after the noise."""
-REPETITIONS = {"large": 3, "small": 6}
-"""Small are models that give `MOST` responses."""
-COMPARED_TOKENS = 16
-"""Of a response to a prompt, in `mismatch`."""
 HALF = 0.5
 """A share above it is nearer to the old tensors than to the new ones."""
 SURE = 4.0
-"""Standard errors that a share must be away from a half. Calibrated on the warm start (nothing named in 40 tries with
-nothing old and a cache in e5m2) and on SmolLM2 in bfloat16 and with a cache in fp8; see `make bench ARGS=proof`."""
+"""Standard errors that a share must be away from a half. `make bench ARGS=proof` counts what this names
+on the warm start and on SmolLM2, with nothing old and with each group of tensors really old."""
 PART = 0.1
 """Share of a block of layers from which on its layers are looked at one by one."""
 FEW_BLOCKS = 2
@@ -107,7 +102,7 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig) -> 
 
 @dataclass(frozen=True)
 class Repetition:
-    """What one kind of noise showed, for the N sampled tokens."""
+    """Hold what one draw of the noise showed, for the N sampled tokens."""
 
     seed: int
     batch: TokenBatch
@@ -119,7 +114,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Shares:
-    """What all repetitions say together of the groups that share the tensors out."""
+    """Hold what all repetitions say together of groups that share the tensors out."""
 
     scale: float  # of what the groups leave unexplained
     of_group: dict[str, tuple[float, float]]  # the share of its change that the engine lacks, and its standard error
@@ -133,7 +128,7 @@ def sync_proof(engine: RolloutEngine, policy: Policy, seed: int = 0) -> SyncProo
     try:
         factor = noise_factor(policy, original)
         repeated: list[Repetition] = []
-        count = REPETITIONS["small" if responses_of(policy) == MOST else "large"]
+        count = repetitions_of(policy)
         for number in range(count * seed, count * (seed + 1)):
             add_noise(policy, original, factor, number)
             engine.sync(engine_weights(policy.state_dict(), policy.lm))
@@ -201,8 +196,8 @@ def shares(repeated: list[Repetition], groups: Iterable[str]) -> Shares:
     """Regress each repetition's difference on the columns of these groups, and put the repetitions together.
 
     The share is their mean. Its standard error is s/√R, with s the larger of the spread of the R repetitions and of the
-    regression's own error, which is first enlarged by what the spread of all groups shows it to lack: four repetitions
-    alone agree by chance now and then.
+    regression's own error, which is first enlarged by what the spread of all groups shows it to lack: a few repetitions
+    agree by chance now and then.
     """
     names = list(groups)
     fits: list[RobustFit] = [
@@ -242,14 +237,3 @@ def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> N
             f"k3 between a float32 engine and the trainer is {k3_mean:.1e}, and rounding explains at most "
             f"{SYNCED_K3:.0e}: the engine did not take the weights of the last step."
         )
-
-
-@torch.no_grad()
-def mismatch(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> float:
-    """Mean k3 between the engine's log-probs of its own samples and the trainer's. At temperature 1, without cuts, and
-    with the engine's experts where it reports them, so that only the weights and the number format are on trial."""
-    samples = engine.generate(prompts, n=1, max_tokens=COMPARED_TOKENS, sampling=Sampling())
-    batch = to_batch(prompts, samples, next(policy.parameters()).device)
-    scores = policy(batch, 1.0, replay=batch.routed_experts is not None)
-    d = log_ratio(scores.log_probs, batch.rollout_log_probs, batch.response_mask)
-    return float(masked_mean(k3(d), batch.response_mask))

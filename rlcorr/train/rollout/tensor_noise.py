@@ -16,6 +16,8 @@ NOISE = {"q_proj": 0.25, "k_proj": 0.25, "v_proj": 0.08, "down_proj": 0.06, "gat
 """Standard deviation of the noise on a tensor, relative to its root mean square, by kind. So each of the 273 tensors of
 SmolLM2 moves the log-probs by about as much; see `OTHER_NOISE` for the rest."""
 OTHER_NOISE = 0.1
+SMALL, LARGE = 6, 3
+"""Repetitions: of models that are small enough for `MOST` responses, and of larger ones."""
 MOVED = 0.7
 """Mean |Δ| of the log-probs that the noise shall make."""
 DOUBLINGS = 5
@@ -34,13 +36,12 @@ def noise_factor(policy: Policy, original: dict[str, Tensor]) -> float:
     def log_probs() -> Tensor:
         return policy.in_float32()(batch, 1.0).log_probs[batch.response_mask]
 
-    before, factor = log_probs(), 1.0
-    for _ in range(DOUBLINGS):
+    before, factors = log_probs(), [2.0**doubling for doubling in range(DOUBLINGS)]
+    for factor in factors:
         add_noise(policy, original, factor, seed=0)
         if float((log_probs() - before).abs().mean()) >= MOVED:
-            break
-        factor *= 2
-    return factor
+            return factor
+    return factors[-1]
 
 
 def add_noise(policy: Policy, original: dict[str, Tensor], factor: float, seed: int) -> None:
@@ -60,6 +61,11 @@ def responses_of(policy: Policy) -> int:
     """Return how many responses a repetition samples."""
     parameters = sum(tensor.numel() for tensor in policy.lm.parameters())
     return int(min(max(WORK / parameters, FEWEST), MOST))
+
+
+def repetitions_of(policy: Policy) -> int:
+    """Return how many times the proof draws noise and texts."""
+    return SMALL if responses_of(policy) == MOST else LARGE
 
 
 def random_texts(policy: Policy, count: int, length: int, seed: int) -> list[list[int]]:

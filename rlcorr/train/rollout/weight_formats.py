@@ -3,7 +3,8 @@
 Only the weights are rounded, which is exact: the engine computes with the rounded values in its own dtype. An engine
 that quantises activations as well has a larger gap.
 
-Weights come in the engine's dtype, as other trainers send them, and are rounded a second time here. If they were
+Weights come in the engine's dtype, as other trainers send them (SkyRL and prime-rl publish bfloat16: SkyRL issue 1903,
+prime-rl pull request 3386), and are rounded a second time here. If they were
 rounded from float32 at once, an int8 engine would follow small updates better than a trainer in bfloat16, which sees no
 update of a bfloat16 checkpoint that is smaller than half a step of bfloat16.
 """
