@@ -65,7 +65,8 @@ def verdict(engine: Any, policy: Policy, label: str, tensors: set[str], seed: in
     forgetful: Any = Forgetful(engine, policy, tensors)
     proof = sync_proof(forgetful, policy, seed)
     if proof.left_behind:
-        return "named" if proof.left_behind == [label] else "wrong"
+        tied = ["embed_tokens", "lm_head"]  # one tensor, in two groups
+        return "named" if proof.left_behind == (tied if label == "lm_head" else [label]) else "wrong"
     layer = label.removeprefix("layer ")
     blind = any(label in group or (layer.isdigit() and "one layer alone" in group) for group in proof.unseen)
     return "unseen" if blind else "wrong"
