@@ -48,8 +48,8 @@ HALF = 0.5
 """A share above it is nearer to the old tensors than to the new ones."""
 SURE = 4.0
 """Standard errors that a share must be away from a half. On the warm start, with caches in bfloat16, fp8
-and e5m2, 60 tries with nothing old named nothing. Of 108 with a group really old 96 named it, and 12 said that it cannot
-be seen, nine of these in e5m2 (`make bench ARGS=proof`, which tries SmolLM2 as well)."""
+and e5m2, 60 tries with nothing old named nothing. Of 108 with a group really old 96 named it, and 12 said that it
+cannot be seen, nine of these in e5m2 (`make bench ARGS=proof`, which tries SmolLM2 as well)."""
 PART = 0.1
 """Share of a block of layers from which on its layers are looked at one by one."""
 FEW_BLOCKS = 2
