@@ -77,7 +77,7 @@ workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; 
 	$(BIN)/python lessons/_workshop.py $(ARGS)
 
 site: $(READY) $(PAGES) ## build/site: the playground and the lessons as files, for any host; ARGS="--runs bf16"
-	@sh app/published/install_plotly.sh $(BIN)
+	@sh app/static_site/install_plotly.sh $(BIN)
 	$(BIN)/python lessons/_pages.py
 	@$(BIN)/python app/publish.py $(PLOTLY) $(ARGS)
 	@cp .github/space.md build/site/README.md && touch build/site/.nojekyll

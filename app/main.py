@@ -5,14 +5,14 @@ import gc
 import pandas  # noqa: F401 - plotly looks for it, and must not find what another visitor's thread has half imported
 import streamlit as st
 import torch
-from browser.menu import close_when_chosen
-from browser.picture import load_plotly
+from components.menu import close_when_chosen
+from components.picture import load_plotly
 from controls import sharing, upload_box
 from controls.pickers import announce_new_runs, pick, watch, world
 from data import recorded
-from remembered import navigation, session
-from words import pages, training, words
-from words.text import plain
+from state import navigation, session
+from text import pages, phrases, training
+from text.formatting import plain
 
 from rlcorr.records import runs
 
@@ -68,7 +68,7 @@ if all_runs:
         announce_new_runs(all_runs, chosen.slug)
 else:
     watch(world(all_runs, None), None, 0.0)
-    st.info(words.NO_RUNS.format(root=plain(str(runs.ROOT))))
+    st.info(phrases.NO_RUNS.format(root=plain(str(runs.ROOT))))
 sharing.links(links)
 if name in BEFORE_THE_PICKERS:
     with before:

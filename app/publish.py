@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import streamlit.logger
-from published.site import write_site
+from static_site.site import write_site
 
 if __name__ == "__main__":
     streamlit.logger.set_log_level("error")  # it warns whenever something is cached outside a session

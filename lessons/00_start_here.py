@@ -30,7 +30,7 @@ from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.correction import weight_histogram
 from rlcorr.gradients.bootstrap import interval_of, resampled
-from rlcorr.losses import reinforce
+from rlcorr.losses.per_token import reinforce
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.teaching.check import check

@@ -24,14 +24,14 @@ from sentences import above, below, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig
-from rlcorr.advantages import group_normalised, leave_one_out
 from rlcorr.config import LossConfig
 from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.report import report
-from rlcorr.losses import reinforce
+from rlcorr.losses.advantages import group_normalised, leave_one_out
+from rlcorr.losses.per_token import reinforce
 from rlcorr.masked import masked_sum
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch

@@ -32,7 +32,7 @@ from rlcorr.figures.comparison import tails
 from rlcorr.figures.curves import bars, curves
 from rlcorr.figures.mismatch import token_labels
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
-from rlcorr.losses import reinforce
+from rlcorr.losses.per_token import reinforce
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch

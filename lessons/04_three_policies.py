@@ -29,8 +29,8 @@ from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.sketch import ExactSketch
-from rlcorr.losses import ppo_clip
-from rlcorr.objective import policy_loss, score_coefficients
+from rlcorr.losses.objective import policy_loss, score_coefficients
+from rlcorr.losses.per_token import ppo_clip
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch, updated_batch

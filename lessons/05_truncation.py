@@ -35,7 +35,7 @@ from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities, small_world
-from rlcorr.losses import reinforce
+from rlcorr.losses.per_token import reinforce
 from rlcorr.ratios import log_ratio, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch, updated_batch

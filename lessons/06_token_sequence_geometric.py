@@ -25,7 +25,7 @@ from rlcorr.figures.mismatch import by_length
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.toy import Policies, gradient_truth, kl, log_probs, probabilities, random_policy, visits, world
-from rlcorr.losses import gspo
+from rlcorr.losses.per_token import gspo
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch, updated_batch

@@ -27,8 +27,8 @@ from rlcorr.figures.study import differences
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.toy import small_world
+from rlcorr.losses.objective import lr_factor, score_coefficients
 from rlcorr.masked import masked_mean
-from rlcorr.objective import lr_factor, score_coefficients
 from rlcorr.ratios import k3, log_ratio, over_sequence
 from rlcorr.records import runs
 from rlcorr.records.study import find_study, read_study

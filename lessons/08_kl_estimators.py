@@ -16,13 +16,13 @@ from exercises.lesson_08 import MEAN_K3, OFF_POLICY, STRAIGHT_THROUGH
 from sentences import above, below, bracketed, say
 from show import moving_picture, picture, show
 
-from rlcorr.advantages import returns_to_go
 from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import kl_directions
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.kl_losses import kl_report
-from rlcorr.kl import kl_penalty
+from rlcorr.losses.advantages import returns_to_go
+from rlcorr.losses.kl import kl_penalty
 from rlcorr.records import runs, sketch_files
 from rlcorr.teaching.check import check
 

@@ -36,7 +36,7 @@ from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import per_sequence
 from rlcorr.gradients.kl_losses import kl_report
 from rlcorr.gradients.score_centering import centered_losses, drift_report
-from rlcorr.objective import score_coefficients
+from rlcorr.losses.objective import score_coefficients
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch

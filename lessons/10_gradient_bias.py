@@ -28,7 +28,7 @@ from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.decomposition import decompose
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.toy import gradient_truth, small_world
-from rlcorr.objective import score_coefficients
+from rlcorr.losses.objective import score_coefficients
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import ExactSketch, last_sketch, read_gradients
 from rlcorr.teaching.check import check

@@ -30,7 +30,7 @@ from show import moving_picture, picture, show
 from rlcorr import CorrectionConfig, RejectionRule, correct, evaluate, preset
 from rlcorr.analysis.budget import curve_of, ess_at_least, keep_at_least, sweep_of
 from rlcorr.analysis.sweep import sweep_weights
-from rlcorr.analysis.thresholds import at_threshold, tight_thresholds, usual_thresholds
+from rlcorr.bounds import at_threshold, tight_thresholds, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures.gradients import exact_curves, progress_curves
@@ -48,7 +48,7 @@ from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.records.study import outcomes, read_study
 from rlcorr.records.study_comparisons import against_nothing, foretold
 from rlcorr.systems.export import exports
-from rlcorr.systems.verl import from_verl, to_verl, verl_text
+from rlcorr.systems.verl.config import from_verl, to_verl, verl_text
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source

@@ -29,13 +29,13 @@ from show import picture, show
 from rlcorr import CorrectionConfig, correct, evaluate, metrics, preset
 from rlcorr.analysis.log_prob_pairs import measured, tokens_of
 from rlcorr.analysis.triage import triage
-from rlcorr.diagnostics import measure_probabilities
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.study import study_curves
 from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.gradients import toy
 from rlcorr.gradients.toy import small_world
-from rlcorr.metric_tables import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS
+from rlcorr.measuring.measure import measure_probabilities
+from rlcorr.measuring.metric_definitions import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.records.study import course as study_course

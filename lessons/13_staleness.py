@@ -39,7 +39,7 @@ from rlcorr.figures.curves import curves
 from rlcorr.figures.study import differences
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.objective import score_coefficients
+from rlcorr.losses.objective import score_coefficients
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import updated_batch

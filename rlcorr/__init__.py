@@ -6,9 +6,9 @@ result, numbers = evaluate(TokenBatch.from_log_probs(old, rollout, mask), preset
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
-from rlcorr.diagnostics import evaluate, measure
+from rlcorr.measuring.measure import evaluate, measure
+from rlcorr.measuring.metrics import describe, metrics
 from rlcorr.presets import PRESETS, preset
-from rlcorr.report import describe, metrics
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.skyrl import from_skyrl, to_skyrl
 from rlcorr.systems.verl import from_verl, to_verl

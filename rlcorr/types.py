@@ -6,15 +6,13 @@ model before the update, π_θ the model being updated.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.quantities import RuleQuantity
 
 ROUNDED_UP = 0.01
 """The largest log-prob above 0 that may come from rounding: log-softmax in bfloat16 may round up."""
@@ -155,73 +153,6 @@ class CorrectionResult:
             self.norm_factor,
             self.only_by_rules,
         )
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Count, sum, sum of squares, minimum, maximum of one quantity: what merges exactly.
-
-    The five tensors share one shape: (B,), one entry per sequence, or () for a whole batch.
-    """
-
-    count: Tensor
-    total: Tensor
-    squares: Tensor
-    low: Tensor
-    high: Tensor
-
-    def double(self) -> "Moments":
-        return Moments(*(getattr(self, f.name).double() for f in fields(self)))
-
-    def pooled(self) -> "Moments":
-        """(B,) → (): the moments of all sequences together, in float64."""
-        wide = self.double()
-        count, total, squares = wide.count.sum(), wide.total.sum(), wide.squares.sum()
-        if not len(wide.count):
-            return Moments(count, total, squares, *_no_extremes(wide.count))
-        return Moments(count, total, squares, wide.low.amin(), wide.high.amax())
-
-
-class RuleMoment(NamedTuple):
-    """The name of something measured of one rejection rule."""
-
-    rule: str  # token_k1, seq_mean_k3, …
-    quantity: RuleQuantity
-
-
-Name = TypeVar("Name", bound=str | RuleMoment)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Named moments of a batch in one table, so that they merge, and reach the host, in one piece."""
-
-    names: tuple[str | RuleMoment, ...]
-    table: Tensor  # (names, 5) float64: count, total, squares, low, high
-
-    @classmethod
-    def of(cls, moments: Mapping[Name, Moments]) -> "Measured":
-        """Moments of the whole batch, of shape () each, as one table."""
-        cells = [x for m in moments.values() for x in (m.count, m.total, m.squares, m.low, m.high)]
-        return cls(tuple(moments), torch.stack(cells).view(-1, 5))
-
-    def rows(self) -> list[tuple[str | RuleMoment, list[float]]]:
-        """Each name with its count, total, squares, low and high. Waits for the device."""
-        return list(zip(self.names, self.table.tolist(), strict=True))
-
-    def merge(self, other: "Measured") -> "Measured":
-        """The moments of two batches together. Raises `UsageError` if different things were measured."""
-        if self.names != other.names:
-            mine, theirs = (", ".join(map(str, names)) for names in (self.names, other.names))
-            raise UsageError(f"only like merges with like: {mine} with {theirs}.")
-        a, b = self.table, other.table
-        columns = (a[:, :3] + b[:, :3], torch.minimum(a[:, 3:4], b[:, 3:4]), torch.maximum(a[:, 4:], b[:, 4:]))
-        return Measured(self.names, torch.cat(columns, 1))
-
-
-def _no_extremes(like: Tensor) -> tuple[Tensor, Tensor]:
-    edge = like.new_full((), torch.inf)
-    return edge, -edge
 
 
 def _first(wrong: Tensor) -> str | None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the tests need beside Python packages: the linter of app/browser, the script of the page without installation, and
+# What the tests need beside Python packages: the linter of app/components, the script of the page without installation, and
 # the one that looks for what somebody without eyes or mouse would miss; a Chromium (the system's, or else playwright's
 # own), and a C++ compiler for the compiled pass.
 set -eu
@@ -13,7 +13,7 @@ if [ "$("$bin/../biome/node_modules/.bin/biome" --version 2>/dev/null)" != "Vers
         --no-save --no-audit --no-fund --loglevel error "@biomejs/biome@$biome" >/dev/null
 fi
 
-sh "$(dirname "$0")/../app/published/install_plotly.sh" "$bin"
+sh "$(dirname "$0")/../app/static_site/install_plotly.sh" "$bin"
 axe=4.14.1
 if [ ! -f "$bin/../axe/$axe" ]; then
     mkdir -p "$bin/../axe"

@@ -14,52 +14,60 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 ROOT = "rlcorr"
-GROUND = {ROOT, "rlcorr.analysis", "rlcorr.gradients", "rlcorr.records"}
+# What the correction needs: `pip install rlcorr` brings torch for these, and nothing else.
+CORRECTION = {ROOT, "rlcorr.measuring", "rlcorr.losses", "rlcorr.presets"}
+SYSTEMS = {"rlcorr.systems", "rlcorr.systems.verl", "rlcorr.systems.mapping"}
+GROUND = {*CORRECTION, "rlcorr.analysis", "rlcorr.gradients", "rlcorr.records"}
+TRAIN = [f"rlcorr.train.{room}" for room in ("inputs", "config", "learner", "rollout", "output", "sketches", "session")]
 # Room → the other rooms that it may import, inside functions too. Nothing else of the project.
 ROOMS: dict[str, set[str]] = {
     ROOT: set(),
-    "rlcorr.systems": {ROOT},
-    "rlcorr.teaching": {ROOT},
-    "rlcorr.analysis": {ROOT},
-    "rlcorr.gradients": {ROOT, "rlcorr.analysis"},
-    "rlcorr.records": {ROOT, "rlcorr.gradients"},
-    "rlcorr.foreign": {ROOT, "rlcorr.records", "rlcorr.systems"},
-    "rlcorr.recorders": {ROOT, "rlcorr.records", "rlcorr.foreign"},
+    "rlcorr.measuring": {ROOT},
+    "rlcorr.losses": {ROOT, "rlcorr.measuring"},
+    "rlcorr.presets": {ROOT},
+    "rlcorr.systems.mapping": CORRECTION,
+    "rlcorr.systems.verl": {*CORRECTION, "rlcorr.systems.mapping"},
+    "rlcorr.systems": {*CORRECTION, "rlcorr.systems.mapping", "rlcorr.systems.verl"},
+    "rlcorr.teaching": CORRECTION,
+    "rlcorr.analysis": CORRECTION,
+    "rlcorr.gradients": CORRECTION,
+    "rlcorr.records": {*CORRECTION, "rlcorr.gradients"},
+    "rlcorr.foreign": {*CORRECTION, "rlcorr.records", *SYSTEMS},
+    "rlcorr.recorders": {*CORRECTION, "rlcorr.records", "rlcorr.foreign", "rlcorr.systems.verl"},
     "rlcorr.figures": GROUND,
     "rlcorr.strips": {*GROUND, "rlcorr.figures"},
     "rlcorr.train.inputs": {ROOT},
     "rlcorr.train.config": {*GROUND, "rlcorr.systems", "rlcorr.train.inputs"},
-    "rlcorr.train.learner": {*GROUND, "rlcorr.train.inputs", "rlcorr.train.config"},
-    "rlcorr.train.rollout": {*GROUND, "rlcorr.train.inputs", "rlcorr.train.config", "rlcorr.train.learner"},
-    "rlcorr.train.output": {
-        *GROUND, "rlcorr.systems", "rlcorr.train.inputs", "rlcorr.train.config", "rlcorr.train.learner",
-        "rlcorr.train.rollout",
-    },
-    "rlcorr.train": {
-        *GROUND, "rlcorr.systems", "rlcorr.train.inputs", "rlcorr.train.config", "rlcorr.train.learner",
-        "rlcorr.train.rollout", "rlcorr.train.output",
-    },
+    "rlcorr.train.learner": {*GROUND, *TRAIN[:2]},
+    "rlcorr.train.rollout": {*GROUND, *TRAIN[:3]},
+    "rlcorr.train.output": {*GROUND, "rlcorr.systems", *TRAIN[:4]},
+    "rlcorr.train.session": {*GROUND, *TRAIN[:5]},
+    "rlcorr.train.sketches": {*GROUND, *TRAIN[:5], "rlcorr.train.session"},
+    "rlcorr.train": {*GROUND, "rlcorr.systems", *TRAIN},
     "rlcorr.command": {
         *GROUND, "rlcorr.systems", "rlcorr.foreign", "rlcorr.train", "rlcorr.train.inputs", "rlcorr.train.config",
-        "rlcorr.train.output",
+        "rlcorr.train.output", "rlcorr.train.session",
     },
 }  # fmt: skip
 LIBRARY = {room for room in ROOMS if not room.startswith("rlcorr.train")}
 ROOMS |= {
-    "words": LIBRARY,
-    "remembered": LIBRARY,
-    "data": {*LIBRARY, "words"},
-    "browser": {*LIBRARY, "remembered"},
-    "controls": {*LIBRARY, "words", "remembered", "data", "browser"},
-    "moving": {*LIBRARY, "words", "remembered", "data", "browser", "controls"},
-    "views": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving"},
-    "published": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving"},
-    "app": {*LIBRARY, "words", "remembered", "data", "browser", "controls", "moving", "views", "published"},
+    "text": LIBRARY,
+    "state": LIBRARY,
+    "data": {*LIBRARY, "text"},
+    "components": {*LIBRARY, "state"},
+    "controls": {*LIBRARY, "text", "state", "data", "components"},
+    "live": {*LIBRARY, "text", "state", "data", "components", "controls"},
+    "views": {*LIBRARY, "text", "state", "data", "components", "controls", "live"},
+    "static_site": {*LIBRARY, "text", "state", "data", "components", "controls", "live"},
+    "app": {*LIBRARY, "text", "state", "data", "components", "controls", "live", "views", "static_site"},
     "lessons": LIBRARY,
     "lessons._site": set(),
 }
 # The front door shows what the root and the translators hold; `python -m rlcorr` calls the command line.
-FRONT_DOORS = {"rlcorr/__init__.py": {ROOT, "rlcorr.systems"}, "rlcorr/__main__.py": {"rlcorr.command"}}
+FRONT_DOORS = {
+    "rlcorr/__init__.py": {*CORRECTION, "rlcorr.systems", "rlcorr.systems.verl"},
+    "rlcorr/__main__.py": {"rlcorr.command"},
+}
 # The lesson on experts asks the real router what rounding does to it; the last step of mini.py trains on a real engine.
 LESSONS_IN_THE_TRAINER = {
     "lessons/14_mixture_of_experts.py": {"rlcorr.train.learner", "rlcorr.train"},
@@ -147,9 +155,10 @@ def test_a_room_imports_only_the_rooms_of_its_row() -> None:
     assert beyond == {}
 
 
-def test_the_root_needs_torch_alone() -> None:
-    files = (REPOSITORY / "rlcorr").glob("*.py")
-    packages = {name.split(".")[0] for path in files for name in imports(path)}
+def test_the_correction_needs_torch_alone() -> None:
+    rooms = {*CORRECTION, *SYSTEMS}
+    files = [path for path in FILES if room_of_file(label(path)) in rooms and path.name != "__main__.py"]
+    packages = {name.split(".")[0] for path in files for name in imports_at_once(path)}
     assert packages - sys.stdlib_module_names == {"rlcorr", "torch"}
 
 

@@ -16,8 +16,8 @@ from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch
 from rlcorr.config import WeightLevel
 from rlcorr.correction import blocks, weight_votes
 from rlcorr.errors import UsageError
-from rlcorr.losses import ppo_clip
-from rlcorr.objective import aggregate
+from rlcorr.losses.objective import aggregate
+from rlcorr.losses.per_token import ppo_clip
 from rlcorr.rejection import binary_kl, signed_kl
 from rlcorr.rules import RULE_NAMES
 

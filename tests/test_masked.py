@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum, moments, row_moments, shares
-from rlcorr.types import Measured, Moments
+from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum
+from rlcorr.measuring.moments import Measured, Moments, moments, row_moments, shares
 
 X = torch.tensor([[1.0, 2.0, math.nan], [math.inf, -3.0, -math.inf], [math.nan, math.nan, math.nan]])
 MASK = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.bool)

@@ -10,9 +10,8 @@ from rlcorr import TokenBatch
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.masked import moments
+from rlcorr.measuring.moments import Measured, Moments, moments
 from rlcorr.ratios import ratio
-from rlcorr.types import Measured, Moments
 
 MASK = torch.tensor([[True, True, False], [True, False, False]])
 LOG_PROBS = torch.zeros(2, 3)

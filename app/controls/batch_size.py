@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import streamlit as st
-from browser.live_part import Moving, Slider
+from components.live_part import Moving, Slider
 from data.sketches import BATCH_SIZES
-from remembered import address, notices, session
-from words import gradient as say
+from state import address, notices, session
+from text import gradient as say
 
 from controls import drag
 from controls.live import Dragged

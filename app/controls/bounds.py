@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from data import corrections
 from data.corrections import Identity
-from remembered.fields import Bound
+from state.fields import Bound
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
-from rlcorr.analysis.thresholds import Side
+from rlcorr.bounds import Side
 from rlcorr.strips.places import COUNT, slider_places
 
 CLOSEST = 1e-6

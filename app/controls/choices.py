@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import streamlit as st
-from remembered import fields
-from remembered.fields import Choice
-from words import words
+from state import fields
+from state.fields import Choice
+from text import phrases
 
 from rlcorr import CorrectionConfig, RejectionRule
 from rlcorr.config import Denominator, WeightLevel, WeightMode
@@ -19,11 +19,11 @@ NONE = "none"
 def choices_of(config: CorrectionConfig) -> list[Choice]:
     """What can be picked, with the configuration's own values."""
     return [
-        Choice("level", "Weights", config.rollout_is or NONE, (NONE, *get_args(WeightLevel)), words.LEVEL),
-        Choice("mode", "Outside the bounds", config.rollout_is_mode, get_args(WeightMode), words.MODE),
-        Choice("rules", "Rejection rules", _names(config), tuple(RULE_NAMES), words.RULES, several=True),
-        Choice("denominator", "Divide by", config.denominator, get_args(Denominator), words.DENOMINATOR),
-        Choice("normalise", "Mean weight", _mean(config), ("as it is", "one"), words.NORMALISE),
+        Choice("level", "Weights", config.rollout_is or NONE, (NONE, *get_args(WeightLevel)), phrases.LEVEL),
+        Choice("mode", "Outside the bounds", config.rollout_is_mode, get_args(WeightMode), phrases.MODE),
+        Choice("rules", "Rejection rules", _names(config), tuple(RULE_NAMES), phrases.RULES, several=True),
+        Choice("denominator", "Divide by", config.denominator, get_args(Denominator), phrases.DENOMINATOR),
+        Choice("normalise", "Mean weight", _mean(config), ("as it is", "one"), phrases.NORMALISE),
     ]
 
 

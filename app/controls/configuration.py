@@ -6,17 +6,17 @@ from functools import partial
 from typing import TypeVar
 
 import streamlit as st
-from browser.live_part import Moving, Slider
-from remembered import fields, notices, session
-from remembered.fields import Bound
-from words.text import plain
+from components.live_part import Moving, Slider
+from state import fields, notices, session
+from state.fields import Bound
+from text.formatting import plain
 
 from controls import drag
 from controls.bounds import bounds_of, places_of, with_bounds
 from controls.choices import choice_boxes, choices_of, edited
 from controls.live import Dragged
 from rlcorr import PRESETS, CorrectionConfig
-from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError, unknown
 from rlcorr.strips.packing import Package
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from words.pages import PAGES
+from text.pages import PAGES
 
 FOLDER = "/site/lessons"
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from browser.live_part import Moving, Slider, live_part
-from remembered import fields, session
+from components.live_part import Moving, Slider, live_part
+from state import fields, session
 
 
 @dataclass(frozen=True)

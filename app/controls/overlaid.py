@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 import streamlit as st
-from remembered import address, notices
-from words import training as say
-from words.text import plain
+from state import address, notices
+from text import training as say
+from text.formatting import plain
 
 from rlcorr.errors import unknown
 from rlcorr.figures.training import MOST_RUNS

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import streamlit as st
 from data import recorded
-from remembered import notices, session
+from state import notices, session
 from streamlit.delta_generator import DeltaGenerator
-from words import words
-from words.text import ago, plain
+from text import phrases
+from text.formatting import ago, plain
 
 from rlcorr.errors import unknown
 from rlcorr.records import runs
@@ -76,14 +76,14 @@ def explained_record(chosen: session.Selection, explanation: str) -> runs.StepRe
     """The chosen step under a box that explains the view; None, with a sentence, where there is none to show."""
     with st.expander("What is this?", key="what_is_this"):
         st.write(explanation)
-        st.caption(words.COLOURS)
+        st.caption(phrases.COLOURS)
     return picked_record(chosen)
 
 
 def picked_record(chosen: session.Selection) -> runs.StepRecord | None:
     """The chosen step; None, with a sentence, where there is none to show."""
     if chosen.step is None:
-        st.info(words.NO_STEPS)
+        st.info(phrases.NO_STEPS)
         return None
     return chosen_record(chosen, chosen.step)
 
@@ -112,7 +112,7 @@ def watch(seen: tuple, chosen: session.Selection | None, drawn: float) -> None:
         shown = f"step {chosen.step}, {len(chosen.steps)} recorded" if chosen.step is not None else "no step to show"
         # A complete run changes no more: its files are as old as the folder that they were copied to.
         changed = "" if life.status == "complete" else f" · last change {ago(life.age)}"
-        st.caption(plain(f"{chosen.slug} · {shown} · {words.STATUS.get(life.status, life.status)}{changed}"))
+        st.caption(plain(f"{chosen.slug} · {shown} · {phrases.STATUS.get(life.status, life.status)}{changed}"))
 
 
 def world(all_runs: dict[str, Path], run: Path | None) -> tuple:

@@ -1,12 +1,12 @@
 """What every page shares: its heading with a link to copy, controls that a link hides, and the projector mode."""
 
 import streamlit as st
-from browser.copy_link import copy_link
-from remembered import session
+from components.copy_link import copy_link
+from state import session
 from streamlit.delta_generator import DeltaGenerator
-from words import links as say
-from words.pages import PAGES
-from words.text import plain
+from text import links as say
+from text.formatting import plain
+from text.pages import PAGES
 
 from rlcorr.errors import unknown
 

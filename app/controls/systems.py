@@ -1,8 +1,8 @@
 """To which system a configuration goes: in the URL as `system`, and in the list the last choice first."""
 
 import streamlit as st
-from remembered import notices, session
-from words import words
+from state import notices, session
+from text import phrases
 
 from rlcorr import CorrectionConfig
 from rlcorr.config import LossConfig
@@ -15,10 +15,10 @@ KEY = "system"
 def system() -> str:
     """The name of the chosen one; what is wrong in the URL is said by `notices.sentences(KEY)`."""
     session.restore(KEY)
-    notices.check_url(KEY, SYSTEMS, lambda raw: words.WRONG_SYSTEM.format(raw=raw, allowed=", ".join(SYSTEMS)))
+    notices.check_url(KEY, SYSTEMS, lambda raw: phrases.WRONG_SYSTEM.format(raw=raw, allowed=", ".join(SYSTEMS)))
     last: str = st.session_state.get(f"last_{KEY}", next(iter(SYSTEMS)))
     names = [last, *(name for name in SYSTEMS if name != last)]
-    picked = str(st.selectbox(words.SYSTEM, names, key=KEY, bind="query-params", on_change=_chosen))
+    picked = str(st.selectbox(phrases.SYSTEM, names, key=KEY, bind="query-params", on_change=_chosen))
     st.session_state[f"last_{KEY}"] = picked
     return picked
 
@@ -34,9 +34,9 @@ def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None) -> 
     if lines is not None and system != "Python":
         changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
         st.caption(
-            words.BEYOND_DEFAULTS.format(system=system, lines=changed)
+            phrases.BEYOND_DEFAULTS.format(system=system, lines=changed)
             if changed
-            else words.DEFAULTS.format(system=system)
+            else phrases.DEFAULTS.format(system=system)
         )
 
 

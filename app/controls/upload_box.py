@@ -2,9 +2,9 @@
 
 import streamlit as st
 from data import uploads
-from remembered import session
-from words import words
-from words.text import plain
+from state import session
+from text import phrases
+from text.formatting import plain
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.imported import Imported
@@ -17,9 +17,9 @@ TYPES = [ending.removeprefix(".") for ending in ENDINGS]
 def take() -> None:
     """The box to drop a file into, and what came of it."""
     with st.container(border=True):
-        st.caption(words.UPLOAD)
+        st.caption(phrases.UPLOAD)
         label = "Files of log-prob pairs: steps, and their ranks"
-        st.checkbox(words.CLAMP_ROUNDING, key="clamp_rounding", on_change=_dropped)
+        st.checkbox(phrases.CLAMP_ROUNDING, key="clamp_rounding", on_change=_dropped)
         dropped = st.file_uploader(label, TYPES, accept_multiple_files=True, key="dropped", on_change=_dropped)
         for sentence in st.session_state.get("upload_said", []) if dropped else []:
             (st.error if sentence.startswith("!") else st.info)(plain(sentence.removeprefix("!")))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
-from words.yours import SUGGESTED
+from text.yours import SUGGESTED
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig

@@ -7,21 +7,21 @@ from functools import lru_cache
 from pathlib import Path
 
 import streamlit as st
+from text import phrases
+from text.formatting import percent
+from text.phrases import Budget
 from torch import Tensor
-from words import words
-from words.text import percent
-from words.words import Budget
 
 from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
 from rlcorr.analysis.sweep import BoundMetrics
-from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, useful_range, usual_thresholds
-from rlcorr.diagnostics import measure_pairs
+from rlcorr.bounds import Side, at_threshold, is_ratio, moved_rule, useful_range, usual_thresholds
 from rlcorr.errors import UsageError
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.measure import measure_pairs
+from rlcorr.measuring.metric_definitions import PREFIX
+from rlcorr.measuring.sequence_moments import Named
 from rlcorr.records import runs
-from rlcorr.sequence_moments import Named
 from rlcorr.strips.strip import numbers_over
 
 CURVE_POINTS = 200
@@ -83,20 +83,20 @@ def affordable(
 ) -> Affordable:
     """The first of these parts, None for the weights, whose bounds alone bring the whole correction within the budget,
     wherever they are now. Raises `UsageError` with what each of them reaches where none does."""
-    reasons = [words.BUDGET_NONE.format(share=percent(share))]
+    reasons = [phrases.BUDGET_NONE.format(share=percent(share))]
     for rule in parts:
         try:
             threshold = _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
         except UsageError as error:
-            reasons.append(f"{words.budget_part(config, rule)}: {error}")
+            reasons.append(f"{phrases.budget_part(config, rule)}: {error}")
             continue
         metrics_then = corrected(batch, at_threshold(config, threshold, rule))[1]
         kept, ess = metrics_then["kept_fraction"], metrics_then["trained_eff_sample_size"]
         reached = kept if kind == "keep" else ess
         if reached >= share - ROUNDING:
             return Affordable(rule, threshold, kept, ess)
-        part = words.budget_part(config, rule)
-        reasons.append(words.BUDGET_MISSED.format(part=part, threshold=threshold, reached=percent(reached)))
+        part = phrases.budget_part(config, rule)
+        reasons.append(phrases.BUDGET_MISSED.format(part=part, threshold=threshold, reached=percent(reached)))
     raise UsageError(" ".join(reasons))
 
 

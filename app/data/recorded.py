@@ -28,7 +28,7 @@ Stamp = tuple[int, int]
 
 @dataclass(frozen=True)
 class Life:
-    """Whether a run is alive: a key of words.STATUS, and the age of its newest file in seconds."""
+    """Whether a run is alive: a key of STATUS, and the age of its newest file in seconds."""
 
     status: str
     age: float

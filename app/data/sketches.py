@@ -7,7 +7,7 @@ import streamlit as st
 
 from data import corrections, recorded
 from rlcorr import CorrectionConfig, TokenBatch
-from rlcorr.analysis.thresholds import Side, at_threshold, usual_thresholds
+from rlcorr.bounds import Side, at_threshold, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.gradients.bootstrap import REPLICATES, Replicas, bootstrap
 from rlcorr.gradients.comparison import GradientComparison, compare_gradients

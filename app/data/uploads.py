@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import streamlit as st
-from words import words
+from text import phrases
 
 from rlcorr.foreign.imported import Imported, Source, records_of, summary_of, write_run
 from rlcorr.foreign.pairs import Part, read_parts
@@ -30,7 +30,7 @@ def take(files: Mapping[str, bytes], *, clamp_rounding: bool = False) -> tuple[s
     here = Path(folder().name) / slug
     if (here / "manifest.json").is_file():
         return slug, summary_of(records_of(sources))
-    return slug, write_run(here, records_of(sources), words.UPLOADED.format(name=shown))
+    return slug, write_run(here, records_of(sources), phrases.UPLOADED.format(name=shown))
 
 
 def mine() -> dict[str, Path]:

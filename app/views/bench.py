@@ -3,18 +3,18 @@
 from functools import partial
 
 import streamlit as st
-from browser.live_part import Moving
+from components.live_part import Moving
 from controls import systems
 from controls.bounds import bounds_of, places_on
 from controls.configuration import bound_sliders, bounded, preset_name, resets, set_threshold, settings
 from controls.live import show as show_live
 from controls.pickers import explained_record
 from data import corrections
-from moving import bench as moving
-from moving import strips
-from remembered import notices, session
-from words import words
-from words.text import percent, plain
+from live import bench as moving
+from live import strips
+from state import notices, session
+from text import phrases
+from text.formatting import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.adaptive import m2po
@@ -46,7 +46,7 @@ def bench(chosen: session.Selection, record: StepRecord) -> None:
         config = settings(PRESETS[name].config)
         with st.container(key="budget"):
             _budget(of, record.batch, config)
-            if (rule := words.m2_rule(config)) is not None:
+            if (rule := phrases.m2_rule(config)) is not None:
                 _m2po(record.batch, config, rule)
     for sentence in notices.sentences():
         st.warning(plain(sentence))
@@ -86,21 +86,21 @@ def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfi
     if not parts:
         return
     st.markdown("**Budget**")
-    st.caption(words.BUDGET)
-    kind = st.radio("Afford", list(words.BUDGETS), key="budget_of", label_visibility="collapsed")
+    st.caption(phrases.BUDGET)
+    kind = st.radio("Afford", list(phrases.BUDGETS), key="budget_of", label_visibility="collapsed")
     share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
     try:
-        reached = corrections.affordable(of, batch, config, parts, words.BUDGETS[kind], share)
+        reached = corrections.affordable(of, batch, config, parts, phrases.BUDGETS[kind], share)
     except UsageError as error:
         st.info(plain(str(error)))
         return
-    st.markdown(f"{plain(words.budget_part(config, reached.rule))}: threshold **{reached.threshold:.6g}**")
-    st.caption(plain(words.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
+    st.markdown(f"{plain(phrases.budget_part(config, reached.rule))}: threshold **{reached.threshold:.6g}**")
+    st.caption(plain(phrases.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
     st.button("Set it", key="budget_set", on_click=set_threshold, args=(config, reached.threshold, reached.rule))
 
 
 def _m2po(batch: TokenBatch, config: CorrectionConfig, rule: int) -> None:
-    threshold = st.number_input(words.M2_BUDGET, 1e-9, 1e3, 0.04, key="budget_m2", format="%g")
+    threshold = st.number_input(phrases.M2_BUDGET, 1e-9, 1e3, 0.04, key="budget_m2", format="%g")
     upper = m2po(batch, threshold).upper
     st.button("Set it", key="budget_m2_set", on_click=set_threshold, args=(config, upper, rule))
 
@@ -111,7 +111,7 @@ def _use_it(name: str, config: CorrectionConfig) -> None:
     if not expander.open:
         return
     with expander:
-        st.caption(words.USE_IT)
+        st.caption(phrases.USE_IT)
         chosen = systems.system()
         for sentence in notices.sentences(systems.KEY):
             st.warning(plain(sentence))
@@ -119,7 +119,7 @@ def _use_it(name: str, config: CorrectionConfig) -> None:
 
 
 def show(chosen: session.Selection) -> None:
-    record = explained_record(chosen, words.EXPLAIN)
+    record = explained_record(chosen, phrases.EXPLAIN)
     if record is not None:
         bench(chosen, record)
 

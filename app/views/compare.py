@@ -3,8 +3,8 @@
 from functools import partial
 
 import streamlit as st
-from browser.live_part import Moving
-from browser.picture import picture
+from components.live_part import Moving
+from components.picture import picture
 from controls import batch_size
 from controls.bounds import places_on
 from controls.configuration import StripOf, bound_sliders, bounded, preset_name, resets, settings
@@ -12,12 +12,12 @@ from controls.live import show as show_live
 from controls.pickers import chosen_record, pick_second, picked_record
 from data import corrections, recorded, sketches
 from data.sketches import Sketched
-from moving import compare as moving
-from moving import strips
-from remembered import fields, notices, session
-from words import compare as say
-from words.gradient import NOISE_REFERENCE
-from words.text import plain
+from live import compare as moving
+from live import strips
+from state import fields, notices, session
+from text import compare as say
+from text.formatting import plain
+from text.gradient import NOISE_REFERENCE
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.analysis.comparison import MetricPair, metric_pairs

@@ -4,8 +4,8 @@ from dataclasses import replace
 from functools import partial
 
 import streamlit as st
-from browser.live_part import Moving
-from browser.picture import picture
+from components.live_part import Moving
+from components.picture import picture
 from controls import batch_size
 from controls.bounds import bounds_of
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
@@ -13,15 +13,15 @@ from controls.live import show as show_live
 from controls.pickers import show_step
 from data import sketches
 from data.sketches import Sketched
-from moving import gradient as moving
-from moving import strips
-from remembered import notices, session
-from words import gradient as say
-from words import words
-from words.text import plain, table
+from live import gradient as moving
+from live import strips
+from state import notices, session
+from text import gradient as say
+from text import phrases
+from text.formatting import plain, table
 
 from rlcorr import PRESETS, CorrectionConfig
-from rlcorr.analysis.thresholds import is_ratio
+from rlcorr.bounds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
@@ -122,7 +122,7 @@ def _range(interval: Interval) -> str:
 
 def show(chosen: session.Selection) -> None:
     if chosen.step is None:
-        st.info(words.NO_STEPS)
+        st.info(phrases.NO_STEPS)
         return
     try:
         measured = sketches.sketched(chosen.run, chosen.step)

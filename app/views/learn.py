@@ -1,14 +1,14 @@
 """What there is to learn: the lessons, the glossary, a cheat sheet with a map of all presets, notes for teaching."""
 
 import streamlit as st
-from browser.copy_link import copy_link
+from components.copy_link import copy_link
 from controls import lesson_pages
 from data.lessons import are_built, lessons, notes_for_teachers, number
-from remembered import navigation, notices, session
-from words import learn as say
-from words import links
-from words.pages import PAGES
-from words.text import plain, table
+from state import navigation, notices, session
+from text import learn as say
+from text import links
+from text.formatting import plain, table
+from text.pages import PAGES
 
 from rlcorr import PRESETS
 from rlcorr.errors import unknown

@@ -1,11 +1,11 @@
 """The mismatch view: where the two log-probs disagree, and what that looks like."""
 
 import streamlit as st
-from browser.picture import picture
+from components.picture import picture
 from controls.pickers import picked_record
-from remembered import navigation, notices, session
-from words import mismatch as say
-from words.text import number, plain, table
+from state import navigation, notices, session
+from text import mismatch as say
+from text.formatting import number, plain, table
 
 from rlcorr import PRESETS, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region

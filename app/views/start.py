@@ -5,29 +5,29 @@ from functools import partial
 from pathlib import Path
 
 import streamlit as st
-from browser.live_part import Moving, Slider
-from browser.picture import picture
+from components.live_part import Moving, Slider
+from components.picture import picture
 from controls import drag
 from controls.bounds import bounds_of, places_on, with_bounds
 from controls.live import Dragged
 from controls.live import show as show_live
 from data import corrections, recorded, studies
-from moving import start as moving
-from moving import strips
-from moving.bench import bench_strip
-from remembered import navigation, notices, session
-from words import start as say
-from words import words
-from words.start import Story
-from words.text import number, plain
+from live import start as moving
+from live import strips
+from live.bench import bench_strip
+from state import navigation, notices, session
+from text import phrases
+from text import start as say
+from text.formatting import number, plain
+from text.start import Story
 
 from rlcorr import PRESETS
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, correction, mismatch, study
+from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
 from rlcorr.records.study import study_path
-from rlcorr.report import describe
 from rlcorr.types import TokenBatch
 
 HEIGHT = 215  # pixels of a picture: three stories fit one screen
@@ -103,7 +103,7 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
 def _newest(run: Path) -> tuple[int, TokenBatch]:
     step, problems = recorded.latest(run, runs.list_steps(run))
     if step is None:
-        raise runs.DamagedFile(" ".join([*problems, words.NO_STEPS]))
+        raise runs.DamagedFile(" ".join([*problems, phrases.NO_STEPS]))
     return step, recorded.step(run, step).batch
 
 

@@ -3,17 +3,17 @@
 from functools import partial
 
 import streamlit as st
-from browser.token_text import SHADES, ShownResponse, pages_of, token_text
+from components.token_text import SHADES, ShownResponse, pages_of, token_text
 from controls.bounds import places_on
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
 from controls.live import show as show_live
 from controls.pickers import explained_record
 from data import corrections
-from moving import tokens as moving
-from remembered import notices, opened_token, session
+from live import tokens as moving
+from state import notices, opened_token, session
+from text import tokens as say
+from text.formatting import number, plain, table
 from torch import Tensor
-from words import tokens as say
-from words.text import number, plain, table
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
 from rlcorr.analysis.log_prob_pairs import largest_hundredth
@@ -23,7 +23,7 @@ from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction
 from rlcorr.figures.tokens import shades
-from rlcorr.preset_parts import Preset
+from rlcorr.presets.parts import Preset
 from rlcorr.ratios import ratio
 from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind

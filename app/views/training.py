@@ -3,22 +3,22 @@
 from functools import partial
 
 import streamlit as st
-from browser.picture import picture
+from components.picture import picture
 from controls import overlaid
 from controls.pickers import chosen_record, show_step
 from data import corrections, recorded
-from remembered import navigation, notices, session
+from state import navigation, notices, session
+from text import phrases
+from text import training as say
+from text.formatting import clipped, number, plain, swatches, table
 from views.training_live import answers_table, follow, train
 from views.training_study import study
-from words import training as say
-from words import words
-from words.text import clipped, number, plain, swatches, table
 
 from rlcorr import CorrectionConfig
 from rlcorr.analysis import course
 from rlcorr.errors import unknown
 from rlcorr.figures import training
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records.runs import DamagedFile
 
 VIEWS = ("mismatch", "bench", "gradient", "tokens")
@@ -49,7 +49,7 @@ def _runs(chosen: session.Selection) -> None:
     _curves(chosen)
     answers_table(chosen.run)
     if not chosen.steps:
-        st.info(words.NO_STEPS)
+        st.info(phrases.NO_STEPS)
     elif chosen.step is not None:
         _step(chosen, chosen.step)
     _provenance(chosen)
@@ -64,7 +64,7 @@ def _course(chosen: session.Selection) -> None:
 
 def _story(chosen: session.Selection) -> None:
     with st.expander("What is this?", key="what_is_this"):
-        st.markdown(words.EXPLAIN)
+        st.markdown(phrases.EXPLAIN)
     try:
         story = recorded.manifest(chosen.run).story
     except DamagedFile as error:

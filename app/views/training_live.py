@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
-from browser.picture import picture
+from components.picture import picture
 from controls.pickers import show_run
 from data import recorded
-from remembered import session
-from words import training as say
-from words.text import clipped, number, plain, table
+from state import session
+from text import training as say
+from text.formatting import clipped, number, plain, table
 
 from rlcorr.command import launch
 from rlcorr.command.launch import Training

@@ -3,11 +3,11 @@
 from dataclasses import astuple
 
 import streamlit as st
-from browser.picture import picture
+from components.picture import picture
 from data import studies
 from data.studies import StudyTable
-from words import training as say
-from words.text import plain, swatches, table
+from text import training as say
+from text.formatting import plain, swatches, table
 
 from rlcorr.command.gradient_table import bracketed
 from rlcorr.errors import UsageError, unknown

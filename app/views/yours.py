@@ -1,16 +1,16 @@
 """A person's own data: what it looks like, the bounds that it suggests with their price, and the text to take home."""
 
 import streamlit as st
-from browser.picture import picture
+from components.picture import picture
 from controls import systems
 from controls.bounds import bounds_of
 from controls.pickers import picked_record
 from data import chosen
 from data.chosen import Suggestion
-from remembered import navigation, notices, session
-from words import mismatch
-from words import yours as say
-from words.text import number, percent, plain, table
+from state import navigation, notices, session
+from text import mismatch
+from text import yours as say
+from text.formatting import number, percent, plain, table
 
 from rlcorr import PRESETS
 from rlcorr.analysis.triage import triage

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rlcorr import CorrectionConfig, TokenBatch, correct
-from rlcorr.advantages import leave_one_out
 from rlcorr.config import LossConfig
-from rlcorr.objective import policy_loss
+from rlcorr.losses.advantages import leave_one_out
+from rlcorr.losses.objective import policy_loss
 from rlcorr.teaching.check import Exercise, Mistake
 
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct
-from rlcorr.objective import aggregate
+from rlcorr.losses.objective import aggregate
 from rlcorr.records import runs
 
 TREATMENT = CorrectionConfig(

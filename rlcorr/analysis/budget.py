@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.sweep import BoundMetrics, Sweep, sweep_rule, sweep_weights
-from rlcorr.analysis.thresholds import LARGEST, Side, at_threshold, moved_rule, tight_thresholds, usual_thresholds
+from rlcorr.bounds import LARGEST, Side, at_threshold, moved_rule, tight_thresholds, usual_thresholds
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import between, log_weights, old_log_probs
 from rlcorr.errors import UsageError

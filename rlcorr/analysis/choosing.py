@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.budget import keep_at_least
-from rlcorr.analysis.thresholds import at_threshold, is_ratio
+from rlcorr.bounds import at_threshold, is_ratio
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
-from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.measure import evaluate
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.types import TokenBatch
 
 DIGITS = 4

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlcorr.config import WeightLevel, WeightMode
 from rlcorr.correction import log_weights
-from rlcorr.masked import moments
+from rlcorr.measuring.moments import moments
 from rlcorr.ratios import excess, k3, log_ratio, ratio
 from rlcorr.rejection import passes, rule_statistic
 from rlcorr.rules import RejectionRule

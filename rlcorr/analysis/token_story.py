@@ -10,8 +10,8 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import bound_weights, log_weights, old_log_probs, require
 from rlcorr.errors import UsageError, unknown
+from rlcorr.losses.objective import score_coefficients
 from rlcorr.masked import masked_mean
-from rlcorr.objective import score_coefficients
 from rlcorr.prefix_gap import prefix_parts
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.rejection import PROBABILITY_FLOOR, SIGNED_KL_FLOOR, coins, inside, log_bounds, passes, rule_statistic

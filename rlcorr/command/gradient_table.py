@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlcorr.adaptive import m2_at
 from rlcorr.analysis.budget import correction_named
-from rlcorr.analysis.thresholds import usual_thresholds
+from rlcorr.bounds import usual_thresholds
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval

@@ -11,13 +11,13 @@ from tqdm import tqdm
 
 from rlcorr.analysis.verdicts import Look, Verdict, look, verdict_lines, verdicts
 from rlcorr.config import CorrectionConfig
-from rlcorr.diagnostics import measure_stream
 from rlcorr.errors import UsageError
 from rlcorr.foreign.stream import check_columns, first_records, pair_batches, unpaired_tokens
 from rlcorr.foreign.unsaid import said_of_unpaired
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.measure import measure_stream
+from rlcorr.measuring.metric_definitions import PREFIX
+from rlcorr.measuring.metrics import meaning, metrics
 from rlcorr.presets import preset
-from rlcorr.report import meaning, metrics
 from rlcorr.types import TokenBatch
 
 FIRST = (

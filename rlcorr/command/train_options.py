@@ -39,8 +39,8 @@ def train_config(words: Sequence[str], prog: str) -> TrainConfig:
     name = run_to_resume(words)
     if name is None:
         return configured(TrainConfig, words, prog)
-    from rlcorr.train import resume
     from rlcorr.train.output.config_file import arguments_of
+    from rlcorr.train.session import resume
 
     path = resume.run_to_resume(name)
     recorded = [*arguments_of(path / "config.yaml", TrainConfig), f"--run={path.name}"]  # the directory's name counts

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlcorr.figures.axes import power_axis
 from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, Parts, figure, vertical_line
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.metric_definitions import PREFIX
 
 SINGLE = ("#5f7a94", "#9a6cb4")
 """Colours of a lone run's metrics: they mean neither side of ratio 1."""

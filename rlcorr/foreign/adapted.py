@@ -9,8 +9,9 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
-from rlcorr.systems import nemo_rl, prime_rl, skyrl_dumps, slime, verl_dumps
-from rlcorr.systems.dumps import Dump
+from rlcorr.systems import nemo_rl, prime_rl, skyrl_dumps, slime
+from rlcorr.systems.mapping.dumps import Dump
+from rlcorr.systems.verl import dumps as verl_dumps
 
 DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
 

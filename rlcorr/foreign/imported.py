@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, at_most
 from rlcorr.foreign.pairs import ENDINGS, Part, naming, parts_of_parquet, read_parts, record_of
 from rlcorr.foreign.step import NoTokens
 from rlcorr.foreign.steps import numbers_in, rank_in, step_in, without_rank
 from rlcorr.foreign.unsaid import missing, recordable, said_of_unpaired
+from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord

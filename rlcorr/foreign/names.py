@@ -12,8 +12,9 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.adapted import DUMPS, adapted
 from rlcorr.foreign.columns import Columns, Unreadable, the_readable
 from rlcorr.foreign.counted import refuse_unknown, with_counted
-from rlcorr.systems import areal, open_instruct, skyrl_dumps, slime, trl, verl_dumps
+from rlcorr.systems import areal, open_instruct, skyrl_dumps, slime, trl
 from rlcorr.systems.counted import COUNTED, PLACED, REWARDS
+from rlcorr.systems.verl import dumps as verl_dumps
 
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 

@@ -18,7 +18,8 @@ from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.arrays import tensor_column
 from rlcorr.foreign.columns import MAX_TOKENS, Columns, at_most, readable
 from rlcorr.foreign.torch_files import load_tensors
-from rlcorr.systems import skyrl_dumps, slime, verl_dumps
+from rlcorr.systems import skyrl_dumps, slime
+from rlcorr.systems.verl import dumps as verl_dumps
 
 _RUNS_CODE = "Reading a pickle runs whatever code is in it, so it is not read here. Convert it where you trust it"
 _LINES = {

@@ -16,8 +16,8 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct, weight_votes
 from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import ExactSketch, Sketch
+from rlcorr.losses.objective import score_coefficients
 from rlcorr.masked import masked_mean
-from rlcorr.objective import score_coefficients
 from rlcorr.types import TokenBatch
 
 ROWS_AT_ONCE = 64

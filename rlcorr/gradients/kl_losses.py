@@ -14,7 +14,7 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import REPLICATES, Interval, interval_of, resampled
 from rlcorr.gradients.sketch import NextTokens
-from rlcorr.kl import kl_penalty
+from rlcorr.losses.kl import kl_penalty
 
 Target = Literal["ref", "rollout"]
 

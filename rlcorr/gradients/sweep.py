@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlcorr.analysis.thresholds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
+from rlcorr.bounds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval

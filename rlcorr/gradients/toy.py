@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rlcorr.aggregation import aggregate
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct, weight_votes
 from rlcorr.errors import UsageError
 from rlcorr.gradients.world import World, world
-from rlcorr.kl import kl_penalty
+from rlcorr.losses.aggregation import aggregate
+from rlcorr.losses.kl import kl_penalty
+from rlcorr.losses.objective import score_coefficients
 from rlcorr.masked import masked_sum
-from rlcorr.objective import score_coefficients
 from rlcorr.types import CorrectionResult, TokenBatch
 
 

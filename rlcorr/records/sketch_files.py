@@ -33,10 +33,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from rlcorr.advantages import GROUPED, whiten
 from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, NextTokens, Reference, SampledSketch, Sketch
+from rlcorr.losses.advantages import GROUPED, whiten
 from rlcorr.records.runs import (
     DamagedFile,
     RunManifest,

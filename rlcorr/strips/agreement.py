@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.comparison import SHARED, Agreement, agreement_of, trained_on
-from rlcorr.analysis.thresholds import Side, moved_rule
+from rlcorr.bounds import Side, moved_rule
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs, require
 from rlcorr.figures.cells import binned

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.thresholds import Side, at_threshold
+from rlcorr.bounds import Side, at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import log_weights
 from rlcorr.errors import UsageError

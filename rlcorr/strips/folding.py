@@ -7,7 +7,7 @@ A list of at least `LEAST` parts that are alike becomes one of
     {"~columns": {key: […]}, "count": n}     objects with the same keys: a list for each key
     {"~rows": [[…], …], "count": n}          lists of the same length: a list for each of their places
 
-whose own parts are folded in turn. `app/browser/strip_reading.js` unfolds the same.
+whose own parts are folded in turn. `app/components/js/strip_reading.js` unfolds the same.
 """
 
 from typing import Any

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rlcorr.analysis.thresholds import Side, moved_rule
+from rlcorr.bounds import Side, moved_rule
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs, require
 from rlcorr.ratios import log_ratio

@@ -11,10 +11,10 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.dumps import WithoutPair
-from rlcorr.systems.keys import choice, known_keys, number, optional, options, refuse_ignored, settings, switch
-from rlcorr.systems.shape import alone, band, minus_log, raw, refuse
-from rlcorr.systems.written import as_yaml, commented
+from rlcorr.systems.mapping.dumps import WithoutPair
+from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, settings, switch
+from rlcorr.systems.mapping.refusals import alone, band, minus_log, raw, refuse
+from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 ROLLOUTS = WithoutPair(frozenset({"prompt", "completion", "head_version"}), "AReaL's rollouts, which have texts alone")
 

@@ -8,7 +8,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
-from rlcorr.systems import openrlhf, prime_rl, trl, verl
+from rlcorr.systems import openrlhf, prime_rl, trl
 from rlcorr.systems.areal import areal_text, from_areal
 from rlcorr.systems.ms_swift import from_ms_swift, ms_swift_text
 from rlcorr.systems.nemo_rl import from_nemo_rl, nemo_rl_text
@@ -20,7 +20,8 @@ from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.slime import from_slime, slime_text
 from rlcorr.systems.torchtitan import from_torchtitan, torchtitan_text
 from rlcorr.systems.trl import from_trl, trl_text
-from rlcorr.systems.verl import from_verl, verl_text
+from rlcorr.systems.verl import config as verl
+from rlcorr.systems.verl.config import from_verl, verl_text
 from rlcorr.systems.xtuner import from_xtuner, xtuner_text
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import choice, number, options, refuse_ignored, settings
-from rlcorr.systems.shape import minus_log, no_rule, raw, refuse
-from rlcorr.systems.written import as_flags, commented
+from rlcorr.systems.mapping.keys import choice, number, options, refuse_ignored, settings
+from rlcorr.systems.mapping.refusals import minus_log, no_rule, raw, refuse
+from rlcorr.systems.mapping.serialize import as_flags, commented
 
 FIELDS: dict[str, Any] = {
     "rollout_importance_sampling_mode": None,

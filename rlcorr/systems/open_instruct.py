@@ -8,10 +8,10 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.dumps import WithoutPair
-from rlcorr.systems.keys import number, options, refuse_ignored, settings, switch
-from rlcorr.systems.shape import alone, band, bounds, no_rule, refuse
-from rlcorr.systems.written import as_flags, commented
+from rlcorr.systems.mapping.dumps import WithoutPair
+from rlcorr.systems.mapping.keys import number, options, refuse_ignored, settings, switch
+from rlcorr.systems.mapping.refusals import alone, band, bounds, no_rule, refuse
+from rlcorr.systems.mapping.serialize import as_flags, commented
 
 ROLLOUTS = WithoutPair(
     frozenset({"response_tokens", "logprobs"}), "open-instruct's rollouts, which have vLLM's log-probs alone"

@@ -10,7 +10,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import (
+from rlcorr.systems.mapping.keys import (
     choice,
     number,
     of_other_versions,
@@ -21,8 +21,8 @@ from rlcorr.systems.keys import (
     switch,
     version_of,
 )
-from rlcorr.systems.shape import alone, band, bounds, raw, refuse
-from rlcorr.systems.written import as_flags, commented
+from rlcorr.systems.mapping.refusals import alone, band, bounds, raw, refuse
+from rlcorr.systems.mapping.serialize import as_flags, commented
 
 VERSIONS = ("0.11.2", "0.11.0", "0.9.9")
 FIELDS: dict[str, Any] = {

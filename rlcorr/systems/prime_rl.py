@@ -15,10 +15,10 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.dumps import Dump
-from rlcorr.systems.keys import choice, known_keys, number, of_other_versions, options, version_of
-from rlcorr.systems.shape import no_rule, raw, refuse_normalised
-from rlcorr.systems.written import as_toml, commented
+from rlcorr.systems.mapping.dumps import Dump
+from rlcorr.systems.mapping.keys import choice, known_keys, number, of_other_versions, options, version_of
+from rlcorr.systems.mapping.refusals import no_rule, raw, refuse_normalised
+from rlcorr.systems.mapping.serialize import as_toml, commented
 
 DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
 

@@ -11,9 +11,9 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
-from rlcorr.systems.shape import band, no_rule, refuse
-from rlcorr.systems.written import as_yaml, commented
+from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
+from rlcorr.systems.mapping.refusals import band, no_rule, refuse
+from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 IS_WEIGHT: dict[str, Any] = {"enabled": False, "weight_type": "token", "upper_bound": 1.2, "detach": True}
 FILTER: dict[str, Any] = {

@@ -9,10 +9,10 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import known_keys, number, options, refuse_ignored, settings
-from rlcorr.systems.written import as_yaml, commented
+from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
+from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 FIELDS = {
     "tis_ratio_type": None,

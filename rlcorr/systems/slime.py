@@ -11,10 +11,10 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.dumps import Dump, WithoutPair
-from rlcorr.systems.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
-from rlcorr.systems.shape import band, bounds, minus_log, no_rule, refuse
-from rlcorr.systems.written import as_flags, as_yaml, commented
+from rlcorr.systems.mapping.dumps import Dump, WithoutPair
+from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
+from rlcorr.systems.mapping.refusals import band, bounds, minus_log, no_rule, refuse
+from rlcorr.systems.mapping.serialize import as_flags, as_yaml, commented
 
 DUMP = Dump(
     columns=frozenset({"tokens", "rollout_log_probs", "log_probs"}),

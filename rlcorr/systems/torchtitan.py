@@ -8,9 +8,9 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.keys import known_keys, number, options
-from rlcorr.systems.shape import no_rule
-from rlcorr.systems.written import as_call, commented
+from rlcorr.systems.mapping.keys import known_keys, number, options
+from rlcorr.systems.mapping.refusals import no_rule
+from rlcorr.systems.mapping.serialize import as_call, commented
 
 DAPO = {"ratio_clip_low": 0.2, "ratio_clip_high": 0.2}
 GRPO = {"clip_eps": 0.2}

@@ -10,8 +10,8 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.dumps import WithoutPair
-from rlcorr.systems.keys import (
+from rlcorr.systems.mapping.dumps import WithoutPair
+from rlcorr.systems.mapping.keys import (
     choice,
     number,
     of_other_versions,
@@ -22,8 +22,8 @@ from rlcorr.systems.keys import (
     switch,
     version_of,
 )
-from rlcorr.systems.shape import minus_log, no_rule, refuse
-from rlcorr.systems.written import as_call, commented
+from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse
+from rlcorr.systems.mapping.serialize import as_call, commented
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have texts alone")
 

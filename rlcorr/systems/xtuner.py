@@ -10,9 +10,9 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.keys import choice, options, pair, refuse_ignored, settings
-from rlcorr.systems.shape import band, bounds, no_rule, raw, refuse
-from rlcorr.systems.written import as_call, commented
+from rlcorr.systems.mapping.keys import choice, options, pair, refuse_ignored, settings
+from rlcorr.systems.mapping.refusals import band, bounds, no_rule, raw, refuse
+from rlcorr.systems.mapping.serialize import as_call, commented
 
 FIELDS: dict[str, Any] = {
     "rollout_is_level": "token",

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from rlcorr.errors import unknown
-from rlcorr.metric_tables import METRICS
-from rlcorr.report import describe
+from rlcorr.measuring.metric_definitions import METRICS
+from rlcorr.measuring.metrics import describe
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,16 @@ from typing import Any
 import torch
 
 from rlcorr.config import UNCLIPPED, CorrectionConfig
-from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.measure import measure
+from rlcorr.measuring.metric_definitions import PREFIX
+from rlcorr.measuring.metrics import metrics
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, rewind_answers
 from rlcorr.records.sketch_files import sketches_until
-from rlcorr.report import metrics
-from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, restore, save
 from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.drawn_answers import drawn_answers
-from rlcorr.train.exact_sketch import exact_sketch
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, state_here, stop_ranks, whole
@@ -38,8 +35,11 @@ from rlcorr.train.rollout.batch_queue import BatchRequest
 from rlcorr.train.rollout.collect import Collected, batch_of, greedy, greedy_accuracy, joined, learned_rows, scored
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
-from rlcorr.train.session import Session, prepare
-from rlcorr.train.sketch import sampled_sketch
+from rlcorr.train.session.checkpoint import Checkpoint, read_checkpoint, restore, save
+from rlcorr.train.session.session import Session, prepare
+from rlcorr.train.sketches.drawn_answers import drawn_answers
+from rlcorr.train.sketches.exact import exact_sketch
+from rlcorr.train.sketches.sampled import sampled_sketch
 
 FOLLOWED = 3
 """Held-out prompts whose greedy answers are recorded at every evaluation."""

@@ -7,7 +7,7 @@ from ratio_batches import effective_share, of_ratios
 
 from rlcorr import correct
 from rlcorr.analysis.budget import ess_at_least, keep_at_least, with_budget
-from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.bounds import at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset

@@ -17,9 +17,9 @@ from torch import Tensor
 from rlcorr.analysis.sweep import BoundMetrics, Sweep, sweep_rule, sweep_weights
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import blocks, correct
-from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.measure import evaluate
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.ratios import log_ratio
 from rlcorr.rejection import rule_statistic
 from rlcorr.rules import RULE_NAMES, RejectionRule

@@ -60,14 +60,14 @@ def test_compare_takes_the_one_that_its_interval_carries(
     progress: Interval, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(PROJECT / "app")
-    from words.compare import advice
+    from text.compare import advice
 
     assert advice(progress, 64).startswith(expected)
 
 
 def test_gradient_names_no_bound_where_any_may_be_best(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "app")
-    from words.gradient import answer
+    from text.gradient import answer
 
     made, tried = Interval(0.2, 0.1, 0.3), [1.0, 2.0, 4.0]
     told: Any = answer(made, 64, Interval(2.0, 1.5, 4.0), tried)

@@ -34,7 +34,7 @@ SKETCHED = [
 ]
 """One run of each kind that has a score sketch: what the gradient view depends on."""
 OF_EACH_KIND = [*SKETCHED, "async", "both_bf16", "long_bf16"]  # several versions, no sketch, a longer task
-PAGES = (PROJECT / "app" / "words" / "pages.py").read_text(encoding="utf-8")
+PAGES = (PROJECT / "app" / "text" / "pages.py").read_text(encoding="utf-8")
 VIEWS = [f"views/{name}.py" for name in re.findall(r'"(\w+)": PageWords', PAGES)]
 BENCH, TOKENS, COMPARE, GRADIENT = (f"views/{name}.py" for name in ("bench", "tokens", "compare", "gradient"))
 WITH_PRESETS = (BENCH, TOKENS, COMPARE, GRADIENT)

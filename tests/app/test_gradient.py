@@ -181,7 +181,7 @@ def test_the_sentence_about_the_best_preset(exact: tuple[TokenBatch, Sketch]) ->
 )  # fmt: skip
 def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, float], sentence: str) -> None:
     """Intervals shrink with the root of the number: half as wide as they are takes four times as many."""
-    from words import gradient
+    from text import gradient
 
     assert gradient.over(Interval(*over), "it", Drawn(100, "sampled answers")).endswith(sentence)
 

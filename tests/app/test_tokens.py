@@ -278,13 +278,13 @@ def test_a_run_without_steps(root: Path) -> None:
     ],
 )
 def test_pages(root: Path, rows: list[int], lengths: list[int], pages: list[list[int]]) -> None:
-    from browser.token_text import pages_of
+    from components.token_text import pages_of
 
     assert pages_of(rows, lengths) == pages
 
 
 def test_ticks_of_the_legend(root: Path) -> None:
     """Half of full colour is a quarter of the span: e^0.175 and e^0.7."""
-    from browser.token_text import ticks
+    from components.token_text import ticks
 
     assert ticks(0.7) == ["0.5", "0.84", "1", "1.2", "2"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from processes import ROOT, rlcorr
 
-from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.bounds import at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.gradients.progress import difference
 from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare, report

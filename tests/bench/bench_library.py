@@ -18,9 +18,10 @@ import torch
 import verl_peer
 
 from rlcorr import TokenBatch, evaluate, metrics, preset
-from rlcorr.compiled import correct_and_measure
 from rlcorr.correction import old_log_probs
-from rlcorr.systems import verl_helper, verl_measured
+from rlcorr.measuring.compiled import correct_and_measure
+from rlcorr.systems.verl import helper as verl_helper
+from rlcorr.systems.verl import helper_measured
 
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "64000000"}
 ALLOCATORS = {"default": {}, "kept": KEPT}
@@ -71,7 +72,7 @@ def helper(given: TokenBatch, mask: torch.Tensor, options: dict[str, Any]) -> di
 
 def helper_plain(given: TokenBatch, mask: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
     """The same as on a machine without a compiler."""
-    with patch.object(verl_measured, "COMPILED_FROM", math.inf):
+    with patch.object(helper_measured, "COMPILED_FROM", math.inf):
         return helper(given, mask, options)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.correction import correct, log_weights
-from rlcorr.preset_parts import rules
 from rlcorr.presets import PRESETS
+from rlcorr.presets.parts import rules
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.train.config.rollout import GREEDY, RolloutConfig, Sampling

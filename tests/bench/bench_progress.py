@@ -18,7 +18,7 @@ from rlcorr.correction import correct
 from rlcorr.gradients.bootstrap import interval_of
 from rlcorr.gradients.report import compare
 from rlcorr.gradients.sketch import ExactSketch
-from rlcorr.objective import policy_loss
+from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import preset
 from rlcorr.records.study import find_study
 from rlcorr.records.study_comparisons import rank_correlation
@@ -29,7 +29,7 @@ from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.score import score, whitened, with_advantages
 from rlcorr.train.rollout.collect import batch_of, collect
 from rlcorr.train.rollout.engine import Samples, to_batch
-from rlcorr.train.session import Session
+from rlcorr.train.session.session import Session
 from rlcorr.types import TokenBatch
 
 STEP, PROMPTS, JUDGED = 20, 512, 512

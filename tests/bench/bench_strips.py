@@ -6,7 +6,7 @@ import time
 import torch
 from app_runs import make_record
 
-from rlcorr.analysis.thresholds import Side
+from rlcorr.bounds import Side
 from rlcorr.presets import preset
 from rlcorr.strips.packing import pack_strip
 from rlcorr.strips.places import slider_places

@@ -10,7 +10,7 @@ from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records import runs
 from rlcorr.train import loop
 from rlcorr.train.rollout.batch_queue import Weights
-from rlcorr.train.session import Session
+from rlcorr.train.session.session import Session
 
 Seen = TypeVar("Seen")
 

@@ -98,7 +98,7 @@ def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest
     """Each place is there, and is gone once it is named, whatever view is opened then."""
     monkeypatch.syspath_prepend(PROJECT / "app")
     from controls import sharing
-    from words.pages import PAGES as TITLED
+    from text.pages import PAGES as TITLED
 
     elsewhere = {"yours": {"upload"}, "mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
     places = {"bench": set(sharing.PLACES).difference(*elsewhere.values()), **elsewhere}

@@ -16,7 +16,7 @@ from app_runs import PROJECT, unreadable
 from playwright.sync_api import Page, expect
 
 from rlcorr import PRESETS, evaluate
-from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.bounds import at_threshold
 from rlcorr.gradients.report import compare
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients

@@ -11,7 +11,7 @@ from processes import rlcorr
 from ratio_batches import of_ratios
 from tiny import tiny_config
 
-from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.bounds import at_threshold
 from rlcorr.command.cli import run_verb
 from rlcorr.command.gradient_document import gradient_document
 from rlcorr.command.gradient_table import HEADING, _covered, _measured_on, _told, gradient_table, sweep_table

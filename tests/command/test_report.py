@@ -17,8 +17,8 @@ from rlcorr.analysis.triage import triage
 from rlcorr.command import report_table
 from rlcorr.command.cli import main, run_verb
 from rlcorr.foreign import step
+from rlcorr.measuring.metrics import describe
 from rlcorr.records.runs import list_steps, read_step
-from rlcorr.report import describe
 
 FLOATS = pa.list_(pa.float32())
 RUN = ROOT / "runs" / "kv_fp8"

@@ -20,7 +20,7 @@ from rlcorr.errors import UsageError
 from rlcorr.recorders import Recorder, verl
 from rlcorr.records import runs
 from rlcorr.systems.skyrl import from_skyrl
-from rlcorr.systems.verl import from_verl
+from rlcorr.systems.verl.config import from_verl
 
 DUMPS = Path(__file__).resolve().parent.parent / "support" / "golden" / "dumps"
 

@@ -11,11 +11,11 @@ import torch
 from pair_files import FILES, OLD, PAIR, ROLLOUT, parquet
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, evaluate, metrics, preset
-from rlcorr.diagnostics import measure_stream
 from rlcorr.errors import UsageError
 from rlcorr.foreign import answers
 from rlcorr.foreign import parquet as parts_of_files
 from rlcorr.foreign.stream import check_columns, pair_batches, pair_files
+from rlcorr.measuring.measure import measure_stream
 from rlcorr.records import runs
 from rlcorr.records.step_files import pad
 

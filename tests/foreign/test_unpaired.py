@@ -15,10 +15,10 @@ from pair_files import jsonl
 from rlcorr.analysis.triage import triage
 from rlcorr.command.cli import run_verb
 from rlcorr.config import CorrectionConfig
-from rlcorr.diagnostics import evaluate
 from rlcorr.errors import UsageError
 from rlcorr.foreign.imported import import_files
 from rlcorr.foreign.pairs import read_pairs
+from rlcorr.measuring.measure import evaluate
 from rlcorr.recorders import Recorder
 from rlcorr.records import runs
 

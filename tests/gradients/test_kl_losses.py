@@ -10,7 +10,7 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
 from rlcorr.gradients.kl_losses import kl_report
 from rlcorr.gradients.sketch import NextTokens
-from rlcorr.kl import kl_penalty
+from rlcorr.losses.kl import kl_penalty
 
 WORLD = toy.world(5, 3)
 THETA, REF, ROLLOUT = (toy.random_policy(WORLD, seed) for seed in range(3))

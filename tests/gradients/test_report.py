@@ -17,7 +17,7 @@ from rlcorr.gradients import report as gradients
 from rlcorr.gradients.decomposition import decompose
 from rlcorr.gradients.estimates import mean_gradients
 from rlcorr.gradients.sketch import Reference, SampledSketch
-from rlcorr.objective import policy_loss
+from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch

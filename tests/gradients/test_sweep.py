@@ -4,7 +4,7 @@ import pytest
 import torch
 from ratio_batches import of_log_ratios
 
-from rlcorr.analysis.thresholds import at_threshold
+from rlcorr.bounds import at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report

@@ -11,7 +11,7 @@ from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
 from rlcorr.gradients.world import response_count
-from rlcorr.objective import policy_loss
+from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.advantages import leave_one_out
 from rlcorr.config import LossConfig
-from rlcorr.objective import policy_loss
+from rlcorr.losses.advantages import leave_one_out
+from rlcorr.losses.objective import policy_loss
 from rlcorr.teaching.check import problem
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"

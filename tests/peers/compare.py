@@ -34,9 +34,9 @@ from faults import (
 from torch import Tensor
 
 from rlcorr.correction import correct
-from rlcorr.diagnostics import measure
-from rlcorr.metric_tables import PREFIX
-from rlcorr.report import metrics
+from rlcorr.measuring.measure import measure
+from rlcorr.measuring.metric_definitions import PREFIX
+from rlcorr.measuring.metrics import metrics
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 

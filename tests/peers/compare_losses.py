@@ -16,9 +16,10 @@ from verl_peer import verl_kl, verl_loss
 
 from rlcorr.config import KL_ESTIMATORS, Aggregation, CorrectionConfig, LossConfig
 from rlcorr.correction import correct
-from rlcorr.kl import kl_penalty
-from rlcorr.objective import policy_loss
-from rlcorr.types import Measured, TokenBatch
+from rlcorr.losses.kl import kl_penalty
+from rlcorr.losses.objective import policy_loss
+from rlcorr.measuring.moments import Measured
+from rlcorr.types import TokenBatch
 
 ValueAndGradient = tuple[Tensor, Tensor]
 

@@ -28,7 +28,7 @@ from verl_peer import verl_presets
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
-from rlcorr.systems.verl import from_verl
+from rlcorr.systems.verl.config import from_verl
 
 
 def compare_presets(presets: dict[str, Options], tally: Tally) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from rlcorr.adaptive import m2po
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
-from rlcorr.losses import ppo_clip
-from rlcorr.objective import token_losses
+from rlcorr.losses.objective import token_losses
+from rlcorr.losses.per_token import ppo_clip
 from rlcorr.types import TokenBatch
 
 BATCHES = 500

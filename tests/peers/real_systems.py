@@ -26,7 +26,8 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
-from rlcorr.systems import areal, ms_swift, openrlhf, skyrl, torchtitan, trl, verl
+from rlcorr.systems import areal, ms_swift, openrlhf, skyrl, torchtitan, trl
+from rlcorr.systems.verl import config as verl
 from rlcorr.types import TokenBatch
 
 FOLDER = Path(os.environ.get("RLCORR_PEERS", Path(__file__).resolve().parent.parent.parent / ".venv"))

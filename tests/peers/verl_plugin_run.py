@@ -40,7 +40,7 @@ def said(value: str | None, runs: str = "") -> str:
         info = Path(folder) / "rlcorr_plugin-0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlcorr-plugin\nVersion: 0\n")
-        (info / "entry_points.txt").write_text("[verl.plugins]\nrlcorr = rlcorr.systems.verl_plugin\n")
+        (info / "entry_points.txt").write_text("[verl.plugins]\nrlcorr = rlcorr.recorders.verl_plugin\n")
         paths = [folder, str(PEERS), *sys.path]
         ours = ("RLCORR_VERL", "VERL_USE_EXTERNAL_PLUGINS")
         kept = {name: text for name, text in os.environ.items() if name not in ours}
@@ -69,7 +69,7 @@ def main() -> None:
     # Ratios 1 and e², capped at 2; 1/r of the second is below 0.5; the KL is mean(log π_rollout − log π_old) = −1.
     expected = {
         None: "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] [[1, 0]] -1.0",
-        "helper": "rlcorr.systems.verl_helper [[1.0, 2.0]] [[1, 0]] -1.0",
+        "helper": "rlcorr.systems.verl.helper [[1.0, 2.0]] [[1, 0]] -1.0",
     }
     for value, wanted in expected.items():
         assert said(value) == wanted, said(value)

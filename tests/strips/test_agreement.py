@@ -9,7 +9,7 @@ from ratio_batches import of_log_ratios
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.analysis.comparison import SHARED, agreement
-from rlcorr.analysis.thresholds import Side, at_threshold
+from rlcorr.bounds import Side, at_threshold
 from rlcorr.figures.cells import binned
 from rlcorr.records import runs
 from rlcorr.strips.agreement import agreement_strip

@@ -10,11 +10,11 @@ from app_runs import PROJECT, make_record
 from ratio_batches import of_log_ratios
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
-from rlcorr.analysis.thresholds import Side, at_threshold
+from rlcorr.bounds import Side, at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures.cells import binned
 from rlcorr.figures.correction import BINS, statistic_histogram, token_fates, weight_histogram
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.strips.places import slider_places
 from rlcorr.strips.strip import strip, token_cells

@@ -4,7 +4,7 @@ from itertools import combinations
 
 from rlcorr import PRESETS
 from rlcorr.rules import RULE_NAMES
-from rlcorr.systems.verl_thresholds import RULES
+from rlcorr.systems.verl.thresholds import RULES
 
 
 def part_pairs(name: str) -> set[tuple[object, object]]:

@@ -21,7 +21,7 @@ def by_javascript(expression: str, packed: bytes) -> Any:
     """The value of an expression in which `strip` has been read, and `cellsAt` can be called."""
     with tempfile.TemporaryDirectory() as folder:
         reading = Path(folder) / "strip_reading.mjs"  # as a module, which its name tells node
-        reading.write_bytes((PROJECT / "app" / "browser" / "strip_reading.js").read_bytes())
+        reading.write_bytes((PROJECT / "app" / "components" / "js" / "strip_reading.js").read_bytes())
         script = Path(folder) / "script.mjs"
         script.write_text(SCRIPT.replace("EXPRESSION", expression), encoding="utf-8")
         sent = base64.b64encode(packed).decode()

@@ -28,10 +28,10 @@ from rlcorr.systems import (
     slime,
     torchtitan,
     trl,
-    verl,
     xtuner,
 )
 from rlcorr.systems.export import SYSTEMS, export, exports
+from rlcorr.systems.verl import config as verl
 
 Read = Callable[[str], Any]
 

@@ -13,7 +13,7 @@ from rlcorr.rules import RejectionRule
 from rlcorr.systems import trl
 from rlcorr.systems.export import SYSTEMS, beyond_defaults, export, exports, to_python
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
-from rlcorr.systems.verl import from_verl, verl_text
+from rlcorr.systems.verl.config import from_verl, verl_text
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -20,7 +20,7 @@ from rlcorr.systems.skyrl import from_skyrl
 from rlcorr.systems.slime import MIS_PATH, from_slime
 from rlcorr.systems.torchtitan import from_torchtitan
 from rlcorr.systems.trl import from_trl
-from rlcorr.systems.verl import from_verl
+from rlcorr.systems.verl.config import from_verl
 from rlcorr.systems.xtuner import from_xtuner
 
 _TIS, _IS, _MS = "truncated_importance_sampling", "vllm_importance_sampling", "rollout_importance_sampling"

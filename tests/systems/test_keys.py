@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlcorr.errors import UsageError
-from rlcorr.systems.keys import known_keys, number, options
+from rlcorr.systems.mapping.keys import known_keys, number, options
 
 
 @pytest.mark.parametrize(("value", "expected"), [(2, 2.0), (0.5, 0.5), ("inf", math.inf), ("-inf", -math.inf)])

@@ -18,7 +18,7 @@ from rlcorr.systems.roll import from_roll
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.slime import from_slime
 from rlcorr.systems.trl import from_trl
-from rlcorr.systems.verl import from_verl
+from rlcorr.systems.verl.config import from_verl
 from rlcorr.systems.xtuner import from_xtuner
 
 _IS = "vllm_importance_sampling"

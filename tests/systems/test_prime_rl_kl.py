@@ -15,7 +15,7 @@ from torch import Tensor
 from rlcorr import TokenBatch, correct
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.objective import policy_loss
+from rlcorr.losses.objective import policy_loss
 from rlcorr.systems.prime_rl import from_prime_rl, to_prime_rl
 
 TAU = 0.5  # large, so that a difference is plain

@@ -8,7 +8,7 @@ from reference import CASES, GOLDEN, VERL, batch
 
 from rlcorr import CorrectionConfig, evaluate
 from rlcorr.config import WeightLevel
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.systems.skyrl import from_skyrl, skyrl_metrics
 
 CHAINS = {"off", "token_mask_low_only", "token_mask_tis", "everything", "seq_tis_after_masks"}

@@ -15,8 +15,8 @@ from reference import GOLDEN, VERL, assert_same_weights, batch, row, rule, with_
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.systems.verl import from_verl, to_verl
-from rlcorr.systems.verl_thresholds import RULES, dotted, inverse
+from rlcorr.systems.verl.config import from_verl, to_verl
+from rlcorr.systems.verl.thresholds import RULES, dotted, inverse
 
 V070 = GOLDEN["verl-v070"]
 PR6800 = GOLDEN["verl-pr6800"]

@@ -13,8 +13,9 @@ import torch
 from reference import GOLDEN, VERL, tensor
 from torch import Tensor
 
-from rlcorr.systems import verl_helper, verl_plugin
-from rlcorr.systems.verl_options import NO_BOUND, rules_of
+from rlcorr.recorders import verl_plugin
+from rlcorr.systems.verl import helper as verl_helper
+from rlcorr.systems.verl.options import NO_BOUND, rules_of
 
 ABSOLUTE, RELATIVE = 1e-5, 2e-4
 # bfloat16 is raised to float32, a mask of fractions is one of bools, and a batch without rows raises.
@@ -206,7 +207,7 @@ def test_an_infinite_bound_rejects_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 def test_the_compiled_pass_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlcorr.systems import verl_measured
+    from rlcorr.systems.verl import helper_measured
 
     old, rollout, mask = given("moderate2_5x9")
     options: dict[str, Any] = {
@@ -215,7 +216,7 @@ def test_the_compiled_pass_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         "rollout_rs_threshold": "0.9_1.2,0.5",
     }
     plain = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
-    monkeypatch.setattr(verl_measured, "COMPILED_FROM", 1)
+    monkeypatch.setattr(helper_measured, "COMPILED_FROM", 1)
     compiled = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
     assert compiled[1].equal(plain[1])
     assert unlike(compiled[2], plain[2]) == {}

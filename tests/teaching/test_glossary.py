@@ -4,8 +4,8 @@ import pytest
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule
 from rlcorr.errors import UsageError
-from rlcorr.metric_tables import METRICS
-from rlcorr.report import describe
+from rlcorr.measuring.metric_definitions import METRICS
+from rlcorr.measuring.metrics import describe
 from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map, rule_kind, weight_level
 

@@ -15,12 +15,11 @@ from torch import Tensor
 from rlcorr.command.cli import main
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.preset_parts import Preset
 from rlcorr.presets import PRESETS
+from rlcorr.presets.parts import Preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 from rlcorr.rules import RejectionRule
-from rlcorr.train import session
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.config.training import TrainConfig
@@ -28,6 +27,7 @@ from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.loop import train
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
+from rlcorr.train.session import session
 
 pytestmark = pytest.mark.slow  # a real engine, and trainings
 

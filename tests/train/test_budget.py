@@ -8,9 +8,9 @@ import torch
 from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
-from rlcorr.diagnostics import measure
 from rlcorr.errors import UsageError
-from rlcorr.report import metrics
+from rlcorr.measuring.measure import measure
+from rlcorr.measuring.metrics import metrics
 from rlcorr.train.config.budget import BudgetConfig
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig

@@ -24,7 +24,7 @@ from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.inputs.tokenizer import PAD_ID
 from rlcorr.train.learner.policy import Policy, load_lm
-from rlcorr.train.sketch import directions, eager_copy
+from rlcorr.train.sketches.sampled import directions, eager_copy
 
 FEW = SketchConfig(every=2, directions=10, reference_prompts=64, places=4, answers=24, answer_directions=6)
 slow = pytest.mark.slow  # trainings

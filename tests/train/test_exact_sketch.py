@@ -13,29 +13,29 @@ import torch
 from tiny import CPU, tiny_config
 from torch import Tensor
 
-from rlcorr.advantages import whiten
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import ExactSketch
+from rlcorr.losses.advantages import whiten
 from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.runs import sketch_path
 from rlcorr.records.sketch_files import read_exact, read_gradients, read_sketch, read_tensors, write_tensors
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train.answer_tree import Distributions, Tree, grow
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
-from rlcorr.train.exact_sketch import drawn_from
-from rlcorr.train.expected_advantages import expected_advantages
 from rlcorr.train.inputs.tasks import TASKS, Task
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.train.learner.score import with_advantages
 from rlcorr.train.pretrain_models import new_moe_lm
-from rlcorr.train.sketch import directions, eager_copy, next_log_probs
-from rlcorr.train.tree_scores import node_scores, packed
+from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
+from rlcorr.train.sketches.exact import drawn_from
+from rlcorr.train.sketches.expected_advantages import expected_advantages
+from rlcorr.train.sketches.sampled import directions, eager_copy, next_log_probs
+from rlcorr.train.sketches.tree_scores import node_scores, packed
 from rlcorr.types import TokenBatch
 
 pytestmark = pytest.mark.slow  # trainings, and a backward pass per token
@@ -412,7 +412,7 @@ def check_log_probs(sketch: ExactSketch, prompts: list[list[int]], lm: Lm, tempe
 def prompts_of(config: Any, model: Path) -> list[list[int]]:
     from rlcorr.train.inputs.tasks import examples
     from rlcorr.train.inputs.tokenizer import encode, load_tokenizer
-    from rlcorr.train.sketch import OTHER_PROMPTS
+    from rlcorr.train.sketches.sampled import OTHER_PROMPTS
 
     drawn = itertools.islice(examples(TASKS["addition"], config.seed + OTHER_PROMPTS), FEW.exact_prompts)
     return [encode(load_tokenizer(model), example.prompt) for example in drawn]
@@ -513,7 +513,7 @@ def test_a_reward_that_raises_is_refused(tiny_model: Path, local_runs: Path, mon
 
 def test_too_little_memory(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 MiB holds 2**20/(4 · 10 + 20,000) = 52 tokens of ten directions, if a node takes 20 kB beside its scores."""
-    monkeypatch.setattr("rlcorr.train.exact_sketch.NODE_BYTES", 20_000)
+    monkeypatch.setattr("rlcorr.train.sketches.exact.NODE_BYTES", 20_000)
     with pytest.raises(UsageError, match=r"to 8 prompts have more than 52 tokens, .* those to \d prompts fit"):
         loop.train(tiny_config(tiny_model, sketch=replace(FEW, tree_mib=1)))
 

@@ -17,11 +17,10 @@ from tiny import CPU, save_tiny_model, tiny_config
 from transformers import PreTrainedModel
 
 from rlcorr.config import UNCLIPPED, CorrectionConfig, LossConfig, LossType
-from rlcorr.preset_parts import Preset
 from rlcorr.presets import PRESETS
+from rlcorr.presets.parts import Preset
 from rlcorr.records import runs
 from rlcorr.rules import RejectionRule
-from rlcorr.train import session
 from rlcorr.train.config.learning import AdvantageConfig, Estimator, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import WARM_START
@@ -30,6 +29,7 @@ from rlcorr.train.learner.policy import load_lm
 from rlcorr.train.loop import train
 from rlcorr.train.rollout import start
 from rlcorr.train.rollout.vllm_engine import VllmEngine
+from rlcorr.train.session import session
 
 pytestmark = pytest.mark.slow  # a real engine, and trainings
 

@@ -12,7 +12,7 @@ SCRIPT = """
 import random, signal, sys
 from pathlib import Path
 import torch
-from rlcorr.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from rlcorr.train.session.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 folder, weights = Path(sys.argv[1]), {f"w{n}": torch.ones(100_000) for n in range(12)}
 checkpoint = Checkpoint(1, 0.5, 0, weights, {}, {}, torch.zeros(1), torch.zeros(1), [])

@@ -15,7 +15,6 @@ from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.train import loop
-from rlcorr.train.checkpoint import read_checkpoint
 from rlcorr.train.config.learning import OptimConfig, Precision
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tokenizer import EOS_ID
@@ -25,6 +24,7 @@ from rlcorr.train.learner.update import update
 from rlcorr.train.rollout.probe import format_of, rounding_sentence
 from rlcorr.train.rollout.sync_proof import prove_step, prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
+from rlcorr.train.session.checkpoint import read_checkpoint
 from rlcorr.types import TokenBatch
 
 ROUNDED: tuple[Precision, ...] = ("bfloat16", "float16")

@@ -14,7 +14,6 @@ from tiny import CPU, tiny_config
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcorr.errors import UsageError
-from rlcorr.train import session
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.inputs.tasks import examples, get_task
@@ -26,6 +25,7 @@ from rlcorr.train.rollout.probe import Probe, probe
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import SyncProof, prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
+from rlcorr.train.session import session
 
 pytestmark = pytest.mark.slow  # a real engine, and trainings
 

@@ -20,7 +20,7 @@ from rlcorr.train.inputs.reasoning_gym_task import HASH_ORDERED, INSTRUCTION, UN
 from rlcorr.train.inputs.tasks import Example, Task, examples, prompt_text
 from rlcorr.train.rollout.collect import RolloutWorker, collect
 from rlcorr.train.rollout.engine import Samples
-from rlcorr.train.session import task_of
+from rlcorr.train.session.session import task_of
 
 SUMS = "reasoning_gym:chain_sum,min_terms=2,max_terms=2,min_digits=1,max_digits=2"
 

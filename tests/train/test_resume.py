@@ -19,17 +19,17 @@ from rlcorr.command.cli import main
 from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.preset_parts import Preset
 from rlcorr.presets import PRESETS
+from rlcorr.presets.parts import Preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import WARM_START, TrainConfig
 from rlcorr.train.output.config_file import write_config
 from rlcorr.train.rollout.batch_queue import BatchRequest
+from rlcorr.train.session.checkpoint import FILE, Checkpoint, read_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.slow  # a real engine, and trainings
 

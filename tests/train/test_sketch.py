@@ -17,20 +17,28 @@ from rlcorr.gradients import report as gradients
 from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.estimates import mean_gradients
 from rlcorr.gradients.sketch import Reference, SampledSketch
-from rlcorr.objective import policy_loss
+from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.runs import list_sketches, sketch_path
 from rlcorr.records.sketch_files import read_sketch, read_tensors, write_tensors
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
-from rlcorr.train import sketch as module
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.pretrain_models import new_moe_lm
-from rlcorr.train.sketch import directions, eager_copy, hash_of, next_scores, places, sampled_sketch, token_scores
+from rlcorr.train.sketches import sampled as module
+from rlcorr.train.sketches.sampled import (
+    directions,
+    eager_copy,
+    hash_of,
+    next_scores,
+    places,
+    sampled_sketch,
+    token_scores,
+)
 from rlcorr.types import TokenBatch
 
 pytestmark = pytest.mark.slow  # trainings, and a backward pass per token

@@ -26,7 +26,7 @@ from learners import (
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.config import UNCLIPPED, Aggregation, Denominator, LossConfig, LossType
-from rlcorr.objective import policy_loss, score_coefficients
+from rlcorr.losses.objective import policy_loss, score_coefficients
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy

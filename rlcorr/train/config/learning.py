@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.advantages import GROUPED
 from rlcorr.config import KL_ESTIMATORS
 from rlcorr.errors import UsageError, unknown
+from rlcorr.losses.advantages import GROUPED
 from rlcorr.train.config.checks import check
 from rlcorr.validated import member
 

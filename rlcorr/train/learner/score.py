@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcorr.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
 from rlcorr.analysis.budget import with_budget
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
-from rlcorr.kl import kl_penalty
+from rlcorr.losses.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
+from rlcorr.losses.kl import kl_penalty
 from rlcorr.masked import masked_sum
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig

@@ -13,19 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlcorr.aggregation import lr_factor
 from rlcorr.config import LossConfig
 from rlcorr.correction import correct
-from rlcorr.diagnostics import merge
-from rlcorr.losses import clipped_value
+from rlcorr.losses.aggregation import lr_factor
+from rlcorr.losses.objective import policy_loss
+from rlcorr.losses.per_token import clipped_value
 from rlcorr.masked import masked_sum
-from rlcorr.objective import policy_loss
-from rlcorr.report import means
+from rlcorr.measuring.measure import merge
+from rlcorr.measuring.metrics import means
+from rlcorr.measuring.moments import Measured
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
 from rlcorr.train.learner.score import over_microbatches
-from rlcorr.types import CorrectionResult, Measured, TokenBatch
+from rlcorr.types import CorrectionResult, TokenBatch
 
 STEP_METRICS = ("loss", "value_loss", "entropy", "grad_norm")
 SKIPPED = ("bad/loss", "bad/gradient", "bad/all_rejected")

@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.metric_tables import PREFIX
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.train.config.training import TrainConfig
 

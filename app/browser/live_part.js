@@ -1,8 +1,0 @@
-import { livePart } from "./living.js"
-
-export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
-  return livePart(parentElement, data, {
-    moved: (slider, at) => setStateValue("at", { slider, ...at }),
-    reset: (slider) => setTriggerValue("reset", slider),
-  })
-}

@@ -1,0 +1,162 @@
+// The live part of a page: sliders, and the numbers, pictures and texts that move with them. It owns its elements.
+//
+// It is drawn anew after every run of the page, except where a thumb is held at a place that the run knew nothing of.
+
+import { movingLine } from "./strip_lookup.js"
+import { arrange, byKey, make, put, putHtml } from "./dom.js"
+import { purge, showPicture } from "./pictures.js"
+import { makeSlider } from "./slider.js"
+
+const makeNumber = () => {
+  const name = make("abbr"), text = make("b"), beside = make("small")
+  name.tabIndex = 0
+  return Object.assign(make("div", "rl-number", make("div", "rl-name", name), text, beside), { name, text, beside })
+}
+
+const makePicture = () => {
+  const above = make("p", "rl-above"), heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
+  return Object.assign(make("section", "rl-shown", above, heading, host, caption), { above, heading, host, caption })
+}
+
+const makeNote = () => {
+  const lead = make("span"), text = make("span")
+  return Object.assign(make("div", "rl-note", lead, " ", text), { lead, text })
+}
+
+const newPart = (root) => {
+  const part = {
+    sliders: make("div", "rl-sliders"), resets: make("div", "rl-resets"), numbers: make("div", "rl-numbers"), rows: make("div", "rl-rows"),
+    refused: make("p", "rl-refused"), notes: make("div", "rl-notes"), answer: make("p", "rl-answer"),
+    sliderOf: new Map(), resetOf: new Map(), numberOf: new Map(), pictureOf: new Map(), noteOf: new Map(),
+  }
+  root.append(make("div", "rl-live", part.sliders, part.resets, part.answer, part.numbers, part.rows, part.refused, part.notes))
+  return part
+}
+
+const write = (part, { numbers, texts, tables }) => {
+  if (texts.answer !== undefined) put(part.answer, texts.answer)
+  for (const [label, { text, beside }] of Object.entries(numbers)) {
+    const number = part.numberOf.get(label)
+    if (!number) continue
+    put(number.text, text)
+    if (beside !== null) put(number.beside, beside)
+  }
+  for (const shown of [...part.sliderOf.values(), ...part.noteOf.values()]) {
+    if (texts[shown.of] !== undefined) put(shown.text, texts[shown.of])
+    if (tables[shown.of] !== undefined) putHtml(shown.text, tables[shown.of])
+  }
+}
+
+const showResets = (part, resets, tell) => {
+  const buttons = byKey(part.resetOf, Object.keys(resets), () => Object.assign(make("button"), { type: "button" }))
+  for (const [i, [key, label]] of Object.entries(resets).entries()) {
+    put(buttons[i], label)
+    buttons[i].onclick = () => tell.reset(key)
+  }
+  arrange(part.resets, buttons)
+}
+
+const showNumbers = (part, numbers) => {
+  const shown = byKey(part.numberOf, numbers.map(({ label }) => label), makeNumber)
+  for (const [i, { label, text, beside, help }] of numbers.entries()) {
+    put(shown[i].name, label)
+    shown[i].name.title = help
+    put(shown[i].text, text)
+    put(shown[i].beside, beside ?? "")
+    shown[i].dataset.number = label
+  }
+  arrange(part.numbers, shown)
+}
+
+// [slider, line] of each slider that moves one in this picture.
+const linesOf = (part, key) => [...part.sliderOf.values()]
+  .map((slider) => [slider, slider.strip() && movingLine(slider.strip(), key)])
+  .filter(([, line]) => line)
+
+const showPictures = (part, rows) => {
+  const before = [...part.pictureOf.values()]
+  byKey(part.pictureOf, rows.flat().map(({ key }) => key), makePicture)
+  arrange(part.rows, rows.map((row, i) => {
+    const line = part.rows.children[i] ?? make("div", "rl-row")
+    arrange(line, row.map(({ key }) => part.pictureOf.get(key)))
+    return line
+  }))
+  for (const picture of before) if (!picture.isConnected) purge(picture.host)
+  for (const picture of rows.flat()) {
+    const shown = part.pictureOf.get(picture.key)
+    shown.dataset.picture = picture.key
+    putHtml(shown.above, picture.above)
+    putHtml(shown.heading, picture.heading)
+    putHtml(shown.caption, picture.caption)
+    showPicture(shown.host, picture)
+    shown.host.pullable(() => linesOf(part, picture.key))
+  }
+}
+
+const showNotes = (part, notes) => {
+  const shown = byKey(part.noteOf, [...notes.keys()], makeNote)
+  for (const [i, { lead, text }] of notes.entries()) {
+    putHtml(shown[i].lead, lead)
+    shown[i].of = text
+  }
+  arrange(part.notes, shown)
+}
+
+const showAll = (part, data) => {
+  showNumbers(part, data.numbers)
+  showNotes(part, data.notes)
+  put(part.refused, data.refused)
+  put(part.answer, "")
+  const numbers = Object.fromEntries(data.numbers.map(({ label, text, beside }) => [label, { text, beside }]))
+  write(part, { ...data, numbers })
+  showPictures(part, data.rows)
+}
+
+// What is shown of another place: an answer of the server, or what a strip holds.
+const drawing = (part) => ({
+  answer: (answer) => {
+    write(part, answer)
+    for (const [key, figure] of Object.entries(answer.figures)) part.pictureOf.get(key)?.host.redraw(figure)
+  },
+  place: ({ numbers, texts, tables, pictures }) => {
+    write(part, { numbers, texts, tables })
+    for (const [key, moved] of Object.entries(pictures)) {
+      const host = part.pictureOf.get(key)?.host
+      if (moved.figure) host?.redraw(moved.figure)
+      else if (host) host.move(moved)
+      else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // another component's
+    }
+  },
+})
+
+// Draws a place as a run of the page would: for a page without a server.
+export const restAt = (root, { numbers, texts, tables, pictures }) => {
+  write(root.livePart, { numbers, texts, tables })
+  for (const [key, moved] of Object.entries(pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
+}
+
+// The strip of the first slider first: the others move more rarely.
+const loadInTurn = async (part, sliders) => {
+  for (const slider of sliders) await slider.load()
+  const pictures = [...part.pictureOf.values()]
+  while (pictures.some((shown) => shown.isConnected && !shown.querySelector(".main-svg"))) {
+    await new Promise(requestAnimationFrame)
+  }
+  for (const slider of sliders) slider.playOnce()
+}
+
+export const livePart = (root, data, tell) => {
+  root.livePart ??= newPart(root)
+  const part = root.livePart
+  const sliders = byKey(part.sliderOf, data.sliders.map(({ key }) => key), () => makeSlider(drawing(part)))
+  for (const [i, slider] of sliders.entries()) slider.show(data.sliders[i], tell)
+  arrange(part.sliders, sliders)
+  showResets(part, data.resets, tell)
+  if (!sliders.some(({ isAhead }) => isAhead())) showAll(part, data)
+  for (const slider of sliders) slider.overtake()
+  loadInTurn(part, sliders)
+  return () => setTimeout(() => {
+    if (root.isConnected) return
+    for (const { host } of part.pictureOf.values()) purge(host)
+  })
+}

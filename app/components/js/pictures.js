@@ -1,0 +1,119 @@
+import { makePullable } from "./line_drag.js"
+import { addButtons, addStamp, enlarge, keepForSaving } from "./export.js"
+import { drawBars, drawCells, isWhole, sketch, textsOf } from "./fast_redraw.js"
+
+// Where a click lies on the horizontal axis. Plotly's own event needs a point under the mouse, and forgets it when the
+// picture is redrawn.
+const clicked = (box, event) => {
+  const area = event.target.closest(".nsewdrag")
+  if (box.send && area) box.send(box._fullLayout.xaxis.p2d(event.clientX - area.getBoundingClientRect().left))
+}
+
+// The figure as Plotly draws it on this page: in the size of its type, and with its source in it.
+const prepared = (box, text) => {
+  const figure = JSON.parse(text)
+  const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
+  box.scale = scale
+  if (scale !== 1) {
+    enlarge(figure.layout, scale)
+    figure.layout.height *= scale
+    for (const side of Object.keys(figure.layout.margin)) figure.layout.margin[side] *= scale
+  }
+  addStamp(figure.layout, box.stamp, scale)
+  const style = getComputedStyle(box)
+  figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
+  return figure
+}
+
+// A moving picture is sketched where that is possible, a resting one is Plotly's own.
+const draw = (box, { data, layout }, resting) => {
+  const { shapes, ...rest } = layout
+  const now = { rest: JSON.stringify(rest), lines: JSON.stringify(shapes), traces: data.map(textsOf) }
+  const before = box.shown
+  const isAlike = before?.rest === now.rest && before.traces.length === data.length
+  const moved = isAlike ? [...data.keys()].filter((i) => now.traces[i].whole !== before.traces[i].whole) : []
+  const isFixed = (i) => now.traces[i].fixed === before.traces[i].fixed
+  const isDone = isAlike && !(resting && (moved.length || box.sketched)) && sketch(box, data, moved, isFixed)
+  if (!isDone) window.Plotly.react(box, data, layout, { displayModeBar: false, responsive: true })
+  else if (now.lines !== before.lines) window.Plotly.relayout(box, { shapes })  // and what is written on them
+  if (resting && box.clientWidth !== box._fullLayout.width) window.Plotly.Plots.resize(box)  // its row has more, or fewer
+  box.sketched = isDone && (box.sketched || moved.length > 0)
+  box.shown = now
+}
+
+// What a strip looks up: heights of bars, codes of cells, lines.
+const move = (box, { bars, cells, shapes }) => {
+  for (const [name, heights] of bars) {
+    drawBars(box, box.data.findIndex((trace) => trace.type === "bar" && trace.name === name), heights)
+  }
+  if (cells) {
+    const mask = box.data.findIndex(({ type }) => type === "heatmap"), { codes, height, width } = cells
+    const row = (_, i) => Array.from(codes.subarray(i * width, (i + 1) * width))
+    if (isWhole(box)) drawCells(box, cells, box.data[mask].colorscale)
+    else window.Plotly.restyle(box, { z: [Array.from({ length: height }, row)] }, [mask])
+  }
+  if (shapes) {
+    const lines = structuredClone(shapes)
+    if (box.scale !== 1) enlarge(lines, box.scale)
+    window.Plotly.relayout(box, { shapes: lines })
+  }
+  box.sketched = true
+}
+
+// The figure with what has moved in it, as Plotly draws it.
+const rested = (text, { bars, cells, shapes, figure: whole }) => {
+  if (whole) return whole
+  const figure = JSON.parse(text)
+  for (const [name, heights] of bars) {
+    figure.data.find((trace) => trace.type === "bar" && trace.name === name).y = Array.from(heights)
+  }
+  if (cells) {
+    const row = (_, i) => Array.from(cells.codes.subarray(i * cells.width, (i + 1) * cells.width))
+    figure.data.find(({ type }) => type === "heatmap").z = Array.from({ length: cells.height }, row)
+  }
+  if (shapes) figure.layout.shapes = shapes
+  return JSON.stringify(figure)
+}
+
+const newBox = (host) => {
+  const box = document.createElement("div"), frame = document.createElement("div")
+  frame.className = "rl-frame"
+  box.className = "rl-picture"
+  box.setAttribute("role", "img")
+  box.addEventListener("click", (event) => clicked(box, event))
+  makePullable(box)
+  frame.append(box)
+  addButtons(frame, box)
+  host.append(frame)
+  host.redraw = (figure) => {  // while a threshold is dragged
+    keepForSaving(frame, { ...box.given, figure })
+    if (box.shown) draw(box, prepared(box, figure), false)
+  }
+  host.rest = (moved) => showPicture(host, { ...box.given, figure: rested(box.given.figure, moved) }, box.send)
+  host.pullable = (lines) => { box.pullable = lines }
+  host.move = (moved) => { if (box.shown) move(box, moved) }
+  return box
+}
+
+// Draws a figure in the host, in which its element stays; `send` is told where it is clicked. Afterwards the host can
+// `redraw` another figure and `move` parts of this one, which the next call takes back.
+export const showPicture = (host, given, send = null) => {
+  const box = host.querySelector(".rl-picture") ?? newBox(host)
+  box.setAttribute("aria-label", given.alt)
+  Object.assign(box, { given, send, stamp: given.stamp })
+  keepForSaving(box.parentElement, given)
+  clearTimeout(box.waiting)
+  const start = () => {
+    if (!window.Plotly) { box.waiting = setTimeout(start, 30); return }
+    const figure = prepared(box, given.figure)
+    box.style.height = `${figure.layout.height}px`
+    draw(box, figure, true)
+  }
+  start()
+}
+
+export const purge = (host) => {
+  const box = host.querySelector(".rl-picture")
+  clearTimeout(box?.waiting)
+  if (box && window.Plotly) window.Plotly.purge(box)
+}

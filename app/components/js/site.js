@@ -1,0 +1,232 @@
+// The page without installation: what is chosen stands in the fragment of the address, and everything that is shown is
+// read from files beside the page. The first story is in the page itself.
+
+import { strips } from "./server.js"
+import { livePart, restAt } from "./live_part_view.js"
+import { placeOf } from "./strip_lookup.js"
+import { make, put } from "./dom.js"
+import { bytesOf, readStrip } from "./strip_reading.js"
+
+const element = (id) => document.getElementById(id)
+const facts = JSON.parse(element("facts").textContent)
+const VIEWS = ["start", "bench", "mismatch", "gradient", "study"]
+const unpackedBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
+let renewals = 0  // each time a part is shown anew, its thumb takes the value of the address
+
+const tell = (text) => {
+  const said = element("told")
+  said.hidden = !text
+  put(said, text)
+}
+
+// --- the address ---
+
+// Links of the lessons say what they want as the app's do, before the #.
+if (location.search && !location.hash) {
+  history.replaceState(null, "", `${location.pathname}#${location.search.slice(1)}`)
+}
+
+const given = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)))
+
+const addressOf = (chosen) => {
+  const query = Object.entries(chosen).filter(([, value]) => value !== undefined && value !== "")
+  return `#${new URLSearchParams(query)}`
+}
+
+const go = (changes) => { location.hash = addressOf({ ...given(), ...changes }) }
+
+const note = (changes) => history.replaceState(null, "", addressOf({ ...given(), ...changes }))
+
+// What is chosen, and what the address names that is not here.
+const chosen = () => {
+  const state = given(), wrong = []
+  const one = (key, options, usual) => {
+    if (options.includes(state[key])) return state[key]
+    if (state[key] !== undefined) {
+      wrong.push(facts.words.WRONG.replace("{name}", `${key}=${state[key]}`).replace("{shown}", usual))
+    }
+    return usual
+  }
+  const view = one("view", VIEWS, "start"), run = view === "gradient" ? facts.sketched : facts.run
+  return {
+    view, run: one("run", Object.keys(facts.runs), run), wrong,
+    preset: one("preset", Object.keys(facts.presets), facts.preset), study: one("study", facts.studies, facts.studies[0]),
+    system: one("system", facts.systems, facts.systems[0]), values: state,
+  }
+}
+
+// --- files ---
+
+const fileOf = (view, run, preset) => `${view}/${run}/${facts.presets[preset].like}.bin`
+
+// With the parts of shared.bin that it refers to.
+const whole = (node, parts) => {
+  if (Array.isArray(node)) return node.map((part) => whole(part, parts))
+  if (node === null || typeof node !== "object") return node
+  if ("~shared" in node) return parts[node["~shared"]]
+  return Object.fromEntries(Object.entries(node).map(([key, part]) => [key, whole(part, parts)]))
+}
+
+const readWhole = async (packed, parts) => {
+  const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part } = about
+  const asText = (picture) => ({ ...picture, figure: JSON.stringify(picture.figure) })
+  return { arrays, about: part ? { ...about, part: { ...part, rows: part.rows.map((row) => row.map(asText)) } } : about }
+}
+
+const bytesAt = async (address) => {
+  const response = await fetch(new URL(address, document.baseURI))
+  if (!response.ok) throw new Error(`${address}: ${response.status}`)
+  return response.arrayBuffer()
+}
+
+let shared
+const sharedParts = async () => (await readStrip(await bytesAt("shared.bin"))).about.parts
+
+const stripAt = async (address) => {
+  if (!strips.has(address)) {
+    shared ??= sharedParts()
+    const [packed, parts] = await Promise.all([bytesAt(address), shared])
+    strips.set(address, await readWhole(packed, parts))
+  }
+  return strips.get(address)
+}
+
+// --- what is shown ---
+
+const nearest = (places, value) => {
+  const distances = places.map((place) => Math.abs(place - value))
+  return distances.indexOf(Math.min(...distances))
+}
+
+// A live part over a strip, its thumb where the address says under this key; `moved` is told the place where it is let
+// go.
+const showStrip = (root, address, strip, key, { moved = () => {}, plays = false, hurts = "" } = {}) => {
+  const data = structuredClone(strip.about.part), [slider] = data.sliders, usual = slider.value
+  if (hurts) data.notes.at(-1).lead = hurts  // another preset may have the same numbers
+  const value = Number(given()[key] ?? usual), place = nearest(slider.places, Number.isFinite(value) ? value : usual)
+  const rest = (at) => {
+    restAt(root, placeOf(strip, at))
+    moved(at)
+  }
+  Object.assign(slider, { value: slider.places[place], generation: ++renewals, strip: address })
+  if (plays) slider.plays_to = slider.places[Math.round(slider.places.length / 5)]
+  livePart(root, data, {
+    moved: (_, { value, done }) => {
+      if (!done) return
+      note({ [key]: value === usual ? undefined : value })
+      rest(slider.places.indexOf(value))
+    },
+    reset: () => {
+      note({ [key]: undefined })
+      showStrip(root, address, strip, key, { moved, hurts })
+    },
+  })
+  if (slider.value !== usual) rest(place)
+  else moved(place)
+}
+
+const showSentences = (host, sentences) => {
+  host.replaceChildren(...sentences.map((sentence, i) => Object.assign(make(i ? "p" : "h2"), { textContent: sentence })))
+}
+
+const showExported = async (preset, place) => {
+  if (!element("use").open) return
+  const { systems } = (await stripAt(`use/${preset}.bin`)).about
+  const lines = systems[element("system").value].map((line) => (Array.isArray(line) ? line[place] : line))
+  put(element("exported"), lines.join("\n").trimEnd())
+  put(element("copied"), "")
+}
+
+const SHOW = {
+  start: async () => {
+    const address = fileOf("bench", facts.run, facts.preset)
+    if (!strips.has(address)) strips.set(address, await readWhole(unpackedBytes(facts.first), []))
+    const { bound, hurts } = facts.presets[facts.preset]
+    showStrip(element("first"), address, strips.get(address), bound, { hurts, plays: true })
+  },
+  bench: async ({ run, preset, system }) => {
+    const address = fileOf("bench", run, preset), strip = await stripAt(address), { bound, hurts } = facts.presets[preset]
+    element("system").value = system
+    const moved = (place) => {
+      element("use").shown = () => showExported(preset, place)
+      element("use").shown()
+    }
+    return () => showStrip(element("bench"), address, strip, bound, { moved, hurts })
+  },
+  gradient: async ({ run, preset }) => {
+    const { gradients } = facts.runs[run], hasCurve = gradients.includes(facts.presets[preset].like)
+    const addresses = [...(hasCurve ? [fileOf("gradient", run, preset)] : []), ...(gradients.length ? [`ranking/${run}.bin`] : [])]
+    const read = await Promise.all(addresses.map(stripAt))
+    return () => {
+      showSentences(element("gradient-said"), gradients.length ? hasCurve ? [] : [facts.words.NO_CURVE] : [facts.words.NO_SKETCH])
+      element("gradient").hidden = !hasCurve
+      element("ranking").hidden = !gradients.length
+      if (hasCurve) showStrip(element("gradient"), addresses[0], read[0], facts.presets[preset].bound)
+      if (gradients.length) showStrip(element("ranking"), addresses.at(-1), read.at(-1), "answers")
+    }
+  },
+  mismatch: ({ run }) => showPart("mismatch", `mismatch/${run}.bin`),
+  study: ({ study }) => showPart("study", `study/${study}.bin`),
+}
+
+const showPart = async (view, address) => {
+  const { part, sentences } = (await stripAt(address)).about
+  return () => {
+    showSentences(element(`${view}-said`), sentences)
+    livePart(element(view), part, {})
+  }
+}
+
+const show = async () => {
+  const now = chosen(), { view } = now
+  for (const section of document.querySelectorAll("[data-shown]")) section.hidden = section.dataset.shown !== view
+  for (const link of document.querySelectorAll("[data-view]")) {
+    if (link.dataset.view === view) link.setAttribute("aria-current", "page")
+    else link.removeAttribute("aria-current")
+    link.href = addressOf({ ...now.values, view: link.dataset.view })
+  }
+  element("pickers").hidden = view === "start"
+  element("run-label").hidden = view === "study"
+  element("preset-label").hidden = !["bench", "gradient"].includes(view)
+  element("study-label").hidden = view !== "study"
+  for (const picker of ["run", "preset", "study"]) element(`pick-${picker}`).value = now[picker]
+  put(element("about"), view === "study" ? "" : facts.runs[now.run].said)
+  tell(now.wrong.join(" "))
+  const address = location.hash
+  const draw = await SHOW[view](now).catch((error) => {
+    tell(location.protocol === "file:" ? facts.words.FROM_A_FILE : `${facts.words.LATE} ${error.message}`)
+  })
+  if (draw && location.hash === address) draw()  // something else may have been chosen by now
+}
+
+// --- what is pressed ---
+
+for (const picker of ["run", "preset", "study"]) {
+  element(`pick-${picker}`).onchange = ({ target }) => {
+    const cleared = picker === "preset" ? Object.fromEntries(Object.values(facts.presets).map(({ bound }) => [bound, undefined])) : {}
+    go({ ...cleared, [picker]: target.value })
+  }
+}
+element("system").onchange = ({ target }) => {
+  note({ system: target.value })
+  element("use").shown()
+}
+element("use").ontoggle = () => element("use").shown?.()
+element("copy").onclick = async () => {
+  await navigator.clipboard.writeText(element("exported").textContent)
+  put(element("copied"), "Copied")
+}
+window.addEventListener("hashchange", show)
+window.addEventListener("dragover", (event) => event.preventDefault())
+window.addEventListener("drop", (event) => {
+  event.preventDefault()
+  if (event.dataTransfer.files.length && !element("dropped").open) element("dropped").showModal()
+})
+
+const loadPlotly = async () => {
+  const text = new TextDecoder().decode(await bytesOf(unpackedBytes(window.packedPlotly)))
+  document.head.append(Object.assign(make("script"), { textContent: text }))
+}
+
+show()
+loadPlotly()

@@ -1,0 +1,172 @@
+// A range input over a list of places, which draws what moves while it is dragged: from the strip of all its places,
+// and until that has come, or where there is none, from what the server answers.
+//
+// Only a new generation, or other places, move the thumb: while somebody drags, nothing that the server says does. The
+// page is told once the thumb has rested, or something else is pressed; or while it moves, where no address answers.
+
+import { answered, fetched } from "./server.js"
+import { placeOf } from "./strip_lookup.js"
+import { make, put } from "./dom.js"
+
+const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
+const BUSY = 200  // ms: an answer that takes longer has waited for others, who wait for the next
+const PLAYED = 7000  // ms that a thumb takes to and fro by itself
+const REST = 120  // ms from the last change until the page runs again
+
+const elements = () => {
+  const name = make("span"), shown = make("b"), input = make("input"), typed = make("input", "rl-typed")
+  const text = make("p", "rl-text")
+  Object.assign(input, { type: "range", min: 0, step: 1 })
+  Object.assign(typed, { type: "text", inputMode: "decimal", autocomplete: "off" })
+  shown.ariaHidden = "true"
+  const slider = make("div", "rl-slider", make("label", "", name, input), shown, typed, text)
+  return Object.assign(slider, { name, shown, input, typed, text })
+}
+
+export const makeSlider = (draw) => {
+  const slider = elements(), { input, typed } = slider
+  let data = null, tell = null, places = "", looked = null, frame = null, resting = null
+  let playing = false, held = false, reran = false, asking = false, moved = false, overtaken = false
+  const value = () => data.places[Number(input.value)]
+  const say = (value) => {
+    put(slider.shown, String(Number(value.toPrecision(6))))
+    typed.value = slider.shown.textContent
+    typed.setCustomValidity("")
+    input.setAttribute("aria-valuetext", slider.shown.textContent)
+  }
+  const isReady = () => looked !== null && looked.of === data.strip
+  const load = async () => {
+    const of = data.strip
+    if (!of || looked?.of === of) return
+    const strip = await fetched(of).catch(() => null)
+    if (strip && of === data.strip) looked = { of, strip }
+  }
+  const look = () => {
+    frame = null
+    if (slider.isConnected && isReady()) draw.place(placeOf(looked.strip, Number(input.value)))
+  }
+  const rerun = (done) => tell.moved(data.key, { value: value(), generation: data.generation, done })
+  const ask = async () => {
+    const { address, generation } = data, start = performance.now()
+    asking = true
+    moved = overtaken = false
+    const answer = address && await answered(address, value()).catch(() => null)
+    const took = performance.now() - start, gap = address ? GAP : GAP_OF_RERUNS
+    const pause = took < BUSY ? gap - took : took
+    if (pause > 0) setTimeout(next, pause)
+    else next()
+    if (!slider.isConnected || data.generation !== generation || overtaken) return
+    if (isReady()) move()  // the strip has come meanwhile, and may have drawn later places
+    else if (answer) draw.answer(answer)
+    else {
+      reran = true
+      rerun(false)
+    }
+  }
+  const next = () => {
+    asking = false
+    if (moved) move()
+  }
+  const rest = () => {
+    clearTimeout(resting)
+    resting = null
+    held = reran = false
+    rerun(true)
+  }
+  const move = () => {
+    if (isReady()) {
+      moved = false
+      frame ??= requestAnimationFrame(look)
+      return
+    }
+    moved = true
+    if (!asking) ask()
+  }
+  // Without the page, which is where it was when the thumb has come back.
+  const play = (from, to, start) => {
+    const step = (now) => {
+      if (!playing || !slider.isConnected) return
+      const share = Math.min((now - start) / PLAYED, 1)
+      input.value = Math.round(from + (to - from) * (1 - Math.cos(2 * Math.PI * share)) / 2)
+      say(value())
+      look()
+      if (share < 1) requestAnimationFrame(step)
+      else playing = false
+    }
+    requestAnimationFrame(step)
+  }
+  input.onpointerdown = () => { playing = false }
+  input.oninput = () => {
+    playing = false
+    say(value())
+    held = true
+    move()
+  }
+  input.onchange = () => {
+    clearTimeout(resting)
+    resting = setTimeout(rest, REST)
+  }
+  typed.onchange = () => {
+    const exact = typed.value.trim() === "" ? Number.NaN : Number(typed.value), [low, high] = data.exact
+    if (!(exact >= low && exact <= high)) {
+      typed.setCustomValidity(`${low} – ${high}`)
+      typed.reportValidity()
+      return
+    }
+    if (!data.places.includes(exact)) {  // the next run of the page has it among its places
+      tell.moved(data.key, { value: exact, generation: data.generation, done: true })
+      return
+    }
+    input.value = data.places.indexOf(exact)
+    say(exact)
+    rest()
+  }
+  typed.oninput = () => typed.setCustomValidity("")
+  typed.onblur = () => { if (!typed.validity.valid) say(value()) }
+  slider.place = () => Number(input.value)
+  slider.pull = (place) => {
+    if (place === slider.place()) return
+    input.value = place
+    input.oninput()
+  }
+  slider.letGo = () => {
+    if (held) input.onchange()
+  }
+  slider.playOnce = () => {
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches
+    if (data.plays_to === null || !isReady() || held || still || sessionStorage.getItem("rlcorr_played")) return
+    sessionStorage.setItem("rlcorr_played", "1")
+    playing = true
+    play(slider.place(), data.places.indexOf(data.plays_to), performance.now())
+  }
+  slider.strip = () => (isReady() ? looked.strip : null)
+  slider.load = load
+  input.onblur = () => { if (resting) rest() }
+  slider.isAhead = () => held && !reran && value() !== data.value
+  slider.isQuiet = () => !asking && !moved && frame === null
+  slider.isReady = isReady
+  slider.overtake = () => {  // a run of the page may know nothing of a thumb that is held
+    overtaken = true
+    if (held && value() !== data.value) move()
+  }
+  slider.show = (now, of) => {
+    const isOther = data?.generation !== now.generation, listed = JSON.stringify(now.places)
+    data = now
+    slider.of = now.text
+    slider.dataset.slider = now.key
+    tell = of
+    if (isOther) held = reran = false
+    if (isOther || (listed !== places && !held)) {
+      places = listed
+      input.max = now.places.length - 1
+      input.value = now.places.indexOf(now.value)
+      say(now.value)
+    }
+    put(slider.name, now.label)
+    slider.name.title = now.help
+    slider.shown.hidden = now.exact !== null
+    typed.hidden = now.exact === null
+    typed.ariaLabel = now.label
+  }
+  return slider
+}

@@ -1,0 +1,14 @@
+"""The menu of pages on a phone, which Streamlit leaves open over the page that was chosen."""
+
+import streamlit as st
+from streamlit.components.v2 import component
+
+from components.sources import script
+
+_mount = component("rlcorr_menu", js=script("menu.js"))
+
+
+def close_when_chosen() -> None:
+    """To be called once on each page; it shows nothing."""
+    with st.container(key="menu"):
+        _mount(key="closes_menu")

@@ -1,0 +1,1 @@
+"""From rewards to the number that is differentiated."""

@@ -1,0 +1,270 @@
+"""From losses per token to the one number that is differentiated: dispatch, weights, aggregation, KL terms."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
+from rlcorr.correction import correct
+from rlcorr.errors import UsageError
+from rlcorr.losses import per_token
+from rlcorr.losses.aggregation import Totals, aggregate, lr_factor
+from rlcorr.losses.kl import KLTerm, kl_term
+from rlcorr.losses.per_sequence import answer_losses
+from rlcorr.masked import masked_mean
+from rlcorr.measuring.moments import Measured, Moments, moments, shares
+from rlcorr.measuring.quantities import Quantity
+from rlcorr.ratios import ratio
+from rlcorr.types import CorrectionResult, TokenBatch
+
+
+def policy_loss(
+    log_probs: Tensor,
+    batch: TokenBatch,
+    result: CorrectionResult,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    *,
+    tokens: float | None = None,
+    sequences: float | None = None,
+    response_tokens: float | None = None,
+    response_sequences: float | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Measured]:
+    """Return the loss of one mini- or micro-batch, and its metrics. Needs advantages.
+
+    decoupled  w(π_old/π_rollout) · loss(π_θ/π_old); weights and rejection from `result`, fixed before the update
+    bypass     w · loss(π_θ/π_rollout); weights and rejection follow π_θ/π_rollout, `result` is not read
+
+    plus kl_loss_coef · KL(π_θ‖π_ref) over `kl_loss_tokens`, aggregated like the loss, and rollout_kl_loss_coef ·
+    KL(π_θ‖π_rollout) over every response token, rejected or not, aggregated as `rollout_kl_loss_agg_mode` says.
+    Weights multiply after the clip and carry no gradient.
+
+    `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the loss of the
+    whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only. `response_tokens` and
+    `response_sequences` are the totals of kept and rejected ones together: a KL term on every response token is divided
+    by them. They are needed only where `tokens` counts the kept ones (denominator="kept").
+
+    >>> mask = torch.tensor([[True, True, True]])
+    >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
+    >>> result = correct(batch, CorrectionConfig())
+    >>> theta = torch.zeros(1, 3, requires_grad=True)  # ρ = 1 everywhere
+    >>> value, measured = policy_loss(theta, batch, result, CorrectionConfig(), LossConfig())
+    >>> value.item()
+    -1.0
+    """
+    totals = Totals(tokens, sequences, response_tokens, response_sequences)
+    parts = _loss(log_probs, batch, result, correction, loss, totals, generator)
+    return parts.value, Measured.of(_measured(parts, batch.response_mask, correction, loss, totals))
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """The number that is differentiated, and what it is made of: 0 outside `keep`, or outside a KL term's tokens."""
+
+    value: Tensor
+    pg: Tensor  # () without the KL terms
+    kl: KLTerm | None  # against the reference, and against the engine
+    rollout_kl: KLTerm | None
+    log_probs: Tensor  # (B, T), with their graph
+    old: Tensor
+    advantages: Tensor
+    keep: Tensor
+
+
+def _loss(
+    log_probs: Tensor,
+    batch: TokenBatch,
+    result: CorrectionResult,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    totals: Totals,
+    generator: torch.Generator | None,
+) -> _Loss:
+    if batch.advantages is None:
+        raise UsageError("the policy loss needs advantages; the batch has none.")
+    mask = batch.response_mask
+    if correction.bypass_mode:
+        result = correct(batch.replace(old_log_probs=log_probs.detach()), correction)
+    keep = result.keep_mask
+    old = batch.rollout_log_probs if correction.bypass_mode else batch.old_log_probs
+    if old is None:
+        raise UsageError("the policy loss needs old_log_probs, or bypass_mode=True; the batch has none.")
+    theta = torch.where(keep, log_probs, 0)
+    old, advantages, weights = (neutral(x, keep) for x in (old, batch.advantages, result.weights))
+    per_token = token_losses(correction, loss, theta, old, advantages, keep, generator)
+    if correction.loss_type == "geo_mean":
+        weights = masked_mean(weights.clamp(min=1e-10).log(), keep, -1).exp()[:, None]
+
+    def total(x: Tensor, tokens: Tensor, mode: Aggregation) -> Tensor:
+        counts = (correction.denominator, totals.tokens, totals.sequences)
+        counts = counts if tokens is keep else totals.of_responses(correction.denominator)
+        return aggregate(x, tokens, mask, mode, *counts, loss.loss_scale_factor)
+
+    value = pg = total(per_token * weights, keep, loss.loss_agg_mode)
+    kl, rollout_kl = _kl_terms(log_probs, batch, keep, loss)
+    if kl is not None:
+        value = value + loss.kl_loss_coef * total(kl.per_token, kl.tokens, loss.loss_agg_mode)
+    if rollout_kl is not None:
+        pull = total(rollout_kl.per_token, rollout_kl.tokens, loss.rollout_kl_loss_agg_mode)
+        value = value + loss.rollout_kl_loss_coef * pull
+    return _Loss(value, pg, kl, rollout_kl, theta, old, advantages, keep)
+
+
+def _kl_terms(
+    log_probs: Tensor, batch: TokenBatch, keep: Tensor, loss: LossConfig
+) -> tuple[KLTerm | None, KLTerm | None]:
+    """Return the terms against the reference and against the engine, where `loss` asks for them."""
+    kl = rollout_kl = None
+    if loss.use_kl_loss:
+        if batch.ref_log_probs is None:
+            raise UsageError("use_kl_loss needs ref_log_probs; the batch has none.")
+        tokens = keep if loss.kl_loss_tokens == "kept" else batch.response_mask
+        kl = kl_term(log_probs, batch.ref_log_probs, tokens, keep, loss.kl_loss_type)
+    if loss.use_rollout_kl_loss:
+        of_engine, estimator = batch.rollout_log_probs, loss.rollout_kl_estimator_type
+        rollout_kl = kl_term(log_probs, of_engine, batch.response_mask, keep, estimator)
+    return kl, rollout_kl
+
+
+def score_coefficients(
+    log_probs: Tensor,
+    batch: TokenBatch,
+    result: CorrectionResult,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    *,
+    tokens: float | None = None,
+    sequences: float | None = None,
+    response_tokens: float | None = None,
+    response_sequences: float | None = None,
+) -> Tensor:
+    """Return c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens. Arguments: `policy_loss`.
+
+    >>> mask = torch.tensor([[True, True, True]])
+    >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
+    >>> result = correct(batch, CorrectionConfig())
+    >>> coefficients = score_coefficients(torch.zeros(1, 3), batch, result, CorrectionConfig(), LossConfig())
+    >>> [round(c, 3) for c in coefficients[0].tolist()]  # A/N on the policy that sampled
+    [0.333, 0.333, 0.333]
+    """
+    leaf = log_probs.detach().requires_grad_()
+    totals = Totals(tokens, sequences, response_tokens, response_sequences)
+    parts = _loss(leaf, batch, result, correction, loss, totals, None)
+    return -torch.autograd.grad(parts.value, leaf)[0]
+
+
+def neutral(x: Tensor, keep: Tensor) -> Tensor:
+    """Return x without gradient, as floats, and 0 outside `keep`, where it may hold anything.
+
+    >>> neutral(torch.tensor([1.0, torch.nan]), torch.tensor([True, False])).tolist()
+    [1.0, 0.0]
+    """
+    return torch.where(keep, x.detach() if x.is_floating_point() else x.float(), 0)
+
+
+def token_losses(
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    log_probs: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The loss that `correction.loss_type` names, with the numbers of `loss`.
+
+    >>> log_p, keep = torch.tensor([[-1.0]]), torch.ones(1, 1, dtype=torch.bool)
+    >>> gpg = CorrectionConfig(loss_type="gpg")
+    >>> token_losses(gpg, LossConfig(), log_p, log_p, torch.tensor([[2.0]]), keep).tolist()
+    [[2.0]]
+    """
+    low, high, given = loss.clip_ratio_low, loss.clip_ratio_high, (log_probs, old, advantages)
+    match correction.loss_type:
+        case "reinforce" | "gpg":
+            return per_token.reinforce(log_probs, advantages)
+        case "ppo_clip" | "cispo" as name:
+            return {"ppo_clip": per_token.ppo_clip, "cispo": per_token.cispo}[name](*given, low=low, high=high)
+        case "dual_clip":
+            return per_token.dual_clip(*given, low=low, high=high, c=loss.clip_ratio_c)
+        case "gspo" | "geo_mean" as name:
+            return {"gspo": per_token.gspo, "geo_mean": per_token.geo_mean}[name](*given, keep, low=low, high=high)
+        case "sapo":
+            return per_token.sapo(*given, tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)
+        case "dppo_tv" | "dppo_kl":
+            return per_token.dppo(correction.loss_type, *given, low=low, high=high, cap=loss.dppo_ratio_cap)
+        case "drpo":
+            return per_token.drpo(*given, epsilon=loss.drpo_epsilon)
+        case "vespo" | "fipo" | "cppo":
+            return answer_losses(correction.loss_type, loss, *given, keep)
+        case "clip_cov":
+            share, bounds = loss.clip_cov_ratio, (loss.clip_cov_lb, loss.clip_cov_ub)
+            return per_token.clip_cov(*given, keep, low=low, high=high, share=share, bounds=bounds, generator=generator)
+        case "kl_cov":
+            return per_token.kl_cov(*given, keep, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef)
+
+
+def _measured(
+    parts: _Loss,
+    mask: Tensor,
+    correction: CorrectionConfig,
+    loss: LossConfig,
+    totals: Totals,
+) -> dict[Quantity, Moments]:
+    """Return the loss without its KL terms and what rejection does to the step, each weighted with this batch's share;
+    and the KL terms over their own tokens."""
+    tokens, sequences = totals.tokens, totals.sequences
+    keep, pg = parts.keep, parts.pg.detach()
+    counted = mask if correction.denominator == "fixed" else keep
+    share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
+    measured = _clipped(parts, correction.loss_type, loss)
+    measured["actor/pg_loss"] = _one(pg, share)
+    if sequences is not None and loss.loss_agg_mode == "seq-mean-token-mean":
+        share = counted.any(-1).sum().to(pg)  # a mean over micro-batches: one factor for all of them cancels
+    measured["lr_factor"] = _one(share * lr_factor(keep, mask, correction, loss), share)
+    if parts.kl is not None:
+        measured["actor/kl_loss"] = _sums(parts.kl.per_token, parts.kl.compared).pooled()
+    if parts.rollout_kl is not None:
+        per_sequence = masked_mean(parts.rollout_kl.per_token, parts.rollout_kl.compared, -1)
+        measured["rollout_kl"] = _sums(per_sequence, parts.rollout_kl.compared.any(-1)).double()
+    left_out = [term.left_out for term in (parts.kl, parts.rollout_kl) if term is not None]
+    if left_out:
+        measured["kl_left_out"] = shares(torch.stack(left_out).any(0), mask).pooled()
+    return measured
+
+
+def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quantity, Moments]:
+    """verl's `actor/` metrics over the kept tokens: how far π_θ has moved, and where the loss's clip binds."""
+    log_probs, old, advantages, keep = parts.log_probs.detach(), parts.old, parts.advantages, parts.keep
+    d = log_probs - old
+    measured: dict[Quantity, Moments] = {"actor/ppo_kl": _sums(-d, keep).pooled()}
+    low, high = loss.clip_ratio_low, loss.clip_ratio_high
+    up, down = advantages > 0, advantages < 0
+    if loss_type in ("ppo_clip", "dual_clip", "gspo", "clip_cov"):
+        rho = ratio(masked_mean(d, keep, -1)[:, None] if loss_type == "gspo" else d)
+        measured["actor/pg_clipfrac"] = shares((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
+        if loss_type == "dual_clip":
+            measured["actor/pg_clipfrac_lower"] = shares(down & (rho > loss.clip_ratio_c), keep).pooled()
+    elif loss_type == "cispo":
+        rho = ratio(d)
+        measured["actor/pg_clipfrac"] = shares((rho > 1 + high) | (rho < 1 - low), keep).pooled()
+    elif loss_type == "geo_mean":
+        beyond = (d > high) | (d < -low)
+        measured["actor/pg_clipfrac"] = shares(up & beyond, keep).pooled()
+        measured["actor/pg_clipfrac_lower"] = shares(down & beyond, keep).pooled()
+    elif loss_type in ("dppo_tv", "dppo_kl"):
+        outside = ~per_token.dppo_inside(loss_type, log_probs, old, advantages, low=low, high=high)
+        measured["actor/pg_clipfrac"] = shares(outside, keep).pooled()
+    return measured
+
+
+def _sums(x: Tensor, mask: Tensor) -> Moments:
+    """Return counts and sums over the last dimension, without a graph."""
+    return moments(x.detach(), mask, squares=False, extremes=False)
+
+
+def _one(part: Tensor, share: Tensor) -> Moments:
+    """A micro-batch's part of one number of a mini-batch, and its share of the tokens: merged over the mini-batch, the
+    mean is the sum of the parts."""
+    return Moments(share, part, part * part, part, part).double()

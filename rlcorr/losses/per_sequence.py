@@ -1,0 +1,151 @@
+"""Policy losses per token that look at the whole answer of the token: its product of ratios, what comes later, or what
+came before. Shapes, signs and gradients as in `losses`.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlcorr.config import LossConfig
+from rlcorr.losses.per_token import ppo_clip
+from rlcorr.masked import masked_sum
+from rlcorr.prefix_gap import prefix_gap
+from rlcorr.ratios import SAFETY_BOUND, ratio
+
+SMALLEST_LOG_WEIGHT = -18.420680743952367
+"""log 1e-8: TRL holds the product of the ratios above 1e-8."""
+
+
+def answer_losses(
+    loss_type: Literal["vespo", "fipo", "cppo"],
+    loss: LossConfig,
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+) -> Tensor:
+    """The loss of that name, with the numbers of `loss`.
+
+    >>> keep, given = torch.ones(1, 1, dtype=torch.bool), torch.tensor([[-1.0]])  # ρ = 1 and A = 2
+    >>> answer_losses("fipo", LossConfig(), given, given, torch.tensor([[2.0]]), keep).tolist()
+    [[-2.0]]
+    """
+    given = (log_probs, old_log_probs, advantages, keep)
+    if loss_type == "vespo":
+        positive, negative = (loss.vespo_k_pos, loss.vespo_lambda_pos), (loss.vespo_k_neg, loss.vespo_lambda_neg)
+        return vespo(*given, positive=positive, negative=negative)
+    if loss_type == "cppo":
+        return cppo(*given, delta=loss.cppo_delta, last=loss.cppo_w_min, budget=loss.cppo_delta_b)
+    low, high = loss.clip_ratio_low, loss.clip_ratio_high
+    clip = (1.0 if loss.fipo_clip_high_only else 1 - loss.fipo_clip_range, 1 + loss.fipo_clip_range)
+    half_life, safety = loss.fipo_decay_rate, loss.fipo_safety_threshold
+    return fipo(*given, low=low, high=high, half_life=half_life, clip=clip, safety=safety)
+
+
+def vespo(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+    *,
+    positive: tuple[float, float],
+    negative: tuple[float, float],
+) -> Tensor:
+    """−sg(φ(W)) A log π_θ, φ(W) = W^k e^{λ(1 − W)}, W the product of the answer's ρ in [1e-8, e²⁰]; (k, λ) by the sign
+    of A (VESPO; TRL 1.16.0, loss_type vespo: 2 and 3 where A ≥ 0, 3 and 2 elsewhere).
+
+    It hurts where answers are long: W leaves the neighbourhood of 1, where φ is near 0, and nearly nothing teaches.
+
+    >>> old, keep = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
+    >>> theta = torch.tensor([[0.5, 1.0]]).log()  # W = 0.5: φ = 0.25 e^{1.5}
+    >>> [round(x, 3) for x in vespo(theta, old, torch.ones(1, 2), keep, positive=(2, 3), negative=(3, 2))[0].tolist()]
+    [0.777, -0.0]
+    """
+    d = (log_probs - old_log_probs).detach().clamp(-SAFETY_BOUND, SAFETY_BOUND)
+    log_w = masked_sum(d, keep, -1)[:, None].clamp(SMALLEST_LOG_WEIGHT, SAFETY_BOUND)
+    k, decay = (torch.where(advantages >= 0, *pair) for pair in zip(positive, negative, strict=True))
+    return -(k * log_w + decay * (1 - log_w.exp())).exp() * advantages * log_probs
+
+
+def fipo(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+    *,
+    low: float,
+    high: float,
+    half_life: float,
+    clip: tuple[float, float],
+    safety: float,
+) -> Tensor:
+    """ppo_clip times sg(clip(exp F)), F_t = Σ_{j ≥ t} 2^{−(j − t)/half_life} log ρ_j over the kept tokens; within
+    [0.8, 1] as well where A < 0 and ρ > `safety` (FIPO, arXiv:2603.19835; ms-swift 4.6.0: half-life 32, clip 1 to 1.2,
+    safety 4). ms-swift's delta, off by default, is left out.
+
+    It hurts where the engine differs from the trainer: a drift of the same sign in all later tokens is read as their
+    influence, and every early token sits on the upper bound.
+
+    >>> theta, keep = torch.tensor([[1.0, 1.1]]).log(), torch.ones(1, 2, dtype=torch.bool)  # F₁ = log(1.1)/2
+    >>> numbers = {"low": 0.2, "high": 0.2, "half_life": 1.0, "clip": (1.0, 1.2), "safety": 4.0}
+    >>> [round(x, 3) for x in fipo(theta, torch.zeros(1, 2), torch.ones(1, 2), keep, **numbers)[0].tolist()]
+    [-1.049, -1.21]
+    """
+    d = (log_probs - old_log_probs).detach()
+    weight = ratio(discounted(torch.where(keep, d, 0), 0.5 ** (1 / half_life))).clamp(*clip)
+    far = (advantages < 0) & (ratio(d) > safety)
+    weight = torch.where(far, weight.clamp(0.8, 1), weight)
+    return weight * ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
+
+
+def cppo(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+    *,
+    delta: float,
+    last: float,
+    budget: float,
+) -> Tensor:
+    """−A ρ where `cppo_inside`, else 0 (CPPO, arXiv:2606.10968; UniRL, unirl/algorithms/cppo.py).
+
+    It hurts where an answer starts with a few tokens that are far off: they spend the budget, and the rest is dropped.
+
+    >>> theta, old = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.45, 0.2]]).log()
+    >>> keep = torch.ones(1, 2, dtype=torch.bool)
+    >>> loss = cppo(theta, old, torch.ones(1, 2), keep, delta=0.2, last=0.8, budget=0.02)
+    >>> [round(x, 3) for x in loss[0].tolist()]  # 0.8 · 0.3 is more than 0.2 + 0.04 − 0.05
+    [-1.111, 0.0]
+    """
+    inside = cppo_inside(log_probs.detach(), old_log_probs, advantages, keep, delta=delta, last=last, budget=budget)
+    rho = ratio(log_probs - old_log_probs)
+    return torch.where(inside, -advantages * rho, 0 * rho)
+
+
+def cppo_inside(
+    theta: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, *, delta: float, last: float, budget: float
+) -> Tensor:
+    """`prefix_gap` ≤ δ, or A pushes back.
+
+    >>> theta, old = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.2, 0.2]]).log()  # 0.3 and 0.24, beyond δ = 0.2
+    >>> keep = torch.ones(1, 2, dtype=torch.bool)
+    >>> cppo_inside(theta, old, torch.tensor([[1.0, -1.0]]), keep, delta=0.2, last=0.8, budget=0.02).tolist()
+    [[False, True]]
+    """
+    spends = prefix_gap(theta, old, keep, last=last, budget=budget)
+    return (spends <= delta) | (advantages * (theta - old) <= 0)
+
+
+def discounted(x: Tensor, gamma: float) -> Tensor:
+    """Σ_{j ≥ t} γ^{j−t} x_j along the last dimension, in log₂ T passes, each of which doubles how far a sum reaches.
+
+    >>> discounted(torch.tensor([1.0, 0.0, 4.0]), 0.5).tolist()
+    [2.0, 2.0, 4.0]
+    """
+    reach = 1
+    while reach < x.shape[-1]:
+        later = torch.nn.functional.pad(x[..., reach:], (0, reach))
+        x, reach = x + gamma**reach * later, 2 * reach
+    return x

@@ -1,0 +1,1 @@
+"""What lives as long as one training run: made, saved, and resumed."""

@@ -1,0 +1,65 @@
+"""Which run `--resume` means, and what may be changed on the way."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlcorr.errors import UsageError, unknown
+from rlcorr.records import runs
+from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.session.checkpoint import FILE
+
+CHANGEABLE = (
+    "steps", "stop_at_accuracy", "eval_every", "record_every", "checkpoint_every", "max_bad_steps", "save_model",
+    "tensorboard", "wandb",
+)  # fmt: skip
+"""Options that leave the steps that were made as they are."""
+
+
+def run_to_resume(name: str) -> Path:
+    """The directory of an unfinished local run, given its name or its path. Raises `UsageError`."""
+    path = runs.LOCAL / Path(name).name
+    if not path.is_dir() or (name != path.name and Path(name).resolve() != path.resolve()):
+        raise unknown("run", name, (folder.name for folder in runs.LOCAL.glob("*/")))
+    for file, reason in (
+        ("config.yaml", "it was made by an older version"),
+        (FILE.as_posix(), "it was made with --checkpoint-every 0, or ended before its first checkpoint"),
+    ):
+        if not (path / file).is_file():
+            raise UsageError(f"run {path.name} cannot be resumed, because it has no {file}: {reason}.")
+    return path
+
+
+def check_resumed(path: Path, before: TrainConfig, after: TrainConfig) -> None:
+    """Refuse changes that would make another run of it, and a run that has nothing left to do. Raises `UsageError`."""
+    for name in changed(before, after):
+        if name not in CHANGEABLE:
+            option, allowed = option_of(name), ", ".join(map(option_of, CHANGEABLE))
+            raise UsageError(f"--resume goes on with the same run, so {option} cannot change; what can: {allowed}.")
+    if runs.read_manifest(path).status != "complete":
+        return  # killed after the last step, perhaps, but before the model was written
+    state = torch.load(path / FILE, mmap=True, weights_only=True)  # reads no weights
+    if state["step"] >= after.steps:
+        raise UsageError(f"run {path.name} is finished: it has made its {after.steps} steps; give more with --steps.")
+    if state["accuracy"] >= after.stop_at_accuracy:
+        raise UsageError(
+            f"run {path.name} is finished: its accuracy has reached {after.stop_at_accuracy}; give a higher "
+            "--stop-at-accuracy."
+        )
+
+
+def changed(before: Any, after: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the fields that differ."""
+    for field in dataclasses.fields(before):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if dataclasses.is_dataclass(old):
+            yield from changed(old, new, f"{prefix}{field.name}.")
+        elif old != new:
+            yield prefix + field.name
+
+
+def option_of(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,249 @@
+"""Advantages against an example worked by hand and against the definition as a double loop."""
+
+import math
+
+import oracle
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlcorr.losses.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
+
+SHAPE = st.tuples(st.integers(0, 3), st.integers(0, 6))
+
+
+def batch_of(shape: tuple[int, int], seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    rewards, values = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
+    return rewards, values, torch.rand(shape, generator=generator) < 0.7
+
+
+def test_gae_by_hand() -> None:
+    """γ = 0.5, λ = 0.5; rewards 0 0 1, values 1 2 3; the reward is at the last token.
+
+    δ₂ = 1 − 3 = −2             A₂ = −2                         R₂ = 1
+    δ₁ = 0 + 0.5·3 − 2 = −0.5   A₁ = −0.5 + 0.25·(−2) = −1      R₁ = 1
+    δ₀ = 0 + 0.5·2 − 1 = 0      A₀ = 0 + 0.25·(−1) = −0.25      R₀ = 0.75
+    """
+    advantages, returns = gae(
+        torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 3, dtype=torch.bool), 0.5, 0.5
+    )
+    assert advantages.tolist() == [[-0.25, -1.0, -2.0]]
+    assert returns.tolist() == [[0.75, 1.0, 1.0]]
+
+
+def test_padding_neither_adds_nor_decays() -> None:
+    """The same row with a hole in it and NaN around it has the same numbers on its real tokens."""
+    nan = math.nan
+    advantages, returns = gae(
+        torch.tensor([[nan, 0.0, nan, 0.0, 1.0, nan]]),
+        torch.tensor([[nan, 1.0, nan, 2.0, 3.0, nan]]),
+        torch.tensor([[0, 1, 0, 1, 1, 0]]).bool(),
+        0.5,
+        0.5,
+    )
+    assert advantages.tolist() == [[0, -0.25, 0, -1.0, -2.0, 0]]
+    assert returns.tolist() == [[0, 0.75, 0, 1.0, 1.0, 0]]
+
+
+@oracle.examples(80)
+@given(SHAPE, st.integers(0, 1000), st.sampled_from([1.0, 0.9, 0.0]), st.sampled_from([1.0, 0.95, 0.0]))
+def test_gae(shape: tuple[int, int], seed: int, gamma: float, lam: float) -> None:
+    rewards, values, mask = batch_of(shape, seed)
+    advantages, returns = gae(rewards, values, mask, gamma, lam)
+    for b in range(shape[0]):
+        expected = oracle.gae(rewards[b].tolist(), values[b].tolist(), mask[b].tolist(), gamma, lam)
+        assert advantages[b].tolist() == pytest.approx(expected[0], abs=1e-12)
+        assert returns[b].tolist() == pytest.approx(expected[1], abs=1e-12)
+
+
+def test_gae_changes_none_of_its_inputs() -> None:
+    rewards, values, mask = batch_of((2, 4), 0)
+    before = [x.clone() for x in (rewards, values, mask)]
+    gae(rewards, values, mask, 0.9, 0.9)
+    assert all(torch.equal(x, y) for x, y in zip((rewards, values, mask), before, strict=True))
+
+
+def test_rewards_sit_on_the_last_real_token() -> None:
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 1, 1], [0, 0, 0]]).bool()
+    placed = token_rewards(torch.tensor([1.0, 2.0, 3.0, math.nan]), mask)
+    assert placed.tolist() == [[0, 0, 1], [2, 0, 0], [0, 0, 3], [0, 0, 0]]
+
+
+def test_whiten_by_hand() -> None:
+    """1, 2, 3, 6: mean 3, variance (4 + 1 + 0 + 9)/4 = 3.5."""
+    mask = torch.tensor([[1, 1, 1, 0, 1]]).bool()
+    white = whiten(torch.tensor([[1.0, 2.0, 3.0, math.nan, 6.0]]), mask)
+    assert white.tolist()[0] == pytest.approx([x / math.sqrt(3.5) for x in (-2, -1, 0, 0, 3)])
+
+
+def test_what_hardly_varies_is_not_blown_up() -> None:
+    """±1e-4 has the variance 1e-8, and 1e-8 is added to it: 1e-4/√2e-8 = 1/√2."""
+    white = whiten(torch.tensor([[1e-4, -1e-4]], dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool))
+    assert white.tolist()[0] == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)], rel=1e-9)
+
+
+@oracle.examples(40)
+@given(SHAPE, st.integers(0, 1000))
+def test_whitened_advantages_have_mean_0_and_variance_1(shape: tuple[int, int], seed: int) -> None:
+    advantages, _, mask = batch_of(shape, seed)
+    white = whiten(advantages, mask)
+    kept = oracle.real(white.flatten().tolist(), mask.flatten().tolist())
+    assert not white[~mask].any()
+    assert oracle.mean(kept) == pytest.approx(0, abs=1e-9)
+    if len(kept) > 1:  # 1e-8 is added to a variance that is about 1
+        assert oracle.std(kept) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("mask", [[[0, 0]], [[1, 0]], [[1, 1]]])
+def test_whitening_what_does_not_vary_gives_zeros(mask: list[list[int]]) -> None:
+    white = whiten(torch.full((1, 2), 5.0), torch.tensor(mask).bool())
+    assert white.tolist() == [[0.0, 0.0]]
+
+
+# --- groups ---
+
+
+def groups_by_loop(rewards: list[float], groups: list[int], counted: list[bool], estimator: str) -> list[float]:
+    """From the definitions, row by row: verl's GRPO (r − mean)/(std + 1e-6) with n − 1, Dr. GRPO, and RLOO."""
+    advantages = []
+    for row, (reward, group) in enumerate(zip(rewards, groups, strict=True)):
+        of_group = [i for i, g in enumerate(groups) if g == group and counted[i]]
+        mine, others = ([rewards[i] for i in rows] for rows in (of_group, [i for i in of_group if i != row]))
+        if not counted[row] or not others:
+            advantages.append(0.0)
+        elif estimator == "rloo":
+            advantages.append(reward - oracle.mean(others))
+        else:
+            std = oracle.sample_std(mine) + 1e-6 if estimator == "grpo" else 1.0
+            advantages.append((reward - oracle.mean(mine)) / std)
+    return advantages
+
+
+def of_groups(
+    estimator: str, rewards: list[float], groups: list[int], counted: list[bool] | None = None
+) -> list[float]:
+    given_rewards, ids = torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups, dtype=torch.int64)
+    chosen = None if counted is None else torch.tensor(counted, dtype=torch.bool)
+    if estimator == "rloo":
+        return leave_one_out(given_rewards, ids, chosen).tolist()
+    return group_normalised(given_rewards, ids, chosen, by_std=estimator == "grpo").tolist()
+
+
+ESTIMATORS = ["grpo", "dr_grpo", "rloo"]
+# Reward, group (any numbers, in any order), whether it is counted.
+ROWS = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0, 0.5, -2.0, 0.1, 1000.1]), st.sampled_from([7, 3, 1000, -1]), st.booleans()),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@oracle.examples(80)
+@given(rows=ROWS, everything=st.booleans())
+def test_groups(estimator: str, rows: list[tuple[float, int, bool]], everything: bool) -> None:
+    rewards, groups = [row[0] for row in rows], [row[1] for row in rows]
+    counted = [everything or row[2] for row in rows]
+    got = of_groups(estimator, rewards, groups, None if everything else counted)
+    assert got == pytest.approx(groups_by_loop(rewards, groups, counted, estimator), rel=1e-6, abs=1e-6)
+
+
+def test_groups_by_hand() -> None:
+    """Group 5: rewards 1 0 0 1, mean ½, deviation √(4·¼ / 3) = 0.57735. Group 2: rewards 3 and 0, mean 1.5, deviation
+    √(2·2.25 / 1) = 2.12132. Group 9 has one row. In the order 5 2 5 9 5 2 5."""
+    rewards, groups = [1.0, 3.0, 0.0, 8.0, 0.0, 0.0, 1.0], [5, 2, 5, 9, 5, 2, 5]
+    half, one = 0.5 / (0.5773503 + 1e-6), 1.5 / (2.1213203 + 1e-6)
+    assert of_groups("grpo", rewards, groups) == pytest.approx([half, one, -half, 0, -half, -one, half], rel=1e-6)
+    assert of_groups("dr_grpo", rewards, groups) == [0.5, 1.5, -0.5, 0, -0.5, -1.5, 0.5]
+    # Group 5, of the other three: 1 − ⅓, 0 − ⅔, 0 − ⅔, 1 − ⅓. Group 2: 3 − 0, 0 − 3.
+    expected = [2 / 3, 3, -2 / 3, 0, -2 / 3, -3, 2 / 3]
+    assert of_groups("rloo", rewards, groups) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_row_that_is_not_counted_moves_no_sibling(estimator: str) -> None:
+    """Whatever its reward, NaN included; it gets 0 itself, and a group of which one row is left gets 0 as well."""
+    groups, counted = [0, 0, 0, 1, 1], [True, True, False, True, False]
+    without = of_groups(estimator, [1.0, 0.0], [0, 0])
+    for reward in (0.0, 1.0, -1e6, math.nan):
+        assert of_groups(estimator, [1.0, 0.0, reward, 4.0, reward], groups, counted) == [*without, 0, 0, 0]
+    assert of_groups(estimator, [1.0, 0.0, 5.0, 4.0, 5.0], groups)[:2] != without
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_no_rows(estimator: str) -> None:
+    assert of_groups(estimator, [], []) == []
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.7, 10.1, 1000.1])
+@pytest.mark.parametrize("rows", [2, 7, 8, 16])
+def test_equal_rewards_give_nothing(reward: float, rows: int) -> None:
+    """Also in float32, where the mean of n times 10.1 is not 10.1: divided by its own deviation that would be ½."""
+    equal, one_group = torch.full((rows,), reward), torch.zeros(rows, dtype=torch.int64)
+    assert group_normalised(equal, one_group).abs().max() < 1e-6
+    assert leave_one_out(equal, one_group).abs().max() <= 2e-7 * reward * rows
+    assert group_normalised(equal, one_group).dtype == torch.float32
+
+
+# --- returns ---
+
+
+DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def test_rewards_of_any_dtype_give_the_same_advantages() -> None:
+    """0/1 rewards often come as integers or bools. By hand, of 1 0 0 0: mean ¼, variance (9/16 + 3/16)/3 = ¼; the mean
+    of the others 0 and ⅓; over the batch variance 3/16, so that 1 is at ¾/√(3/16) = √3 and 0 at −1/√3."""
+    groups, mask = torch.zeros(4, dtype=torch.int64), torch.ones(1, 4, dtype=torch.bool)
+    expected = {
+        "grpo": [1.5, -0.5, -0.5, -0.5],
+        "dr_grpo": [0.75, -0.25, -0.25, -0.25],
+        "rloo": [1.0, -1 / 3, -1 / 3, -1 / 3],
+        "whiten": [3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)],
+        "on the last token": [0.0, 0.0, 0.0, 1.0],
+        "returns": [1.0, 0.0, 0.0, 0.0],
+    }
+    for dtype in DTYPES:
+        rewards = torch.tensor([1, 0, 0, 0]).to(dtype)
+        got = {
+            "grpo": group_normalised(rewards, groups),
+            "dr_grpo": group_normalised(rewards, groups, by_std=False),
+            "rloo": leave_one_out(rewards, groups),
+            "whiten": whiten(rewards[None], mask)[0],
+            "on the last token": token_rewards(rewards[:1], mask)[0],
+            "returns": returns_to_go(rewards[None], mask, 0.5)[0],
+        }
+        for name, values in got.items():
+            assert values.dtype == (torch.float64 if dtype == torch.float64 else torch.float32), (name, dtype)
+            assert values.tolist() == pytest.approx(expected[name], abs=1e-5), (name, dtype)
+
+
+def test_discounts_of_integer_rewards_are_not_cut_off() -> None:
+    """By hand: 1 + ½·(2 + ½·4) = 3, 2 + ½·4 = 4, 4."""
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    assert returns_to_go(torch.tensor([[1, 2, 4]]), mask, 0.5).tolist() == [[3.0, 4.0, 4.0]]
+    advantages, returns = gae(torch.tensor([[0, 0, 1]]), torch.tensor([[1, 1, 1]]), mask, 0.5, 0.5)
+    # δ = 0 + ½ − 1, the same, 1 − 1; A = δ + ¼ A(next): −5/8, −1/2, 0.
+    assert advantages.tolist() == [[-0.625, -0.5, 0.0]]
+    assert returns.tolist() == [[0.375, 0.5, 1.0]]
+
+
+def test_returns_by_hand() -> None:
+    """γ = ½, rewards 1 2 4: 4, 2 + 2 = 4, 1 + 2 = 3. The hole in the second row neither counts nor decays."""
+    rewards = torch.tensor([[1.0, 2.0, 4.0, math.nan], [1.0, math.nan, 2.0, 4.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1]]).bool()
+    assert returns_to_go(rewards, mask, 0.5).tolist() == [[3, 4, 4, 0], [3, 0, 4, 4]]
+
+
+@oracle.examples(60)
+@given(SHAPE, st.integers(0, 1000), st.sampled_from([1.0, 0.9, 0.0]))
+def test_returns(shape: tuple[int, int], seed: int, gamma: float) -> None:
+    rewards, _, mask = batch_of(shape, seed)
+    got = returns_to_go(rewards, mask, gamma).tolist()
+    for b in range(shape[0]):
+        places = [t for t in range(shape[1]) if mask[b, t]]
+        expected = [0.0] * shape[1]
+        for i, t in enumerate(places):
+            expected[t] = sum(gamma**k * rewards[b, place].item() for k, place in enumerate(places[i:]))
+        assert got[b] == pytest.approx(expected, abs=1e-12)

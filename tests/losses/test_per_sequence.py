@@ -1,0 +1,152 @@
+"""VESPO, FIPO and CPPO against loops of plain NumPy over one answer at a time, written from the papers' formulas."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rlcorr.config import CorrectionConfig, LossConfig, LossType
+from rlcorr.losses.objective import token_losses
+from rlcorr.losses.per_sequence import cppo_inside, discounted, vespo
+from rlcorr.prefix_gap import upper_quantile
+
+Floats = NDArray[np.float64]
+UNIRL = json.loads((Path(__file__).parent.parent / "support" / "golden" / "unirl_losses.json").read_text())
+LOSS = LossConfig(fipo_decay_rate=3.0, fipo_safety_threshold=1.5, cppo_delta=0.1, cppo_delta_b=0.03)
+
+
+def vespo_of(theta: Floats, old: Floats, a: Floats) -> tuple[Floats, Floats]:
+    """Loss and derivative of one answer without gaps: φ(W) = W^k e^{λ − λW} is held constant."""
+    w = math.exp(float(np.sum(theta - old)))
+    k, decay = np.where(a >= 0, 2, 3), np.where(a >= 0, 3, 2)
+    phi = w**k * np.exp(decay - decay * w)
+    return -phi * a * theta, -phi * a
+
+
+def fipo_of(theta: Floats, old: Floats, a: Floats) -> tuple[Floats, Floats]:
+    rho, loss, slope = np.exp(theta - old), np.zeros(len(a)), np.zeros(len(a))
+    for t in range(len(a)):
+        future = sum(2 ** (-(j - t) / 3.0) * (theta[j] - old[j]) for j in range(t, len(a)))
+        weight = min(max(math.exp(future), 1.0), 1.2)
+        if a[t] < 0 and rho[t] > 1.5:
+            weight = min(weight, 1.0)
+        free, clipped = -a[t] * rho[t], -a[t] * min(max(rho[t], 0.8), 1.2)
+        loss[t], slope[t] = weight * max(free, clipped), weight * free * (free >= clipped)
+    return loss, slope
+
+
+def cppo_of(theta: Floats, old: Floats, a: Floats) -> tuple[Floats, Floats]:
+    n, rho, loss = len(a), np.exp(theta - old), np.zeros(len(a))
+    gap = np.abs(np.exp(theta) - np.exp(old))
+    room, spent, before = min(max(float(np.quantile(gap, 0.9)), 0.03), 0.06), 0.0, 0.0
+    for t in range(n):
+        w = 0.8 + 0.2 * (n - 1 - t) / max(n - 1, 1)  # UniRL's comment has it so, counted from the end
+        fits = w * gap[t] <= min(0.1, 0.1 + room * before - spent)
+        loss[t] = -a[t] * rho[t] if fits or a[t] * (rho[t] - 1) <= 0 else 0.0
+        spent, before = spent + w * gap[t], before + w
+    return loss, loss
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[tuple[Floats, Floats, Floats]]:
+    """log π_θ, log π_old and A of up to three answers of different lengths; no ratio on a bound."""
+    rows = []
+    for _ in range(draw(st.integers(1, 3))):
+        n = draw(st.integers(1, 9))
+        old, moved, a = (
+            np.array([draw(st.sampled_from(values)) for _ in range(n)])
+            for values in (
+                [-0.51, -0.9, -1.7, -4.0],
+                [-0.7, -0.31, -0.013, 0.017, 0.13, 0.37, 0.47],
+                [-2.0, -0.5, 0.0, 0.7],
+            )
+        )
+        rows.append((old + moved, old, a))
+    return rows
+
+
+@pytest.mark.parametrize(("name", "of"), [("vespo", vespo_of), ("fipo", fipo_of), ("cppo", cppo_of)])
+def test_value_and_gradient(name: LossType, of) -> None:
+    @oracle.examples(60)
+    @given(answers())
+    def check(rows: list[tuple[Floats, Floats, Floats]]) -> None:
+        longest = max(len(a) for _, _, a in rows)
+        table = torch.zeros(4, len(rows), longest, dtype=torch.float64)
+        for b, row in enumerate(rows):
+            table[:3, b, : len(row[0])] = torch.from_numpy(np.stack(row))
+            table[3, b, : len(row[0])] = 1
+        keep, theta = table[3] > 0, table[0].clone().requires_grad_()
+        config = CorrectionConfig(loss_type=name)
+        got = torch.where(keep, token_losses(config, LOSS, theta, table[1], table[2], keep), 0)
+        got.sum().backward()
+        assert theta.grad is not None
+        for b, row in enumerate(rows):
+            loss, slope = of(*row)
+            np.testing.assert_allclose(got[b, : len(loss)].detach().numpy(), loss, rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(theta.grad[b, : len(loss)].numpy(), slope, rtol=1e-6, atol=1e-9)
+        assert not theta.grad[~keep].any()
+
+    check()
+
+
+def test_the_weight_of_vespo_is_1_on_the_policy_that_sampled() -> None:
+    log_p, keep = torch.full((1, 3), -1.0), torch.ones(1, 3, dtype=torch.bool)
+    a = torch.tensor([[1.0, -1.0, 0.0]])
+    assert vespo(log_p, log_p, a, keep, positive=(2, 3), negative=(3, 2)).tolist() == [[1.0, -1.0, 0.0]]
+
+
+def test_a_spent_budget_drops_a_small_move_later() -> None:
+    """δ 0.1, b 0.03 to 0.06. Moves of 0.1 at each token: the first fits; before the third 0.19 is spent and at most
+    0.06 · 1.9 allowed, so 0.1 + 0.114 − 0.19 = 0.024 is left, less than 0.08."""
+    old = torch.full((1, 3), 0.5)
+    theta = torch.full((1, 3), 0.599)
+    kept = cppo_inside(
+        theta.log(), old.log(), torch.ones(1, 3), old > 0, delta=0.1, last=0.8, budget=0.03
+    )  # the second: 0.9 · 0.099 = 0.089 > 0.1 + 0.06 − 0.099
+    assert kept.tolist() == [[True, False, False]]
+
+
+def test_the_sums_are_those_of_a_loop() -> None:
+    x = torch.arange(11, dtype=torch.float64)
+    loop = [sum(0.7 ** (j - t) * j for j in range(t, 11)) for t in range(11)]
+    torch.testing.assert_close(discounted(x, 0.7), torch.tensor(loop, dtype=torch.float64))
+    assert upper_quantile(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool), 0.9).tolist() == [0, 0]
+    assert upper_quantile(torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool), 0.9).tolist() == [0]
+
+
+@pytest.mark.parametrize("batch", UNIRL["batches"], ids=range(len(UNIRL["batches"])))
+def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
+    """DRPO and CPPO, values and derivatives: tests/peers/unirl_losses.py wrote the file, which names the commits. CPPO
+    casts probabilities to float32 there."""
+    lengths = torch.tensor([len(row) for row in batch["theta"]])
+    keep = torch.arange(int(lengths.max())) < lengths[:, None]
+    theta, old, advantages = (
+        torch.zeros(keep.shape, dtype=torch.float64).masked_scatter(
+            keep, torch.tensor([x for row in batch[name] for x in row], dtype=torch.float64)
+        )
+        for name in ("theta", "old", "advantages")
+    )
+    theta.requires_grad_()
+    for case in batch["cases"]:
+        name = case["loss_type"]
+        numbers = LossConfig(**{f"{name}_{key}": number for key, number in case["settings"].items()})
+        losses = token_losses(CorrectionConfig(loss_type=name), numbers, theta, old, advantages, keep)
+        (gradient,) = torch.autograd.grad(losses[keep].sum(), theta)
+        for ours, theirs in ((losses, case["loss"]), (gradient, case["gradient"])):
+            torch.testing.assert_close(ours[keep], torch.tensor(theirs, dtype=torch.float64), rtol=1e-8, atol=1e-12)
+
+
+def test_unirls_cases_keep_tokens_and_drop_some() -> None:
+    """So that the comparison tells the masks apart."""
+    for batch in UNIRL["batches"]:
+        for case in batch["cases"][2:]:
+            dropped = sum(loss == 0 for loss in case["loss"])
+            assert 0 < dropped < len(case["loss"]) / 2
