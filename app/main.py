@@ -2,27 +2,31 @@
 
 import gc
 
-import pandas  # noqa: F401 - plotly looks for it, and must not find what another visitor's thread has half imported
+import pandas  # noqa: F401 - plotly looks for it, and must not find a module that another visitor's thread is still importing
 import streamlit as st
 import torch
 from components.menu import close_when_chosen
 from components.picture import load_plotly
 from controls import sharing, upload_box
-from controls.pickers import announce_new_runs, pick, watch, world
+from controls.pickers import announce_new_runs, page_inputs, pick, watch
 from data import recorded
 from state import navigation, session
-from text import pages, phrases, training
+from text import pages, phrases
+from text import training as training_text
 from text.formatting import plain
 
 from rlcorr.records import runs
 
-# Sessions share the cores, and these tensors are small: waiting for a second thread costs more than it saves.
+# Sessions share the cores, and these tensors are small. Waiting for a second thread would cost more than it saves.
 torch.set_num_threads(1)
 
 
 @st.cache_resource(show_spinner=False)
 def forget_imports() -> None:
-    """Streamlit collects garbage after every run: walking the objects of torch each time would cost 100 ms."""
+    """Exclude the imported modules from garbage collection.
+
+    Streamlit collects garbage after every run. Walking the objects of torch each time would cost 100 ms.
+    """
     gc.collect()
     gc.freeze()
 
@@ -42,7 +46,7 @@ PAGES = {
     name: st.Page(f"views/{name}.py", title=page.title, url_path=name, default=name == "start")
     for name, page in pages.PAGES.items()
 }
-BEFORE_THE_PICKERS = ("start", "learn")  # they need no run
+BEFORE_THE_PICKERS = ("start", "learn")  # these pages need no run, so the pickers are below them
 hidden = sharing.hidden()
 page = st.navigation([*PAGES.values()], position="hidden" if "navigation" in hidden else "top")
 name = next(name for name, other in PAGES.items() if other is page)
@@ -51,8 +55,8 @@ another_view = navigation.enter(name)
 load_plotly()
 close_when_chosen()
 part = st.session_state.get("part", st.query_params.get("part"))
-of_no_run = name == "learn" or (name == "training" and part == training.PARTS[1])  # a study has runs of its own
-sharing.apply(hidden, without_pickers=of_no_run, another_view=another_view)
+needs_no_run = name == "learn" or (name == "training" and part == training_text.PARTS[1])  # a study has its own runs
+sharing.apply(hidden, without_pickers=needs_no_run, another_view=another_view)
 links = sharing.heading(name)
 before = st.container()
 if name == "yours":
@@ -61,13 +65,13 @@ if name == "yours":
 all_runs = recorded.all_runs()
 if all_runs:
     with st.container(key="pickers"):
-        chosen = pick(all_runs, sketched=name == "gradient")
-    session.select(chosen)
-    session.set_source(recorded.source(chosen.run, chosen.step))
-    with st.container():  # what follows keeps its place, and a thumb that is held its slider
-        announce_new_runs(all_runs, chosen.slug)
+        selection = pick(all_runs, sketched=name == "gradient")
+    session.select(selection)
+    session.set_source(recorded.source(selection.run, selection.step))
+    with st.container():  # so that elements below keep their position, and a held thumb keeps its slider
+        announce_new_runs(all_runs, selection.slug)
 else:
-    watch(world(all_runs, None), None, 0.0)
+    watch(page_inputs(all_runs, None), None, 0.0)
     st.info(phrases.NO_RUNS.format(root=plain(str(runs.ROOT))))
 sharing.links(links)
 if name in BEFORE_THE_PICKERS:

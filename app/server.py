@@ -1,4 +1,4 @@
-"""What `make app` serves: the pages of main.py, the addresses that a dragged threshold asks, and the lessons."""
+"""The server of `make app`: the pages of main.py, the addresses for dragging (controls/drag.py), and the lessons."""
 
 import streamlit as st
 from controls import drag, lesson_pages

@@ -19,13 +19,13 @@ from dataclasses import replace
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_01 import ADVANTAGES, BEST_BASELINE, SOFTMAX_SCORE, TOKEN_MEAN_LOSS
 from sentences import above, below, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig
 from rlcorr.config import LossConfig
-from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import contributions

@@ -19,13 +19,13 @@ import warnings
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_02 import EFFECTIVE_SHARE, LONGEST_ANSWER, RATIOS, SELF_NORMALISED
 from recorded import load
 from sentences import above, below, bracketed, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig
-from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.comparison import compare_gradients

@@ -18,6 +18,7 @@ from collections import Counter
 
 import sympy
 import torch
+from curves import bars, curves
 from exercises.lesson_03 import SAME_TOKENS, SURPRISE, TEMPERATURE_BETWEEN
 from recorded import load
 from sentences import above, below, bracketed, say
@@ -29,7 +30,6 @@ from rlcorr.analysis.log_prob_pairs import tokens_of
 from rlcorr.analysis.triage import PER_TOKEN, triage
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.comparison import tails
-from rlcorr.figures.curves import bars, curves
 from rlcorr.figures.mismatch import token_labels
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.losses.per_token import reinforce

@@ -17,6 +17,7 @@ import warnings
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_04 import DECOUPLED_COEFFICIENT, PPO_COEFFICIENT, SILENT_SHARE
 from sentences import above, below, say, untold
 from show import moving_picture, picture, show
@@ -24,7 +25,6 @@ from show import moving_picture, picture, show
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.figures.curves import curves
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.comparison import compare_gradients

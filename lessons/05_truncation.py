@@ -21,6 +21,7 @@ from dataclasses import astuple, replace
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_05 import SQUARED_ERROR, TRUNCATION_BIAS, WEIGHTS
 from recorded import load
 from sentences import below, bracketed, say, untold
@@ -29,7 +30,6 @@ from show import moving_picture, picture, show
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.figures.correction import weight_histogram
-from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import exact_curves
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import compare_gradients

@@ -13,6 +13,7 @@ import warnings
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_06 import LONGEST, PREFIX_WEIGHTS, TOLERANCE
 from recorded import load
 from sentences import above, below, bracketed, say, untold
@@ -20,7 +21,6 @@ from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.curves import curves
 from rlcorr.figures.mismatch import by_length
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.comparison import compare_gradients

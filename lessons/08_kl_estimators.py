@@ -12,11 +12,11 @@ import warnings
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_08 import MEAN_K3, OFF_POLICY, STRAIGHT_THROUGH
 from sentences import above, below, bracketed, say
 from show import moving_picture, picture, show
 
-from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import kl_directions
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled

@@ -23,13 +23,13 @@ import warnings
 import numpy
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_09 import PULL, STRENGTH, TILT
 from sentences import above, below, bracketed, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import kl_directions
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled

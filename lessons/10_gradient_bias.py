@@ -15,13 +15,13 @@ import warnings
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_10 import COEFFICIENTS, PROGRESS, SKETCH
 from sentences import above, below, bracketed, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.curves import curves
 from rlcorr.figures.gradients import parts_of_bias, ranking_bars
 from rlcorr.gradients.bootstrap import EXACT_WEIGHTS
 from rlcorr.gradients.comparison import compare_gradients

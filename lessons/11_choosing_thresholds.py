@@ -28,13 +28,14 @@ from sentences import above, bracketed, say, untold
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, correct, evaluate, preset
-from rlcorr.analysis.budget import curve_of, ess_at_least, keep_at_least, sweep_of
-from rlcorr.analysis.sweep import sweep_weights
-from rlcorr.bounds import at_threshold, tight_thresholds, usual_thresholds
+from rlcorr.analysis import choosing
+from rlcorr.analysis.bound_curve import bound_curve
+from rlcorr.analysis.budget import ess_at_least, keep_at_least
+from rlcorr.bounds import BAND, at_threshold, tight_thresholds, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures.gradients import exact_curves, progress_curves
-from rlcorr.figures.study import foretelling
+from rlcorr.figures.study import reward_over_progress
 from rlcorr.gradients.bootstrap import Interval, bootstrap, interval_of
 from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.estimates import mean_gradients
@@ -46,7 +47,7 @@ from rlcorr.ratios import over_sequence
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.records.study import outcomes, read_study
-from rlcorr.records.study_comparisons import against_nothing, foretold
+from rlcorr.records.study_comparisons import against_nothing, progress_correlation
 from rlcorr.systems.export import exports
 from rlcorr.systems.verl.config import from_verl, to_verl, verl_text
 from rlcorr.teaching.check import check
@@ -102,7 +103,7 @@ for name in ("control_fp32", "bf16", "moe_bf16", "kv_fp8", "kv_fp8_e5m2", "stale
 
 # %% tags=["hide-input"]
 coarse = load("kv_fp8_e5m2")
-as_preset = curve_of(sweep_of(coarse, mean_band), mean_band, [1.001]).kept_fraction.item()
+as_preset = choosing.kept(coarse, at_threshold(mean_band, 1.001)).share
 say(f"""
 Read the column *mean* downwards. The same budget asks for ±{100 * (thresholds["bf16"][1] - 1):.1f} % in `bf16`, for
 ±{100 * (thresholds["kv_fp8_e5m2"][1] - 1):.0f} % in `kv_fp8_e5m2` with its coarse cache, and for a factor of
@@ -128,7 +129,7 @@ BATCHES = [256, 1024, 4096, 16384, 65536]
 def swept_over(run, config, sizes=BATCHES, tight=0):
     """One bound at thirty thresholds, on the run's last sketch; `tight`: at so many tighter ones, too."""
     update, sketch = read_gradients(run, last_sketch(run))
-    points = tight_thresholds(update, config, None, tight) if tight else []
+    points = tight_thresholds(update, config, BAND, tight) if tight else []
     points += usual_thresholds(update, config, count=30)
     return gradient_sweep(update, sketch, config, thresholds=points, batch_sizes=sizes)
 
@@ -180,9 +181,9 @@ studies = {}
 for name in ("decide_stale", "decide_cache"):
     rows, about = read_study(name)
     eta = {arm: Interval(*numbers) for arm, numbers in about["progress"]["none_0"]["10"].items()}
-    studies[name] = eta, rows, foretold({arm: one.value for arm, one in eta.items()}, rows)
+    studies[name] = eta, rows, progress_correlation({arm: one.value for arm, one in eta.items()}, rows)
 eta, rows, _ = studies["decide_stale"]
-picture(foretelling(eta, outcomes(rows)))
+picture(reward_over_progress(eta, outcomes(rows)))
 
 # %% tags=["hide-input"]
 chosen = {}
@@ -274,7 +275,8 @@ def transferred(name, share=0.95):
     """Chosen on each step (rows), the share kept on each step (columns)."""
     steps = [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))]
     chosen = [keep_at_least(step, mean_band, share) for step in steps]
-    return torch.stack([curve_of(sweep_of(step, mean_band), mean_band, chosen).kept_fraction for step in steps], 1)
+    shares = [[choosing.kept(step, at_threshold(mean_band, t)).share for step in steps] for t in chosen]
+    return torch.tensor(shares, dtype=torch.float64)
 
 
 of_bf16, of_coarse = (transferred(name) for name in ("bf16", "kv_fp8_e5m2"))
@@ -469,9 +471,9 @@ except UsageError as error:
     show(str(error))
 
 below_one = [1.0, 0.5, 0.1, 0.01]
-weights = sweep_weights(coarse, "sequence")
+ess = bound_curve(coarse, product, below_one[::-1]).numbers["trained_eff_sample_size"]
 show("kv_fp8_e5m2, caps from 1 downwards", below_one, digits=2)
-show("ESS", [weights.at(upper=cap).rollout_is_eff_sample_size for cap in below_one], digits=3)
+show("ESS", ess.flip(0).tolist(), digits=3)
 
 # %% [markdown]
 # The last two lines say why a budget for the ESS can be out of reach. At a cap of 1 no weight is large any more, and
@@ -480,20 +482,20 @@ show("ESS", [weights.at(upper=cap).rollout_is_eff_sample_size for cap in below_o
 #
 # ### A curve without a new pass
 #
-# `sweep` sorts the tokens once, and every point is a binary search. It must agree with `evaluate`, which looks at every
-# token again.
+# `bound_curve` looks up, once for each token, the first threshold at which the token comes inside. Every point of the
+# curve is then a running sum. It must agree with `evaluate`, which looks at every token again.
 
 # %%
 geometric = preset("decoupled_geo_rs")
 for config, ours, theirs in (
     (geometric, "kept_fraction", "rollout_corr/kept_fraction"),
-    (product, "rollout_is_eff_sample_size", "rollout_corr/rollout_is_eff_sample_size"),
+    (product, "trained_eff_sample_size", "rollout_corr/rollout_is_eff_sample_size"),
 ):
     points = usual_thresholds(coarse, config, count=40)
-    fast = getattr(curve_of(sweep_of(coarse, config), config, points), ours).tolist()
+    fast = bound_curve(coarse, config, points).numbers[ours].tolist()
     slow = [evaluate(coarse, at_threshold(config, t))[1][theirs] for t in points]
     assert max(abs(one - other) for one, other in zip(fast, slow, strict=True)) < 1e-6
-    show(f"{ours}, at 40 points", fast[0], "to", fast[-1], digits=3)
+    show(f"{theirs.removeprefix('rollout_corr/')}, at 40 points", fast[0], "to", fast[-1], digits=3)
 
 # %% [markdown]
 # ### What a bound on the product allows per token

@@ -27,7 +27,7 @@ from sentences import say
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, evaluate, metrics, preset
-from rlcorr.analysis.log_prob_pairs import measured, tokens_of
+from rlcorr.analysis.log_prob_pairs import mismatch_numbers, tokens_of
 from rlcorr.analysis.triage import triage
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.study import study_curves
@@ -608,7 +608,7 @@ Without weights all weights are 1. `ratio_eff_sample_size` is the one to watch: 
 
 # %%
 for name in COMMITTED:
-    numbers = measured(tokens_of(load(name)))
+    numbers = mismatch_numbers(tokens_of(load(name)))
     four_of = [numbers[key] for key in ("k3", "mean_ratio", "mean_ratio_error", "worst_share")]
     show(name, VERDICT.expected(*four_of).rjust(18), triage(load(name))[0].pattern.rjust(18))
 

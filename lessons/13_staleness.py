@@ -28,6 +28,7 @@ import count_on
 import mini
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_13 import MIXTURE, POWER, UPDATE, VERSION_OF, course
 from scipy import stats
 from sentences import above, below, bracketed, say, untold
@@ -35,7 +36,6 @@ from show import picture, show
 
 from rlcorr import correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.curves import curves
 from rlcorr.figures.study import differences
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval

@@ -22,6 +22,7 @@ import warnings
 
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_14 import REPLAYED_WEIGHTS, SHARE_OF_LARGEST, SWAPPED
 from recorded import load
 from sentences import above, below, say
@@ -29,7 +30,6 @@ from show import picture, show, text
 
 from rlcorr import correct, preset
 from rlcorr.figures.comparison import tails
-from rlcorr.figures.curves import curves
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs

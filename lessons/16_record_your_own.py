@@ -34,14 +34,14 @@ from pathlib import Path
 import pandas
 import sympy
 import torch
+from curves import curves
 from exercises.lesson_16 import ANSWERS_NEEDED, DIRECTIONS_NEEDED, MEAN_AND_ERROR
 from sentences import above, bracketed, say
 from show import picture, show
 
 from rlcorr.analysis.published import rounding
-from rlcorr.figures.curves import curves
-from rlcorr.foreign.imported import import_file
-from rlcorr.foreign.unsaid import missing
+from rlcorr.foreign.import_run import import_file
+from rlcorr.foreign.missing_fields import missing
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.ratios import k3, log_ratio, ratio

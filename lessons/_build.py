@@ -1,4 +1,4 @@
-"""Build the notebooks, and the README's table of them: `python lessons/_build.py [00_start_here …]`, by default all.
+"""Build the notebooks, and their lists in two READMEs: `python lessons/_build.py [00_start_here …]`, by default all.
 
 A lesson is written in NN_slug.py (jupytext percent format). Here it is executed and stored, with its outputs, in
 NN_slug.ipynb. Whatever would differ between two builds is left out or constant: ids, times, versions.
@@ -81,21 +81,36 @@ def _clean(output: NotebookNode) -> None:
 
 
 def table(index: dict[str, dict]) -> str:
-    """The lessons as the README lists them."""
+    """Return the table of lessons/README.md: title, claim, minutes and level of each lesson."""
     rows = ["| lesson | what it shows | minutes | level |", "|---|---|---|---|"]
     for slug, entry in index.items():
-        title = f"[{slug[:2]} · {entry['title']}](lessons/{slug}.ipynb)"
+        title = f"[{slug[:2]} · {entry['title']}]({slug}.ipynb)"
         rows.append(f"| {title} | {entry['claim']} | {entry['minutes']} | {entry['level']} |")
     return "\n".join(rows)
 
 
-def with_table(readme: str) -> str:
-    """The README with the table of today's index.toml."""
+def titles(index: dict[str, dict]) -> str:
+    """Return the list of the README: one link per lesson, with its title up to the colon."""
+    links = (f"[{slug[:2]} {entry['title'].split(':')[0]}](lessons/{slug}.ipynb)" for slug, entry in index.items())
+    return " ·\n".join(links)
+
+
+LISTS = {LESSONS / "README.md": table, LESSONS.parent / "README.md": titles}
+"""File → what is between its two comments."""
+
+
+def with_lessons(path: Path) -> str:
+    """Return the text of the file with the lessons of today's index.toml between its two comments.
+
+    Raises:
+        ValueError: if the file lacks one of the comments.
+    """
     index = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
-    parts = re.split(r"(?<=<!-- lessons -->\n).*?(?=\n<!-- end of lessons -->)", readme, flags=re.DOTALL)
+    text = path.read_text(encoding="utf-8")
+    parts = re.split(r"(?<=<!-- lessons -->\n).*?(?=\n<!-- end of lessons -->)", text, flags=re.DOTALL)
     if len(parts) != 2:
-        raise ValueError("README.md has lost the two comments around its table of lessons.")
-    return table(index).join(parts)
+        raise ValueError(f"{path} has lost the two comments around its list of lessons.")
+    return LISTS[path](index).join(parts)
 
 
 def main(names: list[str]) -> None:
@@ -106,8 +121,8 @@ def main(names: list[str]) -> None:
         target = by_name[name].with_suffix(".ipynb")
         target.write_text(build(by_name[name]), encoding="utf-8")
         print(f"{target.name}: {target.stat().st_size / 1024:.0f} KiB")
-    readme = LESSONS.parent / "README.md"
-    readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for readme in LISTS:
+        readme.write_text(with_lessons(readme), encoding="utf-8")
 
 
 if __name__ == "__main__":

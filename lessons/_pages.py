@@ -1,4 +1,4 @@
-"""Write the lessons as static pages: `python lessons/_pages.py [--without-solutions]` fills build/site/lessons/.
+"""Write lessons and reference as pages: `python lessons/_pages.py [--without-solutions]` fills build/site/lessons/.
 
 They show the committed, executed notebooks; nothing is executed. Sphinx makes the pages, lessons/_site/ says how they
 look; here the notebooks are put into the form that it reads, and what the pages need is laid beside them.
@@ -15,10 +15,11 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import _reference
 import nbformat
 from nbformat import NotebookNode
 
-from rlcorr.figures.script import packed_script
+from rlcorr.figures.canvas import packed_script
 
 LESSONS = Path(__file__).resolve().parent
 ROOT = LESSONS.parent
@@ -43,7 +44,8 @@ import sys
 
 if "google.colab" in sys.modules:
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", "{address}", "rlcorr"], check=True)
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "./rlcorr", "sympy", "pandas"], check=True)
+    needed = ["./rlcorr[app,train]", "sympy", "pandas"]
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *needed], check=True)
     os.chdir("rlcorr/lessons")
     sys.path[:0] = [os.getcwd(), os.path.dirname(os.getcwd())]
 """
@@ -55,8 +57,15 @@ Each derives its formulas, checks them, and shows them on recorded runs. Read th
 
 ```{{toctree}}
 :hidden:
+:caption: Lessons
 NOTATION
 {slugs}
+```
+
+```{{toctree}}
+:hidden:
+:caption: Reference
+{reference}
 ```
 """
 
@@ -136,7 +145,7 @@ def index() -> str:
         f"  {entry['claim']}"
         for slug, entry in entries.items()
     ]
-    return INDEX.format(lessons="\n".join(lessons), slugs="\n".join(entries))
+    return INDEX.format(lessons="\n".join(lessons), slugs="\n".join(entries), reference="\n".join(_reference.PAGES))
 
 
 def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None:
@@ -155,6 +164,7 @@ def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None
             made = copy(notebook, address) if target is notebooks else page(notebook, path.stem, address, pictures)
             nbformat.write(made, target / path.name)
     (folder / "index.md").write_text(index(), encoding="utf-8")
+    _reference.write(folder)
     modules = TOOL / "node_modules"
     shutil.copytree(modules / "katex/dist/fonts", static / "fonts", ignore=lambda _, names: _other_fonts(names))
     for script in (

@@ -17,13 +17,14 @@ from _build import LESSONS, parse, sources
 
 ROOT = LESSONS.parent
 FOLDER = "rlcorr-workshop"
-WHOLE = ("rlcorr", "app", "runs", "requirements", ".streamlit", "lessons/exercises", "lessons/diagrams")
+WHOLE = ("rlcorr", "app", "runs", "requirements", "lessons/exercises", "lessons/diagrams")
 SINGLE = (
     "README.md",
     "LICENSE",
     "Makefile",
     "pyproject.toml",
     "lessons/count_on.py",
+    "lessons/curves.py",
     "lessons/show.py",
     "lessons/plotted.py",
     "lessons/printed.py",
@@ -31,6 +32,7 @@ SINGLE = (
     "lessons/mini_vllm.py",
     "lessons/sentences.py",
     "lessons/NOTATION.md",
+    "lessons/README.md",
     "lessons/index.toml",
     "lessons/TEACHING.md",
 )

@@ -1,13 +1,27 @@
-"""`python -m rlcorr VERB`. Sets what OpenMP and PyTorch read at import, before anything imports them."""
+"""The command line, `rlcorr VERB` or `python -m rlcorr VERB`.
+
+OpenMP and PyTorch read these environment variables at import, so they are set before anything imports them.
+"""
 
 import os
+import sys
 
-os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))  # vLLM would lower torch's threads, and not say so
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin would slow everything beside them, the app too
+os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))  # otherwise vLLM silently gives torch fewer threads
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads would slow down other processes, such as the app
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from rlcorr.command.cli import main
+from rlcorr.errors import MissingExtra
+
+
+def main() -> None:
+    """Run the command line; without the packages that it needs, print the command that installs them."""
+    try:
+        from rlcorr.command import cli
+    except MissingExtra as error:
+        sys.exit(f"rlcorr: {error}")
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Bounds that follow the batch: which rule a method that looks at all tokens at once comes to on these."""
+"""Bounds that are computed from the batch, for methods that look at all its tokens at once."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,21 @@ from rlcorr.types import TokenBatch
 
 
 def m2po(batch: TokenBatch, threshold: float = 0.04, counts: Tensor | None = None) -> RejectionRule:
-    """The rule of M2PO on this batch: token_k2 with the largest bound under which the kept tokens' mean d² is below
-    `threshold`; where none is, only the smallest d² stays (arXiv:2510.01161, τ = 0.04; AReaL, actor.m2_threshold).
+    """Return M2PO's rule for this batch: token_k2 with the largest bound for which the kept tokens have mean d² below
+    `threshold`. If there is no such bound, only the token with the smallest d² is kept.
 
-    d = log π_old − log π_rollout, and k2 = d²/2; `counts` (B,) says how often a response counts, by default once. It
-    hurts where a few tokens are far apart and all others near: they go although one of them would do, and where
-    everything is a little apart: nothing is dropped. Waits for the device. Raises `UsageError` without tokens or
-    old_log_probs, and for a threshold ≤ 0.
+    Source: arXiv:2510.01161, τ = 0.04; AReaL, actor.m2_threshold. Here d = log π_old − log π_rollout and k2 = d²/2.
+    M2PO fails in two situations. If a few tokens are far apart and all others close, a single far token may lift the
+    mean above the threshold, so all of the few are dropped. If all tokens are a little apart, none is dropped.
+    Waits for the device.
+
+    Args:
+        batch: Needs old_log_probs.
+        threshold: The limit τ for the mean d²; > 0.
+        counts: (B,) how many times each response counts; by default once.
+
+    Raises:
+        UsageError: If the batch has no tokens or no old_log_probs, or if the threshold is not > 0.
 
     >>> old = torch.tensor([[0.0, -0.1, -0.5]])
     >>> rule = m2po(TokenBatch.from_log_probs(old, torch.zeros(1, 3), torch.ones(1, 3)))  # 0.26/3 > 0.04 > 0.01/2
@@ -31,14 +39,16 @@ def m2po(batch: TokenBatch, threshold: float = 0.04, counts: Tensor | None = Non
     k2, means = _ordered(batch, counts)
     if not len(k2):
         raise UsageError("M2PO needs a token to keep; the batch has none.")
-    kept = int((means < threshold).sum())  # means of the smallest grow with their number
+    kept = int((means < threshold).sum())  # the running means of ascending values ascend, so this counts a prefix
     upper = float(k2[max(kept - 1, 0)])
     return RejectionRule.named("token_k2", upper=max(upper, torch.finfo(torch.float32).tiny))
 
 
 def m2_at(batch: TokenBatch, uppers: Sequence[float], counts: Tensor | None = None) -> list[float]:
-    """The mean d² of the tokens that token_k2 keeps at each bound, `counts` as in `m2po`. Every larger threshold of
-    M2PO has at least this bound, so a bound that is swept or dragged is a threshold that is. 0 where nothing is kept.
+    """Return the mean d² of the tokens that token_k2 keeps at each of these upper bounds; 0 if it keeps none.
+
+    With any threshold above the returned value, `m2po` gives at least that bound, so sweeping the bound sweeps M2PO's
+    threshold. `counts` is explained at `m2po`.
 
     >>> old = torch.tensor([[0.0, -0.1, -0.5]])
     >>> batch = TokenBatch.from_log_probs(old, torch.zeros(1, 3), torch.ones(1, 3))
@@ -51,7 +61,7 @@ def m2_at(batch: TokenBatch, uppers: Sequence[float], counts: Tensor | None = No
 
 
 def _ordered(batch: TokenBatch, counts: Tensor | None) -> tuple[Tensor, Tensor]:
-    """k2 of the real tokens, ascending, and the mean d² up to each; float64."""
+    """Return k2 of the real tokens in ascending order, and the mean d² of each token and all before it; float64."""
     mask = batch.response_mask
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, mask).detach()[mask]
     k2, order = (d.square() / 2).double().sort()

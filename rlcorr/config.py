@@ -1,6 +1,7 @@
-"""What can be chosen besides rejection rules: corrections and losses. Every wrong value is refused at construction.
+"""Configuration of corrections and losses. A wrong value raises `UsageError` at construction.
 
-r = π_old/π_rollout and d = log r, per token. In bypass mode π_θ stands in for π_old.
+Rejection rules, a part of a correction, are in `rules`. r = π_old/π_rollout and d = log r, per token. In bypass mode
+π_θ takes the place of π_old.
 """
 
 import math
@@ -22,41 +23,41 @@ KLTokens = Literal["kept", "response"]
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 UNCLIPPED: tuple[LossType, ...] = ("reinforce", "gpg")
-"""Losses without a ratio of their own, so that in bypass mode an importance weight does not correct twice."""
+"""Losses that contain no ratio. In bypass mode only these may have importance weights; others would correct twice."""
 _AT_LEAST_0 = (
     "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "rollout_kl_loss_coef", "ppo_kl_coef", "cppo_delta",
     "cppo_delta_b",
 )  # fmt: skip
 KL_ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
-"""verl's names."""
-KL_ESTIMATORS = tuple(name + plus for plus in ("", "+") for name in ("k1", "abs", "k2", "k3", *KL_ALIASES))
+"""verl's names of the KL estimators → ours."""
+KL_ESTIMATORS = tuple(name + suffix for suffix in ("", "+") for name in ("k1", "abs", "k2", "k3", *KL_ALIASES))
 
 
 @dataclass(frozen=True)
 class CorrectionConfig:
-    """What to do about π_old ≠ π_rollout: weight tokens, reject tokens, both, or only look.
+    """What to do because π_old ≠ π_rollout: weight tokens, reject tokens, both, or only measure.
 
-    Field names are verl's where verl has the field.
+    Field names are verl's if verl has the field.
     """
 
     rollout_is: WeightLevel | None = None
-    """Importance weights per token, per sequence (product of ratios) or geometric mean; None: no weights."""
+    """Level of the importance weights: token, sequence (product of ratios) or geometric mean. None: no weights."""
     rollout_is_threshold: float = 2.0
-    """Upper bound on the weight; inf: none."""
+    """Upper bound on the weight. inf: no bound."""
     rollout_is_threshold_lower: float | None = None
-    """Lower bound on the weight; None: no lower bound."""
+    """Lower bound on the weight. None: no bound."""
     rollout_is_mode: WeightMode = "truncate"
-    """truncate: weights beyond a bound become the bound (TIS); mask: they become 0 (IcePop)."""
+    """truncate: a weight outside the bounds becomes the nearest bound (TIS). mask: it becomes 0 (IcePop)."""
     rollout_is_batch_normalize: bool = False
     """Divide the weights by their mean over the kept tokens (self-normalised importance sampling)."""
     rollout_rs: tuple[RejectionRule, ...] = field(default_factory=tuple)
-    """Rejection rules; a token must pass all of them."""
+    """Rejection rules. A token must pass all of them."""
     bypass_mode: bool = False
-    """False: three policies, π_old is recomputed. True: two; the loss compares π_θ with π_rollout directly."""
+    """False: three policies, and π_old is recomputed. True: two policies, and the loss compares π_θ with π_rollout."""
     loss_type: LossType = "ppo_clip"
-    """Policy loss; verl's bypass mode knows ppo_clip and reinforce."""
+    """Policy loss. verl's bypass mode has only ppo_clip and reinforce."""
     denominator: Denominator = "fixed"
-    """Average the loss over all response tokens (fixed) or over the kept ones (kept)."""
+    """Average the loss over all response tokens (fixed) or over the kept tokens only (kept)."""
 
     def __post_init__(self) -> None:
         if self.rollout_is is not None:
@@ -85,35 +86,36 @@ class CorrectionConfig:
             )
 
     def explain(self) -> str:
-        """In plain words, what this configuration will do."""
+        """Explain in plain words what this configuration does."""
         return " ".join([_explain_weights(self), *(rule.explain() for rule in self.rollout_rs), _explain_loss(self)])
 
     @property
     def needs_advantages(self) -> bool:
-        """Whether a rule asks for the sign of the advantage."""
+        """Check whether a rule reads the sign of the advantage."""
         return any(rule.applies_to != "all" for rule in self.rollout_rs)
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The numbers of the policy losses and their KL terms.
+    """Hyperparameters of the policy losses and their KL terms.
 
-    Names are verl's and SkyRL's, and so are the defaults, except dppo_ratio_cap (the one that verl documents) and
-    kl_loss_type. kl_loss_tokens and rollout_kl_loss_agg_mode are ours: systems differ there without a name for it.
+    Names and defaults are verl's and SkyRL's, with two exceptions: dppo_ratio_cap has the value that verl documents,
+    and the default of kl_loss_type is ours. The names kl_loss_tokens and rollout_kl_loss_agg_mode are ours, because
+    systems differ in these points without naming them.
     """
 
     clip_ratio_low: float = 0.2
-    """Trust region below 1 (ppo_clip, gspo, cispo, geo_mean), or below 0 for dppo_tv and dppo_kl."""
+    """Width of the trust region below 1 (ppo_clip, gspo, cispo, geo_mean), or below 0 (dppo_tv, dppo_kl)."""
     clip_ratio_high: float = 0.2
-    """Trust region above 1, or above 0."""
+    """Width of the trust region above 1, or above 0."""
     clip_ratio_c: float = 3.0
-    """dual_clip: with A < 0 the loss is at most c·|A| (Ye et al., arXiv:1912.09729); > 1."""
+    """dual_clip: if A < 0, the loss is at most c·|A| (Ye et al., arXiv:1912.09729). > 1."""
     dppo_ratio_cap: float = 20.0
-    """dppo_tv, dppo_kl: cap on the detached ratio in front of log π_θ."""
+    """dppo_tv, dppo_kl: cap on the detached ratio that multiplies log π_θ."""
     tau_pos: float = 1.0
-    """sapo: temperature of the gate where A > 0."""
+    """sapo: temperature of the gate if A > 0."""
     tau_neg: float = 1.05
-    """sapo: temperature of the gate elsewhere."""
+    """sapo: temperature of the gate if A ≤ 0."""
     clip_cov_ratio: float = 2e-4
     """clip_cov: share of the tokens whose gradient is dropped."""
     clip_cov_lb: float = 1.0
@@ -125,51 +127,53 @@ class LossConfig:
     ppo_kl_coef: float = 0.1
     """kl_cov: weight of |log ρ|."""
     drpo_epsilon: float = 12.5
-    """drpo: the gap π_θ − π_old at which the penalty cancels the gradient; from 1 on none is that large."""
+    """drpo: the gap π_θ − π_old at which the penalty cancels the gradient. With 1 or more it never does."""
     vespo_k_pos: float = 2.0
-    """vespo: exponent of the product of ratios where A ≥ 0."""
+    """vespo: exponent of the product of ratios if A ≥ 0."""
     vespo_lambda_pos: float = 3.0
-    """vespo: decay in that product where A ≥ 0."""
+    """vespo: decay in that product if A ≥ 0."""
     vespo_k_neg: float = 3.0
+    """vespo: exponent of the product of ratios if A < 0."""
     vespo_lambda_neg: float = 2.0
+    """vespo: decay in that product if A < 0."""
     fipo_decay_rate: float = 32.0
-    """fipo: after how many tokens a later token counts half."""
+    """fipo: half-life; the weight of a later token halves every so many tokens."""
     fipo_clip_range: float = 0.2
-    """fipo: the weight is at most 1 plus this."""
+    """fipo: upper bound of the weight, minus 1."""
     fipo_clip_high_only: bool = True
-    """fipo: the weight is at least 1; False: at least 1 minus the range."""
+    """fipo: True: the weight is at least 1. False: it is at least 1 − fipo_clip_range."""
     fipo_safety_threshold: float = 4.0
-    """fipo: with A < 0 and a ratio above this the weight is at most 1."""
+    """fipo: if A < 0 and the ratio is above this, the weight is at most 1."""
     cppo_delta: float = 0.2
-    """cppo: how far π_θ may move from π_old at the first token."""
+    """cppo: largest move of π_θ from π_old at the first token."""
     cppo_w_min: float = 0.8
-    """cppo: how much the last token's move counts, the first one's counting 1."""
+    """cppo: weight of the last token's move. The first token's is 1."""
     cppo_delta_b: float = 0.02
-    """cppo: the mean move that earlier tokens may make before the room of later ones shrinks; up to twice this."""
+    """cppo: mean move of earlier tokens above which later tokens may move less. Up to twice this, by the answer."""
     loss_agg_mode: Aggregation = "token-mean"
-    """How the per-token losses become one number."""
+    """How the losses of the tokens become one number."""
     loss_scale_factor: float | None = None
-    """seq-mean-token-sum-norm: what each sequence's sum is divided by. Dr. GRPO's is the longest response that may be
-    generated, which is the trainer's default. None in the library: the number of columns T, which is that length only
-    if every batch is padded to it. Padded to its own longest answer, an answer's weight depends on its company."""
+    """seq-mean-token-sum-norm: divisor of each sequence's sum. Dr. GRPO divides by the longest response that may be
+    generated, which is the trainer's default. None: the number of columns T, which is that length only if every batch
+    is padded to it. If a batch is padded to its own longest answer, the weight of an answer depends on the others."""
     use_kl_loss: bool = False
     """Add kl_loss_coef · KL to the reference model."""
     kl_loss_coef: float = 0.001
     kl_loss_type: str = "k2"
-    """Estimator of that term; k2 is the one whose gradient is the KL's."""
+    """Estimator of that term. k2 is the one whose gradient is the gradient of the KL."""
     kl_loss_tokens: KLTokens = "kept"
-    """Tokens of that term. kept: those that no rule rejected, as verl, whose rejection rewrites the response mask
-    before the update, and ROLL. response: rejected ones too, as SkyRL, prime-rl, TRL, OpenRLHF, and verl's bypass."""
+    """Tokens of that term. kept: those that no rule rejected, as in ROLL and in verl, which rewrites the response mask
+    before the update. response: all, as in SkyRL, prime-rl, TRL, OpenRLHF and verl's bypass mode."""
     use_rollout_kl_loss: bool = False
-    """Add rollout_kl_loss_coef · KL to π_rollout: holds the trainer near the engine instead of correcting. It acts on
-    every response token, whatever the rules reject: rejected ones are those that drift furthest."""
+    """Add rollout_kl_loss_coef · KL to π_rollout. It keeps the trainer close to the engine instead of correcting, and
+    acts on every response token, rejected or not, because rejected tokens are those that drift most."""
     rollout_kl_loss_coef: float = 0.0
     rollout_kl_estimator_type: str = "k2"
-    """Estimator of that term. Beware of k3: its pull grows with e^(−δ) on a token that the trainer has given up, and no
-    rule takes such a token out of this term."""
+    """Estimator of that term. Beware of k3: on a token that π_θ has made unlikely its gradient grows with e^(−δ), and
+    no rule removes such a token from this term."""
     rollout_kl_loss_agg_mode: Aggregation = "seq-mean-token-mean"
-    """Aggregation of that term, whatever loss_agg_mode and denominator are: seq-mean-token-mean as SkyRL's pull request
-    1811, which also counts rows without a token; token-mean as prime-rl's kl_tau until 2026-08."""
+    """Aggregation of that term, independent of loss_agg_mode and denominator. seq-mean-token-mean: as in SkyRL's pull
+    request 1811, which also counts rows without a token. token-mean: as in prime-rl's kl_tau until 2026-08."""
 
     def __post_init__(self) -> None:
         for name in ("loss_agg_mode", "rollout_kl_loss_agg_mode"):
@@ -208,9 +212,9 @@ def _explain_weights(config: CorrectionConfig) -> str:
     if lower is None and upper == math.inf:
         return f"Each token is weighted by {ratio}, without a bound.{normal}"
     outside = f"above {upper:g}" if lower is None else f"outside [{lower:g}, {upper:g}]"
-    fate = f"becomes {upper:g}" if lower is None else "becomes the nearer bound"
-    fate = fate if config.rollout_is_mode == "truncate" else "becomes 0"
-    return f"Each token is weighted by {ratio}; a weight {outside} {fate}.{normal}"
+    effect = f"becomes {upper:g}" if lower is None else "becomes the nearer bound"
+    effect = effect if config.rollout_is_mode == "truncate" else "becomes 0"
+    return f"Each token is weighted by {ratio}; a weight {outside} {effect}.{normal}"
 
 
 def _ratio(config: CorrectionConfig) -> str:
@@ -220,11 +224,11 @@ def _ratio(config: CorrectionConfig) -> str:
 def _explain_loss(config: CorrectionConfig) -> str:
     ratio = "π_θ/π_rollout directly (bypass)" if config.bypass_mode else "π_θ/π_old"
     if config.loss_type in UNCLIPPED:
-        what = f"The policy gradient {config.loss_type} is taken without clipping"
-        what += ", with π_θ in the place of π_old (bypass)" if config.bypass_mode else ""
+        loss = f"The policy gradient {config.loss_type} is taken without clipping"
+        loss += ", with π_θ in the place of π_old (bypass)" if config.bypass_mode else ""
     elif config.loss_type == "ppo_clip":
-        what = f"PPO clips {ratio}"
+        loss = f"PPO clips {ratio}"
     else:
-        what = f"The loss {config.loss_type} takes {ratio}"
-    over = "all response tokens" if config.denominator == "fixed" else "the kept tokens only"
-    return f"{what}; the loss is averaged over {over}."
+        loss = f"The loss {config.loss_type} takes {ratio}"
+    tokens = "all response tokens" if config.denominator == "fixed" else "the kept tokens only"
+    return f"{loss}; the loss is averaged over {tokens}."

@@ -1,7 +1,7 @@
-"""The correction: importance weights and rejection, which are done about the ratio r = π_old/π_rollout.
+"""The correction: importance weights and rejection, both computed from the ratio r = π_old/π_rollout.
 
-Weights and safety clamp follow verl's rollout correction, with its faults mended: bounds are compared on log r, padding
-never leaks, and batch normalisation happens after rejection.
+Weights and safety clamp follow verl's rollout correction, with its faults repaired: bounds are compared on
+log r, padding never leaks into a result, and batch normalisation happens after rejection.
 """
 
 import math
@@ -13,26 +13,25 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError
-from rlcorr.masked import masked_mean, masked_sum, tally
+from rlcorr.masked import count_true, masked_mean, masked_sum
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.rejection import reject
 from rlcorr.types import CorrectionResult, TokenBatch
 
 
 def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
-    """What is done about π_old ≠ π_rollout: a weight for every token, and which tokens are kept. All results (B, T).
+    """Compute a weight for every token, and which tokens are kept, because π_old ≠ π_rollout. All results are (B, T).
 
     log_ratio    d = log π_old − log π_rollout, 0 on padding; at least float32
-    weights      w = eˣ, x = d_t, Σ_t d_t or mean_t d_t (`rollout_is` token, sequence, geometric), truncated to the
-                 bounds or 0 outside them, then divided by its mean over what is kept if that is asked for; 1 on every
-                 token where `rollout_is` is None, 0 on padding
-    keep_mask    real tokens whose statistics lie inside the bounds of every rule in `rollout_rs`
-    rejected_by  0, or the number k ≥ 1 of the first rule that objected
+    weights      w = eˣ with x = d_t, Σ_t d_t or mean_t d_t (`rollout_is` token, sequence or geometric). It is truncated
+                 to the bounds or set to 0 outside them, then divided by its mean over the kept tokens or sequences if
+                 `rollout_is_batch_normalize`. 1 on every token if `rollout_is` is None; 0 on padding
+    keep_mask    real tokens whose statistics are inside the bounds of every rule in `rollout_rs`
+    rejected_by  0, or the number k ≥ 1 of the first rule that rejects the token
 
-    Ratios are clamped to e^±20. Nothing carries a gradient, and the response mask is not changed. Raises `UsageError`
-    without old_log_probs, or without advantages where a rule asks for their sign. The weights are truncated importance
-    sampling (Yao et al., 2025, fengyao.notion.site/off-policy-rl) or IcePop (arXiv:2510.18855); the rules follow verl's
-    rollout correction.
+    Ratios are clamped to e^±20. No result has a gradient. The weights are truncated importance sampling (Yao et al.,
+    2025, fengyao.notion.site/off-policy-rl) or IcePop (arXiv:2510.18855); the rules follow verl's rollout correction.
+    Raises `UsageError` if old_log_probs are missing, or advantages although a rule reads their sign.
 
     >>> old, rollout = torch.tensor([[0.6, 0.4, 0.8]]).log(), torch.tensor([[0.5, 0.8, 0.2]]).log()
     >>> batch = TokenBatch.from_log_probs(old, rollout, torch.tensor([[1, 1, 1]]))
@@ -43,43 +42,45 @@ def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
     >>> result.keep_mask[0].tolist(), result.rejected_by[0].tolist()
     ([True, True, False], [0, 0, 1])
     """
-    require(batch, config)
-    parts = [correct_block(batch.rows(rows), config) for rows in blocks(batch)]
-    return normalise(joined(parts), config)
+    require_fields(batch, config)
+    parts = [correct_block(batch.rows(rows), config) for rows in row_blocks(batch)]
+    return normalise(concat_results(parts), config)
 
 
-def blocks(batch: TokenBatch) -> list[slice]:
-    """Rows in groups of about a quarter of a million tokens (a CPU): what is computed on one stays in the cache.
+def row_blocks(batch: TokenBatch) -> list[slice]:
+    """Split the rows into slices of about a quarter of a million tokens on a CPU, so that a slice fits into the cache.
 
     >>> mask = torch.ones(3, 1 << 17, dtype=torch.bool)
-    >>> blocks(TokenBatch(mask, torch.zeros(mask.shape)))
+    >>> row_blocks(TokenBatch(mask, torch.zeros(mask.shape)))
     [slice(0, 2, None), slice(2, 4, None)]
     """
     rows, columns = batch.response_mask.shape
-    tokens = 1 << 18 if batch.response_mask.device.type == "cpu" else 1 << 22
+    tokens = 1 << 18 if batch.response_mask.device.type == "cpu" else 1 << 22  # per slice
     step = max(tokens // max(columns, 1), 1)
     return [slice(start, start + step) for start in range(0, max(rows, 1), step)]
 
 
 def correct_block(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
-    """`correct` without batch normalisation, which needs all rows.
+    """Compute what `correct` does, except batch normalisation, which needs all rows.
 
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
     >>> correct_block(batch, CorrectionConfig()).log_ratio.tolist()
     [[0.0, 1.0]]
     """
-    d, weights, by = decide(batch, config)
-    return CorrectionResult(d, weights, batch.response_mask & (by == 0), by.to(torch.int8))
+    d, weights, rejected_by = weights_and_rejections(batch, config)
+    keep = batch.response_mask & (rejected_by == 0)
+    return CorrectionResult(d, weights, keep, rejected_by.to(torch.int8))
 
 
-def decide(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-ratio, weights before normalisation, and the number of the rule that rejects (0: none), as float32; (B, T).
+def weights_and_rejections(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the log-ratio, the weights before normalisation, and the number of the rejecting rule (0: none), (B, T).
 
-    The rule's number is a float, and there is no mask yet: the compiler that fuses this is ten times slower at writing
-    bools.
+    The rule's number is a float32 and no mask is returned, because the compiler that fuses this function is ten times
+    slower at writing bools.
 
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
-    >>> _, _, rejected_by = decide(batch, CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=2.0),)))
+    >>> config = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", upper=2.0),))
+    >>> _, _, rejected_by = weights_and_rejections(batch, config)
     >>> rejected_by.tolist()
     [[0.0, 1.0]]
     """
@@ -87,12 +88,12 @@ def decide(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor,
     return d, importance_weights(d, batch.response_mask, config), reject(batch, d, config.rollout_rs)
 
 
-def joined(parts: list[CorrectionResult]) -> CorrectionResult:
-    """The results of several groups of rows as one.
+def concat_results(parts: list[CorrectionResult]) -> CorrectionResult:
+    """Concatenate the results of several groups of rows.
 
     >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 3, 5), torch.ones(3, 5))
     >>> parts = [correct_block(batch.rows(rows), CorrectionConfig()) for rows in (slice(0, 1), slice(1, 3))]
-    >>> joined(parts).weights.shape
+    >>> concat_results(parts).weights.shape
     torch.Size([3, 5])
     """
     if len(parts) == 1:
@@ -102,13 +103,13 @@ def joined(parts: list[CorrectionResult]) -> CorrectionResult:
     return CorrectionResult(**columns)
 
 
-def require(batch: TokenBatch, config: CorrectionConfig) -> None:
-    """Raise `UsageError` unless the batch holds everything that the configuration reads.
+def require_fields(batch: TokenBatch, config: CorrectionConfig) -> None:
+    """Raise `UsageError` unless the batch has every field that the configuration reads.
 
     >>> rule = RejectionRule.named("token_k1_negative", upper=2.0)
     >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
-    >>> require(batch, CorrectionConfig())
-    >>> require(batch, CorrectionConfig(rollout_rs=(rule,)))
+    >>> require_fields(batch, CorrectionConfig())
+    >>> require_fields(batch, CorrectionConfig(rollout_rs=(rule,)))
     Traceback (most recent call last):
     rlcorr.errors.UsageError: token_k1_negative asks for the sign of the advantage; the batch has no advantages.
     """
@@ -119,7 +120,7 @@ def require(batch: TokenBatch, config: CorrectionConfig) -> None:
 
 
 def old_log_probs(batch: TokenBatch) -> Tensor:
-    """log π_old, (B, T). Raises `UsageError` where the batch has none.
+    """Return log π_old, (B, T). Raises `UsageError` if the batch has none.
 
     >>> old_log_probs(TokenBatch.from_log_probs(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2))).tolist()
     [[0.0, 0.0]]
@@ -130,7 +131,9 @@ def old_log_probs(batch: TokenBatch) -> Tensor:
 
 
 def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
-    """Logarithm of the unbounded weights: (B, T) token log r_t, (B, 1) sequence Σ log r_t or geometric mean log r_t.
+    """Return the logarithms of the weights before any bound.
+
+    Token level: log r_t, (B, T). Sequence level: Σ_t log r_t, (B, 1). Geometric level: mean_t log r_t, (B, 1).
 
     >>> d, mask = torch.tensor([[0.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
     >>> log_weights(d, mask, "sequence").tolist(), log_weights(d, mask, "geometric").tolist()
@@ -142,7 +145,7 @@ def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
 
 
 def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:
-    """exp(log w), truncated to the bounds (TIS) or zero outside them (IcePop); bounds belong to the inside.
+    """Return exp(log w), truncated to the bounds (TIS) or 0 outside them (IcePop). A bound itself is inside.
 
     >>> truncate = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
     >>> bound_weights(torch.tensor([0.0, 1.0]), truncate).tolist()
@@ -155,7 +158,7 @@ def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:
 
 
 def importance_weights(d: Tensor, mask: Tensor, config: CorrectionConfig) -> Tensor:
-    """Bounded weights (B, T): 1 on real tokens if none are asked for, 0 on padding.
+    """Return the bounded weights, (B, T): 1 on real tokens if `rollout_is` is None, 0 on padding.
 
     >>> d, mask = torch.tensor([[0.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
     >>> importance_weights(d, mask, CorrectionConfig(rollout_is="token")).tolist()
@@ -167,7 +170,7 @@ def importance_weights(d: Tensor, mask: Tensor, config: CorrectionConfig) -> Ten
 
 
 def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionResult:
-    """Divide the weights by their mean over what is kept, unless that mean is 0 (self-normalised sampling).
+    """Divide the weights by their mean over what is kept, unless that mean is 0 (self-normalised importance sampling).
 
     >>> weights, keep = torch.tensor([[1.0, 3.0]]), torch.ones(1, 2, dtype=torch.bool)
     >>> result = CorrectionResult(torch.zeros(1, 2), weights, keep, torch.zeros(1, 2, dtype=torch.int8))
@@ -176,21 +179,21 @@ def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionR
     """
     if config.rollout_is is None or not config.rollout_is_batch_normalize:
         return result
-    factor = divisor(kept_mean(result.weights, result.keep_mask, config.rollout_is))
+    factor = norm_divisor(kept_mean(result.weights, result.keep_mask, config.rollout_is))
     return replace(result, weights=result.weights / factor, norm_factor=factor)
 
 
-def divisor(mean: Tensor) -> Tensor:
-    """What batch normalisation divides by: the mean weight of what is kept, or 1 where that is 0.
+def norm_divisor(mean: Tensor) -> Tensor:
+    """Return the divisor of batch normalisation: the mean weight of what is kept, or 1 if that mean is 0.
 
-    >>> divisor(torch.tensor([2.0, 0.0])).tolist()
+    >>> norm_divisor(torch.tensor([2.0, 0.0])).tolist()
     [2.0, 1.0]
     """
     return torch.where(mean > 1e-8, mean, 1.0)
 
 
 def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
-    """The mean weight of what is kept: over tokens, or one vote per kept sequence.
+    """Return the mean weight over the kept tokens, or, for weights per sequence, over the sequences with kept tokens.
 
     >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
     >>> kept_mean(weights, keep, "token").item(), kept_mean(weights, keep, "sequence").item()
@@ -201,21 +204,21 @@ def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
     return masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
 
 
-def weight_votes(weights: Tensor, keep: Tensor, level: WeightLevel) -> tuple[Tensor, Tensor]:
-    """What each sequence adds to the two sums whose quotient is `kept_mean`, (B,) each.
+def norm_factor_sums(weights: Tensor, keep: Tensor, level: WeightLevel) -> tuple[Tensor, Tensor]:
+    """Return each sequence's part of the numerator and of the denominator of `kept_mean`, (B,) each.
 
     >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
-    >>> [x.tolist() for x in weight_votes(weights, keep, "token")]
+    >>> [x.tolist() for x in norm_factor_sums(weights, keep, "token")]
     [[2.0, 4.0], [2.0, 1.0]]
     """
     if level == "token":
-        return masked_sum(weights, keep, -1), tally(keep)
+        return masked_sum(weights, keep, -1), count_true(keep)
     rows = keep.any(-1).to(weights)
     return masked_mean(weights, keep, -1) * rows, rows
 
 
 def between(log_r: Tensor, lower: float | None, upper: float) -> Tensor:
-    """lower ≤ r ≤ upper, compared as logarithms.
+    """Check whether lower ≤ r ≤ upper, comparing logarithms.
 
     >>> between(torch.tensor([0.5, 1.0, 3.0]).log(), 0.5, 2.0).tolist()
     [True, True, False]

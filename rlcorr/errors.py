@@ -1,15 +1,16 @@
-"""Mistakes a person can mend, told in one sentence. The command line prints them without a traceback."""
+"""Errors that the user can correct, explained in one sentence. The command line prints them without a traceback."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """A wrong name, value or file: the message says what was got and what is allowed."""
+    """A wrong name, value or file. The message contains what was got and what is allowed."""
 
 
 def unknown(kind: str, got: str, allowed: Iterable[str]) -> UsageError:
-    """The error for a name that does not exist: what was got, the nearest, and what exists.
+    """Return the error for a name that does not exist. Its message contains this name, the nearest one, and all.
 
     >>> print(unknown("preset", "decoupled_token_si", ["decoupled_seq_is", "decoupled_token_is"]))
     unknown preset 'decoupled_token_si'. Did you mean 'decoupled_token_is'? Known: decoupled_seq_is, decoupled_token_is.
@@ -20,8 +21,27 @@ def unknown(kind: str, got: str, allowed: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(names) or 'none'}.")
 
 
+class MissingExtra(UsageError, ImportError):
+    """A part of rlcorr whose packages are not installed."""
+
+
+def require_extra(extra: str, *packages: str) -> None:
+    """Raise `MissingExtra` with the command that installs them, if one of these packages is missing.
+
+    >>> require_extra("data", "torch")
+    >>> require_extra("data", "torch", "no_such_package")
+    Traceback (most recent call last):
+    rlcorr.errors.MissingExtra: this part of rlcorr needs no_such_package: pip install "rlcorr[data]".
+    """
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise MissingExtra(f'this part of rlcorr needs {", ".join(missing)}: pip install "rlcorr[{extra}]".')
+
+
 def first_line(error: Exception) -> str:
-    """The first line of what another package's error says, at most 200 characters; its class where it says nothing.
+    """Return the first line of an error's message, at most 200 characters, or its class name if the message is empty.
+
+    For errors that other packages raise.
 
     >>> first_line(ValueError("no such column\\n(at line 3)")), first_line(KeyError())
     ('no such column', 'KeyError')

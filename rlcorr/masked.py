@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Σ x over the mask.
+    """Return Σ x over the entries at which the mask is True.
 
     >>> masked_sum(torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False])).item()
     3.0
@@ -15,19 +15,19 @@ def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None, *, count: Tensor | float | None = None) -> Tensor:
-    """Σ x over the mask / `count`, by default the number of masked-in entries; 0 where that number is 0.
+    """Return Σ x over the mask, divided by `count`: by default the number of True entries. 0 if there are none.
 
     >>> x, mask = torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False])
     >>> masked_mean(x, mask).item(), masked_mean(x, mask, count=6).item()
     (1.5, 0.5)
     """
     if count is None:
-        count = mask.sum() if dim is None else tally(mask, dim)
+        count = mask.sum() if dim is None else count_true(mask, dim)
     return masked_sum(x, mask, dim) / torch.as_tensor(count, device=x.device).clamp(min=1)
 
 
 def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """The largest masked-in entry along `dim`; 0 for an empty row.
+    """Return the largest entry along `dim` at which the mask is True; 0 for an empty row.
 
     >>> masked_max(torch.tensor([[-1.0, -2.0, 9.0]]), torch.tensor([[True, True, False]]), -1).tolist()
     [-1.0]
@@ -39,7 +39,7 @@ def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
 
 
 def masked_min(x: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """The smallest masked-in entry along `dim`; 0 for an empty row.
+    """Return the smallest entry along `dim` at which the mask is True; 0 for an empty row.
 
     >>> masked_min(torch.tensor([[-1.0, -2.0, -9.0]]), torch.tensor([[True, True, False]]), -1).tolist()
     [-2.0]
@@ -47,10 +47,10 @@ def masked_min(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     return -masked_max(-x, mask, dim)
 
 
-def tally(mask: Tensor, dim: int = -1) -> Tensor:
-    """How many along `dim`, as float32: exact to 2²⁴, and much faster to sum than int64.
+def count_true(mask: Tensor, dim: int = -1) -> Tensor:
+    """Return the number of True entries along `dim`, as float32: exact up to 2²⁴, and much faster to sum than int64.
 
-    >>> tally(torch.tensor([[True, True, False]])).tolist()
+    >>> count_true(torch.tensor([[True, True, False]])).tolist()
     [2.0]
     """
     return mask.to(torch.float32).sum(dim)

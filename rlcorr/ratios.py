@@ -1,7 +1,7 @@
-"""Log-ratios of two policies, the divergences k1 k2 k3 built on them, and their sums over a sequence.
+"""Log-ratios of two policies, their divergences k1, k2 and k3, and reductions over a sequence.
 
-With d = log π_old − log π_rollout and r = eᵈ, on tokens sampled from π_rollout (Schulman, "Approximating KL
-Divergence", 2020):  k1 = −d,  k2 = d²/2,  k3 = eᵈ − 1 − d. All three estimate KL(π_rollout‖π_old).
+d = log π_old − log π_rollout and r = eᵈ, on tokens sampled from π_rollout. k1 = −d, k2 = d²/2 and k3 = eᵈ − 1 − d all
+estimate KL(π_rollout‖π_old) (Schulman, "Approximating KL Divergence", 2020).
 """
 
 import math
@@ -13,13 +13,13 @@ from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum
 from rlcorr.rules import Reduce
 
 SAFETY_BOUND = 20.0
-"""Log-ratios are clamped to ±20 before exp: e²⁰ ≈ 4.9e8 is far beyond every threshold and still squares to a float."""
+"""Log-ratios are clamped to ±20 before exp. e²⁰ ≈ 4.9e8 is above every threshold, and its square is still finite."""
 
 
 def log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """d = log π_old − log π_rollout on the mask, 0 elsewhere; at least float32.
+    """Return d = log π_old − log π_rollout on the mask, 0 elsewhere; at least float32.
 
-    bf16 and fp16 inputs are raised to float32 first: thresholds such as 1.001 do not exist in bf16.
+    bf16 and fp16 inputs are converted to float32 first, because bf16 cannot represent thresholds such as 1.001.
 
     >>> log_ratio(torch.tensor([-1.0, -1.0]), torch.tensor([-2.0, -9.0]), torch.tensor([True, False])).tolist()
     [1.0, 0.0]
@@ -28,7 +28,7 @@ def log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) ->
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return bf16, fp16, integers and bools as float32, the others as they are.
+    """Convert bf16, fp16, integers and bools to float32, and return other tensors unchanged.
 
     >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.zeros(1).double()).dtype
     (torch.float32, torch.float64)
@@ -37,7 +37,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def ratio(d: Tensor) -> Tensor:
-    """r = eᵈ with d clamped to ±20.
+    """Return r = eᵈ with d clamped to ±20.
 
     >>> ratio(torch.tensor([0.0, 99.0])).tolist() == [1.0, torch.tensor(20.0).exp().item()]
     True
@@ -46,7 +46,7 @@ def ratio(d: Tensor) -> Tensor:
 
 
 def k1(d: Tensor) -> Tensor:
-    """−d: unbiased, and may be negative.
+    """Return k1 = −d, which is unbiased and may be negative.
 
     >>> k1(torch.tensor(2.0)).item()
     -2.0
@@ -55,7 +55,7 @@ def k1(d: Tensor) -> Tensor:
 
 
 def k2(d: Tensor) -> Tensor:
-    """d²/2.
+    """Return k2 = d²/2.
 
     >>> k2(torch.tensor(2.0)).item()
     2.0
@@ -64,9 +64,9 @@ def k2(d: Tensor) -> Tensor:
 
 
 def k3(d: Tensor) -> Tensor:
-    """eᵈ − 1 − d ≥ 0, d clamped to ±20.
+    """Return k3 = eᵈ − 1 − d ≥ 0, with d clamped to ±20.
 
-    The subtraction loses digits near 0, so below |d| = 1/4 it is the power series Σ dʲ/j!, j = 2 … 11.
+    The subtraction loses digits near 0. Below |d| = 1/4 the power series Σ dʲ/j!, j = 2 … 11, is used instead.
 
     >>> round(k3(torch.tensor(1.0)).item(), 4)  # e − 2
     0.7183
@@ -79,8 +79,9 @@ def k3(d: Tensor) -> Tensor:
 
 
 def excess(d: Tensor, divergence: Tensor | None = None) -> Tensor:
-    """r − 1 = k3 + d, which keeps the digits of a small d; d clamped to ±20. `divergence` is `k3(d)`, for those who
-    have it already: it is most of the work.
+    """Return r − 1 = k3 + d, with d clamped to ±20. This form keeps the digits of a small d.
+
+    Pass `k3(d)` as `divergence` if it has been computed already, because it is most of the work.
 
     >>> round(excess(torch.tensor(1.0)).item(), 4)  # e − 1
     1.7183
@@ -89,7 +90,7 @@ def excess(d: Tensor, divergence: Tensor | None = None) -> Tensor:
 
 
 def over_sequence(x: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
-    """(B, T) → (B,): sum, mean, max or min over the masked tokens of each row; an empty row gives 0.
+    """Return the sum, mean, max or min over each row's tokens on the mask, (B, T) → (B,); 0 for an empty row.
 
     >>> x, mask = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[True, True, False]])
     >>> [over_sequence(x, mask, how).item() for how in ("sum", "mean", "max", "min")]

@@ -1,6 +1,7 @@
-"""Rejection: what a rule compares, and what lies inside its bounds; the divergences beside those of `ratios`.
+"""Rejection: a rule's statistic, its comparison with the bounds, and the divergences that are not in `ratios`.
 
-The rules follow verl's rollout correction, with its faults mended: bounds are on r and compared on log r.
+The rules follow verl's rollout correction, with its faults repaired: bounds are on r, and are compared on log r.
+Several divergences are between two-outcome (Bernoulli) distributions: "this token" or "any other token".
 """
 
 import math
@@ -14,30 +15,32 @@ from rlcorr.rules import AppliesTo, Divergence, RejectionRule
 from rlcorr.types import TokenBatch
 
 PROBABILITY_FLOOR = 1e-6
-"""The coins of binary_kl have probabilities in [1e-6, 1 − 1e-6], so it is at most about 13.8 (verl)."""
+"""binary_kl clamps both probabilities to [1e-6, 1 − 1e-6], so it is at most about 13.8 (verl)."""
 SIGNED_KL_FLOOR = 1e-8
-"""The coins of signed_kl have probabilities in [1e-8, 1 − 1e-8]."""
+"""signed_kl clamps both probabilities to [1e-8, 1 − 1e-8]."""
 
 
 def reject(batch: TokenBatch, d: Tensor, rules: tuple[RejectionRule, ...]) -> Tensor:
-    """The number of the first rule that objects to a real token, else 0. A NaN statistic is rejected.
+    """Return the number k ≥ 1 of the first rule that rejects each real token, else 0; (B, T) float32.
+
+    A NaN statistic is rejected.
 
     >>> d = torch.tensor([[0.0, 2.0]])
     >>> batch = TokenBatch(torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2), old_log_probs=d)
     >>> reject(batch, d, (RejectionRule.named("token_k2", upper=1.0),)).tolist()
     [[0.0, 1.0]]
     """
-    by = torch.zeros_like(d, dtype=torch.float32)
-    for number, rule in enumerate(rules, start=1):
-        objects = ~passes(rule, rule_statistic(rule, batch, d), batch, d)
-        by = torch.where((by == 0) & objects & batch.response_mask, float(number), by)
-    return by
+    rejected_by = torch.zeros_like(d, dtype=torch.float32)
+    for index, rule in enumerate(rules, start=1):
+        rejects = ~passes(rule, rule_statistic(rule, batch, d), batch, d)
+        rejected_by = torch.where((rejected_by == 0) & rejects & batch.response_mask, float(index), rejected_by)
+    return rejected_by
 
 
 def rule_statistic(rule: RejectionRule, batch: TokenBatch, d: Tensor) -> Tensor:
-    """What the rule compares: (B, T) for a token rule, (B, 1) for a sequence rule.
+    """Return the value that the rule compares with its bounds: (B, T) for a token rule, (B, 1) for a sequence rule.
 
-    For k1 this is log r, not −log r, so that bounds on it are bounds on the ratio.
+    For k1 this is log r, not −log r, so that its bounds are bounds on the ratio.
 
     >>> d = torch.tensor([[0.0, 2.0]])
     >>> batch = TokenBatch(torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2), old_log_probs=d)
@@ -57,20 +60,20 @@ def _divergence(name: Divergence, batch: TokenBatch, d: Tensor) -> Tensor:
         assert batch.old_log_probs is not None
         pair = at_least_float32(batch.old_log_probs.detach()), at_least_float32(batch.rollout_log_probs)
         return prefix_gap(*pair, batch.response_mask)
-    if name in _OF_PROBABILITIES:
+    if name in _PROBABILITY_DIVERGENCES:
         old, rollout = batch.old_log_probs, batch.rollout_log_probs
         assert old is not None
-        return _OF_PROBABILITIES[name](old.detach(), rollout)
-    c = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)  # per token, before it is summed: one token cannot make the sum infinite
-    if name == "tv":
+        return _PROBABILITY_DIVERGENCES[name](old.detach(), rollout)
+    c = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)  # before the sum over tokens, so that one token cannot make it infinite
+    if name == "abs_ratio_error":
         return torch.expm1(c).abs()
     return {"k2": k2, "k3": k3, "mult_error": lambda x: x.abs().exp()}[name](c)
 
 
 def log_bounds(rule: RejectionRule) -> tuple[float, float]:
-    """Bounds on the rule's statistic; for k1 they are logarithms of the configured ones.
+    """Return the bounds on the rule's statistic. For k1 they are the logarithms of the configured bounds.
 
-    Logarithms are compared because exp would move a ratio that lies exactly on a bound.
+    Logarithms are compared because exp would round, and move a ratio that is exactly on a bound.
 
     >>> log_bounds(RejectionRule.named("token_k1", upper=1.0)), log_bounds(RejectionRule.named("token_k2", upper=3.0))
     ((-inf, 0.0), (-inf, 3.0))
@@ -82,7 +85,7 @@ def log_bounds(rule: RejectionRule) -> tuple[float, float]:
 
 
 def inside(rule: RejectionRule, statistic: Tensor) -> Tensor:
-    """Whether the statistic lies inside the rule's bounds; NaN does not.
+    """Check whether the statistic is inside the rule's bounds. NaN is outside.
 
     >>> inside(RejectionRule.named("token_k2", upper=1.0), torch.tensor([1.0, 1.5, torch.nan])).tolist()
     [True, False, False]
@@ -92,7 +95,7 @@ def inside(rule: RejectionRule, statistic: Tensor) -> Tensor:
 
 
 def passes(rule: RejectionRule, statistic: Tensor, batch: TokenBatch, d: Tensor) -> Tensor:
-    """Which tokens the rule lets through: those inside, and those that it does not concern.
+    """Return which tokens the rule keeps: those inside its bounds, and those to which it does not apply.
 
     >>> d, rule = torch.tensor([[2.0, 2.0]]), RejectionRule.named("token_k1_negative", upper=2.0)
     >>> advantages = torch.tensor([[1.0, -1.0]])
@@ -103,18 +106,18 @@ def passes(rule: RejectionRule, statistic: Tensor, batch: TokenBatch, d: Tensor)
     if rule.applies_to == "all":
         return inside(rule, statistic)
     assert batch.advantages is not None
-    return inside(rule, statistic) | ~_concerned(rule.applies_to, batch.advantages, d)
+    return inside(rule, statistic) | ~_applies(rule.applies_to, batch.advantages, d)
 
 
-def _concerned(applies_to: AppliesTo, advantages: Tensor, d: Tensor) -> Tensor:
-    """Written as what is not concerned, so that a NaN is."""
+def _applies(applies_to: AppliesTo, advantages: Tensor, d: Tensor) -> Tensor:
+    """Return the tokens to which the rule applies. The negated form makes it apply to a NaN."""
     if applies_to == "negative":
         return ~(advantages >= 0)
     return ~(d * advantages <= 0)
 
 
 def prob_diff(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """p − q, at least float32.
+    """Return p − q, at least float32.
 
     >>> round(prob_diff(torch.tensor(0.5).log(), torch.tensor(0.2).log()).item(), 4)
     0.3
@@ -123,55 +126,60 @@ def prob_diff(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """max(KL(P‖Q), KL(Q‖P)) of the coins "this token or another" (KPop).
+    """Return max(KL(P‖Q), KL(Q‖P)) of the two-outcome distributions "this token or another" (KPop).
 
     >>> binary_kl(torch.tensor(0.5).log(), torch.tensor(0.5).log()).item()
     0.0
     >>> round(binary_kl(torch.tensor(0.5).log(), torch.tensor(0.25).log()).item(), 4)  # log 2 / 2 + log(2/3) / 2
     0.1438
     """
-    p, q, token, rest = coins(log_p, log_q, PROBABILITY_FLOOR)
+    p, q, token, rest = bernoulli_terms(log_p, log_q, PROBABILITY_FLOOR)
     return torch.maximum(p * token + (1 - p) * rest, -(q * token + (1 - q) * rest))
 
 
 def forward_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(Q‖P) of the coins, Q of π_rollout: the gate of FlashREINFORCE (OpenRLHF 0.11.2, binary_kl; pull request 1339).
+    """Return KL(Q‖P) of the two-outcome distributions, where Q belongs to π_rollout.
 
-    Never below 0, where rounding in float32 could bring it (−4.5e-8, OpenRLHF issue 1354).
+    This is the gate of FlashREINFORCE (OpenRLHF 0.11.2, binary_kl; pull request 1339). Values below 0, which come from
+    rounding in float32 (−4.5e-8, OpenRLHF issue 1354), become 0.
 
     >>> round(forward_kl(torch.tensor(0.5).log(), torch.tensor(0.25).log()).item(), 4)
     0.1308
     >>> forward_kl(torch.tensor(0.25).log(), torch.tensor(0.25).log()).item() == 0
     True
     """
-    _, q, token, rest = coins(log_p, log_q, PROBABILITY_FLOOR)
+    _, q, token, rest = bernoulli_terms(log_p, log_q, PROBABILITY_FLOOR)
     return -(q * token + (1 - q) * rest).clamp(max=0)
 
 
-def prob_gap(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """|p − q|, the total variation of the coins (OpenRLHF's tv gate, which keeps p and q 1e-6 off 0 and 1).
+def binary_tv(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return |p − q|, the total variation of the two-outcome distributions.
 
-    >>> round(prob_gap(torch.tensor(0.2).log(), torch.tensor(0.5).log()).item(), 4)
+    OpenRLHF's tv gate is the same, except that it clamps p and q to [1e-6, 1 − 1e-6].
+
+    >>> round(binary_tv(torch.tensor(0.2).log(), torch.tensor(0.5).log()).item(), 4)
     0.3
     """
     return prob_diff(log_p, log_q).abs()
 
 
 def signed_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(Q‖P) of the coins, negative where p < q (DPPO, arXiv:2602.04879).
+    """Return KL(Q‖P) of the two-outcome distributions, with a minus sign if p < q (DPPO, arXiv:2602.04879).
 
     >>> p, q = torch.tensor([0.5, 0.25]).log(), torch.tensor([0.25, 0.5]).log()
     >>> [round(x, 4) for x in signed_kl(p, q).tolist()]
     [0.1308, -0.1438]
     """
-    p, q, token, rest = coins(log_p, log_q, SIGNED_KL_FLOOR)
+    p, q, token, rest = bernoulli_terms(log_p, log_q, SIGNED_KL_FLOOR)
     return -(q * token + (1 - q) * rest) * torch.sign(p - q)
 
 
-def coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """p, q, log p/q and log (1−p)/(1−q); 1 − p comes from expm1, which keeps its digits where p is near 1.
+def bernoulli_terms(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return p, q, log p/q and log (1−p)/(1−q), with p and q clamped to [floor, 1 − floor].
 
-    >>> p, q, _, _ = coins(torch.tensor(0.5).log(), torch.tensor(0.0).log(), floor=1e-6)
+    1 − p is computed with expm1, which keeps its digits if p is near 1.
+
+    >>> p, q, _, _ = bernoulli_terms(torch.tensor(0.5).log(), torch.tensor(0.0).log(), floor=1e-6)
     >>> p.item(), round(q.item(), 9)
     (0.5, 1e-06)
     """
@@ -181,11 +189,11 @@ def coins(log_p: Tensor, log_q: Tensor, floor: float) -> tuple[Tensor, Tensor, T
     return log_p.exp(), log_q.exp(), log_p - log_q, rest
 
 
-_OF_PROBABILITIES = {
+_PROBABILITY_DIVERGENCES = {
     "binary_kl": binary_kl,
     "prob_diff": prob_diff,
     "signed_kl": signed_kl,
     "forward_kl": forward_kl,
-    "prob_gap": prob_gap,
+    "binary_tv": binary_tv,
 }
-"""Divergences that the log-ratio alone does not give."""
+"""Divergences that need the two probabilities; the log-ratio alone is not enough."""

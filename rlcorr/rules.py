@@ -1,6 +1,6 @@
-"""Rejection rules: which tokens or sequences may teach. Every wrong value is refused at construction.
+"""Rejection rules, which exclude tokens or sequences from the loss. A wrong value raises `UsageError` at construction.
 
-r = π_old/π_rollout and d = log r, per token. In bypass mode π_θ stands in for π_old.
+r = π_old/π_rollout and d = log r, per token. In bypass mode π_θ takes the place of π_old.
 """
 
 import math
@@ -13,15 +13,16 @@ from rlcorr.validated import member, positive, two_sided
 Level = Literal["token", "sequence"]
 Reduce = Literal["sum", "mean", "max", "min"]
 Divergence = Literal[
-    "k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "tv", "mult_error", "forward_kl", "prob_gap", "prefix_gap",
+    "k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "abs_ratio_error", "mult_error", "forward_kl", "binary_tv",
+    "prefix_gap",
 ]  # fmt: skip
 AppliesTo = Literal["all", "negative", "outward"]
 
 SIGNED: tuple[Divergence, ...] = ("k1", "prob_diff", "signed_kl")
-"""Divergences with a direction: they may have a bound on either side, the others only an upper one."""
+"""Divergences with a direction. They may have a lower and an upper bound, the others only an upper one."""
 
-OF_PREFIXES: tuple[Divergence, ...] = ("prefix_gap",)
-"""Divergences of a token that look at the tokens before it."""
+PREFIX_DIVERGENCES: tuple[Divergence, ...] = ("prefix_gap",)
+"""Divergences of a token that also depend on the tokens before it."""
 
 _SUBJECT = {
     "k1": "ratio",
@@ -30,10 +31,10 @@ _SUBJECT = {
     "binary_kl": "two-sided binary KL",
     "prob_diff": "π_old − π_rollout",
     "signed_kl": "signed binary KL",
-    "tv": "|r − 1|",
+    "abs_ratio_error": "|r − 1|",
     "mult_error": "e^|log r|",
     "forward_kl": "binary KL(π_rollout‖π_old)",
-    "prob_gap": "|π_old − π_rollout|",
+    "binary_tv": "|π_old − π_rollout|",
     "prefix_gap": "w|π_old − π_rollout| + what the answer has overspent before",
 }
 _RATIO = {
@@ -59,21 +60,24 @@ _SCOPE = {
 
 @dataclass(frozen=True)
 class RejectionRule:
-    """Keep a token, or a whole sequence, only while a divergence stays inside its bounds.
+    """A rule that keeps a token, or a whole sequence, only if a divergence is inside its bounds.
 
-    k1          r itself; sum and mean give the product and the geometric mean of the ratios, min and max a veto
-    k2, k3      d²/2 and eᵈ − 1 − d
-    binary_kl   max(KL(P‖Q), KL(Q‖P)) of the coins "this token or another", P of π_old and Q of π_rollout (KPop)
-    prob_diff   π_old − π_rollout, in [−1, 1] (binary total variation, with its sign)
-    signed_kl   KL(Q‖P) of the same coins, with the sign of π_old − π_rollout
-    tv          |r − 1|, whose mean estimates twice the total variation
-    mult_error  e^|d| ≥ 1, the factor by which the two probabilities differ
-    forward_kl  KL(Q‖P) of the coins of binary_kl, without a sign (FlashREINFORCE)
-    prob_gap    |π_old − π_rollout|, the total variation of these coins
-    prefix_gap  the same with what the answer's tokens before it have overspent, of tokens only (CPPO; `prefix_gap`)
+    P and Q are the two-outcome distributions "this token or another" under π_old and π_rollout.
 
-    k1, prob_diff and signed_kl take a lower bound, an upper bound, or both; the others only an upper one. Bounds
-    belong to the inside, and NaN is outside.
+    k1               r itself; sum and mean give the product and the geometric mean of the ratios, min and max a veto
+    k2, k3           d²/2 and eᵈ − 1 − d
+    binary_kl        max(KL(P‖Q), KL(Q‖P)) (KPop)
+    prob_diff        π_old − π_rollout, in [−1, 1] (binary total variation, with its sign)
+    signed_kl        KL(Q‖P), with the sign of π_old − π_rollout
+    abs_ratio_error  |r − 1|, whose mean estimates twice the total variation
+    mult_error       e^|d| ≥ 1, the factor by which the two probabilities differ
+    forward_kl       KL(Q‖P), without a sign (FlashREINFORCE)
+    binary_tv        |π_old − π_rollout|, the total variation of P and Q
+    prefix_gap       weighted binary_tv plus what earlier tokens of the answer exceeded their budget by; for token
+                     rules only (CPPO; module `prefix_gap`)
+
+    k1, prob_diff and signed_kl take a lower bound, an upper bound, or both; the others only an upper one. A bound
+    itself is inside, and NaN is outside.
     """
 
     level: Level
@@ -82,7 +86,8 @@ class RejectionRule:
     lower: float | None = None
     reduce: Reduce | None = None
     applies_to: AppliesTo = "all"
-    """all: every token; negative: tokens with A < 0; outward: tokens that the update moves away, d·A > 0."""
+    """all: every token; negative: tokens with A < 0; outward: tokens whose ratio the update moves away
+    from 1, d·A > 0."""
 
     def __post_init__(self) -> None:
         member("level", self.level, Level)
@@ -90,7 +95,7 @@ class RejectionRule:
         member("applies_to", self.applies_to, AppliesTo)
         if self.level == "sequence":
             member("reduce", self.reduce or "none", Reduce)
-            if self.divergence in OF_PREFIXES:
+            if self.divergence in PREFIX_DIVERGENCES:
                 raise UsageError(f"{self.divergence} looks at an answer already: level must be 'token'.")
         elif self.reduce is not None:
             raise UsageError(f"a token rule reduces nothing: reduce must be None, got {self.reduce!r}.")
@@ -115,12 +120,12 @@ class RejectionRule:
 
     @property
     def name(self) -> str:
-        """verl's spelling where verl has the rule: token_k1, seq_mean_k3, …"""
+        """Return the name of the rule, such as token_k1 or seq_mean_k3. It is verl's name if verl has the rule."""
         base = f"token_{self.divergence}" if self.level == "token" else f"seq_{self.reduce}_{self.divergence}"
         return base if self.applies_to == "all" else f"{base}_{self.applies_to}"
 
     def explain(self) -> str:
-        """In plain words, what the rule keeps."""
+        """Explain in one sentence what the rule keeps."""
         subject = _OVER[self.reduce] + _SUBJECT[self.divergence]
         subject = _RATIO[self.reduce] if self.divergence == "k1" else subject
         lower = "" if self.lower is None else f"{self.lower:g} ≤ "
@@ -129,7 +134,10 @@ class RejectionRule:
 
     @classmethod
     def named(cls, name: str, *, upper: float = math.inf, lower: float | None = None) -> "RejectionRule":
-        """`RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001)`."""
+        """Return the rule with this name and these bounds: `RejectionRule.named("seq_mean_k1", upper=1.001)`.
+
+        Raises `UsageError` if there is no rule of this name.
+        """
         if name not in RULE_NAMES:
             raise unknown("rejection rule", name, RULE_NAMES)
         level, divergence, reduce, applies_to = RULE_NAMES[name]
@@ -145,7 +153,7 @@ def _rule_names() -> dict[str, tuple[Level, Divergence, Reduce | None, AppliesTo
         suffix = "" if applies_to == "all" else f"_{applies_to}"
         for reduce in reduces:
             for divergence in get_args(Divergence) if reduce != "min" else SIGNED:
-                if reduce and divergence in OF_PREFIXES:
+                if reduce and divergence in PREFIX_DIVERGENCES:
                     continue
                 base = f"seq_{reduce}_{divergence}" if reduce else f"token_{divergence}"
                 parts[base + suffix] = ("sequence" if reduce else "token", divergence, reduce, applies_to)
@@ -153,3 +161,4 @@ def _rule_names() -> dict[str, tuple[Level, Divergence, Reduce | None, AppliesTo
 
 
 RULE_NAMES = _rule_names()
+"""Name of a rule → its level, divergence, reduction and the tokens to which it applies."""

@@ -1,8 +1,8 @@
-"""The nouns of the program. Every other module is a set of verbs over these.
+"""The two data types of the library: a batch of sampled responses, and the result of a correction.
 
-B sequences, T response columns: column t of every (B, T) tensor is the t-th generated token.
-Three policies appear everywhere: π_rollout sampled the tokens (the engine), π_old is the trainer's
-model before the update, π_θ the model being updated.
+B sequences, T response columns: column t of every (B, T) tensor is the t-th generated token. Three policies appear
+everywhere. π_rollout, the engine's, sampled the tokens. π_old is the trainer's model before the update, and π_θ is the
+model being updated.
 """
 
 import dataclasses
@@ -15,19 +15,19 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 
 ROUNDED_UP = 0.01
-"""The largest log-prob above 0 that may come from rounding: log-softmax in bfloat16 may round up."""
+"""Largest log-prob above 0 that is accepted as rounding: log-softmax in bfloat16 may round up."""
 _WITHOUT_RATIO = (
-    "Such a token has no ratio: set response_mask to 0 there. For a sampler's NaN in files and recorded runs there is "
+    "Such a token has no ratio: set response_mask to 0 there. For NaN of a sampler in files and recorded runs, use "
     "nan_is_ratio_one."
 )
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """One batch of sampled responses. Only the mask and the rollout log-probs are always there.
+    """One batch of sampled responses. Only the mask and the rollout log-probs are required.
 
-    All (B, T) tensors share one shape; log-probs are natural logarithms. Raises `UsageError`
-    where a shape or a dtype does not fit.
+    All (B, T) tensors have the same shape; log-probs are natural logarithms. A wrong shape or dtype raises
+    `UsageError`.
     """
 
     response_mask: Tensor  # (B, T) bool, True on generated tokens
@@ -43,9 +43,9 @@ class TokenBatch:
     response_ids: Tensor | None = None  # (B, T) right-padded
     routed_experts: Tensor | None = None  # (B, P + T, layers, k) the engine's experts per input token, −1 unknown
     rewards: Tensor | None = None  # (B,)
-    group_ids: Tensor | None = None  # (B,) which prompt
-    policy_versions: Tensor | None = None  # (B,) weights that sampled the row
-    unpaired_tokens: Tensor | None = None  # (B,) tokens of the row that are left out: the engine's log-prob was NaN
+    group_ids: Tensor | None = None  # (B,) index of the prompt
+    policy_versions: Tensor | None = None  # (B,) version of the weights that sampled the row
+    unpaired_tokens: Tensor | None = None  # (B,) tokens of the row left out because the engine's log-prob was NaN
 
     def __post_init__(self) -> None:
         if self.response_mask.dtype != torch.bool or self.response_mask.dim() != 2:
@@ -57,8 +57,8 @@ class TokenBatch:
             raise UsageError("rollout_log_probs is missing: without it there is nothing to correct.")
         for name, tensor in self.tensors().items():
             self._check(name, tensor)
-        ratio_of = ("rollout_log_probs", "old_log_probs", "log_probs")
-        dtypes = {name: tensor.dtype for name, tensor in self.tensors().items() if name in ratio_of}
+        compared = ("rollout_log_probs", "old_log_probs", "log_probs")
+        dtypes = {name: tensor.dtype for name, tensor in self.tensors().items() if name in compared}
         if len(set(dtypes.values())) > 1:
             got = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
             raise UsageError(f"log-probs whose ratio is taken must share one dtype; got {got}.")
@@ -80,52 +80,55 @@ class TokenBatch:
         elif tensor.shape != expected:
             raise UsageError(f"{name} has shape {tuple(tensor.shape)}; response_mask has {tuple(expected)}.")
         if name.endswith("log_probs") and not tensor.is_floating_point():
-            raise UsageError(f"{name} must hold floating-point numbers; got {tensor.dtype}.")
+            raise UsageError(f"{name} must be floating-point numbers; got {tensor.dtype}.")
 
     @classmethod
     def from_log_probs(cls, old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor) -> "TokenBatch":
-        """Return the least that every correction needs, for numbers from outside: their values are looked at.
+        """Return a batch with the fields that every correction needs, and check their values.
 
-        `response_mask` may have any dtype and holds 1 at real tokens and 0 elsewhere. Waits for the device. Raises
-        `UsageError` for another mask, and as `check_values` does.
+        For numbers from outside the library. `response_mask` may have any dtype; it is 1 at real tokens and 0
+        elsewhere. Waits for the device. Raises `UsageError` for other values of the mask, and as `check_values` does.
         """
         batch = cls(response_mask=response_mask == 1, rollout_log_probs=rollout_log_probs, old_log_probs=old_log_probs)
-        odd = (response_mask != 0) & (response_mask != 1)  # NaN is neither
-        if (place := _first(odd)) is not None:
+        wrong = (response_mask != 0) & (response_mask != 1)  # NaN is neither
+        if (position := _first(wrong)) is not None:
             raise UsageError(
-                f"response_mask is {float(response_mask[odd][0]):g} at {place}; it must be 1 at tokens that count and "
-                "0 elsewhere. Weights between 0 and 1 belong into the loss."
+                f"response_mask is {float(response_mask[wrong][0]):g} at {position}; it must be 1 at tokens that count "
+                "and 0 elsewhere. Weights between 0 and 1 belong in the loss."
             )
         batch.check_values()
         return batch
 
     def check_values(self) -> None:
-        """Raise `UsageError` unless every real token has a ratio: no log-prob that is NaN, or above 0 but for rounding,
-        and not −inf on both sides. −inf on one side is a ratio of e^±20."""
+        """Raise `UsageError` unless every real token has a ratio.
+
+        A token has none if a log-prob is NaN or above 0 by more than rounding, or if both log-probs are −inf. If only
+        one is −inf, the ratio is e^±20. Waits for the device.
+        """
         for name, tensor in self.tensors().items():
             if name.endswith("log_probs"):
                 highest = float(torch.where(self.response_mask, tensor, 0).max()) if tensor.numel() else 0.0
                 if highest > ROUNDED_UP:
                     raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0; got up to {highest:g}.")
-                if (place := _first(tensor.isnan() & self.response_mask)) is not None:
-                    raise UsageError(f"{name} is NaN at {place}. {_WITHOUT_RATIO}")
+                if (position := _first(tensor.isnan() & self.response_mask)) is not None:
+                    raise UsageError(f"{name} is NaN at {position}. {_WITHOUT_RATIO}")
         if self.old_log_probs is None:
             return
         both = (self.rollout_log_probs == -torch.inf) & (self.old_log_probs == -torch.inf) & self.response_mask
-        if (place := _first(both)) is not None:
-            raise UsageError(f"rollout_log_probs and old_log_probs are both −inf at {place}. {_WITHOUT_RATIO}")
+        if (position := _first(both)) is not None:
+            raise UsageError(f"rollout_log_probs and old_log_probs are both −inf at {position}. {_WITHOUT_RATIO}")
 
     def count_unpaired(self) -> int:
         """Return how many tokens were left out because the engine's log-prob was NaN. Waits for the device."""
         return 0 if self.unpaired_tokens is None else int(self.unpaired_tokens.sum())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are present, by name."""
+        """Return the fields that are not None, by name."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: tensor for name, tensor in present.items() if tensor is not None}
 
     def rows(self, index: Tensor | slice) -> "TokenBatch":
-        """The sub-batch of these rows, every present field included."""
+        """Return a batch of these rows only, with every field that is present."""
         return TokenBatch(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     def replace(self, **changes: Any) -> "TokenBatch":
@@ -134,17 +137,17 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class CorrectionResult:
-    """What a correction decided. The response mask of the batch is never changed."""
+    """The result of a correction. The response mask of the batch is never changed."""
 
     log_ratio: Tensor  # (B, T) log π_old − log π_rollout, 0 on padding
-    weights: Tensor  # (B, T) final importance weights, 1 where no weights are asked for, 0 on padding
+    weights: Tensor  # (B, T) final importance weights; all 1 if none were asked for; 0 on padding
     keep_mask: Tensor  # (B, T) bool: real tokens that no rule rejected
-    rejected_by: Tensor  # (B, T) int8: 0 kept or padding, k = the k-th rule (the first that objected)
-    norm_factor: Tensor | None = None  # () what batch normalisation divided the weights by
-    only_by_rules: bool = True  # False where tokens are left out that no rule rejected
+    rejected_by: Tensor  # (B, T) int8: 0 if kept or padding, k if the k-th rule was the first to reject it
+    norm_factor: Tensor | None = None  # () divisor of batch normalisation
+    only_by_rules: bool = True  # False if tokens are left out that no rule rejected
 
     def rows(self, index: Tensor | slice) -> "CorrectionResult":
-        """The result of these rows."""
+        """Return the result of these rows only."""
         return CorrectionResult(
             self.log_ratio[index],
             self.weights[index],
@@ -156,9 +159,9 @@ class CorrectionResult:
 
 
 def _first(wrong: Tensor) -> str | None:
-    """Return the first place (row, token) at which a mask (B, T) is true, and how many more there are, in words."""
-    places = wrong.nonzero()
-    if not len(places):
+    """Describe the first (row, token) at which a mask (B, T) is True, and count the others; None if there is none."""
+    positions = wrong.nonzero()
+    if not len(positions):
         return None
-    row, token = places[0].tolist()
-    return f"row {row}, token {token} (from 0)" + (f", and at {len(places) - 1} more" if len(places) > 1 else "")
+    row, token = positions[0].tolist()
+    return f"row {row}, token {token} (from 0)" + (f", and at {len(positions) - 1} more" if len(positions) > 1 else "")

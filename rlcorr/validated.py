@@ -1,4 +1,4 @@
-"""Checks of single values: what does not fit is refused with what was got and what is allowed."""
+"""Checks of single values. Each error message contains what was got and what is allowed."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -7,7 +7,7 @@ from rlcorr.errors import UsageError, unknown
 
 
 def member(name: str, value: Any, allowed: Any) -> None:
-    """The value is one of a `Literal`.
+    """Raise `UsageError` unless the value is one of a `Literal`.
 
     >>> from typing import Literal
     >>> member("side", "left", Literal["left", "right"])
@@ -19,10 +19,10 @@ def member(name: str, value: Any, allowed: Any) -> None:
         raise unknown(name, str(value), get_args(allowed))
 
 
-def require(fine: bool, name: str, value: Any, allowed: str) -> None:
-    """The test is passed; `allowed` says in words what it asks for.
+def check(fine: bool, name: str, value: Any, allowed: str) -> None:
+    """Raise `UsageError` unless `fine`; `allowed` describes in words what is allowed.
 
-    >>> require(0 >= 1, "steps", 0, "≥ 1")
+    >>> check(0 >= 1, "steps", 0, "≥ 1")
     Traceback (most recent call last):
     rlcorr.errors.UsageError: steps must be ≥ 1; got 0.
     """
@@ -31,7 +31,7 @@ def require(fine: bool, name: str, value: Any, allowed: str) -> None:
 
 
 def booleans(config: Any, *names: str) -> None:
-    """These attributes are True or False, not 0, 1 or "no".
+    """Raise `UsageError` unless these attributes are True or False; 0, 1 and "no" are wrong.
 
     >>> from types import SimpleNamespace
     >>> booleans(SimpleNamespace(bypass_mode="no"), "bypass_mode")
@@ -39,11 +39,11 @@ def booleans(config: Any, *names: str) -> None:
     rlcorr.errors.UsageError: bypass_mode must be True or False; got 'no'.
     """
     for name in names:
-        require(isinstance(getattr(config, name), bool), name, getattr(config, name), "True or False")
+        check(isinstance(getattr(config, name), bool), name, getattr(config, name), "True or False")
 
 
 def is_number(x: Any) -> bool:
-    """An int or a float; True and False are none.
+    """Check whether x is an int or a float. True and False are not numbers.
 
     >>> is_number(2), is_number(2.0), is_number(True), is_number("2")
     (True, True, False, False)
@@ -52,7 +52,7 @@ def is_number(x: Any) -> bool:
 
 
 def number(config: Any, name: str, allowed: str, test: Callable[[float], bool]) -> None:
-    """The attribute is a number that passes the test.
+    """Raise `UsageError` unless the attribute is a number that passes the test.
 
     >>> from types import SimpleNamespace
     >>> number(SimpleNamespace(tau=-1.0), "tau", "> 0", lambda x: x > 0)
@@ -60,11 +60,11 @@ def number(config: Any, name: str, allowed: str, test: Callable[[float], bool]) 
     rlcorr.errors.UsageError: tau must be a number > 0; got -1.0.
     """
     value = getattr(config, name)
-    require(is_number(value) and test(value), name, value, f"a number {allowed}")
+    check(is_number(value) and test(value), name, value, f"a number {allowed}")
 
 
 def positive(name: str, lower: float | None, upper: float) -> None:
-    """Bounds on something positive: 0 < lower ≤ upper.
+    """Raise `UsageError` unless 0 < lower ≤ upper, for bounds on a positive quantity. None is no lower bound.
 
     >>> positive("token_k1", 0.5, 2.0)
     >>> positive("token_k1", 2.0, 0.5)
@@ -79,7 +79,7 @@ def positive(name: str, lower: float | None, upper: float) -> None:
 
 
 def two_sided(name: str, lower: float | None, upper: float) -> None:
-    """Bounds on a signed divergence: lower < 0 < upper.
+    """Raise `UsageError` unless lower < 0 < upper, for bounds on a signed divergence. None is no lower bound.
 
     >>> two_sided("token_prob_diff", 0.2, 0.2)
     Traceback (most recent call last):

@@ -53,7 +53,7 @@ LIBRARY = {room for room in ROOMS if not room.startswith("rlcorr.train")}
 ROOMS |= {
     "text": LIBRARY,
     "state": LIBRARY,
-    "data": {*LIBRARY, "text"},
+    "data": LIBRARY,
     "components": {*LIBRARY, "state"},
     "controls": {*LIBRARY, "text", "state", "data", "components"},
     "live": {*LIBRARY, "text", "state", "data", "components", "controls"},

@@ -4,15 +4,17 @@ import pytest
 import torch
 from ratio_batches import of_log_ratios
 
-from rlcorr.bounds import Side, at_threshold, useful_range, usual_thresholds
+from rlcorr.bounds import BoundId, Side, at_threshold, useful_range, usual_thresholds
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.rules import RejectionRule
 
+LOWER, UPPER = BoundId(side="lower"), BoundId(side="upper")
+
 
 def one_bound(preset_name: str, threshold: float, rule: int | None = None) -> tuple[float | None, float]:
-    moved = at_threshold(preset(preset_name), threshold, rule)
+    moved = at_threshold(preset(preset_name), threshold, BoundId(rule))
     if rule is None and moved.rollout_is is not None:
         return moved.rollout_is_threshold_lower, moved.rollout_is_threshold
     return moved.rollout_rs[rule or 0].lower, moved.rollout_rs[rule or 0].upper
@@ -45,7 +47,7 @@ def test_bounds_at_a_threshold(name: str, rule: int | None, expected: tuple[floa
     ],
 )
 def test_one_side_moves_alone(name: str, side: Side, expected: tuple[float, float]) -> None:
-    moved = at_threshold(preset(name), 0.7, side=side)
+    moved = at_threshold(preset(name), 0.7, BoundId(side=side))
     weights = (moved.rollout_is_threshold_lower, moved.rollout_is_threshold)
     assert expected == (weights if moved.rollout_is else (moved.rollout_rs[0].lower, moved.rollout_rs[0].upper))
 
@@ -54,9 +56,9 @@ def test_usual_lower_bounds() -> None:
     """Log-ratios of ±0.01 and −1: from just below 1 down to just below 1/e."""
     log_ratios = torch.full((100, 1), 0.01)
     log_ratios[:5] = -1.0
-    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_token_icepop"), side="lower", count=2)
+    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_token_icepop"), LOWER, count=2)
     assert thresholds == pytest.approx([math.exp(-0.01), math.exp(-1.001)], rel=1e-6)
-    differences = usual_thresholds(of_log_ratios(log_ratios), preset("roll_diff_filter"), side="lower", count=2)
+    differences = usual_thresholds(of_log_ratios(log_ratios), preset("roll_diff_filter"), LOWER, count=2)
     assert differences[1] == pytest.approx(-1.001 * (math.exp(-1) - math.exp(-2)), rel=1e-5)
 
 
@@ -96,13 +98,13 @@ def test_usual_thresholds_of_a_factor() -> None:
 
 def test_endless_products_have_thresholds() -> None:
     log_ratios = torch.full((4, 100), 15.0)
-    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_seq_is_rs"), rule=0)
+    thresholds = usual_thresholds(of_log_ratios(log_ratios), preset("decoupled_seq_is_rs"), BoundId(0))
     assert all(math.isfinite(t) for t in thresholds)
 
 
 def test_a_rule_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="rule must be below 1, the number of the correction's rejection rules; got 1"):
-        at_threshold(preset("decoupled_seq_is_rs"), 2.0, 1)
+        at_threshold(preset("decoupled_seq_is_rs"), 2.0, BoundId(1))
 
 
 def test_nothing_off_has_no_thresholds() -> None:
@@ -117,10 +119,10 @@ def test_a_useful_range_leaves_out_what_hardly_differs() -> None:
     log_ratios[:10], log_ratios[10:20] = 0.1, -0.2
     batch, both = of_log_ratios(log_ratios), preset("decoupled_token_icepop")
     assert useful_range(batch, both) == pytest.approx((math.exp(0.1), math.exp(0.2002)))
-    assert useful_range(batch, both, side="upper") == pytest.approx((math.exp(0.1), math.exp(0.11)))
-    assert useful_range(batch, both, side="lower") == pytest.approx((math.exp(-0.2), math.exp(-0.22)))
+    assert useful_range(batch, both, UPPER) == pytest.approx((math.exp(0.1), math.exp(0.11)))
+    assert useful_range(batch, both, LOWER) == pytest.approx((math.exp(-0.2), math.exp(-0.22)))
     with pytest.raises(UsageError, match="off its ratio of 1"):
-        useful_range(of_log_ratios(torch.full((3, 1), -0.1)), both, side="upper")
+        useful_range(of_log_ratios(torch.full((3, 1), -0.1)), both, UPPER)
 
 
 def test_a_useful_range_has_two_ends_if_all_items_are_equally_far() -> None:

@@ -19,7 +19,7 @@ from rlcorr.rules import RULE_NAMES
     [
         ({"level": "row"}, "unknown level 'row'.*Known: sequence, token"),
         ({"level": None}, "unknown level 'None'"),
-        ({"divergence": "k4"}, "unknown divergence 'k4'.*binary_kl, forward_kl, k1, k2, k3"),
+        ({"divergence": "k4"}, "unknown divergence 'k4'.*binary_kl, binary_tv, forward_kl, k1, k2, k3"),
         ({"level": "sequence"}, "unknown reduce 'none'.*max, mean, min, sum"),
         ({"level": "sequence", "reduce": "median"}, "unknown reduce 'median'"),
         ({"reduce": "mean"}, "a token rule reduces nothing: reduce must be None, got 'mean'"),

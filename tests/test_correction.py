@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import WeightLevel
-from rlcorr.correction import blocks, weight_votes
+from rlcorr.correction import norm_factor_sums, row_blocks
 from rlcorr.errors import UsageError
 from rlcorr.losses.objective import aggregate
 from rlcorr.losses.per_token import ppo_clip
@@ -24,8 +24,8 @@ from rlcorr.rules import RULE_NAMES
 # Two kinds of bounds per divergence: a tight one that rejects often, and one that only extremes pass.
 UPPER = {
     "k1": (1.3, 5.0), "k2": (0.01, 3.0), "k3": (0.01, 3.0), "binary_kl": (0.03, 2.0), "prob_diff": (0.02, 0.3),
-    "signed_kl": (0.01, 0.2), "tv": (0.1, 2.0), "mult_error": (1.1, 5.0),
-    "forward_kl": (0.01, 2.0), "prob_gap": (0.02, 0.3), "prefix_gap": (0.02, 0.3),
+    "signed_kl": (0.01, 0.2), "abs_ratio_error": (0.1, 2.0), "mult_error": (1.1, 5.0),
+    "forward_kl": (0.01, 2.0), "binary_tv": (0.02, 0.3), "prefix_gap": (0.02, 0.3),
 }  # fmt: skip
 LOWER = {"k1": 0.7, "prob_diff": -0.03, "signed_kl": -0.02}
 BOUNDS = {"one upper": (None, 2.0), "two": (0.6, 1.7), "no upper": (0.6, math.inf)}
@@ -255,7 +255,9 @@ def test_rows_are_put_into_blocks_of_many_tokens(device: str, tokens: int) -> No
 
     def ends(rows: int, columns: int) -> list[tuple[int, int]]:
         mask = torch.ones(rows, columns, dtype=torch.bool, device=device)
-        return [(rows.start, rows.stop) for rows in blocks(TokenBatch(mask, torch.zeros_like(mask, dtype=torch.float)))]
+        return [
+            (rows.start, rows.stop) for rows in row_blocks(TokenBatch(mask, torch.zeros_like(mask, dtype=torch.float)))
+        ]
 
     assert ends(1, tokens) == [(0, 1)]
     assert ends(2, 2 * tokens) == [(0, 1), (1, 2)]
@@ -272,7 +274,7 @@ def test_a_batch_of_several_blocks_is_corrected_as_one() -> None:
     rollout[1] -= math.log(2)
     rollout[1, 0] -= math.log(2)
     given = TokenBatch.from_log_probs(torch.full_like(rollout, -2.0), rollout, torch.ones_like(rollout))
-    assert len(blocks(given)) == 2
+    assert len(row_blocks(given)) == 2
     rules = (RejectionRule.named("token_k1", upper=3.0),)
     result = correct(given, CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True, rollout_rs=rules))
     assert [row.unique().tolist() for row in result.weights] == [[pytest.approx(w, rel=1e-5)] for w in (2 / 3, 4 / 3)]
@@ -389,4 +391,4 @@ def test_what_each_row_adds_to_the_mean_weight(level: WeightLevel, sums: list[fl
     """Kept weights 1 and 2, 8, and none: tokens add them up; a sequence has one vote, its mean, if it keeps a token."""
     weights = torch.tensor([[1.0, 2.0, 4.0, 9.0], [8.0, 5.0, 3.0, 9.0], [7.0, 6.0, 9.0, 9.0]])
     keep = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()
-    assert [x.tolist() for x in weight_votes(weights, keep, level)] == [sums, counts]
+    assert [x.tolist() for x in norm_factor_sums(weights, keep, level)] == [sums, counts]

@@ -11,7 +11,7 @@ from rlcorr import CorrectionConfig, TokenBatch, correct, evaluate, measure, met
 
 ASKED_FOR = (
     "TokenBatch", "correct", "measure", "metrics", "preset", "evaluate", "from_verl", "to_verl", "from_skyrl",
-    "to_skyrl",
+    "to_skyrl", "LossConfig", "policy_loss", "UsageError", "export",
 )  # fmt: skip
 
 

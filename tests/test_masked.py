@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum
-from rlcorr.measuring.moments import Measured, Moments, moments, row_moments, shares
+from rlcorr.measuring.moments import Moments, MomentTable, flag_moments, moments, row_moments
 
 X = torch.tensor([[1.0, 2.0, math.nan], [math.inf, -3.0, -math.inf], [math.nan, math.nan, math.nan]])
 MASK = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.bool)
@@ -115,9 +115,9 @@ def test_only_the_asked_parts_are_filled_in(squares: bool, extremes: bool) -> No
 
 
 def test_an_empty_selection_changes_nothing_in_a_merge() -> None:
-    some = Measured.of({"x": moments(X[0], MASK[0]).double()})
-    for nothing in (moments(X[0], MASK[2]), shares(X[0] > 1, MASK[2]), moments(X[0, :0], MASK[0, :0])):
-        merged = some.merge(Measured.of({"x": nothing.double()}))
+    some = MomentTable.of({"x": moments(X[0], MASK[0]).double()})
+    for nothing in (moments(X[0], MASK[2]), flag_moments(X[0] > 1, MASK[2]), moments(X[0, :0], MASK[0, :0])):
+        merged = some.merge(MomentTable.of({"x": nothing.double()}))
         assert merged.table.tolist() == [[2.0, 3.0, 5.0, 1.0, 2.0]]
 
 
@@ -127,7 +127,7 @@ def test_shares(rows: list[list[tuple[bool, bool]]]) -> None:
     """Each token has a flag and a mask; the sum of squares of a flag is its sum."""
     both = torch.tensor(rows)
     hits = [float(sum(flag and real for flag, real in row)) for row in rows]
-    assert listed(shares(both[..., 0], both[..., 1])) == [
+    assert listed(flag_moments(both[..., 0], both[..., 1])) == [
         [float(sum(real for _, real in row)), hit, hit, math.inf, -math.inf]
         for row, hit in zip(rows, hits, strict=True)
     ]

@@ -10,7 +10,7 @@ from rlcorr import TokenBatch
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.measuring.moments import Measured, Moments, moments
+from rlcorr.measuring.moments import Moments, MomentTable, moments
 from rlcorr.ratios import ratio
 
 MASK = torch.tensor([[True, True, False], [True, False, False]])
@@ -29,7 +29,7 @@ LOG_PROBS = torch.zeros(2, 3)
         ({"rollout_log_probs": torch.zeros(2, 2)}, r"rollout_log_probs has shape \(2, 2\); response_mask has \(2, 3\)"),
         ({"rollout_log_probs": torch.zeros(2, 3, dtype=torch.int64)}, "floating-point numbers; got torch.int64"),
         ({"old_log_probs": torch.zeros(3, 2)}, r"old_log_probs has shape \(3, 2\)"),
-        ({"log_probs": torch.zeros(2, 3, dtype=torch.bool)}, "log_probs must hold floating-point"),
+        ({"log_probs": torch.zeros(2, 3, dtype=torch.bool)}, "log_probs must be floating-point"),
         ({"ref_log_probs": torch.zeros(6)}, r"ref_log_probs has shape \(6,\)"),
         ({"values": torch.zeros(2, 4)}, r"values has shape \(2, 4\)"),
         ({"advantages": torch.zeros(2)}, r"advantages has shape \(2,\)"),
@@ -146,11 +146,11 @@ def test_rows_pool_to_the_batch() -> None:
 
 def test_measured_batches_merge() -> None:
     """{1, 2} and {−4}: count 3, sum −1, squares 21, from −4 to 2."""
-    left, right = (Measured.of({"x": pooled(row)}) for row in ([1.0, 2.0], [-4.0]))
+    left, right = (MomentTable.of({"x": pooled(row)}) for row in ([1.0, 2.0], [-4.0]))
     assert left.merge(right).table.tolist() == [[3, -1, 21, -4, 2]]
 
 
 def test_only_like_merges_with_like() -> None:
     one = pooled([1.0])
-    with pytest.raises(UsageError, match="only like merges with like: x with x, y"):
-        Measured.of({"x": one}).merge(Measured.of({"x": one, "y": one}))
+    with pytest.raises(UsageError, match="different quantities cannot be merged: x with x, y"):
+        MomentTable.of({"x": one}).merge(MomentTable.of({"x": one, "y": one}))

@@ -1,1 +1,1 @@
-"""What is drawn by our own JavaScript."""
+"""Elements of a page that our own JavaScript draws."""

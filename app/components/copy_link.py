@@ -1,4 +1,4 @@
-"""A button that copies a link to what is shown, and says so."""
+"""A button that copies a link to the page, and confirms that it did."""
 
 from collections.abc import Mapping
 
@@ -14,6 +14,13 @@ _mount = component("rlcorr_copy_link", html=HTML, css=style("copy_link.css"), js
 def copy_link(
     label: str, query: Mapping[str, str], *, words: Mapping[str, str], key: str, path: str | None = None
 ) -> None:
-    """A button for the address of this page, completed with what of `query` it does not have; or of another page, whose
-    address is shown as well. `words` has link, copied and press."""
+    """Show a button that copies the address of this page, with the keys of `query` that it lacks.
+
+    Args:
+        label: The text on the button.
+        query: Keys and values to add to the address.
+        words: The texts `link`, `copied` and `press`.
+        key: Streamlit's key of the component.
+        path: Another page to link to; its address is shown, too.
+    """
     _mount(data={"label": label, "query": dict(query), "words": dict(words), "path": path}, key=key)

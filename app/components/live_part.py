@@ -1,8 +1,8 @@
 """The live part of a page: the sliders of bounds, and the numbers, pictures and texts that move with them.
 
-One component owns all these elements. While a thumb moves, it looks up in the strip of the slider what belongs to each
-place; until that has come, or where there is none, it asks the server (see drag.py). The page runs again once the thumb
-has been let go. The page without installation shows the same part over the same data.
+One component owns all these elements. While a thumb moves, the component looks up its new content in the strip of the
+slider. Until the strip is loaded, or if there is none, it asks the server (see controls/drag.py). The page runs again
+when the thumb is let go. The static site shows the same part with the same data.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,44 +10,45 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
-from state.session import new_run
+from state.session import next_run_number
 from streamlit.components.v2 import component
 
 from components.markdown import inline
-from components.picture import drawn
+from components.picture import picture_data
 from components.sources import script, style
 from rlcorr.figures.canvas import Figure
 
 ANSWER = "answer"
-"""The name of the text that stands before the numbers: what they say, in a sentence."""
+"""The name of the text above the numbers, which says in a sentence what they show."""
 
 
 @dataclass(frozen=True)
 class Slider:
-    """A range input over these places, of which the value is one."""
+    """A range input over a list of values."""
 
     key: str
     label: str
-    places: Sequence[float]
+    values: Sequence[float]
     value: float
+    """One of `values`."""
     generation: int
-    """A new one puts the thumb back on the value, also while somebody drags."""
+    """If this number changes, the thumb goes back to `value`, even while somebody drags it."""
     address: str | None
-    """Answers for a value; without one the page runs again and again while the thumb moves."""
+    """The address that answers for one value. Without it the page runs again and again while the thumb moves."""
     strip: str | None = None
     """The address of the strip, if there is one."""
     exact: tuple[float, float] | None = None
-    """Between these any number can be typed as well, which becomes a place; without them its places are all."""
+    """Any number between these two can also be typed. If None, nothing can be typed."""
     plays_to: float | None = None
-    """The place to which the thumb goes and from which it comes back by itself, once, if there is one."""
+    """The value to which the thumb moves by itself, once, and back."""
     text: str = ""
-    """The name of the moving text below it, if it has one."""
+    """The name of the moving text below the slider, if it has one."""
     help: str = ""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A headline; `help` and `beside`, such as its interval, are plain text."""
+    """A headline number. `help` and `beside`, for example its interval, are plain text."""
 
     text: str
     help: str
@@ -56,8 +57,10 @@ class Number:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure under its title and over its caption, both Markdown, and where it comes from, if not from `source` of
-    all. A sentence `above` them all, also Markdown, does not move with a threshold."""
+    """A figure with a title, a caption, and a sentence `above` them that does not move with a bound; all Markdown.
+
+    `source` is needed only if it is not the source of the whole live part.
+    """
 
     figure: Figure
     title: str
@@ -68,33 +71,34 @@ class Picture:
 
 @dataclass(frozen=True)
 class Note:
-    """Markdown, and the name of the moving text that follows it, if one does."""
+    """Markdown, and the name of the moving text after it, if there is one."""
 
     lead: str
     text: str = ""
 
 
 @dataclass(frozen=True)
-class Moving:
-    """Numbers by their label, rows of pictures by their key, and why pictures are missing, if some are."""
+class LiveContent:
+    """What a live part shows: numbers by their label, rows of pictures by their key, texts and tables."""
 
     numbers: Mapping[str, Number]
     rows: Sequence[Mapping[str, Picture]]
     refused: str = ""
+    """Why pictures are missing, if some are."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Plain text by the name under which sliders and notes show it; `ANSWER` stands before the numbers."""
+    """Name → plain text, for sliders and notes; the one named `ANSWER` is shown above the numbers."""
     tables: Mapping[str, str] = field(default_factory=dict)
-    """HTML by the name under which notes show it."""
+    """Name → HTML, for notes."""
     notes: Sequence[Note] = ()
-    """Side by side, at the end."""
+    """Shown side by side, at the end."""
 
     @property
     def pictures(self) -> dict[str, Picture]:
-        """All of them."""
+        """Return the pictures of all rows."""
         return {key: shown for row in self.rows for key, shown in row.items()}
 
-    def moved(self) -> dict[str, Any]:
-        """For a page that shows the rest already, as JSON."""
+    def changes(self) -> dict[str, Any]:
+        """Return the parts that can change with a bound, for JSON. The page shows the rest already."""
         return {
             "numbers": {label: {"text": n.text, "beside": n.beside} for label, n in self.numbers.items()},
             "texts": dict(self.texts),
@@ -103,28 +107,30 @@ class Moving:
         }
 
 
-def sent(sliders: Sequence[Slider], moving: Moving, source: str, resets: Mapping[str, str]) -> dict[str, Any]:
-    """As `live_part.js` takes it."""
+def part_data(
+    sliders: Sequence[Slider], content: LiveContent, source: str, resets: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what `live_part.js` needs."""
     return {
-        "sliders": [vars(slider) | {"places": list(slider.places)} for slider in sliders],
+        "sliders": [vars(slider) | {"values": list(slider.values)} for slider in sliders],
         "resets": dict(resets),
-        "numbers": [{"label": label, **vars(number)} for label, number in moving.numbers.items()],
-        "rows": [[_sent_picture(key, shown, source) for key, shown in row.items()] for row in moving.rows],
-        "refused": moving.refused,
-        "texts": dict(moving.texts),
-        "tables": dict(moving.tables),
-        "notes": [{"lead": inline(note.lead), "text": note.text} for note in moving.notes],
+        "numbers": [{"label": label, **vars(number)} for label, number in content.numbers.items()],
+        "rows": [[_picture_data(key, shown, source) for key, shown in row.items()] for row in content.rows],
+        "refused": content.refused,
+        "texts": dict(content.texts),
+        "tables": dict(content.tables),
+        "notes": [{"lead": inline(note.lead), "text": note.text} for note in content.notes],
     }
 
 
-def _sent_picture(key: str, shown: Picture, source: str) -> dict[str, Any]:
+def _picture_data(key: str, shown: Picture, source: str) -> dict[str, Any]:
     title, caption = inline(shown.title), inline(shown.caption)
     return {
         "key": key,
         "heading": title,
         "caption": caption,
         "above": inline(shown.above),
-        **drawn(shown.figure, shown.title, shown.caption, source if shown.source is None else shown.source),
+        **picture_data(shown.figure, shown.title, shown.caption, source if shown.source is None else shown.source),
     }
 
 
@@ -138,7 +144,7 @@ _mount = component(
 
 def live_part(
     sliders: Sequence[Slider],
-    moving: Moving,
+    content: LiveContent,
     *,
     key: str,
     source: str,
@@ -146,18 +152,27 @@ def live_part(
     on_move: Callable[[str, float, bool], None],
     on_reset: Callable[[str], None],
 ) -> None:
-    """Before the page runs again, `on_move` is called with a slider's key, its value, and whether it has been let go;
-    `on_reset` with the key of the button that was pressed, of those that `resets` names."""
+    """Show the live part.
 
-    def moved() -> None:
-        at = st.session_state[key]["at"]
-        if at["generation"] == {slider.key: slider.generation for slider in sliders}.get(at["slider"]):
-            on_move(at["slider"], float(at["value"]), bool(at["done"]))
+    Args:
+        sliders: The sliders.
+        content: The content for the present values of the sliders.
+        key: Streamlit's key of the component.
+        source: Which run, step and file the pictures show.
+        resets: Key → label of the buttons that reset something.
+        on_move: Called before the page runs again, with a slider's key, its value, and whether it was let go.
+        on_reset: Called before the page runs again, with the key of the button of `resets` that was pressed.
+    """
 
-    def reset() -> None:
+    def report_move() -> None:
+        event = st.session_state[key]["at"]
+        if event["generation"] == {slider.key: slider.generation for slider in sliders}.get(event["slider"]):
+            on_move(event["slider"], float(event["value"]), bool(event["done"]))
+
+    def report_reset() -> None:
         on_reset(st.session_state[key]["reset"])
 
-    data = sent(sliders, moving, source, resets) | {"run": new_run()}
-    shown = _mount(data=data, key=key, on_at_change=moved, on_reset_change=reset)
-    if shown.reset is not None:
+    data = part_data(sliders, content, source, resets) | {"run": next_run_number()}
+    result = _mount(data=data, key=key, on_at_change=report_move, on_reset_change=report_reset)
+    if result.reset is not None:
         st.rerun()  # the other controls are outside this fragment

@@ -1,4 +1,4 @@
-"""The Markdown of titles and captions, as the HTML that our own JavaScript shows and as plain text."""
+"""Convert the Markdown of titles and captions to HTML for our own JavaScript, and to plain text."""
 
 import html
 import re
@@ -9,7 +9,7 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
 
 def inline(text: str) -> str:
-    """HTML of one paragraph, without the paragraph; HTML in it is literal text.
+    """Return the HTML of one paragraph without its `<p>`; HTML in the text is shown as literal text.
 
     >>> inline("**Rule** `k1` <b>")
     '<strong>Rule</strong> <code>k1</code> &lt;b&gt;'
@@ -18,7 +18,7 @@ def inline(text: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """What a reader sees of it.
+    """Return the text that a reader sees.
 
     >>> plain_text("**Rule** `k1` < 2")
     'Rule k1 < 2'

@@ -1,1 +1,1 @@
-"""From a person's hand to a configuration: pickers, bounds, choices, dragging, links, uploads."""
+"""Controls of the pages: pickers, bounds, choices, dragging, links, uploads."""

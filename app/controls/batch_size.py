@@ -1,15 +1,14 @@
-"""How many answers are in a batch: in the URL as `answers`, and the same in every view that asks."""
+"""The number of answers in a batch: in the URL as `answers`, and the same in every view."""
 
 from collections.abc import Callable
 
 import streamlit as st
-from components.live_part import Moving, Slider
+from components.live_part import LiveContent, Slider
 from data.sketches import BATCH_SIZES
 from state import address, notices, session
 from text import gradient as say
 
 from controls import drag
-from controls.live import Dragged
 from rlcorr.errors import UsageError
 from rlcorr.gradients import report
 from rlcorr.strips.packing import Package
@@ -19,7 +18,7 @@ USUAL = report.BATCH_SIZES[0]
 
 
 def batch_size() -> int:
-    """B; what is wrong in the URL is said by `notices.sentences(KEY)`."""
+    """Show the picker and return B. `notices.sentences(KEY)` names a wrong value in the URL."""
     session.restore(KEY)
     picked = st.select_slider(
         say.BATCH_SIZE, BATCH_SIZES, USUAL, key=KEY, bind="query-params", help=say.BATCH_SIZE_IS,
@@ -29,46 +28,48 @@ def batch_size() -> int:
     return picked
 
 
-def moving_size() -> int:
-    """B where its slider is part of what moves: from the URL, or as it was before its page was left."""
-    came_back = st.session_state.pop(f"{KEY}_came_back", False)
+def live_batch_size() -> int:
+    """Return B for a live part with its slider: from the URL, or the last one if the page was left and came back."""
+    returning = address.take_returning(KEY)
     raw, last = address.read(KEY), st.session_state.get(f"last_{KEY}", USUAL)
     if raw is None:
-        size = last if came_back else USUAL
+        size = last if returning else USUAL
     else:
         size = int(raw) if raw in map(str, BATCH_SIZES) else USUAL
     _put(size, done=True)
     return size
 
 
-def slider(answer: Callable[[int], Moving], of: str, strip: Callable[[], Package]) -> Dragged:
-    """Where it stands is its generation: the thumb is moved when the URL says something else. Its `strip` is known by
-    what it is `of`."""
+def slider(answer: Callable[[int], LiveContent], strip_key: str, strip: Callable[[], Package]) -> drag.Dragged:
+    """Return the slider of the batch size for a live part.
+
+    Its generation is its value, so a new value in the URL moves the thumb. Strips with the same `strip_key` are equal.
+    """
     size = st.session_state[f"last_{KEY}"]
-    address = drag.offer(KEY, lambda at: answer(_offered(at)))
-    moved = Slider(
-        KEY, say.BATCH_SIZE, BATCH_SIZES, size, generation=size, address=address,
-        strip=drag.offer_strip(KEY, of, strip), help=say.BATCH_SIZE_IS,
+    offered = drag.offer(KEY, lambda value: answer(_checked(value)))
+    of_size = Slider(
+        KEY, say.BATCH_SIZE, BATCH_SIZES, size, generation=size, address=offered,
+        strip=drag.offer_strip(KEY, strip_key, strip), help=say.BATCH_SIZE_IS,
     )  # fmt: skip
-    return Dragged(moved, _moved)
+    return drag.Dragged(of_size, _put_moved)
 
 
-def _moved(value: float, done: bool) -> None:
+def _put_moved(value: float, done: bool) -> None:
     notices.clear(KEY)
     _put(int(value), done=done)
 
 
 def _put(size: int, *, done: bool) -> None:
-    """Remember it, and write the URL once it is final."""
+    """Remember the size, and write the URL once it is final (`done`)."""
     st.session_state[f"last_{KEY}"] = size
     if done:
         address.write({KEY: None if size == USUAL else str(size)})
 
 
-def _offered(at: float) -> int:
-    if at not in BATCH_SIZES:
-        raise UsageError(f"{at:g} answers are not offered; offered: {', '.join(map(str, BATCH_SIZES))}.")
-    return int(at)
+def _checked(value: float) -> int:
+    if value not in BATCH_SIZES:
+        raise UsageError(f"{value:g} answers are not offered; offered: {', '.join(map(str, BATCH_SIZES))}.")
+    return int(value)
 
 
 def check_url() -> None:

@@ -1,4 +1,4 @@
-"""Changing a configuration beyond its bounds: what is weighed, how, which rules reject, what the loss is divided by."""
+"""The choices of a configuration, apart from its bounds: weights, mode, rejection rules, denominator."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ NONE = "none"
 
 
 def choices_of(config: CorrectionConfig) -> list[Choice]:
-    """What can be picked, with the configuration's own values."""
+    """Return the choices, with the configuration's own values."""
     return [
         Choice("level", "Weights", config.rollout_is or NONE, (NONE, *get_args(WeightLevel)), phrases.LEVEL),
         Choice("mode", "Outside the bounds", config.rollout_is_mode, get_args(WeightMode), phrases.MODE),
@@ -28,19 +28,19 @@ def choices_of(config: CorrectionConfig) -> list[Choice]:
 
 
 def choice_boxes(choices: list[Choice]) -> None:
-    """A box for each choice."""
+    """Show a box for each choice."""
     for c in choices:
-        key, now = f"{c.key}_{fields.generation(fields.side_of(c.key) + fields.CHOICES)}", fields.choice(c)
+        key, now = f"{c.key}_{fields.generation(fields.slot_of(c.key) + fields.CHOICES)}", fields.choice_value(c)
         if c.several:
             value = ",".join(st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help))
         else:
             value = st.selectbox(c.label, c.options, index=c.options.index(now), key=key, help=c.help)
-        fields.picked(c, value)
+        fields.put_if_new(c, value)
 
 
 def edited(config: CorrectionConfig, choices: list[Choice]) -> CorrectionConfig:
-    """The configuration with these choices. Raises `UsageError` where they contradict each other."""
-    level, mode, rules, denominator, mean = map(fields.choice, choices)
+    """Return the configuration with these choices. Raises `UsageError` if they contradict each other."""
+    level, mode, rules, denominator, mean = map(fields.choice_value, choices)
     present = {rule.name: rule for rule in config.rollout_rs}
     changes: dict[str, Any] = {
         "rollout_is": None if level == NONE else level,
@@ -53,7 +53,7 @@ def edited(config: CorrectionConfig, choices: list[Choice]) -> CorrectionConfig:
 
 
 def usual_rule(name: str) -> RejectionRule:
-    """A rule with bounds to start from: numbers that public presets use for its kind, where they have it."""
+    """Return a rule with bounds to start from, taken from public presets with such a rule if there are any."""
     _, divergence, reduce, _ = RULE_NAMES[name]
     if divergence == "k1":
         lower, upper = RATIO_BOUNDS[reduce]
@@ -71,8 +71,8 @@ RATIO_BOUNDS: dict[str | None, tuple[float | None, float]] = {
 }  # fmt: skip
 DIVERGENCE_BOUNDS: dict[Divergence, tuple[float | None, float]] = {
     "k2": (None, 0.01), "k3": (None, 0.01), "binary_kl": (None, 2.0), "prob_diff": (-0.2, 0.2),
-    "signed_kl": (-0.05, 0.05), "tv": (None, 2.0), "mult_error": (None, 2.0),
-    "forward_kl": (None, 5e-3), "prob_gap": (None, 0.05), "prefix_gap": (None, 0.2),
+    "signed_kl": (-0.05, 0.05), "abs_ratio_error": (None, 2.0), "mult_error": (None, 2.0),
+    "forward_kl": (None, 5e-3), "binary_tv": (None, 0.05), "prefix_gap": (None, 0.2),
 }  # fmt: skip
 
 

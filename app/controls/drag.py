@@ -1,9 +1,9 @@
-"""What a threshold or a batch size changes while it is dragged, answered without a rerun of the page.
+"""Sliders that are dragged without a rerun of the page: a bound, or the batch size.
 
-A rerun takes Streamlit 50 ms and the browser 40 more before anything is drawn. So a page offers addresses of its own:
-one gives the strip of a slider, in which the browser looks everything up; the other, for as long as that takes and for
-what has no strip, is asked for a value and says what moves, and nothing else. An offer lives in the session that made
-it and ends with it; only that session's browser knows the address.
+A rerun takes Streamlit 50 ms and the browser 40 more before anything is drawn. So a page offers two addresses of its
+own. The first returns the strip of a slider, in which the browser looks up everything. The second computes one value
+on request, until the strip is ready or if there is none. An offer belongs to the session that made it and ends with
+it. Only the browser of that session knows the address.
 """
 
 import asyncio
@@ -12,60 +12,87 @@ import json
 import os
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import streamlit as st
-from components.live_part import Moving
+from components.live_part import LiveContent, Slider, live_part
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from state import fields, session
 
 from rlcorr.errors import UsageError
 from rlcorr.strips.packing import Package, pack
 
 
+@dataclass(frozen=True)
+class Dragged:
+    """A slider, and a function that takes its value before the page runs: (value, whether it was let go)."""
+
+    slider: Slider
+    put: Callable[[float, bool], None]
+
+
+def show_live(
+    dragged: Sequence[Dragged], content: LiveContent, *, key: str, resets: Mapping[str, str], source: str | None = None
+) -> None:
+    """Show a live part. Call it in a fragment that contains nothing else, so that releasing the thumb is quick."""
+    put = {one.slider.key: one.put for one in dragged}
+    live_part(
+        [one.slider for one in dragged],
+        content,
+        key=key,
+        source=session.source() if source is None else source,
+        resets=resets,
+        on_move=lambda slider, value, done: put[slider](value, done),
+        on_reset=fields.reset,
+    )
+
+
+# --- the addresses ---
+
+
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """Raises `UsageError` for a value that has no answer."""
+    """The content for a value. `answer` raises `UsageError` for a value that is not allowed."""
 
-    answer: Callable[[float], Moving]
+    answer: Callable[[float], LiveContent]
 
 
 @dataclass(frozen=True, eq=False)
 class StripOffer:
-    """Raises `UsageError` where a place has no answer."""
+    """The strip of a slider. `make` raises `UsageError` if the correction refuses one of the slider values."""
 
     make: Callable[[], Package]
 
 
 _STRIPS: weakref.WeakValueDictionary[str, StripOffer] = weakref.WeakValueDictionary()
 _OFFERS: weakref.WeakValueDictionary[str, Offer] = weakref.WeakValueDictionary()
-# As many at once as there are cores, in the order in which they came: thirty that share two cores are all slow.
+# One request per core at a time, in the order of arrival. Thirty requests that share two cores would all be slow.
 _WORKERS = ThreadPoolExecutor(os.cpu_count())
 
 
-def offer(key: str, answer: Callable[[float], Moving]) -> str:
-    """The address that answers from now on, relative to the app's own; the same one for each run of the page."""
+def offer(key: str, answer: Callable[[float], LiveContent]) -> str:
+    """Return the address that answers from now on, relative to the app's own; each run of the page has the same one."""
     ticket = st.session_state.setdefault(f"{key}_ticket", secrets.token_urlsafe(16))
     st.session_state[f"{key}_offer"] = _OFFERS[ticket] = Offer(answer)
     return f"moved/{ticket}"
 
 
-def offer_strip(key: str, of: str, make: Callable[[], Package]) -> str:
-    """The address that gives the strip, packed; the same one for each run of the page that shows the same, which `of`
-    says."""
+def offer_strip(key: str, strip_key: str, make: Callable[[], Package]) -> str:
+    """Return the address of the packed strip; it is the same in each run of the page with the same `strip_key`."""
     offered = st.session_state.get(f"{key}_strip_offer")
-    if offered is None or offered[0] != of:
+    if offered is None or offered[0] != strip_key:
         ticket, offered_strip = secrets.token_urlsafe(16), StripOffer(make)
-        st.session_state[f"{key}_strip_offer"] = offered = (of, ticket, offered_strip)
+        st.session_state[f"{key}_strip_offer"] = offered = (strip_key, ticket, offered_strip)
         _STRIPS[ticket] = offered_strip
     return f"strips/{offered[1]}"
 
 
-async def packed_strip(request: Request) -> Response:
-    """GET strips/TICKET: the strip's bytes; 404 where the offer has ended, 400 where a place has no answer."""
+async def get_strip(request: Request) -> Response:
+    """Answer GET strips/TICKET with the strip's bytes; 404 if the offer has ended, 400 if the correction refuses."""
     offered = _STRIPS.get(request.path_params["ticket"])
     if offered is None:
         return PlainTextResponse("This page is no longer open.", 404)
@@ -76,22 +103,22 @@ async def packed_strip(request: Request) -> Response:
     return Response(body, media_type="application/octet-stream")
 
 
-async def moved(request: Request) -> Response:
-    """GET moved/TICKET?at=VALUE: JSON of what moves; 404 where the offer has ended, 400 for what has no answer."""
+async def get_changes(request: Request) -> Response:
+    """Answer GET moved/TICKET?at=VALUE with JSON of what changes; 404 if the offer has ended, 400 for a wrong value."""
     offered = _OFFERS.get(request.path_params["ticket"])
     if offered is None:
         return PlainTextResponse("This page is no longer open.", 404)
     try:
         value = float(request.query_params.get("at", ""))
-        body = await asyncio.get_running_loop().run_in_executor(_WORKERS, _answered, offered, value)
+        body = await asyncio.get_running_loop().run_in_executor(_WORKERS, _packed_changes, offered, value)
     except (UsageError, ValueError) as error:
         return PlainTextResponse(str(error), 400)
     return Response(body, media_type="application/json", headers={"Content-Encoding": "gzip"})
 
 
-def _answered(offered: Offer, value: float) -> bytes:
-    """Packed lightly here: Streamlit would do it as thoroughly as it can, which takes longer than the correction."""
-    return gzip.compress(json.dumps(offered.answer(value).moved()).encode(), compresslevel=1)
+def _packed_changes(offered: Offer, value: float) -> bytes:
+    """Pack lightly here. Streamlit would pack as hard as it can, which takes longer than the correction."""
+    return gzip.compress(json.dumps(offered.answer(value).changes()).encode(), compresslevel=1)
 
 
-ROUTES = [Route("/moved/{ticket}", moved), Route("/strips/{ticket}", packed_strip)]
+ROUTES = [Route("/moved/{ticket}", get_changes), Route("/strips/{ticket}", get_strip)]

@@ -1,4 +1,4 @@
-"""The lessons' static pages as the app serves them, where `make site` has built them."""
+"""The lessons' static pages in the app, if `make site` has built them."""
 
 from urllib.parse import urlencode
 
@@ -13,7 +13,7 @@ FOLDER = "/site/lessons"
 
 
 async def to_view(request: Request) -> RedirectResponse:
-    """The pages link to ../index.html?view=bench&run=bf16; here that is the view itself, /bench?run=bf16."""
+    """Redirect a link of the pages, such as ../index.html?view=bench&run=bf16, to the view: /bench?run=bf16."""
     query = dict(request.query_params)
     view = query.pop("view", "start")
     path = view if view in PAGES and view != "start" else ""
@@ -21,7 +21,7 @@ async def to_view(request: Request) -> RedirectResponse:
 
 
 def routes() -> list[BaseRoute]:
-    """The pages may be built while the app runs, so their folder need not be there when it starts."""
+    """Return the routes of the pages. Their folder may be missing when the app starts, and be built while it runs."""
     return [
         Route("/site/index.html", to_view),
         Mount(FOLDER, StaticFiles(directory=lessons.BUILT, check_dir=False)),
@@ -29,5 +29,5 @@ def routes() -> list[BaseRoute]:
 
 
 def address(slug: str | None) -> str:
-    """Of one lesson's page, or of their list."""
+    """Return the address of one lesson's page; of their list if `slug` is None."""
     return f"{FOLDER}/{slug or 'index'}.html"

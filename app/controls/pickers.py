@@ -1,4 +1,4 @@
-"""The pickers of run and step, and what has become of the run since the page was drawn."""
+"""The pickers of run and step, and the line about the state of the run."""
 
 import time
 from pathlib import Path
@@ -14,28 +14,27 @@ from rlcorr.errors import unknown
 from rlcorr.records import runs
 
 RELOAD_EVERY = 15.0
-"""Seconds: drawing a page for every step would slow the training that shares its cores with the browser."""
+"""Seconds. Redrawing the page for every step would slow a training run on the same cores."""
 
 
 def pick(all_runs: dict[str, Path], *, sketched: bool = False) -> session.Selection:
-    """Show the pickers of run and step, and the state of the run beside them. `sketched`: a run with a sketch of the
-    gradient is shown first."""
-    left, right, beside = st.columns([2, 1, 2], vertical_alignment="bottom")
+    """Show the pickers of run and step, and the state of the run. `sketched`: prefer a run with gradient sketches."""
+    left, right, state = st.columns([2, 1, 2], vertical_alignment="bottom")
     options = [session.NEWEST, *all_runs]
-    by_itself = recorded.shown_first(all_runs, sketched=sketched)
-    notices.check_url("run", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {by_itself}.")
+    default = recorded.default_run(all_runs, sketched=sketched)
+    notices.check_url("run", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
     wanted = left.selectbox("Run", options, key="run", bind="query-params", on_change=notices.clear, args=("run",))
-    slug = by_itself if wanted == session.NEWEST else wanted
+    slug = default if wanted == session.NEWEST else wanted
     steps = runs.list_steps(all_runs[slug])
     step = _pick_step(right, all_runs[slug], steps)
-    chosen = session.Selection(slug, all_runs[slug], tuple(steps), step)
-    with beside:
-        watch(world(all_runs, chosen.run), chosen, time.monotonic())
-    return chosen
+    selection = session.Selection(slug, all_runs[slug], tuple(steps), step)
+    with state:
+        watch(page_inputs(all_runs, selection.run), selection, time.monotonic())
+    return selection
 
 
 def pick_second(all_runs: dict[str, Path], first: session.Selection) -> session.Selection:
-    """The run and step to compare with; by default the first other run that has a step."""
+    """Show the pickers of run B and its step, and return what they select. Default: the first other run with a step."""
     left, right, _ = st.columns([2, 1, 2], vertical_alignment="bottom")
     others = [slug for slug, path in all_runs.items() if slug != first.slug and recorded.has_steps(path)]
     options, another = [session.ANOTHER, *all_runs], (others or [first.slug])[0]
@@ -57,14 +56,14 @@ def _run_b_changed() -> None:
 
 
 def _pick_step(
-    place: DeltaGenerator, run: Path, steps: list[int], label: str = "Step", key: str = "step"
+    column: DeltaGenerator, run: Path, steps: list[int], label: str = "Step", key: str = "step"
 ) -> int | None:
     options = [session.LATEST, *map(str, reversed(steps))]
-    there_are = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
-    notices.check_url(key, options, lambda raw: f"This run has no step {raw!r} ({there_are}). Showing the latest.")
-    chosen = place.selectbox(label, options, key=key, bind="query-params", on_change=notices.clear, args=(key,))
-    if chosen != session.LATEST:
-        return int(chosen)
+    recorded_steps = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
+    notices.check_url(key, options, lambda raw: f"This run has no step {raw!r} ({recorded_steps}). Showing the latest.")
+    picked = column.selectbox(label, options, key=key, bind="query-params", on_change=notices.clear, args=(key,))
+    if picked != session.LATEST:
+        return int(picked)
     number, problems = recorded.latest(run, steps)
     for problem in problems:
         shown = f"Showing step {number}, the newest that can be read." if number is not None else "No step can be read."
@@ -72,52 +71,62 @@ def _pick_step(
     return number
 
 
-def explained_record(chosen: session.Selection, explanation: str) -> runs.StepRecord | None:
-    """The chosen step under a box that explains the view; None, with a sentence, where there is none to show."""
-    with st.expander("What is this?", key="what_is_this"):
+def explained_record(selection: session.Selection, explanation: str) -> runs.StepRecord | None:
+    """Show a box that explains the view, and return the selected step as `picked_record` does."""
+    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.write(explanation)
         st.caption(phrases.COLOURS)
-    return picked_record(chosen)
+    return picked_record(selection)
 
 
-def picked_record(chosen: session.Selection) -> runs.StepRecord | None:
-    """The chosen step; None, with a sentence, where there is none to show."""
-    if chosen.step is None:
+def picked_record(selection: session.Selection) -> runs.StepRecord | None:
+    """Return the selected step. If there is none to show, write why onto the page and return None."""
+    if selection.step is None:
         st.info(phrases.NO_STEPS)
         return None
-    return chosen_record(chosen, chosen.step)
+    return record_of(selection, selection.step)
 
 
-def chosen_record(chosen: session.Selection, step: int) -> runs.StepRecord | None:
-    """The chosen step; if it is damaged, a sentence on the page that says so, and None."""
+def record_of(selection: session.Selection, step: int) -> runs.StepRecord | None:
+    """Return a step of the selected run. If it is damaged, write that onto the page and return None."""
     try:
-        return recorded.step(chosen.run, step)
+        return recorded.step(selection.run, step)
     except runs.DamagedFile as error:
-        others = ", ".join(str(s) for s in chosen.steps if s != step) or "none"
+        others = ", ".join(str(s) for s in selection.steps if s != step) or "none"
         st.error(plain(f"{error} Other recorded steps: {others}."))
         return None
 
 
 @st.fragment(run_every=2.0)
-def watch(seen: tuple, chosen: session.Selection | None, drawn: float) -> None:
-    """Reload the page when a run has appeared, now and then while the shown one grows, and when it missed a choice of
-    the pickers; otherwise cost a few stats every two seconds. `drawn` is when the page was drawn, on time.monotonic."""
+def watch(seen: tuple, selection: session.Selection | None, drawn_at: float) -> None:
+    """Show the state of the run, and reload the page if something that it depends on has changed.
+
+    The page is reloaded if a run has appeared, if it missed a choice of the pickers, and every `RELOAD_EVERY` seconds
+    while the shown run grows. Otherwise this costs a few calls of stat every two seconds.
+
+    Args:
+        seen: What `page_inputs` returned when the page was drawn.
+        selection: The selected run and step.
+        drawn_at: When the page was drawn, on time.monotonic.
+    """
     all_runs = recorded.all_runs()
-    now = world(all_runs, chosen.run if chosen else None)
-    has_grown = now[1] != seen[1] and time.monotonic() - drawn > RELOAD_EVERY
+    now = page_inputs(all_runs, selection.run if selection else None)
+    has_grown = now[1] != seen[1] and time.monotonic() - drawn_at > RELOAD_EVERY
     if now[0] != seen[0] or has_grown or session.differs_from_page():
         st.rerun()
-    if chosen is not None:
-        life = recorded.life(chosen.run)
-        shown = f"step {chosen.step}, {len(chosen.steps)} recorded" if chosen.step is not None else "no step to show"
-        # A complete run changes no more: its files are as old as the folder that they were copied to.
-        changed = "" if life.status == "complete" else f" · last change {ago(life.age)}"
-        st.caption(plain(f"{chosen.slug} · {shown} · {phrases.STATUS.get(life.status, life.status)}{changed}"))
+    if selection is not None:
+        state, steps = recorded.run_status(selection.run), len(selection.steps)
+        shown = f"step {selection.step}, {steps} recorded" if selection.step is not None else "no step to show"
+        # A complete run does not change any more, and its files may be as new as the clone that they came with.
+        changed = "" if state.status == "complete" else f" · last change {ago(state.age)}"
+        st.caption(plain(f"{selection.slug} · {shown} · {phrases.STATUS.get(state.status, state.status)}{changed}"))
 
 
-def world(all_runs: dict[str, Path], run: Path | None) -> tuple:
-    """What a page depends on: which runs exist and have steps, and the pulse of the one that is shown."""
-    return tuple((slug, recorded.has_steps(path)) for slug, path in all_runs.items()), run and recorded.pulse(run)
+def page_inputs(all_runs: dict[str, Path], run: Path | None) -> tuple:
+    """Return what a page depends on: which runs exist and have steps, and the change stamp of the shown run."""
+    return tuple((slug, recorded.has_steps(path)) for slug, path in all_runs.items()), run and recorded.change_stamp(
+        run
+    )
 
 
 def announce_new_runs(all_runs: dict[str, Path], shown: str) -> None:
@@ -131,12 +140,12 @@ def announce_new_runs(all_runs: dict[str, Path], shown: str) -> None:
 
 
 def show_run(slug: str) -> None:
-    """As if it had been picked, with its latest step."""
+    """Select this run as its picker would, with its latest step."""
     st.session_state["run"] = slug
     st.session_state["step"] = session.LATEST
 
 
 def show_step(step: int) -> None:
-    """As if it had been picked."""
+    """Select this step as its picker would."""
     st.session_state["step"] = str(step)
     notices.clear("step")

@@ -1,4 +1,4 @@
-"""What every page shares: its heading with a link to copy, controls that a link hides, and the projector mode."""
+"""Parts of every page: the heading with a link to copy, controls that a link hides, and the projector mode."""
 
 import streamlit as st
 from components.copy_link import copy_link
@@ -10,7 +10,7 @@ from text.pages import PAGES
 
 from rlcorr.errors import unknown
 
-PLACES = {
+SELECTORS = {
     "run_picker": ".st-key-pickers",
     "upload": ".st-key-upload",
     "preset": ".st-key-preset",
@@ -24,11 +24,11 @@ PLACES = {
     "explanations": ".st-key-what_is_this",
     "links": ".st-key-links",
 }
-"""Name in hide= → where it is on a page. Hidden controls keep their values; the keyboard does not reach them."""
+"""Name in hide= → its CSS selector. Hidden controls keep their values, and the keyboard does not reach them."""
 
 LEFT_COLUMN = frozenset(("preset", "bounds", "choices"))
 BELOW = ("budget", "second")
-"""Without those, the column that holds them has no use, unless one of these is shown in it."""
+"""If all of LEFT_COLUMN is hidden, the left column is hidden, too, unless it shows one of BELOW."""
 LARGE = """
 html { font-size: 21px }
 .stCaption, [data-testid="stCaptionContainer"], .rl-caption, .st-key-what_is_this { display: none }
@@ -38,7 +38,7 @@ html { font-size: 21px }
 
 
 def hidden() -> frozenset[str]:
-    """What the link that opened the app hides; for the whole visit, whatever view is shown."""
+    """Return the names that the link which opened the app hides. They are hidden for the whole visit, in every view."""
     raw = st.query_params.get("hide", st.session_state.get("hide", ""))
     st.session_state["hide"] = raw
     if raw and "hide" not in st.query_params:  # another view has emptied the URL
@@ -47,20 +47,20 @@ def hidden() -> frozenset[str]:
 
 
 def apply(names: frozenset[str], *, without_pickers: bool, another_view: bool) -> None:
-    """Hide what is to be hidden, make the type large if that is wanted, and name what is wrong in the URL."""
+    """Hide these controls, enlarge the type if the URL asks for it, and name what is wrong in the URL."""
     for name in sorted(names - set(say.HIDEABLE)):
         st.warning(plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
-    gone = names | ({"run_picker", "upload"} if without_pickers else set())
-    places = [place for name, place in PLACES.items() if name in gone]
+    hidden_names = names | ({"run_picker", "upload"} if without_pickers else set())
+    selectors = [selector for name, selector in SELECTORS.items() if name in hidden_names]
     if names >= LEFT_COLUMN:
-        others = "".join(f":not(:has({PLACES[name]}))" for name in BELOW if name not in names)
-        places.append(f"[data-testid='stColumn']:has({PLACES['preset']}){others}")
-    rules = f"{', '.join(places)} {{ display: none }}" if places else ""
+        others = "".join(f":not(:has({SELECTORS[name]}))" for name in BELOW if name not in names)
+        selectors.append(f"[data-testid='stColumn']:has({SELECTORS['preset']}){others}")
+    rules = f"{', '.join(selectors)} {{ display: none }}" if selectors else ""
     st.html(f"<style>{rules}{LARGE if _projector(another_view) else ''}</style>")
 
 
 def _projector(another_view: bool) -> bool:
-    """Whether the URL wants it. A change of view empties the URL, and does not end it."""
+    """Check whether the URL asks for the projector mode. A change of view empties the URL, but keeps the mode."""
     got = st.query_params.get("projector")
     if got is None and another_view and st.session_state.get("projector"):
         got = st.query_params["projector"] = "1"
@@ -78,17 +78,20 @@ def _toggled() -> None:
 
 
 def heading(name: str) -> DeltaGenerator:
-    """The question that the page answers, and what to know before; the place for the link beside it."""
+    """Show the question that the page answers and its introduction. Return a container for the link, next to it."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"#### {PAGES[name].question}", width="stretch")
-        place = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
+        container = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
     if PAGES[name].before:
         st.markdown(PAGES[name].before)
-    return place
+    return container
 
 
-def links(place: DeltaGenerator) -> None:
-    """The link to this page, with the run and the step that the URL leaves to the newest, and the projector switch."""
-    with place:
-        copy_link(say.COPY, session.placed(), words=say.LINK, key="copy_link")
+def links(container: DeltaGenerator) -> None:
+    """Show the button that copies the link, and the projector switch.
+
+    The link names the run and the step, even if the URL leaves them to the newest.
+    """
+    with container:
+        copy_link(say.COPY, session.run_and_step(), words=say.LINK, key="copy_link")
         st.toggle(say.PROJECTOR, key="projector", help=say.PROJECTOR_HELP, on_change=_toggled)

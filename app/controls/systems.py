@@ -1,4 +1,4 @@
-"""To which system a configuration goes: in the URL as `system`, and in the list the last choice first."""
+"""The system that a configuration is exported to: in the URL as `system`; the list begins with the last choice."""
 
 import streamlit as st
 from state import notices, session
@@ -13,18 +13,18 @@ KEY = "system"
 
 
 def system() -> str:
-    """The name of the chosen one; what is wrong in the URL is said by `notices.sentences(KEY)`."""
+    """Show the picker and return the name of the system. `notices.sentences(KEY)` names a wrong value in the URL."""
     session.restore(KEY)
     notices.check_url(KEY, SYSTEMS, lambda raw: phrases.WRONG_SYSTEM.format(raw=raw, allowed=", ".join(SYSTEMS)))
     last: str = st.session_state.get(f"last_{KEY}", next(iter(SYSTEMS)))
     names = [last, *(name for name in SYSTEMS if name != last)]
-    picked = str(st.selectbox(phrases.SYSTEM, names, key=KEY, bind="query-params", on_change=_chosen))
+    picked = str(st.selectbox(phrases.SYSTEM, names, key=KEY, bind="query-params", on_change=_remember))
     st.session_state[f"last_{KEY}"] = picked
     return picked
 
 
 def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None) -> None:
-    """The text to copy, and which of its lines are not the system's own defaults anyway."""
+    """Show the text to copy, and which of its lines differ from the system's own defaults."""
     lines: list[str] | None = None
     try:
         text, lines = beyond_defaults(config, system, loss)
@@ -40,6 +40,6 @@ def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None) -> 
         )
 
 
-def _chosen() -> None:
+def _remember() -> None:
     notices.clear(KEY)
     st.session_state[f"last_{KEY}"] = st.session_state[KEY]

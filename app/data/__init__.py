@@ -1,1 +1,1 @@
-"""Runs, sketches, the study and the lessons, cached by what the disk says."""
+"""Runs, sketches, the study and the lessons, cached by the state of their files."""

@@ -1,51 +1,50 @@
-"""Corrections of recorded steps, cached by what the file system says. Callers must not change what they get."""
+"""Corrections of recorded steps, cached by the state of their files. Callers must not change what they get."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import streamlit as st
-from text import phrases
-from text.formatting import percent
-from text.phrases import Budget
-from torch import Tensor
 
 from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
-from rlcorr.analysis.sweep import BoundMetrics
-from rlcorr.bounds import Side, at_threshold, is_ratio, moved_rule, useful_range, usual_thresholds
+from rlcorr.analysis.bound_curve import BoundCurve, bound_curve
+from rlcorr.bounds import BoundId, at_threshold, is_ratio, useful_range, usual_thresholds
 from rlcorr.errors import UsageError
 from rlcorr.measuring.measure import measure_pairs
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.measuring.sequence_moments import Named
+from rlcorr.measuring.sequence_moments import MomentsByName
 from rlcorr.records import runs
-from rlcorr.strips.strip import numbers_over
 
 CURVE_POINTS = 200
 
 NO_CORRECTION = CorrectionConfig()
 
 ROUNDING = 1e-6
-"""Of a share that is summed in float32."""
+"""Rounding error of a share that is summed in float32."""
+
+Budget = Literal["keep", "ess"]
+"""What a budget limits: the kept tokens, or their effective sample size."""
 
 
 def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
-    """The correction, and its metrics without verl's prefix."""
+    """Return the correction, and its metrics without verl's prefix."""
     result = correct(batch, config)
     report = metrics(measure(batch, result, config, _pairs(batch)))
     return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
 
 
 @lru_cache(maxsize=16)
-def _pairs(batch: TokenBatch) -> list[Named]:
+def _pairs(batch: TokenBatch) -> list[MomentsByName]:
     return measure_pairs(batch)
 
 
 Identity = tuple[str, int, Stamp]
-"""What a batch is known by: its run, its step, the state of its file."""
+"""The run, the step and the state of the file of a batch, for the keys of caches."""
 
 
 def identity(run: Path, number: int) -> Identity:
@@ -54,97 +53,112 @@ def identity(run: Path, number: int) -> Identity:
 
 @dataclass(frozen=True)
 class Curves:
-    """Over one bound of a correction: the headline numbers of all of it, and the metrics of what the bound itself
-    keeps or cuts."""
+    """The correction at many thresholds of one bound."""
 
     thresholds: list[float]
-    numbers: dict[str, Tensor]
-    metrics: BoundMetrics[Tensor]
+    curve: BoundCurve
 
 
-def curves(of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side) -> Curves:
-    """Wherever that bound is now. Raises `UsageError` where no item is off."""
-    return _curves(of, all_but(config, rule, side), side, batch, config, rule)
+def curves(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> Curves:
+    """Return the curves of a bound, whatever its present value. Raises `UsageError` if no item is off neutral."""
+    return _curves(identity, key_without_bound(config, bound), batch, config, bound)
 
 
 @dataclass(frozen=True)
 class Affordable:
-    """Bounds within a budget: of the weights, or of the rule with this index; and what the whole correction then
-    keeps of the tokens and of their effective sample size."""
+    """A threshold that meets a budget, and the shares that the whole correction then has."""
 
-    rule: int | None
+    bound: BoundId
     threshold: float
     kept: float
+    """Share of the tokens that is kept."""
     ess: float
+    """Effective sample size of the kept tokens, as a share of all tokens."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A bound that alone does not meet a budget: the best threshold, and the share that it reaches; or a refusal."""
+
+    bound: BoundId
+    threshold: float = math.nan
+    reached: float = math.nan
+    refusal: str = ""
+    """Why the library has no threshold for it."""
 
 
 def affordable(
-    of: Identity, batch: TokenBatch, config: CorrectionConfig, parts: Iterable[int | None], kind: Budget, share: float
-) -> Affordable:
-    """The first of these parts, None for the weights, whose bounds alone bring the whole correction within the budget,
-    wherever they are now. Raises `UsageError` with what each of them reaches where none does."""
-    reasons = [phrases.BUDGET_NONE.format(share=percent(share))]
-    for rule in parts:
+    identity: Identity,
+    batch: TokenBatch,
+    config: CorrectionConfig,
+    bounds: Iterable[BoundId],
+    kind: Budget,
+    share: float,
+) -> Affordable | list[Missed]:
+    """Try each of these bounds in turn; return the first that alone meets the budget, or what each of them reaches.
+
+    The present value of a bound that is tried does not matter.
+    """
+    missed = []
+    for bound in bounds:
         try:
-            threshold = _affordable(of, all_but(config, rule, "band"), kind, share, batch, config, rule)
+            threshold = _affordable(identity, key_without_bound(config, bound), kind, share, batch, config, bound)
         except UsageError as error:
-            reasons.append(f"{phrases.budget_part(config, rule)}: {error}")
+            missed.append(Missed(bound, refusal=str(error)))
             continue
-        metrics_then = corrected(batch, at_threshold(config, threshold, rule))[1]
+        metrics_then = corrected(batch, at_threshold(config, threshold, bound))[1]
         kept, ess = metrics_then["kept_fraction"], metrics_then["trained_eff_sample_size"]
         reached = kept if kind == "keep" else ess
         if reached >= share - ROUNDING:
-            return Affordable(rule, threshold, kept, ess)
-        part = phrases.budget_part(config, rule)
-        reasons.append(phrases.BUDGET_MISSED.format(part=part, threshold=threshold, reached=percent(reached)))
-    raise UsageError(" ".join(reasons))
+            return Affordable(bound, threshold, kept, ess)
+        missed.append(Missed(bound, threshold, reached))
+    return missed
 
 
-def useful_ends(
-    of: Identity, batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side
-) -> tuple[float, ...]:
+def useful_ends(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> tuple[float, ...]:
     """Return the two ends between which moving this bound changes something, or nothing if no item is off neutral."""
-    return _useful_ends(of, all_but(config, rule, side), side, batch, config, rule)
+    return _useful_ends(identity, key_without_bound(config, bound), batch, config, bound)
 
 
-def all_but(config: CorrectionConfig, rule: int | None, side: Side) -> str:
-    """A configuration as text, with this bound put at a fixed place: a key for caches of what does not depend on it."""
-    sign = -1.0 if side == "lower" else 1.0
-    anywhere = math.exp(sign) if is_ratio(config, moved_rule(config, rule)) else sign
-    return repr(at_threshold(config, anywhere, rule, side))
+def key_without_bound(config: CorrectionConfig, bound: BoundId) -> str:
+    """Return the configuration as text, with a fixed value for this bound.
+
+    It is a key for caches of results that do not depend on the bound's value.
+    """
+    sign = -1.0 if bound.side == "lower" else 1.0
+    fixed = math.exp(sign) if is_ratio(config, bound) else sign
+    return repr((at_threshold(config, fixed, bound), bound))
 
 
-# cache_resource hands out the object itself: copying a step costs more than correcting it.
+# cache_resource returns the object itself. Copying a step would cost more than correcting it.
+# Streamlit does not hash parameters with a leading underscore: `identity` and `config_key` are the cache's key.
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _curves(
-    of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
-) -> Curves:
-    thresholds = usual_thresholds(_batch, _config, _rule, side=side, count=CURVE_POINTS)
-    metrics = budget.curve_of(budget.sweep_of(_batch, _config, _rule), _config, thresholds, _rule, side)
-    return Curves(thresholds, numbers_over(_batch, _config, thresholds, rule=_rule, side=side), metrics)
+def _curves(of: Identity, what: str, _batch: TokenBatch, _config: CorrectionConfig, _bound: BoundId) -> Curves:
+    thresholds = usual_thresholds(_batch, _config, _bound, count=CURVE_POINTS)
+    return Curves(thresholds, bound_curve(_batch, _config, thresholds, _bound))
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _useful_ends(
-    of: Identity, what: str, side: Side, _batch: TokenBatch, _config: CorrectionConfig, _rule: int | None
+    identity: Identity, config_key: str, _batch: TokenBatch, _config: CorrectionConfig, _bound: BoundId
 ) -> tuple[float, ...]:
     try:
-        return useful_range(_batch, _config, _rule, side=side)
+        return useful_range(_batch, _config, _bound)
     except UsageError:
         return ()
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _affordable(
-    of: Identity,
-    what: str,
+    identity: Identity,
+    config_key: str,
     kind: Budget,
     share: float,
     _batch: TokenBatch,
     _config: CorrectionConfig,
-    _rule: int | None,
+    _bound: BoundId,
 ) -> float:
     solve = budget.keep_at_least if kind == "keep" else budget.ess_at_least
-    return solve(_batch, _config, share, _rule)
+    return solve(_batch, _config, share, _bound)

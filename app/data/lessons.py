@@ -1,4 +1,4 @@
-"""The lessons, as lessons/index.toml lists them, and whether their pages are built."""
+"""The lessons of lessons/index.toml, and their pages if they are built."""
 
 import tomllib
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Lesson:
 
 
 def lessons() -> list[Lesson]:
-    """In reading order."""
+    """Return the lessons in reading order."""
     index = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
     return [
         Lesson(slug=slug, **entry | {"prerequisites": tuple(entry["prerequisites"])}) for slug, entry in index.items()
@@ -30,13 +30,13 @@ def lessons() -> list[Lesson]:
 
 
 def notes_for_teachers() -> str:
-    """lessons/TEACHING.md without its title, with small headings, and links that stay in this app."""
+    """Return lessons/TEACHING.md without its title, with small headings, and with links that stay in this app."""
     text = (LESSONS / "TEACHING.md").read_text(encoding="utf-8")
     return text.partition("\n")[2].replace("\n## ", "\n##### ").replace("](http://localhost:8501/", "](/")
 
 
 def are_built() -> bool:
-    """Whether `make site` has made pages of them."""
+    """Check whether `make site` has made pages of the lessons."""
     return (BUILT / "index.html").is_file()
 
 

@@ -1,8 +1,9 @@
-"""Reading runs for the pages, cached by what the file system says. Callers must not change what they get."""
+"""Runs for the pages, cached by the state of their files. Callers must not change what they get."""
 
 import hashlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,19 +17,22 @@ from rlcorr.records.held_out import HeldOutAnswer
 from rlcorr.records.verify import Report, verify
 
 STALLED_AFTER = 60.0
-"""Seconds without a changed file after which a run that calls itself running has stopped."""
+"""Seconds without a changed file after which a run whose manifest says running counts as stopped."""
 
 EXAMPLE, SKETCHED_EXAMPLE = "smol_kv_fp8_e5m2", "kv_fp8_e5m2"
-"""The committed run with the most to see: a real language model, and a mismatch that all presets act on. And the one of
-those with a sketch of the gradient."""
+"""The committed runs to show first: a real language model with a mismatch that all presets act on, and a run with a
+sketch of the gradient."""
+
+AVERAGED_STEPS = 10
+"""Steps at each end of a run that `first_and_last` averages."""
 
 Stamp = tuple[int, int]
-"""(mtime_ns, size): changes whenever the file does; (0, 0) if there is none."""
+"""(mtime_ns, size) of a file, which changes with the file; (0, 0) if there is none."""
 
 
 @dataclass(frozen=True)
-class Life:
-    """Whether a run is alive: a key of STATUS, and the age of its newest file in seconds."""
+class RunStatus:
+    """The state of a run: a key of `phrases.STATUS`, and the age of its newest file in seconds."""
 
     status: str
     age: float
@@ -36,7 +40,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Response:
-    """One sampled response, and the geometric mean of its token ratios."""
+    """One sampled response; `mean_ratio` is the geometric mean of its token ratios."""
 
     prompt: str
     text: str
@@ -45,7 +49,7 @@ class Response:
 
 
 def all_runs() -> dict[str, Path]:
-    """slug → run: the committed ones, the local ones, and the files that this visitor has dropped."""
+    """Return slug → run: the committed runs, the local ones, and the files that this visitor dropped."""
     return runs.list_runs() | uploads.mine()
 
 
@@ -57,8 +61,8 @@ def stamp(path: Path) -> Stamp:
     return status.st_mtime_ns, status.st_size
 
 
-def pulse(run: Path) -> tuple[Stamp, ...]:
-    """Three stats that change with every step: cheap enough to compare every two seconds."""
+def change_stamp(run: Path) -> tuple[Stamp, ...]:
+    """Return the stamps of three paths that change with every step; cheap enough to compare every two seconds."""
     return tuple(stamp(path) for path in (run / "manifest.json", runs.metrics_path(run), run / "steps"))
 
 
@@ -66,9 +70,11 @@ def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
 
-def shown_first(paths: dict[str, Path], *, sketched: bool = False) -> str:
-    """Return the newest local run that has a step, or if nothing was trained yet, the example, or the first recorded
-    run. `sketched`: of the runs with a sketch of the gradient, if there are any."""
+def default_run(paths: dict[str, Path], *, sketched: bool = False) -> str:
+    """Return the slug of the newest local run that has a step; without one, the example or the first recorded run.
+
+    `sketched`: consider only runs with a sketch of the gradient, if there are any.
+    """
     if sketched:
         paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
@@ -78,23 +84,23 @@ def shown_first(paths: dict[str, Path], *, sketched: bool = False) -> str:
     return example if example in paths else next(iter(paths))
 
 
-def life(run: Path) -> Life:
-    """The manifest's status, unless it says running and nothing has changed for a minute."""
-    age = time.time() - max(mtime for mtime, _ in pulse(run)) / 1e9
+def run_status(run: Path) -> RunStatus:
+    """Return the manifest's status; "stopped" if it says running but nothing has changed for a minute."""
+    age = time.time() - max(mtime for mtime, _ in change_stamp(run)) / 1e9
     try:
         status = manifest(run).status
     except runs.DamagedFile:
         status = "unknown"
-    return Life("stopped" if status == "running" and age > STALLED_AFTER else status, age)
+    return RunStatus("stopped" if status == "running" and age > STALLED_AFTER else status, age)
 
 
 def manifest(run: Path) -> runs.RunManifest:
-    """Raises `DamagedFile`."""
+    """Return the manifest of a run. Raises `DamagedFile`."""
     return _manifest(run, stamp(run / "manifest.json"))
 
 
 def metric_rows(run: Path) -> list[dict]:
-    """The rows of metrics that name a step."""
+    """Return the rows of metrics that name a step."""
     rows = _metric_rows(run, stamp(runs.metrics_path(run)))
     return [row for row in rows if isinstance(row["step"], int)]
 
@@ -105,19 +111,32 @@ def answers(run: Path) -> list[HeldOutAnswer]:
 
 
 def series(rows: list[dict], key: str) -> list[float | None]:
-    """One metric over the rows; None where a row has no finite number for it."""
+    """Return one metric for each row; None for a row without a finite number."""
     values = (row.get(key) for row in rows)
     return [v if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
 
 
+def first_and_last(values: Sequence[float | None]) -> tuple[float, float, int] | None:
+    """Return the mean of the first and of the last steps that have a value, and how many steps were averaged.
+
+    These are ten steps at each end, or a third of all if there are fewer than thirty. Return None for fewer than three.
+    """
+    numbers = [value for value in values if value is not None]
+    count = min(AVERAGED_STEPS, len(numbers) // 3)
+    return (sum(numbers[:count]) / count, sum(numbers[-count:]) / count, count) if count else None
+
+
 def step(run: Path, number: int) -> runs.StepRecord:
-    """Raises `DamagedFile`."""
+    """Return a recorded step. Raises `DamagedFile`."""
     return _step(run, number, stamp(runs.step_path(run, number)))
 
 
 def source(run: Path, number: int | None) -> str:
-    """Where a picture comes from, in one line: run, step, seed, and the first digits of the sha256 of the step's file
-    (of what is on the disk where the manifest does not have it yet). Without a step, that of the metrics over all."""
+    """Return the line that says what a picture shows: run, step, seed, and the first digits of the file's sha256.
+
+    The file is that of the step, or without a step that of the metrics. The hash is computed only if the manifest does
+    not have it yet.
+    """
     path = runs.metrics_path(run) if number is None else runs.step_path(run, number)
     if number is None and not path.is_file():
         return run.name
@@ -132,12 +151,12 @@ def source(run: Path, number: int | None) -> str:
 
 
 def digest(path: Path, hashed: str | None = None) -> str:
-    """The first digits of a file's sha256, which need not be computed where it is known."""
+    """Return the first digits of a file's sha256; `hashed` is the whole hash if it is known."""
     return (hashed or _sha256(path, stamp(path)))[:12]
 
 
 def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
-    """The newest step that can be read, and a sentence about each newer one that cannot."""
+    """Return the newest step that can be read, and a sentence about each newer one that cannot."""
     problems = []
     for number in reversed(steps):
         try:
@@ -150,13 +169,13 @@ def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
 
 
 def verified(run: Path) -> Report:
-    """The check of every file of the run, repeated only if one of them changed."""
+    """Check every file of the run; the result is cached until one of them changes."""
     files = sorted(p for p in run.rglob("*") if p.is_file())
     return _verified(run, tuple((p.name, *stamp(p)) for p in files))
 
 
-def furthest(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
-    """The responses whose mean log-ratio is largest in size."""
+def largest_mismatch(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
+    """Return the responses with the largest size of the mean log-ratio."""
     d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
     rewards = record.batch.tensors()["rewards"].tolist()
     means = ratio(d).tolist()
@@ -164,7 +183,7 @@ def furthest(record: runs.StepRecord, result: CorrectionResult, count: int) -> l
     return [Response(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]
 
 
-# cache_resource hands out the object itself: copying a step costs more than correcting it.
+# cache_resource returns the object itself. Copying a step would cost more than correcting it.
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

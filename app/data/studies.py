@@ -1,4 +1,4 @@
-"""What the Training page reads, cached by what the file system says. Callers must not change what they get."""
+"""Studies for the Training page, cached by the state of their files. Callers must not change what they get."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +9,12 @@ from data import recorded
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study
 from rlcorr.records.study import Outcome
-from rlcorr.records.study_comparisons import Comparison, against_chance, against_nothing, foretold
+from rlcorr.records.study_comparisons import Comparison, against_chance, against_nothing, progress_correlation
 
 
 @dataclass(frozen=True)
 class StudyTable:
-    """The rows of a study, where they come from, at length and in one line, and what became of each preset."""
+    """A study: its rows, facts about how they were made, its source in one line, and the outcome of each preset."""
 
     rows: list[dict[str, Any]]
     facts: dict[str, Any]
@@ -22,18 +22,21 @@ class StudyTable:
     outcomes: list[Outcome]
     against_nothing: list[Comparison]
     against_chance: list[Comparison]
-    foretold: dict[tuple[str, int], tuple[dict[str, Interval], Interval]]
-    """Training and step → η of every correction there, and its rank correlation with the reward."""
+    predictions: dict[tuple[str, int], tuple[dict[str, Interval], Interval]]
+    """(training run, step) → η of every correction there, and its rank correlation with the reward."""
 
 
 def all_studies() -> dict[str, study.Study]:
-    """Name → study; empty without an index."""
+    """Return name → study; empty without an index."""
     index = study.FOLDER / "index.toml"
     return _studies(str(index), recorded.stamp(index)) if index.is_file() else {}
 
 
 def table(name: str) -> StudyTable:
-    """Raises `UsageError` where the study has not been trained, and `DamagedFile`."""
+    """Return the rows and outcomes of a study.
+
+    Raises `UsageError` if the study has not been trained, and `DamagedFile` if its file cannot be read.
+    """
     path = study.study_path(name)
     return _table(name, str(path), recorded.stamp(path))
 
@@ -51,17 +54,17 @@ def _table(name: str, path: str, version: recorded.Stamp) -> StudyTable:
     by_chance = study.find_study(name).by_chance
     return StudyTable(
         rows, facts, source, study.outcomes(rows), against_nothing(rows), against_chance(rows, by_chance),
-        _foretold(rows, facts.get("progress", {})),
+        _predictions(rows, facts.get("progress", {})),
     )  # fmt: skip
 
 
-def _foretold(
+def _predictions(
     rows: list[dict[str, Any]], progress: dict[str, dict[str, dict[str, list[float]]]]
 ) -> dict[tuple[str, int], tuple[dict[str, Interval], Interval]]:
-    foretellings = {}
-    for training, of_steps in progress.items():
-        for step, numbers in of_steps.items():
-            of_arms = {arm: Interval(*ends) for arm, ends in numbers.items()}
-            agreed = foretold({arm: eta.value for arm, eta in of_arms.items()}, rows)
-            foretellings[training, int(step)] = of_arms, agreed
-    return foretellings
+    predictions = {}
+    for training_run, steps in progress.items():
+        for step, numbers in steps.items():
+            eta = {arm: Interval(*ends) for arm, ends in numbers.items()}
+            correlation = progress_correlation({arm: interval.value for arm, interval in eta.items()}, rows)
+            predictions[training_run, int(step)] = eta, correlation
+    return predictions

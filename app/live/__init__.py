@@ -1,1 +1,1 @@
-"""What moves with a threshold, view by view: as numbers, texts and pictures, now and at every place of a slider."""
+"""The live parts, view by view: numbers, texts and pictures, for the present bounds and for every slider value."""

@@ -1,7 +1,7 @@
-"""The correction bench: what a correction makes of one step, and the same at every place of a slider."""
+"""The correction bench: what a correction does to one step, for the present bounds and for every slider value."""
 
-from components.live_part import ANSWER, Moving, Note, Number, Picture
-from controls.bounds import bounds_of, is_first
+from components.live_part import ANSWER, LiveContent, Note, Number, Picture
+from controls.bounds import bounds_of, is_first, m2po_rule_index
 from data import corrections
 from state.fields import Bound
 from text import phrases
@@ -10,90 +10,110 @@ from text.formatting import number, percent, plain
 from live import strips
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.adaptive import m2_at
-from rlcorr.bounds import at_threshold, is_ratio, moved_rule
+from rlcorr.bounds import at_threshold, is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction, thresholds
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets.parts import Preset
-from rlcorr.strips.packing import Package, package_of
+from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip
 
 EXPLAINED = "explained"
+START_HEIGHT = 240
+"""Height of the pictures on the Start page, in pixels."""
+START_NUMBERS = ("Kept tokens", "Sequences touched", "ESS of the kept")
 
 
-def bench(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, chosen: Preset) -> Moving:
-    """Raises `UsageError` where the correction does."""
+def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, preset: Preset) -> LiveContent:
+    """Return the content of the bench. Raises `UsageError` if the correction does."""
     result, report = corrections.corrected(batch, config)
     pictures = pictures_of(batch, result, config)
     try:
-        curves, refused = _over_the_bound(of, batch, config), ""
+        curves, refused = _over_the_bound(identity, batch, config), ""
     except UsageError as error:
         curves, refused = {}, str(error)
-    return Moving(
+    return LiveContent(
         numbers=numbers_of(report) | _m2(batch, config, [config])[0],
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
         texts={ANSWER: phrases.bench_answer(report), EXPLAINED: config.explain()},
-        notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(chosen))],
+        notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset))],
     )
 
 
-def when_it_hurts(chosen: Preset) -> str:
-    """And who says so, as Markdown."""
-    return f"**When it hurts:** {plain(chosen.hurts)}. Source: {plain(chosen.source)}."
+def start_content(batch: TokenBatch, config: CorrectionConfig) -> LiveContent:
+    """Return the part of the bench that the Start page shows: one rule on one step.
+
+    Raises `UsageError` if the correction does.
+    """
+    result, report = corrections.corrected(batch, config)
+    all_pictures, numbers = pictures_of(batch, result, config), numbers_of(report)
+    pictures = {key: all_pictures[key] for key in ("statistic", "mask")}
+    for picture in pictures.values():
+        picture.figure.layout.height = START_HEIGHT
+    return LiveContent({label: numbers[label] for label in START_NUMBERS}, [pictures])
+
+
+def when_it_hurts(preset: Preset) -> str:
+    """Return, in Markdown, when the preset fails, with its source."""
+    return f"**When it hurts:** {plain(preset.fails_when)}. Source: {plain(preset.source)}."
 
 
 def bench_strip(
-    of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, b: Bound, places: tuple[float, ...]
+    identity: corrections.Identity,
+    batch: TokenBatch,
+    config: CorrectionConfig,
+    b: Bound,
+    slider_values: tuple[float, ...],
 ) -> Package:
-    """What moves in `bench`, at every place."""
-    made = strip(batch, config, places, rule=b.rule, side=b.side)
+    """Return what changes in `bench`, for every value of the slider of this bound."""
+    bound_strip = strip(batch, config, slider_values, b.id)
     report = corrections.corrected(batch, config)[1]
-    pictures = {"weights": strips.histogram("weights", made.weights), "mask": strips.PictureStrip(cells=True)}
-    if made.statistic is not None and b.rule == 0:
-        pictures["statistic"] = strips.histogram("statistic", made.statistic)
+    pictures = {"weights": strips.histogram("weights", bound_strip.weights), "mask": PictureStrip(cells=True)}
+    if bound_strip.statistic is not None and b.id.rule_index == 0:
+        pictures["statistic"] = strips.histogram("statistic", bound_strip.statistic)
     if is_first(b, config):
         try:
-            curves = corrections.curves(of, batch, config, b.rule, b.side)
-            cursors = thresholds.cursors(curves.thresholds, places, of_ratio=is_ratio(config, b.rule))
-            pictures |= dict.fromkeys(("shares_over", "mismatch_over"), strips.PictureStrip(shapes=cursors))
-        except UsageError:  # no item is off: the page says so in place of the curves
+            curves = corrections.curves(identity, batch, config, b.id)
+            cursors = thresholds.cursors(curves.thresholds, slider_values, of_ratio=is_ratio(config, b.id))
+            pictures |= dict.fromkeys(("shares_over", "mismatch_over"), PictureStrip(shapes=cursors))
+        except UsageError:  # no item is off neutral; the page says so instead of showing the curves
             pass
-    arrays = {name: array for name, array in package_of(made).arrays.items() if not name.startswith("numbers/")}
-    moved = [at_threshold(config, place, b.rule, b.side) for place in places]
-    reports = [report | at for at in strips.numbers_at(made)]
-    numbers = [numbers_of(at) | m2 for at, m2 in zip(reports, _m2(batch, config, moved), strict=True)]
-    texts = {ANSWER: [phrases.bench_answer(at) for at in reports], EXPLAINED: [at.explain() for at in moved]}
+    arrays = arrays_of(bound_strip)
+    varied = [at_threshold(config, value, b.id) for value in slider_values]
+    reports = [report | changed for changed in strips.numbers_of(bound_strip)]
+    numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]
+    texts = {ANSWER: [phrases.bench_answer(one) for one in reports], EXPLAINED: [one.explain() for one in varied]}
     return strips.package(arrays, numbers, texts, pictures)
 
 
 def numbers_of(report: dict[str, float]) -> dict[str, Number]:
-    """The headlines of every configuration."""
+    """Return the headline numbers that every configuration has."""
     shown = (
         ("Kept tokens", "kept_fraction", percent),
         ("Sequences touched", "rollout_rs_seq_masked_fraction", percent),
         ("ESS of the kept", "trained_eff_sample_size", percent),
         ("Mean weight", "trained_is_mean", number),
-        ("Clipped mass", "rollout_is_oob_ratio", percent),
+        ("Weights cut", "rollout_is_oob_ratio", percent),
         ("k3", "k3_kl", number),
         ("Mean |Δ|", "abs_log_ratio", number),
     )
-    return {label: Number(written(report.get(metric)), describe(metric)) for label, metric, written in shown}
+    return {label: Number(write(report.get(metric)), describe(metric)) for label, metric, write in shown}
 
 
-def _m2(batch: TokenBatch, config: CorrectionConfig, moved: list[CorrectionConfig]) -> list[dict[str, Number]]:
-    """Of a configuration that bounds k2, for each with another bound: the threshold of M2PO that comes to it."""
-    rule = phrases.m2_rule(config)
-    if rule is None:
-        return [{} for _ in moved]
+def _m2(batch: TokenBatch, config: CorrectionConfig, varied: list[CorrectionConfig]) -> list[dict[str, Number]]:
+    """Return M2PO's threshold for each of the varied configurations; nothing if `config` does not bound k2."""
+    rule_index = m2po_rule_index(config)
+    if rule_index is None:
+        return [{} for _ in varied]
     return [
         {"M2 of the kept": Number(number(m2), phrases.M2)}
-        for m2 in m2_at(batch, [at.rollout_rs[rule].upper for at in moved])
+        for m2 in m2_at(batch, [one.rollout_rs[rule_index].upper for one in varied])
     ]
 
 
 def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
-    """The histogram of the weights and of the first rule's statistic, where the configuration has them; the mask."""
+    """Return the histograms of the weights and of the first rule's statistic, if there are any, and the mask."""
     pictures = {}
     if config.rollout_is is not None or not config.rollout_rs:
         figure = correction.weight_histogram(batch, result, config)
@@ -106,22 +126,20 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
 
 
 def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
-    """Every metric over the first bound. Raises `UsageError` where no item is off."""
+    """Return the metrics over the first bound. Raises `UsageError` if no item is off neutral."""
     bounds = bounds_of(config)
     if not bounds:
         return {}
     at = bounds[0].value
-    rule, side = bounds[0].rule, bounds[0].side
-    curves = corrections.curves(of, batch, config, rule, side)
-    of_ratio = is_ratio(config, rule)
-    of_weights = moved_rule(config, rule) is None
-    shares = thresholds.shares_over(curves.thresholds, curves.numbers, of_ratio=of_ratio, at=at)
+    bound = bounds[0].id
+    curves = corrections.curves(of, batch, config, bound)
+    of_ratio = is_ratio(config, bound)
+    of_weights = bound.rule_index is None
+    shares = thresholds.shares_over(curves.thresholds, curves.curve.numbers, of_ratio=of_ratio, at=at)
     left = thresholds.mismatch_over(
-        curves.thresholds, curves.metrics, of_weights=of_weights, of_ratio=of_ratio, at=at
+        curves.thresholds, curves.curve, of_weights=of_weights, of_ratio=of_ratio, at=at
     )  # fmt: skip
     return {
-        "shares_over": Picture(shares, "What the bound costs", phrases.CURVES_OVER),
-        "mismatch_over": Picture(
-            left, "What the bound leaves", phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE
-        ),
+        "shares_over": Picture(shares, phrases.COST, phrases.CURVES_OVER),
+        "mismatch_over": Picture(left, phrases.EFFECT, phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE),
     }

@@ -1,46 +1,50 @@
-"""What a correction does to the gradient of one step, over the bound that moves and over the answers in a batch."""
+"""The effect of a correction on the gradient of one step, over its first bound and over the batch size."""
 
 from dataclasses import dataclass, replace
 
-from components.live_part import ANSWER, Moving, Number, Picture
-from controls.bounds import bounds_of, is_first, places_of
+from components.live_part import ANSWER, LiveContent, Number, Picture
+from controls.bounds import bounds_of, is_first, slider_values_of
 from data import sketches
 from data.sketches import Sketched
 from state.fields import Bound
 from text import gradient as say
 
 from live import strips
-from live.strips import PictureStrip
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.figures.canvas import Figure
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.decomposition import Decomposition
+from rlcorr.gradients.progress import Choice, units_needed
 from rlcorr.gradients.report import GradientReport
-from rlcorr.gradients.sketch import drawn
+from rlcorr.gradients.sketch import sampled_units
 from rlcorr.gradients.sweep import GradientSweep
-from rlcorr.strips.packing import Package
+from rlcorr.strips.packing import Package, PictureStrip
 
-PLACES = 101
-"""Of the bound's slider: the gradient is measured at each."""
+COUNT = 101
+"""Number of values of a bound's slider. The gradient is measured at each of them."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the pictures are of, but for the bounds."""
+    """What the pictures show, apart from the bounds: a step, the name of the preset, and B."""
 
     measured: Sketched
     preset: str
     batch_size: int
 
     @property
-    def place(self) -> int:
-        """Of the batch size among those that are measured."""
+    def size_index(self) -> int:
+        """Return the index of the batch size among those that are measured."""
         return sketches.BATCH_SIZES.index(self.batch_size)
 
 
-def gradient(shown: Shown, config: CorrectionConfig) -> Moving:
-    """Raises `UsageError` where the step has no gradient to speak of, and for what has none per token."""
+def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
+    """Return the content of the Gradient view.
+
+    Raises `UsageError` if the step's gradient cannot be distinguished from noise, or if the loss has none per token.
+    """
     report = sketches.reported(shown.measured, config)
     if report.reference_length.value == 0:
         raise UsageError(say.NOISE_REFERENCE)
@@ -48,31 +52,32 @@ def gradient(shown: Shown, config: CorrectionConfig) -> Moving:
     plane = gradients.bias_noise_plane(reports, shown.batch_size, marked=shown.preset, shown=report)
     parts = _parts(sketches.decomposed(shown.measured, config))
     below = {
-        "plane": Picture(plane, "All presets between bias and noise", say.PLANE.format(size=shown.batch_size)),
-        "parts": Picture(parts, "Where the bias comes from", say.DECOMPOSED),
+        "plane": Picture(plane, say.PLANE_TITLE, say.PLANE.format(size=shown.batch_size)),
+        "parts": Picture(parts, say.PARTS_TITLE, say.DECOMPOSED),
     }
     bounds, curves, sweep = bounds_of(config), {}, None
-    refused = "" if bounds else "This configuration has no bound to move."
+    refused = "" if bounds else say.NO_BOUND
     try:
         if bounds:
-            sweep = sketches.swept(shown.measured, config, bounds[0].rule, bounds[0].side)
+            sweep = sketches.swept(shown.measured, config, bounds[0].id)
             curves = _curves(shown, sweep, bounds[0])
     except UsageError as error:
         refused = str(error)
     rows = [row for row in (curves, {"ranking": _ranked(shown, report)}, below) if row]
-    return Moving(numbers(report, shown.place), rows, refused, texts={ANSWER: answer(shown, report, sweep)})
+    return LiveContent(numbers(report, shown.size_index), rows, refused, texts={ANSWER: answer(shown, report, sweep)})
 
 
 def answer(shown: Shown, report: GradientReport, sweep: GradientSweep | None) -> str:
-    """How much progress it makes, and which bound would make most, if a sweep over one says so."""
-    best, tried = (None, []) if sweep is None else (sweep.best[shown.place], sweep.thresholds)
-    return say.answer(report.progress[shown.place], shown.batch_size, best, tried)
+    """Return a sentence about the progress of a step, and about the best threshold if there is a sweep."""
+    best, tried = (None, []) if sweep is None else (sweep.best[shown.size_index], sweep.thresholds)
+    return say.answer(report.progress[shown.size_index], shown.batch_size, best, tried)
 
 
-def numbers(report: GradientReport, place: int) -> dict[str, Number]:
-    """The headlines, for the batch size at this place."""
+def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
+    """Return the headline numbers for the batch size with this index."""
     shown = (
-        report.progress[place], report.relative_bias, report.noise[place], report.cosine, report.scale, report.ess
+        report.progress[size_index], report.relative_bias, report.noise[size_index],
+        report.cosine, report.scale, report.ess,
     )  # fmt: skip
     return {
         label: Number(say.short(interval.value), help, f"{say.short(interval.low)} to {say.short(interval.high)}")
@@ -82,26 +87,46 @@ def numbers(report: GradientReport, place: int) -> dict[str, Number]:
 
 def _curves(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
     size = shown.batch_size
-    best, choice = sweep.best[shown.place], sweep.ranking.choices[shown.place]
-    over = say.over(choice.over_nothing, "no correction", drawn(shown.measured.batch, shown.measured.sketch))
+    best, choice = sweep.best[shown.size_index], sweep.ranking.choices[shown.size_index]
+    lead = lead_sentence(shown.measured, choice.over_nothing, say.NO_CORRECTION)
     curve = gradients.progress_curves(sweep, size, at=b.value)
     return {
         "gradient_curves": Picture(
-            curve, "This step, over the bound", f"{say.RECORDED} {say.BEST.format(best=best.value, over=over)}"
+            curve, say.CURVE_TITLE, f"{say.CURVE} {say.BEST.format(best=best.value, lead=lead)}"
         ),
         "best_bounds": Picture(
-            gradients.best_thresholds(sweep, batch_size=size), "The best bound, over the batch", say.BEST_BOUNDS
+            gradients.best_thresholds(sweep, batch_size=size),
+            say.BEST_THRESHOLDS_TITLE,
+            say.BEST_THRESHOLDS,
         ),
     }
 
 
 def _ranked(shown: Shown, report: GradientReport) -> Picture:
-    """All presets, with what is shown over them, under the sentence about the best."""
+    """Return the ranking of all presets with the shown correction, and the sentence about the best above it."""
     ranking = sketches.all_presets(shown.measured)
     figure = gradients.ranking_bars(list(PRESETS), ranking, shown.batch_size, marked=shown.preset, shown=report)
-    here = drawn(shown.measured.batch, shown.measured.sketch)
-    best = say.best_preset(ranking.choices[shown.place], list(PRESETS), here)
+    best = best_preset_sentence(shown.measured, ranking.choices[shown.size_index])
     return Picture(figure, say.RANKING, f"{say.RANKED} {say.MARKED}", above=best)
+
+
+def best_preset_sentence(measured: Sketched, choice: Choice) -> str:
+    """Return, in Markdown, which preset makes the most progress, and how far it is ahead."""
+    names = list(PRESETS)
+    second = [index for group in choice.groups for index in group][1]
+    return " ".join(
+        (
+            say.best_preset(choice, names),
+            lead_sentence(measured, choice.over_next, say.NEXT_PRESET.format(name=names[second])),
+            lead_sentence(measured, choice.over_nothing, say.NO_CORRECTION),
+        )
+    )
+
+
+def lead_sentence(measured: Sketched, paired: Interval, other: str) -> str:
+    """Return by how much the best is ahead of another, or how many more samples would show a difference."""
+    units = sampled_units(measured.batch, measured.sketch)
+    return say.lead(paired, other, units, units_needed(units.count, paired))
 
 
 def _parts(bias: Decomposition) -> Figure:
@@ -109,39 +134,39 @@ def _parts(bias: Decomposition) -> Figure:
     return gradients.parts_of_bias(dict(zip(say.PARTS, parts, strict=True)))
 
 
-# --- at all places of a slider ---
+# --- at all values of a slider ---
 
 
-def places(shown: Shown, config: CorrectionConfig, b: Bound, value: float) -> tuple[float, ...]:
-    """Of the bound's slider: where the gradient changes at all, so far as that can be told."""
+def slider_values(shown: Shown, config: CorrectionConfig, b: Bound, value: float) -> tuple[float, ...]:
+    """Return the values of the bound's slider, over the range in which the gradient changes if that is known."""
     try:
-        low, high = sketches.moving_range(shown.measured, config, b.rule, b.side)
-        return places_of(replace(b, low=max(low, b.low), high=min(high, b.high)), value, count=PLACES)
-    except UsageError:  # no token is off, or all by the same
-        return places_of(b, value, count=PLACES)
+        low, high = sketches.moving_range(shown.measured, config, b.id)
+        return slider_values_of(replace(b, low=max(low, b.low), high=min(high, b.high)), value, count=COUNT)
+    except UsageError:  # every token has the same ratio
+        return slider_values_of(b, value, count=COUNT)
 
 
-def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, places: tuple[float, ...]) -> Package:
-    """What moves in `gradient` with this bound."""
-    at_places = sketches.measured_at(shown.measured, config, b.rule, b.side, places)
-    reports, size = [report for report, _ in at_places], shown.batch_size
-    over_bars = gradients.ranking_shapes(sketches.all_presets(shown.measured), size, reports)
+def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, slider_values: tuple[float, ...]) -> Package:
+    """Return what changes in `gradient`, for every value of the slider of this bound."""
+    measurements = sketches.measured_at(shown.measured, config, b.id, slider_values)
+    reports, size = [report for report, _ in measurements], shown.batch_size
+    shapes = gradients.ranking_shapes(sketches.all_presets(shown.measured), size, reports)
     pictures = {
-        "ranking": PictureStrip(shapes=over_bars),
-        "plane": PictureStrip(shapes=[gradients.cross(report, size) for report in reports]),
-        "parts": PictureStrip(figures=[str(_parts(bias).to_json()) for _, bias in at_places]),
+        "ranking": PictureStrip(shapes=shapes),
+        "plane": PictureStrip(shapes=[gradients.bias_noise_cross(report, size) for report in reports]),
+        "parts": PictureStrip(figures=[str(_parts(bias).to_json()) for _, bias in measurements]),
     }
     sweep = None
     if is_first(b, config):
         try:
-            sweep = sketches.swept(shown.measured, config, b.rule, b.side)
-            pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, places))
-        except UsageError:  # no token is off: the page says so in place of the curve
+            sweep = sketches.swept(shown.measured, config, b.id)
+            pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, slider_values))
+        except UsageError:  # every ratio is 1; the page says so instead of showing the curve
             pass
     texts = {ANSWER: [answer(shown, report, sweep) for report in reports]}
-    return strips.package({}, [numbers(report, shown.place) for report in reports], texts, pictures)
+    return strips.package({}, [numbers(report, shown.size_index) for report in reports], texts, pictures)
 
 
 def size_strip(shown: Shown, config: CorrectionConfig) -> Package:
-    """What moves in `gradient` with the answers in a batch."""
-    return strips.of_all([gradient(replace(shown, batch_size=size), config) for size in sketches.BATCH_SIZES])
+    """Return what changes in `gradient`, for every number of answers in a batch."""
+    return strips.package_contents([gradient(replace(shown, batch_size=size), config) for size in sketches.BATCH_SIZES])

@@ -1,4 +1,4 @@
-"""What the pickers say, which all pages share. `run`, `step` and `preset` are widgets bound to the URL."""
+"""The values of the pickers, which all pages share. `run`, `step` and `preset` are widgets bound to the URL."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ ANOTHER = "another"
 
 @dataclass(frozen=True)
 class Selection:
-    """What the pickers say: a run, and its step if it has a readable one."""
+    """The run that is picked, and its step if it has a readable one."""
 
     slug: str
     run: Path
@@ -29,8 +29,8 @@ def selection() -> Selection:
     return st.session_state["selection"]
 
 
-def placed() -> dict[str, str]:
-    """The run and the step that are shown, as a link says them, also where the URL leaves them to the newest."""
+def run_and_step() -> dict[str, str]:
+    """Return the run and the step that are shown, as a link writes them, even if the URL leaves them to the newest."""
     shown = st.session_state.get("selection")
     if shown is None:
         return {}
@@ -38,12 +38,12 @@ def placed() -> dict[str, str]:
 
 
 def remember_pickers() -> None:
-    """Remember what the pickers say, at the end of a run of the page that has shown it."""
+    """Remember the values of the pickers, at the end of a run of the page that has shown them."""
     st.session_state["drawn_pickers"] = _pickers()
 
 
 def differs_from_page() -> bool:
-    """Return whether the browser's pickers say something else than what the page shows, once for each difference.
+    """Return whether the browser's pickers differ from what the page shows, once for each difference.
 
     Streamlit lets a new run begin before an older one has ended. If a timer's request and a click come at the same
     moment on a busy machine, the older values can replace those of the click: the browser shows the choice, and the
@@ -63,15 +63,15 @@ def set_source(source: str) -> None:
 
 
 def source() -> str:
-    """Where the pictures of the chosen step come from, in one line."""
+    """Return the line that says which run, step and file the pictures of the selected step show."""
     return st.session_state.get("source", "")
 
 
 def restore(key: str) -> None:
-    """Give a picker what it showed on the page before, unless the URL names a value.
+    """Give a picker the value that it had on the page before, unless the URL names one.
 
-    Each page has an element of its own for the same key. Right after a change of page, Streamlit may still know the
-    value under the other page's element only: it calls the key known, and shows the default all the same.
+    Each page has its own element for the same key. Right after a change of page, Streamlit may still know the value
+    under the other page's element only. It then calls the key known, and shows the default all the same.
     """
     view, last = st.session_state.get("view"), f"last_{key}"
     shown_here = key in st.session_state and st.session_state.get(f"{key}_view") == view
@@ -80,8 +80,10 @@ def restore(key: str) -> None:
     st.session_state[f"{key}_view"] = view
 
 
-def new_run() -> int:
-    """A number that is given once. A component that gets it draws again, although a run of the page may show what it
-    showed before something was dragged."""
-    run = st.session_state["runs_shown"] = st.session_state.get("runs_shown", 0) + 1
-    return run
+def next_run_number() -> int:
+    """Return a number that no run of the page had before.
+
+    A component that gets a new number draws again, even if a run of the page shows the same data as before a drag.
+    """
+    number = st.session_state["runs_shown"] = st.session_state.get("runs_shown", 0) + 1
+    return number

@@ -1,1 +1,1 @@
-"""The page that needs no installation: the live part of the app over the committed runs, as files for any host."""
+"""The static site: the live parts of the app over the committed runs, as files for any host."""

@@ -1,4 +1,4 @@
-"""What many of the page's files say, such as a definition or how an axis looks, is written once, in its own file."""
+"""Write parts that many files of the site have, such as a definition or the look of an axis, once, to one file."""
 
 import json
 from collections import Counter
@@ -9,16 +9,16 @@ from typing import Any, TypeGuard
 from rlcorr.strips.packing import SMALLEST, Package, pack, unpack
 
 FILES = 12
-"""A part that so many files have is shared."""
+"""A part is shared if at least this many files have it."""
 CHARACTERS = 48
-"""Of its JSON: a shorter one is not worth the reference."""
+"""A part is shared if its JSON has at least this many characters. A shorter part is not worth the reference."""
 LONG = 40
-"""A list of so many parts has one for each place of a slider."""
+"""A list with at least this many parts has one part per slider value."""
 SHARED = "~shared"
 
 
 def share(files: list[Path], shared: Path) -> None:
-    """Write the files anew, with {"~shared": number} for each part of the list in `shared` that they have."""
+    """Rewrite the files. Each shared part becomes {"~shared": index}, an index of the list in the file `shared`."""
     files_with: Counter[str] = Counter()
     for path in files:
         files_with.update(set(_parts(unpack(path.read_bytes()).about)))
@@ -30,8 +30,10 @@ def share(files: list[Path], shared: Path) -> None:
 
 
 def _parts(node: Any) -> Iterator[str]:
-    """Every text, list and object of some size, as JSON. A long list is shared whole or not at all: its parts are
-    alike, and folded."""
+    """Return every text, list and object of some size, as JSON.
+
+    A long list is shared as a whole or not at all, because packing folds its similar parts.
+    """
     if (written := _written(node)) is not None:
         yield written
     for part in node.values() if isinstance(node, dict) else node if _is_short(node) else ():

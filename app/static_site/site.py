@@ -1,4 +1,4 @@
-"""Writes the page: static files with relative addresses, which ask no other host for anything."""
+"""Write the static site: files with relative addresses, which need no other host."""
 
 import base64
 import shutil
@@ -11,11 +11,12 @@ from controls.bounds import bounds_of
 from data import lessons, recorded, studies
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from state.session import DEFAULT_PRESET
-from text import pages, phrases, published
+from text import pages, phrases
+from text import published as published_text
 
 from rlcorr import PRESETS
 from rlcorr.errors import UsageError
-from rlcorr.figures.script import packed_script
+from rlcorr.figures.canvas import packed_script
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch
 from rlcorr.strips.packing import SMALLEST, pack
@@ -25,9 +26,9 @@ from static_site.sharing import share
 
 FOLDER = Path(__file__).parent
 SHARING = ("bench", "gradient", "ranking")
-"""Views with many files, which share what they say."""
-SAID = ("FROM_A_FILE", "LATE", "WRONG", "NO_SKETCH", "NO_CURVE")
-"""Of `published`, by the script."""
+"""Views with many files, which share parts."""
+WORDS = ("FROM_A_FILE", "LATE", "WRONG", "NO_SKETCH", "NO_CURVE")
+"""Constants of `text.published` that the script shows."""
 LESSONS_PLOTLY = "lessons/_static/plotly.js"
 STYLES = ("site.css", "live_part.css", "picture.css")
 
@@ -35,38 +36,51 @@ STYLES = ("site.css", "live_part.css", "picture.css")
 def write_site(
     folder: Path, plotly: Path, names: Iterable[str] | None = None, presets: Iterable[str] | None = None
 ) -> None:
-    """Into this folder, which is emptied first but for its lessons; `plotly` is the script that draws. Of all committed
-    runs and presets, or of these."""
+    """Write the site.
+
+    Args:
+        folder: Where to write. The folder is emptied first, except for its lessons.
+        plotly: Plotly's script.
+        names: Runs; by default all committed ones.
+        presets: Presets; by default all that have a bound.
+    """
     recorded_runs = {slug: runs.ROOT / slug for slug in names or runs.list_runs() if runs.list_steps(runs.ROOT / slug)}
-    chosen = list(presets or benches.with_a_bound())
+    preset_names = list(presets or benches.with_a_bound())
     _empty(folder)
-    different = list(dict.fromkeys(benches.alike(chosen).values()))
+    shared_names = benches.shared_names(preset_names)
+    different = list(dict.fromkeys(shared_names.values()))
     shown = {slug: _run(folder, slug, path, different) for slug, path in recorded_runs.items()}
-    run = recorded.shown_first(recorded_runs)
-    preset = DEFAULT_PRESET if DEFAULT_PRESET in chosen else chosen[0]
-    first = (folder / "bench" / run / f"{benches.alike(chosen)[preset]}.bin").read_bytes()
+    run = recorded.default_run(recorded_runs)
+    preset = DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0]
+    first = (folder / "bench" / run / f"{shared_names[preset]}.bin").read_bytes()
     share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
-    for name in chosen:
+    for name in preset_names:
         _write(folder / "use" / f"{name}.bin", pack(benches.exported(name), SMALLEST))
+    drawing = _write_scripts(folder, plotly)
+    facts = {
+        "runs": shown,
+        "presets": _presets(preset_names),
+        "studies": [name for name in studies.all_studies() if _study(folder, name)],
+        "run": run,
+        "sketched": recorded.default_run(recorded_runs, sketched=True),
+        "preset": preset,
+        "first": base64.b64encode(first).decode(),
+        "systems": [*SYSTEMS],
+        "words": {name: getattr(published_text, name) for name in WORDS},
+    }
+    _write(folder / "index.html", _index(facts, drawing))
+    if not (folder / "lessons" / "index.html").exists():
+        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
+
+
+def _write_scripts(folder: Path, plotly: Path) -> str:
+    """Write scripts and styles, and return the address of Plotly's script. The lessons may have written it already."""
     drawing = LESSONS_PLOTLY if (folder / LESSONS_PLOTLY).exists() else "plotly.js"
     if drawing != LESSONS_PLOTLY:
         _write(folder / drawing, packed_script(plotly))
     _write(folder / "site.js", f"(() => {{\n{script('site.js')}\n}})()\n".encode())
     _write(folder / "site.css", "\n".join(map(style, STYLES)).encode())
-    facts = {
-        "runs": shown,
-        "presets": _presets(chosen),
-        "studies": [name for name in studies.all_studies() if _study(folder, name)],
-        "run": run,
-        "sketched": recorded.shown_first(recorded_runs, sketched=True),
-        "preset": preset,
-        "first": base64.b64encode(first).decode(),
-        "systems": [*SYSTEMS],
-        "words": {name: getattr(published, name) for name in SAID},
-    }
-    _write(folder / "index.html", _index(facts, drawing))
-    if not (folder / "lessons" / "index.html").exists():
-        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
+    return drawing
 
 
 def _empty(folder: Path) -> None:
@@ -76,7 +90,7 @@ def _empty(folder: Path) -> None:
 
 
 def _run(folder: Path, slug: str, run: Path, presets: Iterable[str]) -> dict[str, Any]:
-    """Its files, and what the page must know of it at once."""
+    """Write the files of a run, and return what the page needs to know of it from the start."""
     step = runs.list_steps(run)[-1]
     print(f"{slug}, step {step}", flush=True)
     gradients = []
@@ -94,11 +108,11 @@ def _run(folder: Path, slug: str, run: Path, presets: Iterable[str]) -> dict[str
         _write(folder / "ranking" / f"{slug}.bin", pack(benches.ranking_package(run, sketched)))
     _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
     story = recorded.manifest(run).story
-    return {"said": published.RECORDED.format(slug=slug, step=step, story=story), "gradients": gradients}
+    return {"said": published_text.RECORDED.format(slug=slug, step=step, story=story), "gradients": gradients}
 
 
 def _study(folder: Path, name: str) -> bool:
-    """Whether it has been trained."""
+    """Write the file of a study, and return whether the study has been trained."""
     try:
         _write(folder / "study" / f"{name}.bin", pack(benches.study_package(name), SMALLEST))
     except UsageError as error:
@@ -113,8 +127,8 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _presets(names: list[str]) -> dict[str, dict[str, str]]:
-    """What the page says of each, and under whose name its files are."""
-    like = benches.alike(names)
+    """Return, for each preset, what the page says about it and the name of its files."""
+    like = benches.shared_names(names)
     return {
         name: {"bound": bounds_of(PRESETS[name].config)[0].key, "like": like[name], "hurts": benches.hurts(name)}
         for name in names
@@ -122,14 +136,14 @@ def _presets(names: list[str]) -> dict[str, dict[str, str]]:
 
 
 def _index(facts: dict[str, Any], drawing: str) -> bytes:
-    """The page; `drawing` is the address of the script that draws."""
-    stories = [story for story in published.STORIES if story.run in facts["runs"]]
+    """Return the page; `drawing` is the address of Plotly's script."""
+    stories = [story for story in published_text.STORIES if story.run in facts["runs"]]
     return _page(
-        "index.html", facts=facts, stories=stories, say=published, pages=pages.PAGES, study=pages.STUDY,
-        explained=phrases.EXPLAIN, use_it=phrases.USE_IT, system=phrases.SYSTEM, drawing=drawing,
+        "index.html", facts=facts, stories=stories, say=published_text, pages=pages.PAGES, study=pages.STUDY,
+        phrases=phrases, drawing=drawing,
     )  # fmt: skip
 
 
-def _page(name: str, **told: Any) -> bytes:
+def _page(name: str, **values: Any) -> bytes:
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
-    return environment.get_template(name).render(**told, published=published).encode()
+    return environment.get_template(name).render(**values, published=published_text).encode()

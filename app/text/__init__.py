@@ -1,1 +1,1 @@
-"""Every sentence that the app says."""
+"""Every sentence of the app."""

@@ -1,4 +1,4 @@
-"""What the Compare view says, and its tables."""
+"""Sentences and tables of the Compare view."""
 
 import math
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ from text.formatting import number, percent, plain, table
 from text.gradient import NUMBERS, short
 
 EXPLAIN = (
-    "Two configurations on one batch, A and B: which tokens each trains on, what each token weighs, what every metric "
-    "and the gradient become. Or two batches under one configuration: two runs, or two steps of a run. A is what the "
-    "other pages show."
+    "Compare two configurations, A and B, on one batch: which tokens each trains on, the weight of each token, every "
+    "metric, and the gradient. Or compare two batches under one configuration: two runs, or two steps of a run. A is "
+    "the configuration that the other pages show."
 )
 CONFIGURATIONS, RUNS = "two configurations", "two runs"
 MODE = "Compare"
@@ -22,67 +22,72 @@ HEADING = {"A": "##### A", "B": "##### B"}
 
 SAME_TOKENS = "A and B train on the same tokens."
 OTHER_TOKENS = "A and B differ on {share} of the tokens."
-MORE = "With {size:,} answers in a batch, {better}: it makes more progress (η, B − A: {difference})."
-NOT_WHICH = (
-    "With {size:,} answers in a batch, these data do not tell which makes more progress (η, B − A: {difference})."
+MORE = "With {size:,} answers in a batch, {better} makes more progress (η, B − A: {difference})."
+NOT_SIGNIFICANT = (
+    "With {size:,} answers in a batch, A and B do not differ significantly in progress (η, B − A: {difference})."
 )
-ALIKE = "Either: with {size:,} answers in a batch both make the same progress (η)."
+SAME_PROGRESS = "With {size:,} answers in a batch, A and B make the same progress (η)."
 
 AGREEMENT = {
-    "Differ on": "Share of the response tokens that one of the two trains on and the other does not.",
-    "Jaccard": "Tokens that both train on, over tokens that at least one of them trains on. 1: the same tokens.",
+    "Differ on": "Share of the response tokens that only one of the two trains on.",
+    "Jaccard": "Tokens that both train on, divided by tokens that at least one trains on. 1: the same tokens.",
     "Only A": "Tokens that A trains on and B does not.",
     "Only B": "Tokens that B trains on and A does not.",
     "Neither": "Tokens that neither trains on.",
 }
+TOKENS, WEIGHTS_AGAINST = "Tokens trained on", "Weights of B against weights of A"
 MASKS = (
-    "Rows are sequences, columns are tokens. A token is trained on where no rule rejects it and its weight is above 0 "
-    "(masking sets weights to 0). Where several tokens share a cell, a difference shows."
+    "Rows are sequences, columns are tokens. A token is trained on if no rule rejects it and its weight is above 0 "
+    "(masking sets weights to 0). If several tokens share a cell, it shows a difference first."
 )
 WEIGHTS = (
-    "Tokens that both train on, by their weight in A (across) and in B (up). Warm: B weighs more. Cool: A weighs more. "
-    "The outermost cells hold everything beyond."
+    "Tokens that both train on. Horizontal: weight in A. Vertical: weight in B. Orange: the weight in B is larger. "
+    "Blue: the weight in A is larger. The outermost cells contain everything beyond the axes."
 )
 HEADLINES = (
     "kept_fraction", "rollout_rs_seq_masked_fraction", "trained_eff_sample_size", "trained_is_mean",
     "rollout_is_oob_ratio", "ratio_eff_sample_size", "k3_kl", "abs_log_ratio", "tokens",
 )  # fmt: skip
-METRICS = "Rest the pointer on a name for its definition. A dash: not measured under that configuration."
+METRICS = "Point at a name for its definition. A dash: not measured under that configuration."
 DIFFERENT, EQUAL = "Other metrics that differ", "Other metrics that are equal"
-EACH = "Weights in {name}"
+WEIGHTS_IN = "Weights in {name}"
 
+GRADIENT_TITLE = "Gradients"
 GRADIENT = (
-    "Beside the on-policy gradient, with 95 % of the bootstrap samples in brackets. B − A is paired: both are measured "
-    "on the same samples, so the noise that they share cancels. 0 inside its bracket: not to be told apart."
+    "Compared with the on-policy gradient. Brackets: 95 % of the bootstrap samples. B − A is paired: A and B are "
+    "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
+    "do not differ significantly."
 )
-GRADIENT_BARS = "Of both, with 95 % bars. Bias and noise are in units of the on-policy gradient, progress is a share."
+GRADIENT_BARS_TITLE, GRADIENT_DIFFERENCES_TITLE = "Progress, bias, noise", "B − A"
+GRADIENT_BARS = "A and B, with 95 % bars. Bias and noise are in units of the on-policy gradient. Progress is a share."
 GRADIENT_DIFFERENCES = (
-    "B − A of these and of the cosine. A bar that reaches over 0 tells nothing apart; to the left of it B is smaller."
+    "B − A of these numbers and of the cosine. If a bar contains 0, A and B do not differ significantly. If it is to "
+    "the left of 0, B is smaller."
 )
 BETWEEN = {
-    "Cosine, A with B": "Between the gradients that A and B have on this batch: 1 if their steps go the same way.",
+    "Cosine, A with B": "Cosine between the gradients of A and B on this batch. 1: they have the same direction.",
     "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
-    "cannot be told from noise.",
-    "B makes more progress in": "Share of the bootstrap samples in which the progress of B is the greater one; equal "
-    "counts half.",
+    "cannot be distinguished from noise.",
+    "B makes more progress in": "Share of the bootstrap samples in which B makes more progress. A tie counts half.",
 }
 RUNS_INTRO = (
-    "The same configuration on two batches. Their tokens are not the same, so nothing is compared token by token: only "
-    "where the tokens lie, how large |Δ| becomes, and the metrics."
+    "The same configuration on two batches. Their tokens differ, so the page does not compare token by token. It "
+    "compares the distribution of the tokens, the size of |Δ|, and the metrics."
 )
 SAME_STEP = "A and B are the same step: every difference is 0."
+DENSITY_TITLE, MAGNIFIED_TITLE, TAIL_TITLE = "Both probabilities", "The difference", "The tail"
 DENSITY = (
-    "Tokens by the probability in the engine (across) and in the trainer (up). Warm: likelier in the trainer. Cool: "
-    "likelier in the engine."
+    "Horizontal: probability in the engine. Vertical: probability in the trainer. Orange: more likely in the trainer. "
+    "Blue: more likely in the engine."
 )
 MAGNIFIED = (
-    "The difference, magnified: the ratio (up) over the engine's probability (across), on the same axes for A and B. "
-    "The outermost rows hold everything beyond."
+    "The difference, magnified. Horizontal: probability in the engine. Vertical: the ratio. A and B have the same "
+    "axes. The outermost rows contain everything beyond the axes."
 )
-TAIL = "Which share of the tokens differs by at least so much, in A and in B."
+TAIL = "Share of the tokens that differ by at least this much, in A and in B."
 NO_STEP_B = "Run B has no step yet."
 
-Hinted = tuple[str, str, list[str]]  # name, what it means, cells
+ExplainedRow = tuple[str, str, list[str]]  # name, its meaning, cells
 
 
 def batch_name(slug: str, step: int) -> str:
@@ -90,7 +95,7 @@ def batch_name(slug: str, step: int) -> str:
 
 
 def agreement(masks: Agreement) -> dict[str, str]:
-    """Label → text, in the order of AGREEMENT."""
+    """Return label → text, in the order of AGREEMENT."""
     shown = (
         percent(masks.differing),
         number(masks.jaccard),
@@ -102,43 +107,46 @@ def agreement(masks: Agreement) -> dict[str, str]:
 
 
 def answer(masks: Agreement) -> str:
-    """On what they differ; in plain text."""
+    """Return a sentence, in plain text, about the tokens on which A and B differ."""
     return OTHER_TOKENS.format(share=percent(masks.differing)) if masks.differing else SAME_TOKENS
 
 
 def advice(progress: Interval, size: int) -> str:
-    """Which makes more progress, B − A with so many answers in a batch; in plain text."""
+    """Return a sentence, in plain text, about which makes more progress.
+
+    `progress` is B − A, with `size` answers in a batch.
+    """
     difference = interval(progress, sign=True)
     if progress.low == progress.high == 0:
-        return ALIKE.format(size=size)
+        return SAME_PROGRESS.format(size=size)
     if not progress.tells:
-        return NOT_WHICH.format(size=size, difference=difference)
+        return NOT_SIGNIFICANT.format(size=size, difference=difference)
     return MORE.format(size=size, better="B" if progress.value > 0 else "A", difference=difference)
 
 
-def metric_rows(pairs: Iterable[MetricPair]) -> list[Hinted]:
+def metric_rows(pairs: Iterable[MetricPair]) -> list[ExplainedRow]:
     return [(pair.key, describe(pair.key), [number(pair.a), number(pair.b), signed(pair.difference)]) for pair in pairs]
 
 
 def signed(value: float) -> str:
-    """With its sign; a dash where there is nothing to show."""
+    """Format a number with its sign; return a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:+.4g}" if value else "0"
 
 
 def interval(ends: Interval, *, sign: bool = False) -> str:
-    text = _signed if sign else short
-    return f"{text(ends.value)} [{text(ends.low)},\u00a0{text(ends.high)}]"
+    write = _signed if sign else short
+    return f"{write(ends.value)} [{write(ends.low)},\u00a0{write(ends.high)}]"
 
 
 def between(gradients: GradientComparison) -> dict[str, str]:
-    """Label → text, in the order of BETWEEN; for the one batch size that was asked for."""
+    """Return label → text, in the order of BETWEEN, for the one batch size of `gradients`."""
     (b_is_better,) = gradients.b_is_better
     shown = (short(gradients.between.value), short(gradients.expected.value), percent(b_is_better))
     return dict(zip(BETWEEN, shown, strict=True))
 
 
-def gradient_rows(gradients: GradientComparison) -> list[Hinted]:
-    """Each number of both, and by how much it differs on the same samples; for the one batch size."""
+def gradient_rows(gradients: GradientComparison) -> list[ExplainedRow]:
+    """Return a row per number: A, B, and the paired difference, for the one batch size of `gradients`."""
     a, b = gradients.a, gradients.b
     rows = (
         ("Progress (η)", a.progress[0], b.progress[0], gradients.progress[0]),
@@ -147,8 +155,8 @@ def gradient_rows(gradients: GradientComparison) -> list[Hinted]:
         ("Cosine", a.cosine, b.cosine, gradients.cosine),
     )
     return [
-        (name, NUMBERS[name], [interval(of_a), interval(of_b), interval(difference, sign=True)])
-        for name, of_a, of_b, difference in rows
+        (name, NUMBERS[name], [interval(in_a), interval(in_b), interval(difference, sign=True)])
+        for name, in_a, in_b, difference in rows
     ]
 
 
@@ -156,8 +164,8 @@ def _signed(value: float) -> str:
     return short(value) if math.isnan(value) or value < 0 else f"+{short(value)}"
 
 
-def pairs_table(header: list[str], rows: list[Hinted]) -> str:
-    """Literal text, in which a name explains itself."""
+def pairs_table(header: list[str], rows: list[ExplainedRow]) -> str:
+    """Return an HTML table of literal text, in which each name has its meaning as a tooltip."""
     meanings = {name: hint for name, hint, _ in rows}
     cells = [[name, *numbers] for name, _, numbers in rows]
     return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{table(header, cells, meanings)}</div>"

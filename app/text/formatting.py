@@ -1,4 +1,4 @@
-"""The one way to show text that the app did not write, and numbers."""
+"""Format numbers, tables, and text that the app did not write."""
 
 import html
 import math
@@ -7,18 +7,20 @@ from collections.abc import Mapping
 
 
 def plain(text: object) -> str:
-    """Text for a Markdown element, with everything that Markdown could act on escaped."""
+    """Escape a text for a Markdown element, so that it is shown literally."""
     return re.sub(r"([\\`*_{}\[\]()#+\-.!|$:<>~&@])", r"\\\1", str(text))
 
 
 def number(value: float | None) -> str:
-    """At most four significant digits; a dash where there is nothing to show."""
+    """Format a number with at most four significant digits; return a dash for None and NaN."""
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 def percent(share: float | None) -> str:
-    """A share with enough digits to tell 99.99 % from 100 %; a sum of recorded probabilities may lack the rounding of
-    float32."""
+    """Format a share in percent; ">99.99 %" and "<0.01 %" are not rounded to 100 % and 0 %.
+
+    A share may be 1e-6 too small: recorded probabilities are summed in float32.
+    """
     if share is None:
         return "–"
     text = f"{100 * share:.2f}"
@@ -40,8 +42,10 @@ def ago(seconds: float) -> str:
 
 
 def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] | None = None) -> str:
-    """An HTML table in which every cell is literal text. `meanings` explains words of the header and of the first
-    column, to the mouse and to the keyboard."""
+    """Return an HTML table in which every cell is literal text.
+
+    `meanings` explains words of the header and of the first column, as tooltips for mouse and keyboard.
+    """
     explained = meanings or {}
     head = "".join(f"<th>{_explained(cell, explained)}</th>" for cell in header)
     cells = [
@@ -54,7 +58,7 @@ def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] 
 
 
 def swatches(colours: dict[str, str]) -> str:
-    """A legend: every name, as literal text, behind a spot of its colour."""
+    """Return an HTML legend: name → colour, each name as literal text after a spot of its colour."""
     spots = "".join(
         f"<span style='margin-right:1.1em;white-space:nowrap'><span style='color:{colour}'>●</span> "
         f"{html.escape(name)}</span>"

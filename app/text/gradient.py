@@ -1,150 +1,185 @@
-"""What the gradient view says."""
+"""Sentences of the Gradient view."""
 
 from collections.abc import Sequence
 
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import Target
-from rlcorr.gradients.progress import Choice, units_needed
-from rlcorr.gradients.sketch import Drawn, SampledSketch, Sketch
+from rlcorr.gradients.progress import Choice
+from rlcorr.gradients.sketch import SampledSketch, SampledUnits, Sketch
 from rlcorr.types import TokenBatch
 from text.formatting import percent
 
-INTRO = "What the correction does to the gradient of this step, measured beside the on-policy gradient: on {what}."
+INTRO = "The gradient of this step with the correction, compared with the on-policy gradient. Measured on {what}."
 ENUMERATED = (
-    "all likely answers to {count:,} prompts (covering {old} of the probability in the trainer, {rollout} in the "
-    "engine), "
+    "all likely answers to {count:,} prompts. They cover {old} of the probability in the trainer and {rollout} in the "
+    "engine. "
 )
 OF_SOME_PROMPTS = (
-    "so the prompts alone are a sample. The 95 % intervals are over them and over the random projections of the scores"
+    "Only the prompts are a sample. The 95 % intervals are over the prompts and over the random projections of the "
+    "scores"
 )
 OF_ALL_PROMPTS = (
-    "which are all that this run trains on: nothing is a sample but the random projections of the scores, and the "
-    "95 % intervals are over those"
+    "The run trains on these prompts only, so only the projections of the scores are random. The 95 % intervals are "
+    "over these projections"
 )
 SAMPLED = (
-    "{count:,} sampled answers. The 95 % intervals are over them and over the random projections of their scores; "
-    "differences are measured on the same answers"
+    "{count:,} sampled answers. The 95 % intervals are over the answers and over the random projections of their "
+    "scores. Differences are measured on the same answers"
 )
 OF_THESE_PROMPTS = (
-    "The numbers are for a training on these prompts. Of the squared length of their gradient {share} % "
-    "[{low}, {high}] comes from the differences between them: over many more prompts like them it is shorter by that, "
-    "and {example:,} answers in a batch there are worth {worth:,.0f} [{least:,.0f}, {most:,.0f}] here."
+    "The numbers are for a training run on these prompts. The differences between the prompts make {share} % [{low}, "
+    "{high}] of the squared length of their gradient. With many more such prompts the gradient would lack this part, "
+    "and {example:,} answers in a batch would be worth as much as {worth:,.0f} [{least:,.0f}, {most:,.0f}] here."
 )
 EXAMPLE = 4096
 LITTLE_COVERED = (
-    "The answers that are measured hold only {old} of the probability in the trainer and {rollout} in the engine. What "
-    "the others would add is missing from every number here."
+    "The measured answers have only {old} of the probability in the trainer and {rollout} in the engine. Every number "
+    "here lacks the part of the other answers."
 )
 
 BATCH_SIZE = "Answers in a batch (B)"
-BATCH_SIZE_IS = "The noise of a gradient falls with the answers in its batch, its bias does not."
+BATCH_SIZE_IS = "A larger batch has less noise in its gradient, but not less bias."
 WRONG_BATCH_SIZE = "answers={raw!r} is not offered; using {usual}. Offered: {allowed}."
 
 NUMBERS = {
-    "Progress (η)": "Of what one step of the best length along the exact gradient gains, the share that this gradient "
-    "gains, with B answers in a batch: ⟨E g, g*⟩²/(‖g*‖² (‖E g‖² + V/B)), between 0 and 1. It leaves out Adam, the "
-    "clipping of gradients, and what many steps add up to.",
-    "Bias": "‖E[g] − on-policy gradient‖ over its length. 0 inside the interval: not to be told from noise.",
-    "Noise": "Standard deviation of the gradient over batches of B answers, over the length of the on-policy gradient.",
-    "Cosine": "Between the expected gradient and the on-policy one.",
-    "Step length": "What the step along the on-policy gradient is multiplied by.",
-    "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of them.",
+    "Progress (η)": "What one step of the best length along this gradient gains, as a share of what it gains along the "
+    "exact gradient, with B answers in a batch: ⟨E g, g*⟩²/(‖g*‖² (‖E g‖² + V/B)), between 0 and 1. It ignores Adam, "
+    "gradient clipping, and the combined effect of many steps.",
+    "Bias": "‖E[g] − on-policy gradient‖ divided by the length of the on-policy gradient. If the interval contains 0, "
+    "it may be noise.",
+    "Noise": "Standard deviation of the gradient over batches of B answers, divided by the length of the on-policy "
+    "gradient.",
+    "Cosine": "Cosine between the expected gradient and the on-policy gradient.",
+    "Step length": "The correction multiplies the step along the on-policy gradient by this factor.",
+    "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of the sequences.",
 }
-RECORDED = (
-    "Progress over the first bound (dotted; the line can be pulled), with its 95 % band; grey: without a correction. "
-    "Green: the bound that makes the most; grey ground: where the best one lies in 95 % of the bootstrap samples."
+CURVE_TITLE = "Progress of this step at each threshold"
+CURVE = (
+    "Progress over the first threshold, with a 95 % band. Dotted: the present value; you can drag this line. Grey "
+    "line: no correction. Green: the threshold with the most progress. Grey background: the best threshold is here in "
+    "95 % of the bootstrap samples."
 )
 MADE = (
-    "With {size:,} answers in a batch this makes {value} [{low}, {high}] of the progress that the exact gradient makes."
+    "With {size:,} answers in a batch, one step gains {value} % of what an exact, noise-free step gains (95 %: {low} "
+    "to {high} %)."
 )
-MOST = " The bound that makes most lies between {low} and {high}, most likely at {best}."
-NOT_WHICH = " Which bound makes most, these data do not tell."
-BEST = "At {best:.4g}: {over}"
-BEST_BOUNDS = (
-    "The bound that makes the most progress, with the 95 % interval from bootstrap samples. Dotted: the batch that is "
-    "chosen. Where the band covers the whole height, these data do not tell which bound to take."
+MOST = " The best threshold is between {low} and {high}, most likely {best}."
+TOO_NOISY = " These data are too noisy to choose a threshold."
+BEST = "Best threshold: {best:.4g}. {lead}"
+BEST_THRESHOLDS_TITLE = "Best threshold for each batch size"
+BEST_THRESHOLDS = (
+    "The threshold with the most progress, and its 95 % interval from bootstrap samples. Dotted: the present batch "
+    "size. If the band covers the whole height, these data are too noisy to choose a threshold."
 )
+NO_BOUND = "This configuration has no bound to move."
 TOY_FOLDED = "The same on a toy where everything is exact"
+TOY_TITLE = "The toy, exactly"
 TOY = (
-    "The same correction, exactly: all 364 responses over four tokens, log-ratios as wide as here ({gap:.2g}), batches "
-    "of {size:,}. Nothing is sampled, so there are no bands."
+    "The same correction on all 364 responses over four tokens, with log-ratios as wide as here ({gap:.2g}), in "
+    "batches of {size:,}. Nothing is sampled, so there are no bands."
 )
 TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
 RANKING = "All presets by their progress"
 RANKED = (
-    "Every preset by its progress, with 95 % bars. On the same ground and in the same shade: not to be told from the "
-    "first of them, by the difference on the same bootstrap samples."
+    "Every preset by its progress, with 95 % bars. Bars with the same background and shade are statistically tied with "
+    "the first of them, by the difference on the same bootstrap samples."
 )
-MARKED = "Warm bar: the preset with its own numbers; warm line and band: with the bounds as they are now."
+MARKED = "Orange bar: the preset with its own numbers. Orange line and band: with the present bounds."
+PLANE_TITLE = "Bias and noise of all presets"
 PLANE = (
-    "Every preset on this step: the noise of a batch of {size:,} answers to the right, bias upwards, both in units of "
-    "the on-policy gradient. A larger batch moves all points to the left, and none of them down. Warm cross: with the "
-    "bounds as they are now."
+    "Each point is a preset on this step. Horizontal: noise with {size:,} answers in a batch. Vertical: bias. Both are "
+    "in units of the on-policy gradient. A larger batch moves all points to the left, but none down. Orange cross: the "
+    "correction with the present bounds."
 )
-PARTS = {
-    "weights": "from exact product weights to this level of weights, or none",
-    "truncation": "the bounds on the weights",
-    "rejection": "the rules",
-    "denominator": "dividing by kept tokens, normalised weights",
-}
-DECOMPOSED = "Where the gradient leaves the exact one, step by step; each measured on the same responses."
+PARTS_TITLE = "Where the bias comes from"
+PARTS = ("weights", "truncation", "rejection", "denominator")
+DECOMPOSED = (
+    "How far each part of the correction moves the gradient, measured on the same responses. weights: from exact "
+    "product weights to this level of weights, or to none. truncation: the bounds on the weights. rejection: the "
+    "rules. denominator: dividing by the kept tokens, and normalised weights."
+)
+KL_TITLE = "##### k2 or k3? The value of a KL estimator is not its gradient"
 KL_ADVICE = (
-    "As a loss: k2, or k3+, which has the value of k3 and the gradient of k2. Plain k3 is for measuring: its gradient "
-    "is that of the other KL."
+    "As a loss, use k2 or k3+. k3+ has the value of k3 and the gradient of k2. Use plain k3 for measuring only: as a "
+    "loss it follows the gradient of the other KL."
 )
+KL_TARGET, KL_DIRECTION = "KL to", "Direction"
 KL = (
-    "KL penalties as losses, on {places} recorded places where all next tokens are known, so that the expectation over "
-    "tokens is exact. k2 follows ∇KL(π_θ‖target); k3 follows the other KL, and k1 in expectation nothing at all. The "
-    "number above the bars is the length of the gradient over that of ∇KL(π_θ‖target)."
+    "KL penalties as losses, at {count} recorded positions for which the probabilities of all next tokens are known. "
+    "So the expectation over tokens is exact. k2 follows ∇KL(π_θ‖target), k3 follows the other KL, and the expected "
+    "gradient of k1 is 0. The number above the bars is the length of the gradient divided by that of ∇KL(π_θ‖target)."
 )
 KL_NUMBERS = {
-    "cosine": "Between the loss's expected gradient and ∇KL(π_θ‖target).",
-    "length": "Of the loss's expected gradient, over that of ∇KL(π_θ‖target).",
+    "cosine": "Cosine between the loss's expected gradient and ∇KL(π_θ‖target).",
+    "length": "Length of the loss's expected gradient, divided by that of ∇KL(π_θ‖target).",
     "noise of a token": "Standard deviation of the gradient of one sampled token, in units of ∇KL(π_θ‖target).",
 }
 TARGETS: dict[str, Target] = {"the reference model": "ref", "the engine's policy": "rollout"}
-NO_PLACES = "This run recorded no distribution of {target} at that step, so there is no truth to compare with."
+NO_DISTRIBUTION = (
+    "This run has no recorded distribution of {target} at that step, so there is no exact gradient to compare with."
+)
 NOISE_REFERENCE = (
-    "The on-policy gradient of this step cannot be told from noise, so it is no unit. Record more of it with "
-    "--sketch.reference-prompts."
+    "The on-policy gradient of this step cannot be distinguished from noise, so nothing can be measured in units of "
+    "it. Record more of it with --sketch.reference-prompts."
 )
 GO = "Show step {step}"
 
-TOLD = "It is {difference} above {other}."
-EQUAL = "It is as good as {other}."
-NOT_TOLD = "It cannot be told from {other} ({difference}): that would take {needed}; there are {count:,}."
+BEST_PRESET = (
+    "With {size:,} answers in a batch, **`{best}`** makes the most progress. It is the best of the {count} presets in "
+    "{support} of the bootstrap samples. {tied}"
+)
+NONE_TIED = "Every other preset differs significantly from it."
+ONE_TIED = "One other preset does not differ significantly from it."
+SOME_TIED = "{count} other presets do not differ significantly from it."
+NEXT_PRESET, NO_CORRECTION = "the next preset, `{name}`", "no correction"
+SIGNIFICANT = "Its progress is {difference} above that of {other}."
+EQUAL = "Its progress is the same as that of {other}."
+NOT_SIGNIFICANT = (
+    "Its progress does not differ significantly from that of {other} ({difference}). That would take {needed}; there "
+    "are {count:,}."
+)
 MANY = 10**6
 
 
 def answer(progress: Interval, size: int, best: Interval | None, tried: Sequence[float]) -> str:
-    """What the shown correction makes, and where the best bound lies, if one moves; in plain text."""
-    ends = {"value": short(progress.value), "low": short(progress.low), "high": short(progress.high)}
-    made = MADE.format(size=size, **ends)
+    """Return, in plain text, what one step gains, and the best threshold.
+
+    Args:
+        progress: η of the shown correction.
+        size: Number of answers in a batch.
+        best: The best threshold with its interval; None if there is no threshold to move.
+        tried: The thresholds that were tried.
+    """
+    ends = {"value": _share(progress.value), "low": _share(progress.low), "high": _share(progress.high)}
+    sentence = MADE.format(size=size, **ends)
     if best is None:
-        return made
+        return sentence
     if best.low <= min(tried) and best.high >= max(tried):
-        return made + NOT_WHICH
-    return made + MOST.format(low=f"{best.low:.4g}", high=f"{best.high:.4g}", best=f"{best.value:.4g}")
+        return sentence + TOO_NOISY
+    return sentence + MOST.format(low=f"{best.low:.4g}", high=f"{best.high:.4g}", best=f"{best.value:.4g}")
 
 
 def short(value: float) -> str:
-    """Two digits after the point, or two that are not 0; a dash where there is nothing to show."""
+    """Format a number with two decimals, or with two significant digits if it is small; return a dash for NaN."""
     if value != value:
         return "–"
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
 def measured_on(batch: TokenBatch, sketch: Sketch) -> str:
-    """What the numbers stand on."""
+    """Return a sentence about the answers and prompts that the numbers are measured on."""
     if isinstance(sketch, SampledSketch):
         return INTRO.format(what=SAMPLED.format(count=len(batch.response_mask)))
     answers = ENUMERATED.format(count=sketch.answers.prompt_count, **_percents(sketch.answers.coverage))
-    return INTRO.format(what=answers + (OF_SOME_PROMPTS if sketch.unseen else OF_ALL_PROMPTS))
+    return INTRO.format(what=answers + (OF_SOME_PROMPTS if sketch.finite_population_factor else OF_ALL_PROMPTS))
 
 
 def of_these_prompts(noise: Interval) -> str:
-    """Where the prompts are the task: what the numbers say of a training on more of them."""
+    """Return a sentence about how the numbers would change with more prompts.
+
+    `noise` is the share of the squared length of the gradient that comes from the differences between the prompts.
+    """
     worth = {
         name: (1 - x) * EXAMPLE for name, x in (("worth", noise.value), ("least", noise.high), ("most", noise.low))
     }
@@ -153,40 +188,51 @@ def of_these_prompts(noise: Interval) -> str:
 
 
 def little_covered(coverage: dict[str, float]) -> str:
-    """Empty where enough is."""
+    """Return a warning if the measured answers cover little of the probability; else an empty text."""
     return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < ENOUGH_COVERED else ""
 
 
-def best_preset(choice: Choice, names: Sequence[str], here: Drawn) -> str:
-    """Markdown: which makes the most progress, how sure that is, and what would make it surer."""
-    next_one = [number for group in choice.groups for number in group][1]
-    alike, support = len(choice.groups[0]) - 1, f"{100 * choice.support[choice.best]:.0f} %"
-    others = "no other" if not alike else "one other" if alike == 1 else f"{alike} others"
-    return (
-        f"With {choice.batch_size:,} answers in a batch, **`{names[choice.best]}`** makes the most progress; in "
-        f"{support} of the bootstrap samples it is the best of the {len(names)} presets, and {others} cannot be "
-        f"told from it. "
-        f"{over(choice.over_next, f'the next, `{names[next_one]}`', here)} "
-        f"{over(choice.over_nothing, 'no correction', here)}"
+def best_preset(choice: Choice, names: Sequence[str]) -> str:
+    """Return, in Markdown, which preset makes the most progress, and how certain this is."""
+    tied = len(choice.groups[0]) - 1
+    return BEST_PRESET.format(
+        size=choice.batch_size,
+        best=names[choice.best],
+        count=len(names),
+        support=f"{100 * choice.support[choice.best]:.0f} %",
+        tied=(NONE_TIED, ONE_TIED)[tied] if tied < 2 else SOME_TIED.format(count=tied),
     )
 
 
-def over(paired: Interval, other: str, here: Drawn) -> str:
-    """By how much the best is above another; where that cannot be told, what it would take."""
+def lead(paired: Interval, other: str, units: SampledUnits, needed: int | None) -> str:
+    """Return by how much the best is ahead of another, or how many more samples would show a difference.
+
+    Args:
+        paired: The difference of their progress, on the same samples.
+        other: The name of the other.
+        units: The units that were sampled.
+        needed: How many of them would make the difference significant; None if the difference is 0 or unknown.
+    """
     difference = f"{short(paired.value)} [{short(paired.low)}, {short(paired.high)}]"
-    needed = units_needed(here.count, paired)
     if paired.tells:
-        return TOLD.format(difference=difference, other=other)
+        return SIGNIFICANT.format(difference=difference, other=other)
     if needed is None:
         return EQUAL.format(other=other)
-    would_tell = f"{_rounded(needed, here.count)} {here.of}"
-    return NOT_TOLD.format(difference=difference, other=other, needed=would_tell, count=here.count)
+    more = f"{_rounded(needed, units.count)} {units.kind}"
+    return NOT_SIGNIFICANT.format(difference=difference, other=other, needed=more, count=units.count)
 
 
 def _rounded(needed: int, units: int) -> str:
     if needed < 1.1 * units:
         return "a few more"
     return f"about {float(f'{needed:.2g}'):,.0f}" if needed < MANY else "more than a million"
+
+
+def _share(x: float) -> str:
+    """Format a share in percent, without decimals unless it is below 1 %; return a dash for NaN."""
+    if x != x:
+        return "–"
+    return f"{100 * x:.0f}" if x >= 0.01 or abs(x) < 5e-5 else f"{100 * x:.1g}"
 
 
 def _percents(coverage: dict[str, float]) -> dict[str, str]:

@@ -1,105 +1,108 @@
-"""What the Mismatch page says."""
+"""Sentences of the Mismatch page."""
 
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.symptoms import Pattern, short
 
 ALSO = "Also: {sentence}"
 
-_MEND = ("Mend this before you choose a correction. Its tokens show where it is.", "tokens", "See the tokens")
+_FIX = ("Fix this before you choose a correction. The tokens show where it is.", "tokens", "See the tokens")
 NEXT: dict[Pattern, tuple[str, str, str]] = {
-    "not finite": _MEND,
+    "not finite": _FIX,
     "identical": (
-        "If two programs computed the two sides, one was probably copied from the other: check what was recorded.",
-        "training", "See where the run comes from",
+        "If two programs computed the two sides, one was probably copied from the other. Check what was recorded.",
+        "training", "See how the run was made",
     ),
-    "shift by one": _MEND,
-    "padding": _MEND,
+    "shift by one": _FIX,
+    "padding": _FIX,
     "top-p mass": (
         "Sample without top-p and top-k, or take both log-probs from the same distribution.",
         "tokens", "See the tokens",
     ),
     "temperature": ("Use one temperature for sampling and for both log-probs.", "tokens", "See the tokens"),
-    "stale tensor": _MEND,
-    "clean": ("The log-probs give no reason to correct.", "bench", "See what a bound would cost"),
+    "stale tensor": _FIX,
+    "clean": ("The log-probs give no reason to correct.", "bench", "See what a threshold would cost"),
     "precision": (
-        "The log-probs show no more than rounding: choose a bound that leaves it alone.", "bench", "Choose a bound",
+        "The log-probs show nothing beyond rounding. Choose a threshold that leaves rounding alone.",
+        "bench", "Choose a threshold",
     ),
     "undecided": (
-        "Measure once more, as it says. Then choose a bound, and see what it costs.",
-        "bench", "Choose a bound",
+        "Measure once more, as described above. Then choose a threshold, and see what it costs.",
+        "bench", "Choose a threshold",
     ),
     "beyond rounding": (
-        "Look at the causes that it names. Then choose a bound, and see what it costs.", "bench", "Choose a bound",
+        "Check first: are the weights old? Is the KV cache 8-bit? Then choose a threshold, and see what it costs.",
+        "bench", "Choose a threshold",
     ),
 }  # fmt: skip
-"""What `triage` finds → (what to do, the view that helps, the text of its link)."""
+"""Pattern that `triage` returns → (what to do, the view that helps, the text of its link)."""
 
 SIZES = {
-    "Mean |Δ|": ("abs_log_ratio", "Mean difference of the two log-probs, without its sign."),
+    "Mean |Δ|": ("abs_log_ratio", "Mean absolute difference of the two log-probs."),
     "k3": (
         "k3",
-        "Mean of eᵈ − 1 − d, which estimates the KL divergence. Rounding to bfloat16 has been measured to make up to "
-        f"{short(rounding('bfloat16')[1])}.",
+        f"Mean of eᵈ − 1 − d, which estimates the KL divergence. Rounding to bfloat16 alone has been measured to give "
+        f"up to {short(rounding('bfloat16')[1])}.",
     ),
     "Mean e^|Δ|": (
         "mult_error",
-        "The factor between the two probabilities, averaged. NeMo RL expects a bug above 1.05.",
+        "The mean factor between the two probabilities. NeMo RL suspects a bug above 1.05.",
     ),
     "Mean ratio": (
         "mean_ratio",
-        "It is 1, but for noise, if the engine's log-probs are of the policy that sampled, and nothing was cut off.",
+        "1 up to noise, if the engine's log-probs are those of the policy that sampled, and no tokens were cut off.",
     ),
 }
-"""Label on the page → (name in a finding's numbers, what it means)."""
+"""Label on the page → (name in the numbers of a symptom, what it means)."""
 
 METHODS = "Methods to draw"
 EXPLAINED = "What these methods do"
 
-ACCEPTANCE_TITLE = "Both probabilities, and what each method leaves alone"
+ACCEPTANCE_TITLE = "Both probabilities, and the tokens that each method leaves alone"
 ACCEPTANCE = (
-    "Tokens by the probability that the engine (across) and the trainer (up) gave them. A method leaves a token alone "
-    "between its two lines; beyond a solid line it rejects the token, beyond a dashed one it caps the weight."
+    "Tokens by their probability in the engine (horizontal) and in the trainer (vertical). A method does not change "
+    "tokens between its two lines. Beyond a solid line it rejects the token, beyond a dashed line it caps the weight."
 )
 MAGNIFIED_TITLE = "The difference, magnified"
 MAGNIFIED = (
-    "The same tokens and lines, with the ratio (up) over the engine's probability (across). The outermost rows hold "
-    "everything beyond."
+    "The same tokens and lines. Horizontal: probability in the engine. Vertical: the ratio. The outermost rows contain "
+    "everything beyond the axis."
 )
 
 PICTURES = {
     "tail": (
         "The tail",
-        "How many tokens differ by at least so much. A line that falls slowly is a heavy tail; one colour above the "
-        "other is a mismatch with a direction.",
+        "How many tokens differ by at least this much. A line that falls slowly is a heavy tail. If one colour is "
+        "above the other, the mismatch has a direction.",
     ),
     "position": (
         "Along the response",
-        "The ratio over the position in the response. A band that opens is an error that builds up; a mean away from 1 "
+        "The ratio at each position of the response. A band that widens is an error that builds up. A mean away from 1 "
         "is more than noise. Positions that fewer than five responses reach are left out.",
     ),
     "tokens": (
         "Tokens that add most",
-        "Token ids by their share of Σ|log r|. Warm: likelier in the trainer; cool: likelier in the engine.",
+        "Token ids by their share of Σ|log r|. Orange: more likely in the trainer. Blue: more likely in the engine.",
     ),
     "tokens_mean": (
         "Tokens that differ most",
-        "Token ids by their mean |log r|, of those that occur at least five times. Some that stand out point to rows "
-        "of the output head.",
+        "Token ids by their mean |log r|, if they occur at least five times. If a few ids differ much more than the "
+        "rest, check their rows of the output head.",
     ),
     "length": (
         "Over the length of the response",
-        "One point per response. Inside the dotted cone lies what independent noise of this size leaves; the lines are "
-        "usual bounds on the product and on the geometric mean of the ratios.",
+        "One point per response. Independent noise of this size would stay inside the dotted cone. The lines are usual "
+        "bounds on the product and on the geometric mean of the ratios.",
     ),
-    "lag": ("By age of the weights", "Mean |log r| by how many updates older the weights were that sampled."),
+    "lag": ("By age of the weights", "Mean |log r| by the age of the weights that sampled, in updates."),
 }
 """(title, caption) per picture."""
 
 
-NO_IDS = "Which tokens differ is not known: the step holds no token ids."
+NO_IDS = "The step has no token ids, so the page cannot show which tokens differ."
 
 
 def one_lag(lag: int) -> str:
+    """Return a sentence about the age of the weights that sampled this step."""
     if lag == 1:
         return "All responses of this step were sampled by weights one update older than those that scored them."
     return f"All responses of this step were sampled by weights {lag} updates older than those that scored them."

@@ -1,11 +1,11 @@
-"""The pages: the name of each is its address and its file in views/; its title stands here and nowhere else."""
+"""The pages. The name of a page is its address and its file in views/. Its title is written here only."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class PageWords:
-    """A page's title, the question that it answers, and what one should know before, if anything."""
+    """A page's title, the question that it answers, and an introduction, if it needs one."""
 
     title: str
     question: str
@@ -15,25 +15,25 @@ class PageWords:
 PAGES = {
     "start": PageWords(
         "Start",
-        "Two programs, one model: how far apart are they?",
-        "The program that writes answers and the one that learns from them give the same token different "
-        "probabilities. Here you see by how much, what every known correction makes of it, and what that does "
-        "to learning. Open one of three trainings: everything in it is set, and nothing that you press can "
-        "break it.",
+        "Your sampler and your trainer disagree. See how much it costs, and what fixes it.",
+        "The engine that writes answers and the trainer that learns from them give the same token different "
+        "probabilities. Here you see by how much, what each published correction does about it, and how that "
+        "changes learning. Open one of three training runs. Everything is set for you, and you cannot break "
+        "anything.",
     ),
     "yours": PageWords(
         "Your data",
-        "What do my log-probs look like, and which bounds do they suggest?",
-        "Drop the log-probs of your training here.",
+        "What do my log-probs look like, and which thresholds fit them?",
+        "Drop the log-probs of your training run here.",
     ),
     "mismatch": PageWords("Mismatch", "What is wrong with my run?"),
-    "bench": PageWords("Correction bench", "What does this bound cost, and what does it leave?"),
-    "gradient": PageWords("Gradient", "Which bound makes most progress with my batch?"),
-    "tokens": PageWords("Tokens", "Which tokens carry the mismatch?"),
-    "compare": PageWords("Compare", "Which of two should I take?"),
-    "training": PageWords("Training", "Does it learn, and do the two policies drift apart?"),
-    "learn": PageWords("Learn", "What do I want to understand?"),
+    "bench": PageWords("Correction bench", "What does this threshold throw away, and what mismatch remains?"),
+    "gradient": PageWords("Gradient", "Which threshold gives the best gradient step?"),
+    "tokens": PageWords("Tokens", "Which tokens make the mismatch?"),
+    "compare": PageWords("Compare", "Which of these two configs is better?"),
+    "training": PageWords("Training", "Does it learn, and do engine and trainer drift apart?"),
+    "learn": PageWords("Learn", "What do you want to understand?"),
 }
 """In the order of the navigation."""
-STUDY = "Which corrections keep a training going?"
+STUDY = "Which corrections keep training stable?"
 """The question of the study, which is a part of Training."""

@@ -1,74 +1,91 @@
-"""What several pages say."""
+"""Sentences of several pages."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from rlcorr import CorrectionConfig
+from rlcorr.bounds import BoundId
 from rlcorr.teaching.glossary import define
 from text.formatting import percent
 
+WHAT_IS_THIS = "What is this?"
 EXPLAIN = (
-    "A language model in training writes answers with a fast engine (vLLM) and learns from them with a slower, more "
-    "exact program (the trainer). Both hold the same weights, yet they give the same token slightly different "
-    "probabilities, so the model learns from text that it would not have written quite like that. The correction "
-    "compares the two probabilities of every token, their ratio, and then counts a token more, counts it less, or "
-    "leaves it out."
+    "A language model in training writes answers with a fast engine (the sampler, for example vLLM). It learns from "
+    "them in a slower and more exact program, the trainer. Both have the same weights, yet they give the same token "
+    "slightly different probabilities. So the model learns from text that it would not have written in quite the same "
+    "way. A correction compares the two probabilities of every token. Depending on their ratio it counts the token "
+    "more, counts it less, or leaves it out. A threshold, also called a bound, is the limit at which it does so. Other "
+    "names of an answer are response and sequence."
 )
 
-COLOURS = "Warm: ratio above 1. Cool: ratio below 1. Green: on the line, or kept. Grey: rejected. Blank: padding."
+COLOURS = (
+    "Orange: ratio above 1, or weight above its bound. Blue: ratio below 1, or weight below its bound. Green: ratio "
+    "near 1, or kept. Grey: rejected. Blank: padding."
+)
 
 WEIGHTS = (
-    "Bars: final weights of the kept tokens. Grey line: the same tokens before the bounds. Counts are logarithmic; "
-    "the outermost bars hold everything beyond. A dashed bound can be pulled."
+    "Bars: final weights of the kept tokens. Grey line: weights of the same tokens before the bounds. The counts are "
+    "logarithmic. The outermost bars contain everything beyond the axis. You can drag a dashed bound."
 )
 STATISTIC = (
-    "What the rule compares with its bounds (dashed), which can be pulled. Grey bars lie outside and are rejected."
+    "The number that the rule compares with its bounds (dashed; you can drag them). Grey bars are outside the bounds: "
+    "they are rejected."
 )
-MASK = "Rows are sequences, columns are tokens. Where several tokens share a cell, the most severe outcome shows."
+MASK = "Rows are sequences, columns are tokens. If several tokens share a cell, it shows the most severe outcome."
+COST, EFFECT = "Cost of the threshold", "Effect of the threshold"
 
+CHOICES = "Advanced: weights and rejection rules"
+CONTRADICTION = "Showing the preset itself."
+RESET, RESET_B = "Reset to the preset's numbers", "Reset B to the preset's numbers"
 LEVEL = (
-    "What a weight is: each token's own ratio, the product of the ratios of its sequence, or their geometric mean. "
-    "None: every token counts 1."
+    "The weight of a token is its own ratio, the product of the ratios of its sequence, or their geometric mean. With "
+    "none, every token has weight 1."
 )
-MODE = "What happens to a weight outside its bounds: it becomes the bound (truncate), or 0 (mask)."
-RULES = "Rules that leave out tokens, or whole sequences, whose divergence lies outside the bounds."
+MODE = "A weight outside its bounds becomes the bound (truncate), or 0 (mask)."
+RULES = "Rules that reject tokens or whole sequences if their divergence is outside the bounds."
 DENOMINATOR = define("denominator")
-NORMALISE = "Divide the weights by their mean over what is kept, or leave them as they are."
+NORMALISE = "Divide the weights by their mean over the kept tokens, or leave them as they are."
 
 CURVES_OVER = (
-    "The whole correction over the range of its first bound, other bounds unchanged. Dotted: where it stands; the line "
-    "can be pulled."
+    "The whole correction at every value of its first threshold; the others stay as they are. Dotted: the present "
+    "value. You can drag this line."
 )
-LEFT_OF_RULE = "How far apart the two policies are on the tokens that this rule keeps, and how uneven their ratios."
-LEFT_OF_WEIGHTS = "Bounds take noise away (χ² of the weights) and bring bias (what their mean lacks to 1)."
-Budget = Literal["keep", "ess"]
-BUDGETS: dict[str, Budget] = {"of the tokens inside": "keep", "effective sample size of the kept": "ess"}
-BUDGET = "Find the bounds for a target."
-BUDGET_AFTER = "The whole correction then keeps {kept} of the tokens; their effective sample size is {ess}."
-BUDGET_MISSED = "{part}: with the threshold {threshold:.4g} the whole correction reaches {reached}."
-BUDGET_NONE = "{share} is not reached."
+LEFT_OF_RULE = "On the tokens that this rule keeps: the distance of the two policies, and the spread of the ratios."
+LEFT_OF_WEIGHTS = "A tighter threshold has less noise (χ² of the weights) and more bias (1 − mean weight)."
+BUDGET_TITLE = "Budget"
+BUDGET = "Find the threshold for a target."
+BUDGET_KEEP, BUDGET_ESS = "share of tokens within the bounds", "effective sample size of the kept"
+BUDGET_SHARE, BUDGET_SET = "At least, %", "Set it"
+BUDGET_REACHED = "{part}: threshold **{threshold:.6g}**"
+BUDGET_AFTER = "The whole correction then keeps {kept} of the tokens. Their effective sample size is {ess}."
+BUDGET_MISSED = "{part}: the best threshold, {threshold:.4g}, reaches {reached} with the whole correction."
+BUDGET_REFUSED = "{part}: {refusal}"
+BUDGET_NONE = "No threshold reaches {share}."
 M2 = (
-    "The mean squared log-ratio of what the rule token_k2 keeps, which is M2PO's threshold: whoever moves the bound, "
-    "moves it. 0.04 is the paper's; AReaL calls it actor.m2_threshold."
+    "The mean squared log-ratio of the tokens that the rule token_k2 keeps. This is M2PO's threshold; it moves with "
+    "the bound. The paper uses 0.04. In AReaL it is called actor.m2_threshold."
 )
-M2_BUDGET = "Or M2PO's threshold, the mean squared log-ratio of what is kept"
-USE_IT = "The configuration as it stands, ready to copy, or what comes nearest where a system cannot say it."
+M2_BUDGET = "Or set M2PO's threshold, the mean squared log-ratio of the kept tokens"
+EXPORT = "Export the config"
+EXPORT_IS = (
+    "This configuration as text to copy, for your system. If the system cannot express it, you get the nearest one "
+    "that it can."
+)
 SYSTEM = "Your system"
 BEYOND_DEFAULTS = "Not {system}'s own defaults: {lines}."
 DEFAULTS = "These are {system}'s own defaults."
 WRONG_SYSTEM = "system='{raw}' is not known. Known: {allowed}."
-TOLERANCE = (
-    "A bound on a product of {length:.0f} ratios, the mean length here, allows each token a mean factor between "
-    "{lower} and {upper}."
-)
 UPLOAD = (
-    "Parquet or JSON Lines with a response per row, .npz, .pt or .safetensors with arrays and a mask. Needed are the "
-    "log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or as NeMo RL, prime-rl, slime, "
-    "SkyRL and verl call them. Several files become the steps of one run. They stay on this machine and are forgotten "
-    "when the app ends."
+    "Parquet or JSON Lines with one response per row; or .npz, .pt or .safetensors with arrays and a mask. Required "
+    "are the log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or the names that NeMo "
+    "RL, prime-rl, slime, SkyRL and verl use. Several files become the steps of one run. The files stay on this "
+    "machine and are deleted when the app ends."
 )
-CLAMP_ROUNDING = "Read log-probs above 0, up to 0.125, as 0: bfloat16 rounded them up (clamp_rounding)"
+UPLOAD_LABEL = "One file per training step (or per rank)"
+CLAMP_ROUNDING = "Read log-probs between 0 and 0.125 as 0: rounding to bfloat16 made them positive (clamp_rounding)"
 UPLOADED = "Your file {name}."
+WELCOME = "Read {responses} responses with {tokens:,} tokens{steps}; every view shows them now."
+IN_STEPS = " in {steps} steps"
+MISSING = "Not in the file: {fields}."
 
 NO_RUNS = "No runs yet in {root}. Record one with `make train` or `python -m rlcorr train`; it appears here by itself."
 NO_STEPS = "This run has no step yet. The first one appears here by itself."
@@ -81,12 +98,12 @@ STATUS = {
     "unknown": "status unknown: its manifest cannot be read",
 }
 
-ANSWER = "This keeps {kept} of the tokens{cut}, with an effective sample size of {ess}."
-CUT = ", cuts the weights of {cut}"
+ANSWER = "This keeps {kept} of the tokens{cut}. The effective sample size is {ess}."
+CUT = " and cuts the weights of {cut}"
 
 
 def bench_answer(report: Mapping[str, float]) -> str:
-    """What a bound costs and leaves, in a sentence."""
+    """Return a sentence about what the correction keeps and cuts."""
     cut = report.get("rollout_is_oob_ratio", 0.0)
     return ANSWER.format(
         kept=percent(report["kept_fraction"]),
@@ -95,11 +112,7 @@ def bench_answer(report: Mapping[str, float]) -> str:
     )
 
 
-def m2_rule(config: CorrectionConfig) -> int | None:
-    """The rule whose bound is a threshold of M2PO."""
-    return next((i for i, rule in enumerate(config.rollout_rs) if rule.name == "token_k2"), None)
-
-
-def budget_part(config: CorrectionConfig, rule: int | None) -> str:
-    """Whose bounds a budget moves."""
-    return "Weights" if rule is None else f"Rule {config.rollout_rs[rule].name}"
+def budget_part(config: CorrectionConfig, bound: BoundId) -> str:
+    """Return the name of the rule, or of the weights, whose bounds a budget moves."""
+    index = bound.rule_index
+    return "Weights" if index is None else f"Rule {config.rollout_rs[index].name}"

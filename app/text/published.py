@@ -1,4 +1,4 @@
-"""What the page without installation says, beside what the app says."""
+"""Sentences of the static site, which also uses sentences of the app."""
 
 from dataclasses import replace
 
@@ -13,35 +13,37 @@ NAVIGATION = {
     "gradient": "Gradient",
     "study": "Study",
 }
-TRY = "Try it: drag the bound"
+TRY = "Try it: drag the threshold"
 TRY_IS = (
-    "A training whose engine keeps its cache in 8 bits. Left of the bound the weights stay as they are, right of it "
-    "they are cut. Watch the orange bars and the numbers."
+    "A training run with an 8-bit KV cache in the engine. Weights to the left of the threshold stay as they are. "
+    "Weights to the right of it are cut. Watch the orange bars and the numbers."
 )
-THREE = "Three trainings"
+THREE = "Three training runs"
 STORIES = (
     start.HEALTHY,
     replace(
         start.STALE,
         press="Compare the tokens with the lines of the four methods.",
-        changes="Tokens outside a method's lines are what it caps or rejects.",
+        changes="A method caps the weights of the tokens outside its lines, or rejects these tokens.",
     ),
     start.LONG,
 )
-"""Here the methods cannot be chosen."""
+"""The methods of STALE cannot be chosen on the static site, so it has another task."""
 DROPPED = (
-    "This page shows recorded runs only and does not read files. To see your own, install rlcorr: clone the project "
-    "and run make app, open http://localhost:8501 and drop the file onto “Your data”. It stays on your machine."
+    "This page shows recorded runs only and cannot read files. To see your own data, install rlcorr: clone the project "
+    "and run make app. Then open http://localhost:8501 and drop the file onto “Your data”. It stays on your machine."
 )
 FROM_A_FILE = (
-    "This page was opened as a file, and then a browser lets it read nothing else: only the Start page works. Serve "
-    "its folder, for example with python3 -m http.server, and open http://localhost:8000."
+    "Only the Start page works, because this page was opened as a file, and the browser lets such a page read no other "
+    "files. Serve its folder, for example with python3 -m http.server, and open http://localhost:8000."
 )
 LATE = "This part could not be loaded."
-WRONG = "The address names {name}, which this page does not have; showing {shown}."
-RESET = "Reset to the preset's numbers"
+WRONG = "The address names {name}, which this page does not have. Showing {shown}."
 RECORDED = "{slug} · step {step}: {story}"
 LESSONS = "Lessons"
-LESSONS_ARE = "The lessons are notebooks: clone the project, run `make learn`, and open the one that you want."
-NO_CURVE = "No curve over the bound: it changes no token of this step, or the preset has no gradient for each token."
+LESSONS_ARE = "The lessons are notebooks. Clone the project, run `make learn`, and open a lesson."
+NO_CURVE = (
+    "There is no curve over the threshold. Either it changes no token of this step, or the preset has no gradient per "
+    "token."
+)
 NO_SKETCH = "No gradients were recorded for this run. Choose another."

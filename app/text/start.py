@@ -1,14 +1,14 @@
-"""What the Start page says."""
+"""Sentences of the Start page."""
 
 from dataclasses import dataclass
 
 STUDY = "stale_8"
-"""The study that the collapsing training comes from; without it, LONG is the third story."""
+"""The study with the collapsing training run. If it is not there, LONG is the third story."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """One recorded training, and where its button leads: a page, a run and a preset."""
+    """One recorded training run, and the page, run and preset that its button opens."""
 
     title: str
     sentence: str
@@ -19,19 +19,19 @@ class Story:
     run: str
     preset: str
     query: tuple[tuple[str, str], ...] = ()
-    """What the address of the view says where it is not run and preset."""
+    """The query of the address, if it is not run and preset."""
 
 
 HEALTHY = Story(
     title="Healthy",
     sentence=(
-        "A real language model, with rounding in bfloat16 alone. The two probabilities of an uncertain token differ by "
-        "a few percent, and nothing needs correcting."
+        "A real language model. The only mismatch is rounding to bfloat16. The two probabilities of an uncertain token "
+        "differ by a few percent, and nothing needs correcting."
     ),
     press="Drag the two bounds of the rule apart, to 0.95 and 1.05.",
     changes=(
-        "The grey tokens. The bounds of ±0.1 %, made for long answers, leave out nine tenths of a batch that has "
-        "nothing wrong with it."
+        "The grey tokens. The preset's bounds of ±0.1 % are made for long answers. Here they throw away nine tenths of "
+        "a batch that has nothing wrong with it."
     ),
     button="Open the healthy run",
     view="bench",
@@ -40,9 +40,9 @@ HEALTHY = Story(
 )
 STALE = Story(
     title="Stale",
-    sentence="The same model. Each batch was written by weights that are six updates old: probabilities differ a lot.",
-    press="Further down, choose other methods above the two pictures.",
-    changes="The lines. Tokens outside a method's lines are what it caps or rejects.",
+    sentence="The same model. Weights that are six updates old wrote each batch, so the probabilities differ a lot.",
+    press="Scroll down and choose other methods above the two pictures.",
+    changes="The lines. A method caps the weights of the tokens outside its lines, or rejects these tokens.",
     button="Open the stale run",
     view="mismatch",
     run="smol_stale_6",
@@ -50,10 +50,10 @@ STALE = Story(
 )
 COLLAPSING = Story(
     title="Collapsing",
-    sentence="Weights eight steps old, a high learning rate, no correction: the reward climbs, and then falls.",
-    press="Choose the study there, and which of its presets are drawn.",
-    changes="The curves of reward and mismatch: some presets keep the training stable, others only delay its end.",
-    button="Open the trainings",
+    sentence="Weights eight steps old, a high learning rate and no correction. The reward climbs, and then falls.",
+    press="Choose the study there, and the presets to draw.",
+    changes="The curves of reward and mismatch. Some presets keep training stable, others only delay the collapse.",
+    button="Open the training runs",
     view="training",
     run="smol_stale_6",
     preset="disabled",
@@ -61,9 +61,9 @@ COLLAPSING = Story(
 )
 LONG = Story(
     title="Adding up",
-    sentence="A coarse KV cache and answers of four hundred tokens. Small ratios multiply over so many tokens.",
+    sentence="A coarse KV cache, and answers of four hundred tokens. Over so many tokens, small differences add up.",
     press="Drag the bound of the weight.",
-    changes="Weights, effective sample size and the curves: a bound on a product is a bound on the length, too.",
+    changes="The weights, the effective sample size and the curves. A bound on a product also limits the length.",
     button="Open the long answers",
     view="bench",
     run="long_kv_fp8_e5m2",
@@ -71,22 +71,23 @@ LONG = Story(
 )
 
 PLAYED, PLAYED_PRESET, PLAYED_TO = "smol_kv_fp8_e5m2", "decoupled_k3_rs", 0.1
-"""The run and the preset of the moving picture, and the bound to which it goes by itself."""
-MOVING = "What one bound does"
+"""The run and the preset of the moving picture, and the value to which its slider moves by itself."""
+MOVING = "Drag the threshold: which answers are thrown away?"
 MOVING_IS = (
-    "One training step of a real language model, with an engine that rounds coarsely. The rule leaves out each answer "
-    "whose mean k3, a distance between the two probabilities, is above its bound. Drag the bound: grey answers are not "
-    "learned from."
+    "One training step of a real language model with an engine that rounds coarsely. k3 measures the distance between "
+    "the two probabilities of a token. The rule rejects each answer whose mean k3 is above the threshold. The model "
+    "does not learn from the grey answers."
 )
+MOVING_LABEL = "Largest allowed mean k3 of an answer (verl: seq_mean_k3)"
 OPEN_MOVING = "Open it in the bench"
 
 DENSITY_TITLE = "Both probabilities of every token"
-DENSITY = "Engine (across) and trainer (up). On the diagonal the two agree."
+DENSITY = "Horizontal: engine. Vertical: trainer. On the diagonal the two agree."
 REWARD_TITLE = "Reward, without and with a correction"
-REWARD = "Mean over the seeds, per step. Both trainings are the same but for the cap on the weights of single tokens."
+REWARD = "Mean over the seeds, per step. The two training runs differ only in the cap on each token's weight."
 REWARD_PRESETS = ("disabled", "decoupled_token_is")
-LENGTH_TITLE = "The ratio of whole answers, over their length"
-LENGTH = "One point per answer. Inside the dotted cone lies what independent noise of this size leaves."
+LENGTH_TITLE = "Ratio of each whole answer against its length"
+LENGTH = "One point per answer. Independent noise of this size would stay inside the dotted cone."
 
 K3 = "k3 **{k3}**"
 PRESS = "**Try:** {press}"
@@ -98,4 +99,4 @@ YOURS_ARE = "Trained on this machine, newest first."
 NONE_YET = "Nothing has been trained on this machine yet."
 TRAIN = "Train a real model here"
 ANY = "Any run"
-ANY_IS = "The run that is chosen below, {run}, opens in every view:"
+ANY_IS = "The run selected below, {run}, opens in every view:"

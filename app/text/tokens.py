@@ -1,4 +1,4 @@
-"""What the Tokens view says."""
+"""Sentences of the Tokens view."""
 
 import math
 
@@ -9,28 +9,27 @@ from rlcorr.teaching.glossary import define
 from text.formatting import number, percent, plain
 
 EXPLAIN = (
-    "Every coloured piece of text is one token that the engine sampled. Its colour says how the trainer sees it: warm "
-    "where the trainer gives it a higher probability than the engine did, cool where it gives a lower one. Open a "
-    "token to see both probabilities, its weight, what each rule compared, and the formulas with these numbers in them."
+    "Every coloured piece of text is one token that the engine sampled. Orange: the trainer gives it a higher "
+    "probability than the engine did. Blue: a lower one. Open a token to see both probabilities, its weight, what each "
+    "rule compares, and the formulas with its numbers."
 )
 TEXTS: dict[TextKind, str] = {
     "texts": f"{END} is the end token, {NEW_LINE} a line break.",
-    "characters": f"One token is one character here: all lengths of this step agree. {END} is the end token.",
-    "ids": "Tokens are shown by their ids: this run holds no texts of tokens, and here a token is not one character.",
-    "unknown": f"Every token is shown as {NO_TEXT}: this step holds neither their texts nor their ids.",
+    "characters": f"One token is one character here, because all lengths of this step agree. {END} is the end token.",
+    "ids": "Tokens are shown by their ids, because this run has no texts of tokens, and a token is not one character.",
+    "unknown": f"Every token is shown as {NO_TEXT}, because this step has neither texts nor ids of tokens.",
 }
 ANSWER = (
-    "One token in a hundred carries {share} of the mismatch (k3). The largest gap: {token}, token {place} of response "
-    "{row}, to which the engine gave {q} and the trainer {p}."
+    "1 % of the tokens make {share} of the mismatch (k3). The largest gap is {token}, token {column} of response "
+    "{row}. Its probability is {q} in the engine and {p} in the trainer."
 )
-ALIKE = "None: both programs give every token the same probability."
-DIGITS = "A result has the digits, at most four, that the numbers before it give back."
-BYPASS = "In bypass mode π_θ stands in for π_old. Before the first update the two are the same."
+NO_GAP = "No token does: both programs give every token the same probability."
+BYPASS = "In bypass mode π_θ takes the place of π_old. Before the first update the two are the same."
 NO_TOKENS = "The responses of this step have no tokens."
-KEYS = "Click a token, or move with the arrow keys and open with Enter."
+KEYS = "Click a token. Or use the arrow keys, and open a token with Enter."
 
 ORDERS: dict[RowOrder, str] = {
-    "off": "furthest mean ratio first",
+    "off": "mean ratio furthest from 1 first",
     "recorded": "as recorded",
     "lowest": "lowest reward first",
     "highest": "highest reward first",
@@ -38,7 +37,7 @@ ORDERS: dict[RowOrder, str] = {
 }
 
 FATES = ("", "", "weight below its bound", "weight above its bound", "rejected")
-"""What is said of a token, in the order of `plots.FATES`."""
+"""What the text says about a token, in the order of `rlcorr.figures.correction.FATES`."""
 
 LEGEND = {
     "ratio": "Ratio π_old/π_rollout",
@@ -51,12 +50,12 @@ _LONGEST = 60
 
 
 def prompt(text: str) -> str:
-    """The end of a prompt, which is what the response goes on from."""
+    """Return the end of a prompt, with line breaks and other characters made visible."""
     return visible(text if len(text) <= _LONGEST else f"…{text[-_LONGEST:]}")
 
 
 def heading(row: int, reward: float | None, mean_ratio: float, rejected: int, tokens: int) -> str:
-    """The line over a response."""
+    """Return the line above a response."""
     parts = [f"response {row}", f"mean ratio {number(mean_ratio)}"]
     parts += [] if reward is None or math.isnan(reward) else [f"reward {number(reward)}"]
     parts += [f"{rejected} of {tokens} rejected"] if rejected else []
@@ -64,26 +63,26 @@ def heading(row: int, reward: float | None, mean_ratio: float, rejected: int, to
 
 
 def visible(text: str) -> str:
-    """Text in which line breaks and other characters without a shape can be seen."""
+    """Return the text with line breaks and other invisible characters written as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def token(text: str) -> str:
-    """The text of one token, in which spaces can be seen too."""
+    """Return the text of one token with spaces made visible, too."""
     return visible(text).replace(" ", "␣")
 
 
 def title(story: TokenStory, text: str) -> str:
-    """A heading in Markdown."""
+    """Return a heading in Markdown."""
     return f"**Token {story.column} of response {story.row}: “{plain(token(text))}”**"
 
 
 def answer(share: float, text: str, row: int, column: int, q: float, p: float) -> str:
-    """Markdown: how few tokens carry the mismatch, and which one most of all."""
+    """Return, in Markdown, how much of the mismatch 1 % of the tokens make, and which token has the largest gap."""
     if not share:
-        return ALIKE
+        return NO_GAP
     written = f"“{plain(token(text))}”"
-    return ANSWER.format(share=percent(share), token=written, place=column, row=row, q=number(q), p=number(p))
+    return ANSWER.format(share=percent(share), token=written, column=column, row=row, q=number(q), p=number(p))
 
 
 NUMBERS = ["", "logarithm", "value"]
@@ -93,16 +92,18 @@ MEANINGS = {
     "r = π_old/π_rollout": define("ratio"),
     "w before bounds": define("importance weight"),
     "w after bounds": f"{define('truncation')} {define('masking')}",
-    "w normalised": "The weight, divided by the mean of the weights over what is kept.",
+    "w normalised": "The weight, divided by the mean weight of the kept tokens.",
     "rejected by": define("rejection"),
     "A, the advantage": define("advantage"),
-    "c, in the gradient Σ c ∇ log π": "What this token's ∇ log π is multiplied by in the gradient.",
+    "c, in the gradient Σ c ∇ log π": "The factor of this token's ∇ log π in the gradient.",
 }
 
 
 def numbers(story: TokenStory, weighted: bool) -> list[list[str]]:
-    """Rows under `NUMBERS`: the policies, their ratio, and what became of the token; `weighted`: weights are asked
-    for."""
+    """Return the rows under `NUMBERS`: the policies, their ratio, and the outcome of the token.
+
+    `weighted`: whether the configuration has weights.
+    """
     rows = [
         ["π_rollout, the engine", digits(story.rollout_log_prob), digits(story.rollout_prob)],
         ["π_old, the trainer", digits(story.old_log_prob), digits(story.old_prob)],

@@ -1,6 +1,6 @@
-"""What the page for a person's own data says."""
+"""Sentences of the page for a person's own data."""
 
-EXAMPLE = "Nothing has been dropped yet. Until then this is the recorded run {run}, with the same questions answered."
+EXAMPLE = "You have not dropped a file yet. As an example, the page shows the recorded run {run}."
 ALL_STEPS = "Over all recorded steps:"
 KEEP = "Keep at least"
 KEEPS = ("99 %", "95 %", "90 %", "80 %")
@@ -11,24 +11,29 @@ SUGGESTED = {
     "decoupled_k3_rs": "mean k3 of an answer",
     "skyrl_product_mask": "product of an answer",
 }
-"""Preset whose bounds are moved → what they bound: one of each kind."""
-BOUNDS = "Bounds that keep so much"
-BOUNDS_ARE = (
-    "The tightest of each kind, chosen on step {chosen_on} and checked on step {unseen}, which had no part in that."
+"""Preset of `data.suggestions` → what its threshold limits."""
+THRESHOLDS = "Thresholds for your budget"
+THRESHOLDS_ARE = (
+    "The tightest threshold of each kind that keeps this share. Chosen on step {chosen_on} and checked on step "
+    "{unseen}, which was not used to choose."
 )
-BOUNDS_OF_ONE = "The tightest of each kind. The run has one step, so there is no other to check them on."
-COLUMNS = ("what is bounded", "threshold", "kept", "kept of the last step", "weights cut", "ESS of the kept")
+THRESHOLDS_OF_ONE = (
+    "The tightest threshold of each kind that keeps this share. The run has only one step, so there is no other step "
+    "to check them on."
+)
+COLUMNS = ("what is limited", "threshold", "kept", "kept of the last step", "weights cut", "ESS of the kept")
 MEANINGS = {
-    "threshold": "Upper bound; a bound on both sides has its reciprocal, or its negative, as the lower one.",
-    "kept": "Share of the tokens that pass all bounds, on the steps that the bounds were chosen on.",
-    "kept of the last step": "The same on the step that had no part in the choice.",
-    "weights cut": "Share of the tokens whose weights lie outside their bounds. A dash: nothing is weighed.",
-    "ESS of the kept": "(Σ w)²/Σ w² over what is kept, as a share of all tokens, on the last step.",
+    "threshold": "The upper bound. If there is a lower bound, too, it is the reciprocal or the negative of this one.",
+    "kept": "Share of the tokens that no rule rejects, on the steps that the threshold was chosen on. A token "
+    "with weight 0 counts as kept.",
+    "kept of the last step": "The same share on the last step, which was not used to choose.",
+    "weights cut": "Share of the tokens whose weights are outside their bounds. A dash: there are no weights.",
+    "ESS of the kept": "(Σ w)²/Σ w² over the kept tokens, as a share of all tokens, on the last step.",
 }
 TAKE = "Take"
 OPEN = "Open it in the bench"
 NOT_REACHED = "–"
 WHICH_LEARNS = (
-    "What is kept is a price, not a profit: which bound learns most, these log-probs cannot say. A run with score "
-    "sketches can, on the Gradient page."
+    "This table shows what a threshold costs, not whether training gets better. For that see the study on the Training "
+    "page, or the Gradient page for a run with score sketches."
 )

@@ -1,16 +1,16 @@
-"""The correction bench: one step, one preset, and its thresholds, live."""
+"""The correction bench: one step, one preset, and its bounds, which can be dragged."""
 
 from functools import partial
 
 import streamlit as st
-from components.live_part import Moving
+from components.live_part import LiveContent
 from controls import systems
-from controls.bounds import bounds_of, places_on
+from controls.bounds import bounds_of, m2po_rule_index, useful_slider_values
 from controls.configuration import bound_sliders, bounded, preset_name, resets, set_threshold, settings
-from controls.live import show as show_live
+from controls.drag import show_live
 from controls.pickers import explained_record
 from data import corrections
-from live import bench as moving
+from live import bench as live_bench
 from live import strips
 from state import notices, session
 from text import phrases
@@ -18,10 +18,12 @@ from text.formatting import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.adaptive import m2po
+from rlcorr.bounds import BoundId
 from rlcorr.errors import UsageError
 from rlcorr.records.step_files import StepRecord
 
-# On a phone the columns stand below one another: the budget below the pictures, so that the bound is near the top.
+BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
+# On a phone the columns are below one another. The budget goes below the pictures, so that the bound is near the top.
 BUDGET_LAST = """<style>
 @media (max-width: 640px) {
   [data-testid="stHorizontalBlock"]:has(> * > * > * > .st-key-budget) {
@@ -36,92 +38,109 @@ BUDGET_LAST = """<style>
 
 
 @st.fragment
-def bench(chosen: session.Selection, record: StepRecord) -> None:
-    """What is picked, and beside it what moves with the first bound."""
-    of = corrections.identity(chosen.run, record.step)
+def bench(selection: session.Selection, record: StepRecord) -> None:
+    """Show the controls, and next to them the live part."""
+    identity = corrections.identity(selection.run, record.step)
     st.html(BUDGET_LAST)
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = preset_name()
         config = settings(PRESETS[name].config)
         with st.container(key="budget"):
-            _budget(of, record.batch, config)
-            if (rule := phrases.m2_rule(config)) is not None:
-                _m2po(record.batch, config, rule)
+            _budget(identity, record.batch, config)
+            if (rule_index := m2po_rule_index(config)) is not None:
+                _m2po(record.batch, config, BoundId(rule_index))
     for sentence in notices.sentences():
         st.warning(plain(sentence))
     with right:
-        live(of, record.batch, name, config)
+        live(identity, record.batch, name, config)
 
 
 @st.fragment
-def live(of: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
-    """What moves with a threshold."""
-    config, chosen = bounded(config), PRESETS[name]
+def live(identity: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
+    """Show what changes with a bound, and the export below it."""
+    config, preset = bounded(config), PRESETS[name]
     sliders = bound_sliders(
         config,
-        lambda at: moving.bench(of, batch, at, chosen),
-        strip=lambda at, b, places: (
-            strips.known_by(of, at, b, places),
-            partial(moving.bench_strip, of, batch, at, b, places),
+        lambda varied: live_bench.bench(identity, batch, varied, preset),
+        strip=lambda now, b, slider_values: (
+            strips.strip_key(identity, now, b, slider_values),
+            partial(live_bench.bench_strip, identity, batch, now, b, slider_values),
         ),
-        places_of=partial(places_on, [(of, batch)], config),
+        slider_values=partial(useful_slider_values, [(identity, batch)], config),
     )
     refused = ""
     try:
-        moved = moving.bench(of, batch, config, chosen)
+        content = live_bench.bench(identity, batch, config, preset)
     except UsageError as error:
-        moved, refused = Moving({}, []), str(error)
-    show_live(sliders, moved, key="bench", resets=resets())
+        content, refused = LiveContent({}, []), str(error)
+    show_live(sliders, content, key="bench", resets=resets())
     if refused:
         st.error(plain(refused))
     else:
-        _use_it(name, config)
+        _export(name, config)
 
 
-def _budget(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
-    """The bounds that a target allows: of the first rule that reaches it, or else of the weights. Rules come first
-    because they leave tokens out; a cap on the weights keeps every token."""
-    parts = sorted({bound.rule for bound in bounds_of(config)}, key=lambda rule: (rule is None, rule))
-    if not parts:
+def _budget(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
+    """Show the threshold that meets a target, and a button that sets it.
+
+    The rules are tried first, because they reject tokens. A cap on the weights keeps every token.
+    """
+    rule_indices = {b.id.rule_index for b in bounds_of(config)}
+    bounds = [BoundId(index) for index in sorted(rule_indices, key=lambda index: (index is None, index))]
+    if not bounds:
         return
-    st.markdown("**Budget**")
+    st.markdown(f"**{phrases.BUDGET_TITLE}**")
     st.caption(phrases.BUDGET)
-    kind = st.radio("Afford", list(phrases.BUDGETS), key="budget_of", label_visibility="collapsed")
-    share = st.number_input("At least, %", 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
-    try:
-        reached = corrections.affordable(of, batch, config, parts, phrases.BUDGETS[kind], share)
-    except UsageError as error:
-        st.info(plain(str(error)))
+    kind = st.radio(phrases.BUDGET_TITLE, list(BUDGETS), key="budget_of", label_visibility="collapsed")
+    share = st.number_input(phrases.BUDGET_SHARE, 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
+    reached = corrections.affordable(identity, batch, config, bounds, BUDGETS[kind], share)
+    if not isinstance(reached, corrections.Affordable):
+        st.info(plain(_missed(config, share, reached)))
         return
-    st.markdown(f"{plain(phrases.budget_part(config, reached.rule))}: threshold **{reached.threshold:.6g}**")
+    part = plain(phrases.budget_part(config, reached.bound))
+    st.markdown(phrases.BUDGET_REACHED.format(part=part, threshold=reached.threshold))
     st.caption(plain(phrases.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
-    st.button("Set it", key="budget_set", on_click=set_threshold, args=(config, reached.threshold, reached.rule))
+    arguments = config, reached.threshold, reached.bound
+    st.button(phrases.BUDGET_SET, key="budget_set", on_click=set_threshold, args=arguments)
 
 
-def _m2po(batch: TokenBatch, config: CorrectionConfig, rule: int) -> None:
+def _missed(config: CorrectionConfig, share: float, missed: list[corrections.Missed]) -> str:
+    """Return sentences about what each bound reaches of a budget that none meets."""
+    sentences = [phrases.BUDGET_NONE.format(share=percent(share))]
+    for one in missed:
+        part = phrases.budget_part(config, one.bound)
+        if one.refusal:
+            sentences.append(phrases.BUDGET_REFUSED.format(part=part, refusal=one.refusal))
+        else:
+            reached = percent(one.reached)
+            sentences.append(phrases.BUDGET_MISSED.format(part=part, threshold=one.threshold, reached=reached))
+    return " ".join(sentences)
+
+
+def _m2po(batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> None:
     threshold = st.number_input(phrases.M2_BUDGET, 1e-9, 1e3, 0.04, key="budget_m2", format="%g")
     upper = m2po(batch, threshold).upper
-    st.button("Set it", key="budget_m2_set", on_click=set_threshold, args=(config, upper, rule))
+    st.button(phrases.BUDGET_SET, key="budget_m2_set", on_click=set_threshold, args=(config, upper, bound))
 
 
-def _use_it(name: str, config: CorrectionConfig) -> None:
-    """Drawn only where it is open: blocks of code are slow to draw, and every new bound changes them."""
-    expander = st.expander("Use it", key="use_it", on_change="rerun")
+def _export(name: str, config: CorrectionConfig) -> None:
+    """Show the text to export if its box is open. Code blocks are slow to draw, and every new bound changes them."""
+    expander = st.expander(phrases.EXPORT, key="use_it", on_change="rerun")
     if not expander.open:
         return
     with expander:
-        st.caption(phrases.USE_IT)
-        chosen = systems.system()
+        st.caption(phrases.EXPORT_IS)
+        system = systems.system()
         for sentence in notices.sentences(systems.KEY):
             st.warning(plain(sentence))
-        systems.text_for(chosen, config, PRESETS[name].loss)
+        systems.text_for(system, config, PRESETS[name].loss)
 
 
-def show(chosen: session.Selection) -> None:
-    record = explained_record(chosen, phrases.EXPLAIN)
+def show(selection: session.Selection) -> None:
+    record = explained_record(selection, phrases.EXPLAIN)
     if record is not None:
-        bench(chosen, record)
+        bench(selection, record)
 
 
 show(session.selection())

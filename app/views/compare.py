@@ -3,19 +3,20 @@
 from functools import partial
 
 import streamlit as st
-from components.live_part import Moving
+from components.live_part import LiveContent
 from components.picture import picture
 from controls import batch_size
-from controls.bounds import places_on
+from controls.bounds import useful_slider_values
 from controls.configuration import StripOf, bound_sliders, bounded, preset_name, resets, settings
-from controls.live import show as show_live
-from controls.pickers import chosen_record, pick_second, picked_record
+from controls.drag import show_live
+from controls.pickers import pick_second, picked_record, record_of
 from data import corrections, recorded, sketches
 from data.sketches import Sketched
-from live import compare as moving
+from live import compare as live_compare
 from live import strips
 from state import fields, notices, session
 from text import compare as say
+from text import phrases
 from text.formatting import plain
 from text.gradient import NOISE_REFERENCE
 
@@ -31,8 +32,8 @@ SECOND_PRESET = "decoupled_geo_rs_token_tis"
 Identities = tuple[corrections.Identity, corrections.Identity]
 
 
-def show(chosen: session.Selection) -> None:
-    with st.expander("What is this?", key="what_is_this"):
+def show(selection: session.Selection) -> None:
+    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.write(say.EXPLAIN)
     modes = [say.CONFIGURATIONS, say.RUNS]
     mode = st.segmented_control(
@@ -40,18 +41,18 @@ def show(chosen: session.Selection) -> None:
         label_visibility="collapsed",
     )  # fmt: skip
     fields.show_second(mode == say.CONFIGURATIONS)
-    record = picked_record(chosen)
+    record = picked_record(selection)
     if record is None:
         return
-    (_configurations if mode == say.CONFIGURATIONS else _runs)(chosen, record)
+    (_configurations if mode == say.CONFIGURATIONS else _runs)(selection, record)
 
 
 # --- two configurations of one batch ---
 
 
 @st.fragment
-def _configurations(chosen: session.Selection, record: StepRecord) -> None:
-    """What is picked, and beside it what moves with a bound of either."""
+def _configurations(selection: session.Selection, record: StepRecord) -> None:
+    """Show the controls of A and B, and next to them the live part."""
     batch_size.check_url()
     above = st.container()
     left, right = st.columns([1, 3], gap="medium")
@@ -60,74 +61,75 @@ def _configurations(chosen: session.Selection, record: StepRecord) -> None:
         with st.container(key="second"):
             st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
             b = _picked("B", "preset_b", SECOND_PRESET, fields.SECOND)
-        measured = _sketched(chosen, record.step)
+        measured = _sketched(selection, record.step)
         size = batch_size.USUAL if isinstance(measured, str) else batch_size.batch_size()
     for sentence in notices.sentences("preset_b", f"{fields.SECOND}fields", batch_size.KEY):
         above.warning(plain(sentence))
     with right:
-        _live(chosen, record, (a, b), measured, size)
+        _live(selection, record, (a, b), measured, size)
 
 
-def _sketched(chosen: session.Selection, step: int) -> Sketched | str:
-    """What was recorded of the step's gradient, or why there is none."""
+def _sketched(selection: session.Selection, step: int) -> Sketched | str:
+    """Return the step with its sketch, or the reason why there is none."""
     try:
-        return sketches.sketched(chosen.run, step)
+        return sketches.sketched(selection.run, step)
     except UsageError as error:
         return str(error)
 
 
-def _picked(name: str, key: str, default: str, side: str) -> CorrectionConfig:
+def _picked(name: str, key: str, default: str, slot: str) -> CorrectionConfig:
     st.markdown(say.HEADING[name])
-    return settings(PRESETS[preset_name(f"Preset of {name}", key, default, side)].config, side)
+    return settings(PRESETS[preset_name(f"Preset of {name}", key, default, slot)].config, slot)
 
 
 @st.fragment
 def _live(
-    chosen: session.Selection,
+    selection: session.Selection,
     record: StepRecord,
     pair: tuple[CorrectionConfig, CorrectionConfig],
     measured: Sketched | str,
     size: int,
 ) -> None:
-    """What moves with a bound of either."""
+    """Show what changes with a bound of A or B, and the comparison of the gradients below it."""
     batch, a, b = record.batch, bounded(pair[0]), bounded(pair[1], fields.SECOND)
-    of = corrections.identity(chosen.run, record.step)
+    identity = corrections.identity(selection.run, record.step)
     sliders = [
         *bound_sliders(
-            a, lambda at: moving.two_corrections(batch, at, b), strip=_strips(of, batch, "A", b),
-            places_of=partial(places_on, [(of, batch)], a), text=moving.EXPLAINED["A"],
+            a, lambda varied: live_compare.two_corrections(batch, varied, b), strip=_strips(identity, batch, "A", b),
+            slider_values=partial(useful_slider_values, [(identity, batch)], a), text=live_compare.EXPLAINED["A"],
         ),
         *bound_sliders(
-            b, lambda at: moving.two_corrections(batch, a, at), strip=_strips(of, batch, "B", a),
-            places_of=partial(places_on, [(of, batch)], b), side=fields.SECOND, text=moving.EXPLAINED["B"],
+            b, lambda varied: live_compare.two_corrections(batch, a, varied), strip=_strips(identity, batch, "B", a),
+            slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=fields.SECOND,
+            text=live_compare.EXPLAINED["B"],
         ),
     ]  # fmt: skip
     gradients, refused = _compared(measured, a, b, size), ""
     if not isinstance(gradients, str):
         st.markdown(f"##### {plain(say.advice(gradients.progress[0], size))}")
     try:
-        moved = moving.two_corrections(batch, a, b)
+        content = live_compare.two_corrections(batch, a, b)
     except UsageError as error:
-        moved, refused = Moving({}, []), str(error)
-    show_live(sliders, moved, key="compared", resets=resets())
+        content, refused = LiveContent({}, []), str(error)
+    show_live(sliders, content, key="compared", resets=resets())
     if refused:
         st.error(plain(refused))
         return
     left, right = st.columns(2, gap="medium")
     with left:
-        of_a, of_b = corrections.corrected(batch, a), corrections.corrected(batch, b)
-        figure = comparison.weights_against(batch, of_a[0], of_b[0])
-        picture("Weights of B against A", figure, key="weights_against", caption=say.WEIGHTS)
-        _others(metric_pairs(of_a[1], of_b[1]))
+        (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
+        figure = comparison.weights_against(batch, result_a, result_b)
+        picture(say.WEIGHTS_AGAINST, figure, key="weights_against", caption=say.WEIGHTS)
+        _others(metric_pairs(report_a, report_b))
     with right:
         _gradients(gradients, size)
 
 
-def _strips(of: corrections.Identity, batch: TokenBatch, name: str, still: CorrectionConfig) -> StripOf:
-    """Of the bounds of A or of B, beside the other as it is."""
-    return lambda at, bound, places: (
-        strips.known_by(("compare", name, of, repr(still)), at, bound, places),
-        partial(moving.two_corrections_strip, batch, at, still, name, bound, places),
+def _strips(identity: corrections.Identity, batch: TokenBatch, name: str, fixed: CorrectionConfig) -> StripOf:
+    """Return the strips of the bounds of A or of B (`name`), with the other configuration fixed."""
+    return lambda now, b, slider_values: (
+        strips.strip_key(("compare", name, identity, repr(fixed)), now, b, slider_values),
+        partial(live_compare.two_corrections_strip, batch, now, fixed, name, b, slider_values),
     )
 
 
@@ -138,19 +140,19 @@ def _swap_configurations() -> None:
 
 
 def _others(pairs: list[MetricPair]) -> None:
-    """The metrics that are no headlines: those that differ, and those that do not."""
+    """Show the metrics that are not headlines: those that differ, and those that are equal."""
     others = [pair for pair in pairs if pair.key not in say.HEADLINES]
     for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
         listed = [pair for pair in others if (pair.a == pair.b) == wanted]
         if listed:
             with st.expander(f"{title} ({len(listed)})"):
-                st.html(say.pairs_table(moving.HEADER, say.metric_rows(listed)))
+                st.html(say.pairs_table(live_compare.HEADER, say.metric_rows(listed)))
 
 
 def _compared(
     measured: Sketched | str, a: CorrectionConfig, b: CorrectionConfig, size: int
 ) -> GradientComparison | str:
-    """The two gradients, or why there are none."""
+    """Return the comparison of the two gradients, or the reason why there is none."""
     if isinstance(measured, str):
         return measured
     try:
@@ -161,7 +163,7 @@ def _compared(
 
 
 def _gradients(gradients: GradientComparison | str, size: int) -> None:
-    st.markdown("**Gradients**")
+    st.markdown(f"**{say.GRADIENT_TITLE}**")
     if isinstance(gradients, str):
         st.info(plain(gradients))
         return
@@ -173,90 +175,92 @@ def _gradients(gradients: GradientComparison | str, size: int) -> None:
     left, right = st.columns(2)
     with left:
         bars = comparison.gradient_bars(gradients, size)
-        picture("Progress, bias, noise", bars, key="bars", caption=say.GRADIENT_BARS)
+        picture(say.GRADIENT_BARS_TITLE, bars, key="bars", caption=say.GRADIENT_BARS)
     with right:
         figure = comparison.differences(gradients, size)
-        picture("B − A", figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
+        picture(say.GRADIENT_DIFFERENCES_TITLE, figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
 
 
 # --- one configuration on two batches ---
 
 
-def _runs(chosen: session.Selection, record: StepRecord) -> None:
-    place = st.container(key="second")
-    with place:
-        second = pick_second(recorded.all_runs(), chosen)
+def _runs(selection: session.Selection, record: StepRecord) -> None:
+    container = st.container(key="second")
+    with container:
+        second = pick_second(recorded.all_runs(), selection)
     for sentence in notices.sentences("run_b", "step_b"):
         st.warning(plain(sentence))
     if second.step is None:
         st.info(say.NO_STEP_B)
         return
-    other = chosen_record(second, second.step)
+    other = record_of(second, second.step)
     if other is None:
         return
-    names = {"A": say.batch_name(chosen.slug, record.step), "B": say.batch_name(second.slug, other.step)}
-    place.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(chosen, second))
+    names = {"A": say.batch_name(selection.slug, record.step), "B": say.batch_name(second.slug, other.step)}
+    container.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(selection, second))
     st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
-    sources = recorded.source(chosen.run, record.step), recorded.source(second.run, other.step)
+    sources = recorded.source(selection.run, record.step), recorded.source(second.run, other.step)
     try:
         _densities(names, record.batch, other.batch, sources)
-        identities = corrections.identity(chosen.run, record.step), corrections.identity(second.run, other.step)
+        identities = corrections.identity(selection.run, record.step), corrections.identity(second.run, other.step)
         _same_configuration(identities, (record.batch, other.batch), "\n".join(sources))
     except UsageError as error:
         st.error(plain(str(error)))
 
 
 def _swap_runs(a: session.Selection, b: session.Selection) -> None:
-    for (run, step), of in ((("run", "step"), b), (("run_b", "step_b"), a)):
-        st.session_state[run] = of.slug
-        st.session_state[step] = session.LATEST if of.step is None else str(of.step)
-        notices.clear(run)
-        notices.clear(step)
+    for (run_key, step_key), selection in ((("run", "step"), b), (("run_b", "step_b"), a)):
+        st.session_state[run_key] = selection.slug
+        st.session_state[step_key] = session.LATEST if selection.step is None else str(selection.step)
+        notices.clear(run_key)
+        notices.clear(step_key)
 
 
 def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tuple[str, str]) -> None:
     magnified = comparison.ratio_densities(a, b)
-    for place, (name, title), batch, figure, source in zip(
+    for column, (name, title), batch, figure, source in zip(
         st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
     ):
-        with place:
+        with column:
             st.markdown(f"##### {name}: {title}\n\n{plain(triage(batch)[0].sentence)}")
             both = cells.probability_density(batch)
-            picture("Both probabilities", both, key=f"density_{name}", caption=say.DENSITY, source=source)
-            picture("The difference", figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
+            picture(say.DENSITY_TITLE, both, key=f"density_{name}", caption=say.DENSITY, source=source)
+            picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
 
 
 @st.fragment
-def _same_configuration(of: Identities, batches: tuple[TokenBatch, TokenBatch], source: str) -> None:
+def _same_configuration(identities: Identities, batches: tuple[TokenBatch, TokenBatch], source: str) -> None:
     left, right = st.columns([1, 3], gap="medium")
     with left:
         config = settings(PRESETS[preset_name()].config)
         for sentence in notices.sentences():
             st.warning(plain(sentence))
     with right:
-        _live_same(of, batches, config, source)
+        _live_same(identities, batches, config, source)
 
 
 @st.fragment
-def _live_same(of: Identities, batches: tuple[TokenBatch, TokenBatch], config: CorrectionConfig, source: str) -> None:
-    """What moves with a bound of both."""
+def _live_same(
+    identities: Identities, batches: tuple[TokenBatch, TokenBatch], config: CorrectionConfig, source: str
+) -> None:
+    """Show what changes with a bound of the configuration that both batches have."""
     config, (a, b) = bounded(config), batches
     sliders = bound_sliders(
         config,
-        lambda at: moving.two_batches(a, b, at),
-        strip=lambda at, bound, places: (
-            strips.known_by(("compare", of), at, bound, places),
-            partial(moving.two_batches_strip, batches, at, bound, places),
+        lambda varied: live_compare.two_batches(a, b, varied),
+        strip=lambda now, bound, slider_values: (
+            strips.strip_key(("compare", identities), now, bound, slider_values),
+            partial(live_compare.two_batches_strip, batches, now, bound, slider_values),
         ),
-        places_of=partial(places_on, [*zip(of, batches, strict=True)], config),
-        text=moving.EXPLAINED["A"],
+        slider_values=partial(useful_slider_values, [*zip(identities, batches, strict=True)], config),
+        text=live_compare.EXPLAINED["A"],
     )
     refused = ""
     try:
-        moved = moving.two_batches(a, b, config)
+        content = live_compare.two_batches(a, b, config)
     except UsageError as error:
-        moved, refused = Moving({}, []), str(error)
-    show_live(sliders, moved, key="same", resets=resets(), source=source)
+        content, refused = LiveContent({}, []), str(error)
+    show_live(sliders, content, key="same", resets=resets(), source=source)
     if refused:
         st.error(plain(refused))
     else:

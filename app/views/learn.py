@@ -1,12 +1,12 @@
-"""What there is to learn: the lessons, the glossary, a cheat sheet with a map of all presets, notes for teaching."""
+"""The Learn page: lessons, glossary, a cheat sheet with a map of all presets, and notes for teachers."""
 
 import streamlit as st
 from components.copy_link import copy_link
 from controls import lesson_pages
 from data.lessons import are_built, lessons, notes_for_teachers, number
 from state import navigation, notices, session
-from text import learn as say
-from text import links
+from text import learn as learn_text
+from text import links as links_text
 from text.formatting import plain, table
 from text.pages import PAGES
 
@@ -21,13 +21,18 @@ FRAME = "<style>.st-key-lesson_pages iframe { height: max(32rem, calc(100dvh - 9
 def show() -> None:
     for sentence in notices.sentences():
         st.warning(plain(sentence))
-    if (got := st.query_params.get("learn")) is not None and got not in say.PARTS:
-        st.warning(plain(f"{unknown('part', got, say.PARTS)} Showing {say.LESSONS}."))
+    if (got := st.query_params.get("learn")) is not None and got not in learn_text.PARTS:
+        st.warning(plain(f"{unknown('part', got, learn_text.PARTS)} Showing {learn_text.LESSONS}."))
     part = st.segmented_control(
-        "Part", say.PARTS, default=say.LESSONS, key="learn", bind="query-params", required=True,
+        "Part", learn_text.PARTS, default=learn_text.LESSONS, key="learn", bind="query-params", required=True,
         label_visibility="collapsed",
     )  # fmt: skip
-    {say.LESSONS: _lessons, say.GLOSSARY: _glossary, say.SHEET: _sheet, say.TEACHING: _teaching}[part]()
+    {
+        learn_text.LESSONS: _lessons,
+        learn_text.GLOSSARY: _glossary,
+        learn_text.SHEET: _sheet,
+        learn_text.TEACHING: _teaching,
+    }[part]()
 
 
 def _lessons() -> None:
@@ -39,15 +44,15 @@ def _lessons() -> None:
     if are_built():
         st.html(FRAME)
         with st.container(key="lesson_pages"):
-            st.iframe(lesson_pages.address(slug), height=800, alt=say.FRAME)
+            st.iframe(lesson_pages.address(slug), height=800, alt=learn_text.FRAME)
         return
-    st.markdown(say.LESSONS_ARE)
+    st.markdown(learn_text.LESSONS_ARE)
     for lesson in by_slug.values():
         before = ", ".join(map(number, lesson.prerequisites))
-        facts = say.FACTS.format(
+        facts = learn_text.FACTS.format(
             minutes=lesson.minutes,
             level=lesson.level,
-            needs=say.NEEDS.format(lessons=before) if before else say.NEEDS_NOTHING,
+            needs=learn_text.NEEDS.format(lessons=before) if before else learn_text.NEEDS_NOTHING,
             hardware=lesson.hardware,
         )
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
@@ -56,56 +61,56 @@ def _lessons() -> None:
 
 
 def _glossary() -> None:
-    text = st.text_input(say.SEARCH, key="search")
+    text = st.text_input(learn_text.SEARCH, key="search")
     terms, metrics = find(text), find_metrics(text)
     if not terms and not metrics:
-        st.info(plain(say.NOT_FOUND.format(text=text)))
+        st.info(plain(learn_text.NOT_FOUND.format(text=text)))
     if terms:
         rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in terms]
-        st.html(table(say.WORDS, rows))
+        st.html(table(learn_text.WORDS, rows))
     if metrics:
-        with st.expander(say.METRICS, expanded=bool(text)):
-            st.html(table(say.METRIC_HEADER, [list(row) for row in metrics.items()]))
+        with st.expander(learn_text.METRICS, expanded=bool(text)):
+            st.html(table(learn_text.METRIC_HEADER, [list(row) for row in metrics.items()]))
 
 
 def _sheet() -> None:
     left, right = st.columns(2, gap="medium")
-    left.markdown(say.SYMBOLS)
-    right.markdown(say.ESTIMATORS)
-    right.markdown(say.CORRECTIONS)
-    st.markdown(f"**{say.MAP}**")
-    places = preset_map()
-    used = [rule for rule in RULES if any((level, rule) in places for level in LEVELS)]
-    rows = [[level, *("\n".join(places.get((level, rule), [])) for rule in used)] for level in LEVELS]
+    left.markdown(learn_text.SYMBOLS)
+    right.markdown(learn_text.ESTIMATORS)
+    right.markdown(learn_text.CORRECTIONS)
+    st.markdown(f"**{learn_text.MAP}**")
+    names = preset_map()
+    used = [rule for rule in RULES if any((level, rule) in names for level in LEVELS)]
+    rows = [[level, *("\n".join(names.get((level, rule), [])) for rule in used)] for level in LEVELS]
     with st.container(key="preset_map"):
-        st.html(table([say.MAP_CORNER, *used], rows))
+        st.html(table([learn_text.MAP_CORNER, *used], rows))
     _preset()
-    with st.expander(say.ALL):
-        every = [[name, p.system, p.config.explain(), p.hurts, p.source] for name, p in PRESETS.items()]
-        st.html(table(say.ALL_HEADER, every))
+    with st.expander(learn_text.ALL):
+        every = [[name, p.system, p.config.explain(), p.fails_when, p.source] for name, p in PRESETS.items()]
+        st.html(table(learn_text.ALL_HEADER, every))
 
 
 def _preset() -> None:
-    name = st.selectbox(say.PICK, list(PRESETS), key="looked_up")
+    name = st.selectbox(learn_text.PICK, list(PRESETS), key="looked_up")
     entry = PRESETS[name]
-    st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.hurts)}.")
+    st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.fails_when)}.")
     st.caption(f"Source: {plain(entry.source)}.")
-    navigation.link_to("bench", {"preset": name}, say.OPEN_PRESET)
+    navigation.link_to("bench", {"preset": name}, learn_text.OPEN_PRESET)
 
 
 def _teaching() -> None:
-    st.markdown(say.BUILD)
-    st.caption(say.BUILD_IS)
+    st.markdown(learn_text.BUILD)
+    st.caption(learn_text.BUILD_IS)
     st.session_state.setdefault("link_view", "bench")
     left, middle, right = st.columns([1, 2, 1], vertical_alignment="bottom")
-    view = left.selectbox(say.VIEW, list(PAGES), format_func=lambda name: PAGES[name].title, key="link_view")
-    names = middle.multiselect(say.HIDE, list(links.HIDEABLE), key="link_hide")
-    large = right.toggle(say.LARGE, key="link_projector")
-    query = session.placed() | navigation.configured()
+    view = left.selectbox(learn_text.VIEW, list(PAGES), format_func=lambda name: PAGES[name].title, key="link_view")
+    names = middle.multiselect(learn_text.HIDE, list(links_text.HIDEABLE), key="link_hide")
+    large = right.toggle(learn_text.LARGE, key="link_projector")
+    query = session.run_and_step() | navigation.preset_and_fields()
     query |= {"hide": ",".join(names)} if names else {}
     query |= {"projector": "1"} if large else {}
-    copy_link(say.MAKE, query, words=links.LINK, key="copy_built", path=navigation.pages()[view].url_path)
-    st.html(table(say.HIDE_HEADER, [list(row) for row in links.HIDEABLE.items()]))
+    copy_link(learn_text.MAKE, query, words=links_text.LINK, key="copy_built", path=navigation.pages()[view].url_path)
+    st.html(table(learn_text.HIDE_HEADER, [list(row) for row in links_text.HIDEABLE.items()]))
     st.markdown(notes_for_teachers())
 
 

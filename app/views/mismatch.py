@@ -1,4 +1,4 @@
-"""The mismatch view: where the two log-probs disagree, and what that looks like."""
+"""The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
 import streamlit as st
 from components.picture import picture
@@ -14,35 +14,35 @@ from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
-from rlcorr.foreign.unsaid import missing
+from rlcorr.foreign.missing_fields import missing
 from rlcorr.records.step_files import StepRecord
 
 METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}
 DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
 
 
-def show(chosen: session.Selection) -> None:
+def show(selection: session.Selection) -> None:
     for sentence in notices.sentences():
         st.warning(plain(sentence))
-    record = picked_record(chosen)
+    record = picked_record(selection)
     if record is None:
         return
     try:
-        _looks_like(record, triage(record.batch))
+        _verdict(record, triage(record.batch))
     except UsageError as error:
         st.error(plain(str(error)))
         return
-    _where(record)
+    _pictures(record)
     _regions(record.batch)
 
 
-def _looks_like(record: StepRecord, findings: list[Symptom]) -> None:
-    """The best finding as the headline, the others below it, the size of the mismatch, the age of the weights."""
-    st.markdown(f"##### {plain(findings[0].sentence)}")
-    for finding in findings[1:]:
-        st.markdown(say.ALSO.format(sentence=plain(finding.sentence)))
-    _next(findings[0])
-    numbers = findings[0].numbers
+def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
+    """Show the strongest symptom as the headline, the others below it, the sizes, and the age of the weights."""
+    st.markdown(f"##### {plain(symptoms[0].sentence)}")
+    for symptom in symptoms[1:]:
+        st.markdown(say.ALSO.format(sentence=plain(symptom.sentence)))
+    _next(symptoms[0])
+    numbers = symptoms[0].numbers
     with st.container(horizontal=True, key="sizes"):
         for label, (name, help) in say.SIZES.items():
             if name in numbers:
@@ -52,11 +52,11 @@ def _looks_like(record: StepRecord, findings: list[Symptom]) -> None:
         st.caption(say.one_lag(lags[0]))
 
 
-def _next(finding: Symptom) -> None:
-    """What to do about it, and the view that helps, with the run and the preset that are chosen."""
-    advice, view, label = say.NEXT[finding.pattern]
+def _next(symptom: Symptom) -> None:
+    """Show what to do about a symptom, and a link to the view that helps, with the same run and preset."""
+    advice, view, label = say.NEXT[symptom.pattern]
     kept = {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
-    query = session.placed() | navigation.configured() | kept
+    query = session.run_and_step() | navigation.preset_and_fields() | kept
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
         st.page_link(navigation.pages()[view], label=label, query_params=query, width="content")
@@ -64,9 +64,9 @@ def _next(finding: Symptom) -> None:
 
 @st.fragment
 def _regions(batch: TokenBatch) -> None:
-    """The choice of methods and the pictures that show them: a choice reruns this function and nothing else."""
+    """Show the choice of methods and their pictures. A choice reruns only this fragment."""
     for got in st.query_params.get_all("methods"):
-        if got and got not in METHODS:  # nothing chosen is written as an empty text
+        if got and got not in METHODS:  # an empty choice is written as an empty text
             st.warning(plain(f"{unknown('method', got, METHODS)} Drawn without it."))
     names = st.multiselect(say.METHODS, list(METHODS), default=DRAWN, key="methods", bind="query-params")
     methods = {name: METHODS[name] for name in names}
@@ -82,15 +82,15 @@ def _regions(batch: TokenBatch) -> None:
             st.html(table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
 
 
-def _where(record: StepRecord) -> None:
-    batch, lacks = record.batch, missing(record)
+def _pictures(record: StepRecord) -> None:
+    batch, missing_fields = record.batch, missing(record)
     _row(
         tail=mismatch.tail(batch),
         position=mismatch.by_position(batch),
         length=mismatch.by_length(batch, SEQUENCE_METHODS),
     )
     second = {}
-    if "response_ids" in lacks:
+    if "response_ids" in missing_fields:
         st.caption(say.NO_IDS)
     else:
         labels = mismatch.token_labels(record)
@@ -103,15 +103,15 @@ def _where(record: StepRecord) -> None:
 
 
 def _lags(record: StepRecord) -> list[int]:
-    """Which lags the step has; none if it does not say."""
+    """Return the ages of the weights in this step; none if the step has no policy versions."""
     if "policy_versions" in missing(record):
         return []
     return mismatch.lags(record.batch, record.step).unique().tolist()
 
 
 def _row(**figures: Figure) -> None:
-    for place, (key, figure) in zip(st.columns(len(figures)), figures.items(), strict=True):
-        with place:
+    for column, (key, figure) in zip(st.columns(len(figures)), figures.items(), strict=True):
+        with column:
             title, caption = say.PICTURES[key]
             picture(title, figure, key=f"mismatch_{key}", caption=caption)
 

@@ -1,20 +1,17 @@
-"""The start: three trainings on one screen, each with a picture and one button that opens it in the right state."""
+"""The Start page: three training runs on one screen, each with a picture and a button that opens it in a view."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import streamlit as st
-from components.live_part import Moving, Slider
+from components.live_part import LiveContent, Slider
 from components.picture import picture
 from controls import drag
-from controls.bounds import bounds_of, places_on, with_bounds
-from controls.live import Dragged
-from controls.live import show as show_live
+from controls.bounds import bounds_of, useful_slider_values, with_bounds
 from data import corrections, recorded, studies
-from live import start as moving
+from live import bench as live_bench
 from live import strips
-from live.bench import bench_strip
 from state import navigation, notices, session
 from text import phrases
 from text import start as say
@@ -30,7 +27,7 @@ from rlcorr.records import runs
 from rlcorr.records.study import study_path
 from rlcorr.types import TokenBatch
 
-HEIGHT = 215  # pixels of a picture: three stories fit one screen
+HEIGHT = 215  # pixels of a picture, so that three stories fit on one screen
 
 
 def show(paths: dict[str, Path]) -> None:
@@ -39,39 +36,44 @@ def show(paths: dict[str, Path]) -> None:
     if not paths:
         return
     if say.PLAYED in paths:
-        _moving(paths[say.PLAYED])
+        _played(paths[say.PLAYED])
     trained = study_path(say.STUDY).is_file()
     stories = (say.HEALTHY, say.STALE, say.COLLAPSING if trained else say.LONG)
     pictures = (_density, _density, _reward if trained else _lengths)
-    for place, story, draw in zip(st.columns(3, gap="medium", border=True), stories, pictures, strict=True):
-        with place:
+    for column, story, draw in zip(st.columns(3, gap="medium", border=True), stories, pictures, strict=True):
+        with column:
             _story(story, draw, paths)
     _yours(paths)
     _any(paths)
 
 
 @st.fragment
-def _moving(run: Path) -> None:
-    """One bound over one step, whose thumb moves by itself once."""
+def _played(run: Path) -> None:
+    """Show one bound on one step; its slider moves by itself, once."""
     step, batch = _newest(run)
-    of, chosen = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
-    (b,) = bounds_of(chosen.config)
+    identity, preset = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
+    (b,) = bounds_of(preset.config)
     value = st.session_state.get("start_bound", b.value)
-    config = with_bounds(chosen.config, {(b.rule, b.side): value})
-    places = places_on([(of, batch)], config, b, value)
+    config = with_bounds(preset.config, {b.id: value})
+    slider_values = useful_slider_values([(identity, batch)], config, b, value)
 
-    def at(value: float) -> Moving:
-        return moving.played(batch, with_bounds(chosen.config, {(b.rule, b.side): value}))
+    def content(value: float) -> LiveContent:
+        return live_bench.start_content(batch, with_bounds(preset.config, {b.id: value}))
 
     slider = Slider(
-        "start_bound", b.label, places, value, generation=0, address=drag.offer("start_bound", at),
+        "start_bound", say.MOVING_LABEL, slider_values, value, generation=0,
+        address=drag.offer("start_bound", content),
         strip=drag.offer_strip(
-            "start_bound", strips.known_by(of, config, b, places), partial(bench_strip, of, batch, config, b, places)
+            "start_bound",
+            strips.strip_key(identity, config, b, slider_values),
+            partial(live_bench.bench_strip, identity, batch, config, b, slider_values),
         ),
-        plays_to=min(places, key=lambda place: abs(place - say.PLAYED_TO)),
+        plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
     )  # fmt: skip
     st.markdown(f"##### {say.MOVING}\n{say.MOVING_IS}")
-    show_live([Dragged(slider, _put)], at(value), key="start", resets={}, source=recorded.source(run, step))
+    drag.show_live(
+        [drag.Dragged(slider, _put)], content(value), key="start", resets={}, source=recorded.source(run, step)
+    )
     query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
     query |= {} if value == b.value else {b.key: f"{value:.12g}"}
     navigation.link_to("bench", query, say.OPEN_MOVING)
@@ -88,7 +90,7 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
         return
     query = dict(story.query) or {"run": story.run, "preset": story.preset}
     if query.get("study") in [*studies.all_studies()][:1]:
-        del query["study"]  # its picker would take its own default out of the address: one more press of Back
+        del query["study"]  # the picker removes its default from the address, which would take one more press of Back
     with st.container(key=f"story_{story.title}"):
         navigation.link_to(story.view, query, story.button)
     try:
@@ -136,7 +138,7 @@ def _picture(title: str, figure: correction.Figure, caption: str, story: Story, 
 
 
 def _yours(paths: dict[str, Path]) -> None:
-    """A button for each of the newest local runs, and one that leads to training a real model."""
+    """Show a link for each of the newest local runs, and one to train a real model."""
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
     st.markdown(f"##### {say.YOURS}")
     st.caption(say.YOURS_ARE if local else say.NONE_YET)
@@ -147,7 +149,7 @@ def _yours(paths: dict[str, Path]) -> None:
 
 
 def _any(paths: dict[str, Path]) -> None:
-    """Links to the other views, which show the run that is chosen below."""
+    """Show links to the other views, which show the selected run."""
     st.markdown(f"##### {say.ANY}")
     st.markdown(say.ANY_IS.format(run=f"**{plain(session.selection().slug)}**"))
     with st.container(horizontal=True):

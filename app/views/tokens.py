@@ -1,15 +1,15 @@
-"""The Tokens view, a microscope: responses coloured by their ratios, and every number of one token."""
+"""The Tokens view: responses coloured by their ratios, and every number of one token."""
 
 from functools import partial
 
 import streamlit as st
 from components.token_text import SHADES, ShownResponse, pages_of, token_text
-from controls.bounds import places_on
+from controls.bounds import useful_slider_values
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
-from controls.live import show as show_live
+from controls.drag import show_live
 from controls.pickers import explained_record
 from data import corrections
-from live import tokens as moving
+from live import tokens as live_tokens
 from state import notices, opened_token, session
 from text import tokens as say
 from text.formatting import number, plain, table
@@ -22,14 +22,14 @@ from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_row
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction
-from rlcorr.figures.tokens import shades
+from rlcorr.figures.cells import shades
 from rlcorr.presets.parts import Preset
 from rlcorr.ratios import ratio
 from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind
 
 TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
-# On a phone the opened token lies at the lower edge of the screen, over the text that it was tapped in.
+# On a phone the opened token is at the lower edge of the screen, over the text.
 PANEL = """<style>
 .st-key-tokens_formulas code { font-size: 0.8rem }
 @media (max-width: 640px) {
@@ -43,14 +43,14 @@ Texts = list[list[str]]
 
 
 @st.fragment
-def microscope(of: corrections.Identity, record: runs.StepRecord, texts: Texts, note: str) -> None:
-    """Controls, text and the opened token in one fragment: a click reruns this function and nothing else."""
-    # Emptied here: Streamlit removes what a fragment no longer shows, but not if the next fragment follows at once.
+def microscope(identity: corrections.Identity, record: runs.StepRecord, texts: Texts, note: str) -> None:
+    """Show the controls, the text and the opened token. A click reruns only this fragment."""
+    # Empty these here. Streamlit does not remove old elements of a fragment if another fragment runs right after it.
     above, refused = st.empty(), st.empty()
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
-        chosen = PRESETS[preset_name()]
-        config = _live(of, record.batch, settings(chosen.config))
+        preset = PRESETS[preset_name()]
+        config = _live(identity, record.batch, settings(preset.config))
     opened_token.sync([len(row) for row in texts])
     if sentences := [*notices.sentences(), *filter(None, [opened_token.notice()])]:
         with above.container():
@@ -62,31 +62,31 @@ def microscope(of: corrections.Identity, record: runs.StepRecord, texts: Texts, 
             opened = _text(record, texts, result, config)
             st.caption(plain(note))
         with right:
-            _panel(record, texts, result, config, chosen, opened)
+            _panel(record, texts, result, config, preset, opened)
     except UsageError as error:
         refused.error(plain(str(error)))
 
 
-def _live(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> CorrectionConfig:
-    """The slider of the first bound, and the sentence that moves with it; the text follows by itself."""
+def _live(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> CorrectionConfig:
+    """Show the sliders and the sentence about the correction, and return the configuration."""
     config = bounded(config)
     sliders = bound_sliders(
         config,
-        moving.sentence,
-        strip=lambda at, b, places: (
-            moving.known_by(of, at, b, places),
-            partial(moving.fates, batch, at, b, places, TEXT),
+        live_tokens.sentence,
+        strip=lambda now, b, slider_values: (
+            live_tokens.strip_key(identity, now, b, slider_values),
+            partial(live_tokens.fates_strip, batch, now, b, slider_values, TEXT),
         ),
-        places_of=partial(places_on, [(of, batch)], config),
+        slider_values=partial(useful_slider_values, [(identity, batch)], config),
     )
-    show_live(sliders, moving.sentence(config), key="tokens_live", resets=resets())
+    show_live(sliders, live_tokens.sentence(config), key="tokens_live", resets=resets())
     return config
 
 
 def _text(
     record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig
-) -> opened_token.Place:
-    """One page of responses; the token to show beside it: the opened one, or the furthest of the page."""
+) -> opened_token.TokenIndex:
+    """Show one page of responses, and return the token to show: the opened one, or the largest mismatch of the page."""
     rows = _page(record, texts, result)
     opened = opened_token.opened() or furthest_token(record.batch, result, rows)
     if opened is None:
@@ -105,7 +105,7 @@ def _text(
 
 
 def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> list[int]:
-    """The pickers of order and page, and the responses that they choose."""
+    """Show the pickers of order and page, and return the rows of the selected page."""
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     order = left.selectbox(
         "Order", list(say.ORDERS), format_func=say.ORDERS.__getitem__, key=ORDER,
@@ -126,8 +126,8 @@ def _turn(page: int) -> None:
 
 
 def _clicked() -> None:
-    place = st.session_state[TEXT]["open"]
-    opened_token.open_token((place["row"], place["column"]))
+    index = st.session_state[TEXT]["open"]
+    opened_token.open_token((index["row"], index["column"]))
 
 
 def _shown(
@@ -164,12 +164,12 @@ def _panel(
     texts: Texts,
     result: CorrectionResult,
     config: CorrectionConfig,
-    chosen: Preset,
-    opened: opened_token.Place,
+    preset: Preset,
+    opened: opened_token.TokenIndex,
 ) -> None:
-    """The opened token's numbers, the formulas with these numbers, and the way to its neighbours."""
+    """Show the numbers of the opened token, the formulas with these numbers, and buttons for its neighbours."""
     row, column = opened
-    story = token_story(record.batch, result, config, row, column, chosen.loss)
+    story = token_story(record.batch, result, config, row, column, preset.loss)
     st.markdown(say.title(story, texts[row][column]))
     with st.container(horizontal=True):
         _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
@@ -178,11 +178,12 @@ def _panel(
     st.html(table(say.NUMBERS, rows, say.MEANINGS) + PANEL)
     with st.container(key="tokens_formulas"):
         st.code("\n".join(formulas(story, config)), language=None, wrap_lines=True)
-    st.caption(say.DIGITS + (f" {say.BYPASS}" if config.bypass_mode else ""))
+    if config.bypass_mode:
+        st.caption(say.BYPASS)
 
 
 def _answer(record: runs.StepRecord, texts: Texts) -> None:
-    """How few tokens carry the mismatch, and the largest of them, before any correction."""
+    """Show how much of the mismatch 1 % of the tokens make, and the largest gap, before any correction."""
     batch = record.batch
     try:
         result, share = correct(batch, CorrectionConfig()), largest_hundredth(batch)
@@ -196,17 +197,17 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
     st.markdown(f"##### {say.answer(share, texts[row][column], row, column, q, p)}")
 
 
-def _step(label: str, key: str, place: opened_token.Place, possible: bool) -> None:
-    st.button(label, key=key, disabled=not possible, on_click=opened_token.open_token, args=(place,))
+def _step(label: str, key: str, token: opened_token.TokenIndex, possible: bool) -> None:
+    st.button(label, key=key, disabled=not possible, on_click=opened_token.open_token, args=(token,))
 
 
-def show(chosen: session.Selection) -> None:
-    record = explained_record(chosen, say.EXPLAIN)
+def show(selection: session.Selection) -> None:
+    record = explained_record(selection, say.EXPLAIN)
     if record is not None:
         texts = pieces(record)
         _answer(record, texts)
         microscope(
-            corrections.identity(chosen.run, record.step),
+            corrections.identity(selection.run, record.step),
             record,
             texts,
             f"{say.KEYS} {say.TEXTS[text_kind(record)]}",

@@ -1,11 +1,11 @@
-"""The Training view: runs over their steps, one step in short, the study, and a training that is in progress."""
+"""The Training view: runs over their steps, one step in short, the study, and the training run in progress."""
 
 from functools import partial
 
 import streamlit as st
 from components.picture import picture
 from controls import overlaid
-from controls.pickers import chosen_record, show_step
+from controls.pickers import record_of, show_step
 from data import corrections, recorded
 from state import navigation, notices, session
 from text import phrases
@@ -15,7 +15,6 @@ from views.training_live import answers_table, follow, train
 from views.training_study import study
 
 from rlcorr import CorrectionConfig
-from rlcorr.analysis import course
 from rlcorr.errors import unknown
 from rlcorr.figures import training
 from rlcorr.measuring.metric_definitions import PREFIX
@@ -27,86 +26,86 @@ ACROSS = 3
 LONGEST = 400  # characters of a prompt or a response in a table
 
 
-def show(chosen: session.Selection) -> None:
+def show(selection: session.Selection) -> None:
     for sentence in notices.sentences():
         st.warning(plain(sentence))
-    follow(chosen)
+    follow(selection)
     runs, study_part, _ = say.PARTS
     if (got := st.query_params.get("part")) is not None and got not in say.PARTS:
         st.warning(plain(f"{unknown('part', got, say.PARTS)} Showing {runs}."))
     part = st.segmented_control("Show", say.PARTS, default=runs, key="part", bind="query-params", required=True)
     if part == runs:
-        _runs(chosen)
+        _runs(selection)
     elif part == study_part:
         study()
     else:
         train()
 
 
-def _runs(chosen: session.Selection) -> None:
-    _course(chosen)
-    _story(chosen)
-    _curves(chosen)
-    answers_table(chosen.run)
-    if not chosen.steps:
+def _runs(selection: session.Selection) -> None:
+    _course(selection)
+    _story(selection)
+    _curves(selection)
+    answers_table(selection.run)
+    if not selection.steps:
         st.info(phrases.NO_STEPS)
-    elif chosen.step is not None:
-        _step(chosen, chosen.step)
-    _provenance(chosen)
+    elif selection.step is not None:
+        _step(selection, selection.step)
+    _provenance(selection)
 
 
-def _course(chosen: session.Selection) -> None:
-    """What became of reward and mismatch, in a sentence."""
-    rows = recorded.metric_rows(chosen.run)
-    ends = {label: course.ends(recorded.series(rows, key)) for label, key in say.COURSES.items()}
+def _course(selection: session.Selection) -> None:
+    """Show a sentence about the course of reward and mismatch."""
+    rows = recorded.metric_rows(selection.run)
+    ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
     st.markdown(f"##### {plain(say.course(len(rows), ends))}")
 
 
-def _story(chosen: session.Selection) -> None:
-    with st.expander("What is this?", key="what_is_this"):
+def _story(selection: session.Selection) -> None:
+    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.markdown(phrases.EXPLAIN)
     try:
-        story = recorded.manifest(chosen.run).story
+        story = recorded.manifest(selection.run).story
     except DamagedFile as error:
-        count = len(recorded.metric_rows(chosen.run))
-        st.error(plain(f"{error} Still readable: {count} rows of metrics, {len(chosen.steps)} step files."))
+        count = len(recorded.metric_rows(selection.run))
+        st.error(plain(f"{error} Still readable: {count} rows of metrics, {len(selection.steps)} step files."))
     else:
         if story:
             st.markdown(f"**This run.** {plain(story)}")
 
 
-def _curves(chosen: session.Selection) -> None:
-    """Every metric over the steps, of the shown run and of those beside it; a click opens a step."""
+def _curves(selection: session.Selection) -> None:
+    """Show every metric over the steps, for the selected run and the compared ones. A click opens a step."""
     paths = recorded.all_runs()
-    others = overlaid.pick(paths, chosen.slug)
-    rows = {slug: recorded.metric_rows(paths[slug]) for slug in (chosen.slug, *others)}
+    others = overlaid.pick(paths, selection.slug)
+    rows = {slug: recorded.metric_rows(paths[slug]) for slug in (selection.slug, *others)}
     if not any(rows.values()):
         return
     if others:
         st.html(swatches(training.run_colours(list(rows))))
         st.caption(say.DOTTED)
-    source = recorded.source(chosen.run, None) if len(rows) == 1 else say.several(list(rows))
+    source = recorded.source(selection.run, None) if len(rows) == 1 else say.several(list(rows))
     panels = list(training.PANELS.items())
     for first in range(0, len(panels), ACROSS):
-        for place, (name, panel) in zip(st.columns(ACROSS), panels[first : first + ACROSS], strict=False):
+        for column, (name, panel) in zip(st.columns(ACROSS), panels[first : first + ACROSS], strict=False):
             title, caption = say.CURVES[name]
-            figure = training.over_steps(panel, rows, at=chosen.step, recorded=chosen.steps)
+            figure = training.over_steps(panel, rows, at=selection.step, recorded=selection.steps)
             key = f"curve_{name}"
-            with place:
-                clicked = partial(_clicked, key, chosen.steps)
+            with column:
+                clicked = partial(_clicked, key, selection.steps)
                 picture(title, figure, key=key, caption=caption, source=source, on_click=clicked)
     st.caption(say.CLICK)
 
 
 def _clicked(key: str, steps: tuple[int, ...]) -> None:
-    place = st.session_state[key]["click"]["x"]
+    clicked_step = st.session_state[key]["click"]["x"]
     if steps:
-        show_step(training.nearest(steps, place))
+        show_step(training.nearest(steps, clicked_step))
 
 
-def _step(chosen: session.Selection, step: int) -> None:
-    """The step in short, and the ways to the views that show it whole."""
-    record = chosen_record(chosen, step)
+def _step(selection: session.Selection, step: int) -> None:
+    """Show the step in short, and links to the views that show all of it."""
+    record = record_of(selection, step)
     if record is None:
         return
     st.markdown(f"##### {say.OPENED.format(step=step)}")
@@ -114,7 +113,7 @@ def _step(chosen: session.Selection, step: int) -> None:
         st.caption(say.OPEN_IN, width="content")
         for name in VIEWS:
             st.page_link(navigation.pages()[name])
-    row = next((row for row in recorded.metric_rows(chosen.run) if row["step"] == step), {})
+    row = next((row for row in recorded.metric_rows(selection.run) if row["step"] == step), {})
     with st.container(horizontal=True, key="sizes"):
         for label, key in SIZES.items():
             value = recorded.series([row], key)[0]
@@ -124,16 +123,16 @@ def _step(chosen: session.Selection, step: int) -> None:
     result, _ = corrections.corrected(record.batch, CorrectionConfig())
     rows = [
         [clipped(r.prompt, LONGEST), clipped(r.text, LONGEST), number(r.reward), f"{r.mean_ratio:.4f}"]
-        for r in recorded.furthest(record, result, 6)
+        for r in recorded.largest_mismatch(record, result, 6)
     ]
     st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
 
 
-def _provenance(chosen: session.Selection) -> None:
+def _provenance(selection: session.Selection) -> None:
     try:
-        manifest = recorded.manifest(chosen.run)
+        manifest = recorded.manifest(selection.run)
     except DamagedFile:
-        return  # said above, with what can still be read
+        return  # `_story` shows what can still be read
     with st.expander("Where this run comes from"):
         facts = ("task", "model", "engine", "trainer_dtype", "seed", "hardware", "git_commit")
         rows = [
@@ -142,12 +141,12 @@ def _provenance(chosen: session.Selection) -> None:
         rows += [[name, str(version)] for name, version in {**manifest.engine_settings, **manifest.versions}.items()]
         st.html(table(["", ""], rows))
     if manifest.status != "running":
-        _check(chosen)
+        _check(selection)
 
 
-def _check(chosen: session.Selection) -> None:
-    """Compare every file with its hash; cached until a file changes."""
-    report = recorded.verified(chosen.run)
+def _check(selection: session.Selection) -> None:
+    """Show whether every file agrees with its hash; cached until a file changes."""
+    report = recorded.verified(selection.run)
     readable = (
         f"Readable: {report.readable_steps} of {report.recorded_steps} steps, {report.metric_rows} rows of metrics."
     )

@@ -1,4 +1,4 @@
-"""A training beside the app: how far it is, its last batch, and starting and stopping one."""
+"""A training run next to the app: start it, follow it, show its last batch, and stop it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,13 +22,13 @@ ERROR = "live_error"
 NAMES, PER_ROW = list(say.FIELDS), 4
 
 
-def follow(chosen: session.Selection) -> None:
-    """What is in progress, or ended last, wherever it was started."""
-    _follow(chosen, launch.in_progress())
+def follow(selection: session.Selection) -> None:
+    """Show the training run that is in progress or ended last, wherever it was started."""
+    _follow(selection, launch.in_progress())
 
 
 def train() -> None:
-    """Unless it is forbidden, or one is in progress, the form that starts a training."""
+    """Show the form that starts a training run, unless starting is forbidden or a run is in progress."""
     with st.container(key="train"):
         _train()
 
@@ -48,7 +48,7 @@ def _train() -> None:
 
 
 def _real_model() -> None:
-    """One button that trains a real language model, under what that takes."""
+    """Show what training a real language model takes, and a button that starts it."""
     st.markdown(f"##### {say.REAL}")
     megabytes = real_model_megabytes()
     st.markdown(plain(say.REAL_IS + (say.REAL_FETCH.format(megabytes=megabytes) if megabytes else say.REAL_FETCHED)))
@@ -58,7 +58,7 @@ def _real_model() -> None:
 
 @st.fragment(run_every=3.0)
 def _watch() -> None:
-    """The curves and answers of the training run in progress, renewed by themselves."""
+    """Show the curves and answers of the training run in progress. They update by themselves."""
     training = launch.last()
     if training is None:
         return
@@ -68,43 +68,43 @@ def _watch() -> None:
     if not rows:
         st.caption(say.NO_STEP_YET)
     else:
-        for place, name in zip(st.columns(2), ("reward", "mismatch"), strict=True):
+        for column, name in zip(st.columns(2), ("reward", "mismatch"), strict=True):
             title, caption = say.CURVES[name]
             figure = over_steps(PANELS[name], {training.run: rows}, at=None, recorded=runs.list_steps(run))
-            with place:
+            with column:
                 picture(title, figure, key=f"watched_{name}", caption=caption, source=recorded.source(run, None))
     answers_table(run)
 
 
 def answers_table(run: Path) -> None:
-    """The greedy answers to the same held-out prompts, one row for each evaluation; nothing if none are recorded."""
+    """Show the greedy answers to the same held-out prompts, one row per evaluation; nothing if none are recorded."""
     answers = recorded.answers(run)
     if not answers:
         return
     prompts = list(dict.fromkeys(clipped(answer.prompt, say.PROMPT_LIMIT) for answer in answers))
     rows: dict[int, dict[str, str]] = {}
     for answer in answers:
-        said = f"{clipped(answer.response, say.ANSWER_LIMIT)}  ({number(answer.reward)})"
-        rows.setdefault(answer.step, {})[clipped(answer.prompt, say.PROMPT_LIMIT)] = said
+        cell = f"{clipped(answer.response, say.ANSWER_LIMIT)}  ({number(answer.reward)})"
+        rows.setdefault(answer.step, {})[clipped(answer.prompt, say.PROMPT_LIMIT)] = cell
     st.markdown(f"##### {say.ANSWERS}")
     st.caption(say.ANSWERS_ARE)
-    cells = [[str(step), *(told.get(prompt, "") for prompt in prompts)] for step, told in rows.items()]
+    cells = [[str(step), *(row.get(prompt, "") for prompt in prompts)] for step, row in rows.items()]
     st.html(table(["Step", *prompts], cells))
 
 
 @st.fragment(run_every=2.0)
-def _follow(chosen: session.Selection, busy: bool) -> None:
-    """The training's own line on the page, renewed by itself; the page follows when it starts or ends."""
+def _follow(selection: session.Selection, busy: bool) -> None:
+    """Show a line about the training run, which updates by itself. The page reruns when a run starts or ends."""
     if launch.in_progress() != busy or st.session_state.pop("live_shown", False):
         st.rerun()
     if ERROR in st.session_state:
         st.error(plain(st.session_state.pop(ERROR)))
     training = launch.last()
     if training is not None:
-        _line(training, launch.outcome(training), chosen)
+        _line(training, launch.outcome(training), selection)
 
 
-def _line(training: Training, outcome: launch.Outcome, chosen: session.Selection) -> None:
+def _line(training: Training, outcome: launch.Outcome, selection: session.Selection) -> None:
     if outcome not in ("running", "stopping"):
         if st.session_state.get("live_dismissed") == training.pid:
             return
@@ -114,34 +114,34 @@ def _line(training: Training, outcome: launch.Outcome, chosen: session.Selection
     else:
         _bar(training, outcome)
     with st.container(horizontal=True, key="live_buttons"):
-        _buttons(training, outcome, chosen)
+        _buttons(training, outcome, selection)
 
 
 def _bar(training: Training, outcome: launch.Outcome) -> None:
-    said = say.STATES[outcome].format(run=training.run)
+    state = say.STATES[outcome].format(run=training.run)
     run = runs.LOCAL / training.run
     try:
         progress = launch.progress(recorded.manifest(run).config, recorded.metric_rows(run))
     except runs.DamagedFile:
-        progress = None  # it has not written one yet
+        progress = None  # the run has not written its manifest yet
     if progress is None or progress.step == 0:
-        st.progress(0.0, plain(f"{said} {say.WARMING}"))
+        st.progress(0.0, plain(f"{state} {say.WARMING}"))
         return
     left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=say.duration(progress.seconds_left))}"
     share = min(progress.step / progress.steps, 1.0)
-    st.progress(share, plain(f"{said} Step {progress.step} of {progress.steps}{left}"))
+    st.progress(share, plain(f"{state} Step {progress.step} of {progress.steps}{left}"))
 
 
-def _buttons(training: Training, outcome: launch.Outcome, chosen: session.Selection) -> None:
+def _buttons(training: Training, outcome: launch.Outcome, selection: session.Selection) -> None:
     steps = runs.list_steps(runs.LOCAL / training.run)
-    if steps and (chosen.slug, chosen.step) != (training.run, steps[-1]):
+    if steps and (selection.slug, selection.step) != (training.run, steps[-1]):
         st.button(say.LAST_BATCH, key="live_show", on_click=_show, args=(training.run,))
     if outcome not in ("running", "stopping"):
         st.button(say.HIDE, key="live_hide", on_click=_hide, args=(training.pid,))
     elif not launch.is_forbidden():
-        late = launch.may_kill(training)
-        waiting = outcome == "stopping" and not late
-        st.button(say.KILL if late else say.STOP, key="live_stop", on_click=_stop, disabled=waiting)
+        may_kill = launch.may_kill(training)
+        waiting = outcome == "stopping" and not may_kill
+        st.button(say.KILL if may_kill else say.STOP, key="live_stop", on_click=_stop, disabled=waiting)
 
 
 def _show(run: str) -> None:
@@ -162,12 +162,12 @@ def _stop() -> None:
 
 @st.fragment
 def _form() -> None:
-    """Typed fields, the command that they make, and the button."""
+    """Show the fields, the command that they make, and the button."""
     options = choices()
     values = {}
     for first in range(0, len(NAMES), PER_ROW):
-        for place, name in zip(st.columns(PER_ROW), NAMES[first : first + PER_ROW], strict=False):
-            with place:
+        for column, name in zip(st.columns(PER_ROW), NAMES[first : first + PER_ROW], strict=False):
+            with column:
                 values[name] = _field(name, options.get(name))
     try:
         request = TrainRequest(**values)
@@ -176,7 +176,7 @@ def _form() -> None:
         return
     st.caption(say.COMMAND)
     st.code(_command(request), language="bash", wrap_lines=True)
-    if st.button("Start", key="train_start"):
+    if st.button(say.START, key="train_start"):
         _start(options_of(request), request.task)
 
 
@@ -189,13 +189,13 @@ def _start(options: Sequence[str], task: str) -> None:
 
 
 def _command(request: TrainRequest) -> str:
-    """With the name that the run will have, unless somebody else takes it first."""
+    """Return the command with the name that the run will have, unless somebody else takes the name first."""
     named = [*options_of(request), "--run", runs.free_name(request.task)]
     return launch.as_typed(launch.train_command(named))
 
 
 def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
-    """A list where there is one, else a number of its default's type."""
+    """Show a list of the options, or without options a number box of the default's type; return the value."""
     label, help = say.FIELDS[name]
     default, key = getattr(TrainRequest(), name), f"train_{name}"
     if options is not None:

@@ -1,4 +1,4 @@
-"""The study: what became of every preset under a mismatch that breaks a training."""
+"""The study: the outcome of every preset under a mismatch that makes training collapse."""
 
 from dataclasses import astuple
 
@@ -11,7 +11,7 @@ from text.formatting import plain, swatches, table
 
 from rlcorr.command.gradient_table import bracketed
 from rlcorr.errors import UsageError, unknown
-from rlcorr.figures.study import differences, foretelling, preset_colours, study_curves
+from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves
 from rlcorr.records.study import FOLDER, SeedRange
 from rlcorr.records.study_comparisons import NO_CORRECTION
 
@@ -38,42 +38,44 @@ def study() -> None:
 
 
 def _decisions(result: StudyTable) -> None:
-    """What differs from no correction, in a sentence and in pictures, and whether η foretold it."""
+    """Show which presets differ from no correction, in sentences and pictures, and whether η predicts the reward."""
     pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
     if result.against_nothing:
         st.markdown(f"##### {_verdict(result)}")
-    for place, (against, compared) in zip(st.columns(2), pairs.items(), strict=True):
+    for column, (against, compared) in zip(st.columns(2), pairs.items(), strict=True):
         title, caption = say.AGAINST[against]
         if compared:
-            with place:
+            with column:
                 picture(
                     title, differences(compared), key=f"study_{against}", source=result.source,
                     caption=caption.format(count=len(compared)),
                 )  # fmt: skip
-    title, caption = say.FORETOLD
-    for (training, step), (progress, agreed) in result.foretold.items():
-        text = caption.format(training=training, step=step, agreed=bracketed(*astuple(agreed)))
-        picture(title, foretelling(progress, result.outcomes), key="study_eta", caption=text, source=result.source)
+    title, caption = say.PREDICTION
+    for (training_run, step), (progress, correlation) in result.predictions.items():
+        text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
+        picture(
+            title, reward_over_progress(progress, result.outcomes), key="study_eta", caption=text, source=result.source
+        )
 
 
 def _verdict(result: StudyTable) -> str:
-    """Which corrections are surely better, which surely worse, and how many cannot be told."""
-    told = [pair for pair in result.against_nothing if pair.difference.tells]
-    better, worse = ([p.arm for p in told if (p.difference.value > 0) == more] for more in (True, False))
+    """Return sentences: which corrections are significantly better or worse, and how many do not differ."""
+    significant = [pair for pair in result.against_nothing if pair.difference.tells]
+    better, worse = ([p.arm for p in significant if (p.difference.value > 0) == more] for more in (True, False))
+    total, seeds = len(result.against_nothing), result.against_nothing[0].seeds
     sentences = [
-        say.TOLD.format(direction=direction, names=", ".join(f"`{name}`" for name in names))
+        say.SIGNIFICANT.format(direction=direction, all=total, names=", ".join(f"`{name}`" for name in names))
         for direction, names in (("better", better), ("worse", worse))
         if names
     ]
-    total, seeds = len(result.against_nothing), result.against_nothing[0].seeds
-    if rest := total - len(told):
-        sentences.append(say.NOT_TOLD.format(count=rest, all=total, seeds=seeds))
+    if rest := total - len(significant):
+        sentences.append(say.NOT_SIGNIFICANT.format(count=rest, all=total, seeds=seeds))
     return " ".join(sentences)
 
 
 @st.fragment
 def _curves(result: StudyTable) -> None:
-    """The choice of presets and what it changes."""
+    """Show the choice of presets, and their curves."""
     colours = preset_colours(result.rows)
     for got in st.query_params.get_all("presets"):
         if got and got not in colours:
@@ -83,14 +85,14 @@ def _curves(result: StudyTable) -> None:
         bind="query-params",
     )  # fmt: skip
     st.html(swatches({preset: colours[preset] for preset in picked}))
-    for place, (column, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
-        with place:
-            figure = study_curves(result.rows, picked, column, log=column == "k3")
-            picture(title, figure, key=f"study_{column}", caption=caption, source=result.source)
+    for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
+        with column:
+            figure = study_curves(result.rows, picked, metric, log=metric == "k3")
+            picture(title, figure, key=f"study_{metric}", caption=caption, source=result.source)
 
 
 def _few(result: StudyTable) -> list[str]:
-    """The three that end best, the last one, and the one without a correction: more lines cannot be told apart."""
+    """Return the presets to draw first: the best three, the last, and no correction. More lines are hard to see."""
     order = [outcome.preset for outcome in result.outcomes]
     shown = {*order[:3], order[-1], *NO_CORRECTION}
     return [arm for arm in order if arm in shown]
@@ -112,6 +114,6 @@ def _share(seeds: SeedRange) -> str:
 
 
 def _tiny(seeds: SeedRange) -> str:
-    """One digit; a hyphen at which no line breaks."""
+    """Format a range with one digit, and with hyphens at which no line breaks."""
     text = f"{seeds.mean:.1g} [{seeds.lowest:.1g},\u00a0{seeds.highest:.1g}]"
     return text.replace("-", "\N{NON-BREAKING HYPHEN}")

@@ -1,83 +1,87 @@
-"""A person's own data: what it looks like, the bounds that it suggests with their price, and the text to take home."""
+"""The page for a person's own data: its likely cause, suggested thresholds with their cost, and the text to export."""
 
 import streamlit as st
 from components.picture import picture
 from controls import systems
 from controls.bounds import bounds_of
 from controls.pickers import picked_record
-from data import chosen
-from data.chosen import Suggestion
+from data import suggestions
+from data.suggestions import Suggestion
 from state import navigation, notices, session
-from text import mismatch
-from text import yours as say
+from text import mismatch as mismatch_text
+from text import yours as yours_text
 from text.formatting import number, percent, plain, table
 
 from rlcorr import PRESETS
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
-from rlcorr.figures import mismatch as figures
+from rlcorr.figures import mismatch
 from rlcorr.records.step_files import StepRecord
 
 HEIGHT = 260
 
 
-def show(shown: session.Selection) -> None:
-    if not shown.slug.startswith("upload_"):
-        st.caption(say.EXAMPLE.format(run=f"**{plain(shown.slug)}**"))
-    record = picked_record(shown)
+def show(selection: session.Selection) -> None:
+    if not selection.slug.startswith("upload_"):
+        st.caption(yours_text.EXAMPLE.format(run=f"**{plain(selection.slug)}**"))
+    record = picked_record(selection)
     if record is None:
         return
     left, right = st.columns([2, 3], gap="medium")
     try:
         with left:
             _verdict(record)
-            _all_steps(shown)
+            _all_steps(selection)
         with right:
-            _bounds(shown)
+            _thresholds(selection)
     except UsageError as error:
         st.error(plain(str(error)))
 
 
 def _verdict(record: StepRecord) -> None:
-    findings = triage(record.batch)
-    st.markdown(f"##### {plain(findings[0].sentence)}")
-    for finding in findings[1:]:
-        st.markdown(mismatch.ALSO.format(sentence=plain(finding.sentence)))
-    st.markdown(mismatch.NEXT[findings[0].pattern][0])
+    symptoms = triage(record.batch)
+    st.markdown(f"##### {plain(symptoms[0].sentence)}")
+    for symptom in symptoms[1:]:
+        st.markdown(mismatch_text.ALSO.format(sentence=plain(symptom.sentence)))
+    st.markdown(mismatch_text.NEXT[symptoms[0].pattern][0])
     with st.container(horizontal=True, key="sizes"):
-        for label, (name, help) in mismatch.SIZES.items():
-            if name in findings[0].numbers:
-                st.metric(label, number(findings[0].numbers[name]), help=help, width=112)
-    tail = figures.tail(record.batch)
+        for label, (name, help) in mismatch_text.SIZES.items():
+            if name in symptoms[0].numbers:
+                st.metric(label, number(symptoms[0].numbers[name]), help=help, width=112)
+    tail = mismatch.tail(record.batch)
     tail.layout.height = HEIGHT
-    title, caption = mismatch.PICTURES["tail"]
+    title, caption = mismatch_text.PICTURES["tail"]
     picture(title, tail, key="tail", caption=caption)
 
 
-def _all_steps(shown: session.Selection) -> None:
+def _all_steps(selection: session.Selection) -> None:
     """Write what the steps of the run look like, a line per pattern, if there is more than one step."""
-    if len(shown.steps) > 1:
-        st.caption(say.ALL_STEPS)
-        for line in chosen.looks_like(chosen.stamps(shown.run, shown.steps)):
+    if len(selection.steps) > 1:
+        st.caption(yours_text.ALL_STEPS)
+        for line in suggestions.looks_like(suggestions.stamps_of(selection.run, selection.steps)):
             st.markdown(f"- {plain(line)}")
 
 
 @st.fragment
-def _bounds(shown: session.Selection) -> None:
-    st.markdown(f"##### {say.BOUNDS}")
+def _thresholds(selection: session.Selection) -> None:
+    st.markdown(f"##### {yours_text.THRESHOLDS}")
     picked = st.segmented_control(
-        say.KEEP, say.KEEPS, default=say.KEEPS[1], key="keep", bind="query-params", required=True
+        yours_text.KEEP, yours_text.KEEPS, default=yours_text.KEEPS[1], key="keep", bind="query-params", required=True
     )
-    of = chosen.stamps(shown.run, shown.steps)
-    suggested = chosen.suggestions(of, float(picked.removesuffix(" %")) / 100)
-    before, last = chosen.pairs(of)
+    stamps = suggestions.stamps_of(selection.run, selection.steps)
+    suggested = suggestions.suggestions(stamps, float(picked.removesuffix(" %")) / 100)
+    before, last = suggestions.pairs(stamps)
     steps = " to ".join(str(step) for step in dict.fromkeys((before.steps[0], before.steps[-1])))
-    st.caption(say.BOUNDS_OF_ONE if last is None else say.BOUNDS_ARE.format(chosen_on=steps, unseen=last.steps[0]))
-    st.html(table(list(say.COLUMNS), [_row(name, one) for name, one in suggested.items()], say.MEANINGS))
+    st.caption(
+        yours_text.THRESHOLDS_OF_ONE
+        if last is None
+        else yours_text.THRESHOLDS_ARE.format(chosen_on=steps, unseen=last.steps[0])
+    )
+    st.html(table(list(yours_text.COLUMNS), [_row(name, one) for name, one in suggested.items()], yours_text.MEANINGS))
     for name, refused in suggested.items():
         if isinstance(refused, str):
-            st.caption(plain(f"{say.SUGGESTED[name]}: {refused}"))
-    st.caption(say.WHICH_LEARNS)
+            st.caption(plain(f"{yours_text.SUGGESTED[name]}: {refused}"))
+    st.caption(yours_text.WHICH_LEARNS)
     reached = {name: one for name, one in suggested.items() if isinstance(one, Suggestion)}
     if reached:
         _take(reached)
@@ -85,21 +89,24 @@ def _bounds(shown: session.Selection) -> None:
 
 def _row(name: str, one: Suggestion | str) -> list[str]:
     if isinstance(one, str):
-        return [say.SUGGESTED[name], *[say.NOT_REACHED] * (len(say.COLUMNS) - 1)]
+        return [yours_text.SUGGESTED[name], *[yours_text.NOT_REACHED] * (len(yours_text.COLUMNS) - 1)]
     at_last = one.unseen or one.before
-    unseen = say.NOT_REACHED if one.unseen is None else percent(one.unseen.share)
+    unseen = yours_text.NOT_REACHED if one.unseen is None else percent(one.unseen.share)
     return [
-        say.SUGGESTED[name], f"{one.threshold:g}", percent(one.before.share), unseen, percent(at_last.cut),
+        yours_text.SUGGESTED[name], f"{one.threshold:g}", percent(one.before.share), unseen, percent(at_last.cut),
         percent(at_last.ess),
     ]  # fmt: skip
 
 
 def _take(reached: dict[str, Suggestion]) -> None:
-    """The text for the person's system, and the way to the bench."""
+    """Show the text for the person's system, and a link to the bench."""
     left, right = st.columns(2)
     with left:
         name = st.selectbox(
-            say.TAKE, list(reached), format_func=lambda name: f"{say.SUGGESTED[name]} ({name})", key="take"
+            yours_text.TAKE,
+            list(reached),
+            format_func=lambda name: f"{yours_text.SUGGESTED[name]} ({name})",
+            key="take",
         )
     with right:
         system = systems.system()
@@ -107,9 +114,9 @@ def _take(reached: dict[str, Suggestion]) -> None:
         st.warning(plain(sentence))
     one = reached[name]
     systems.text_for(system, one.config, PRESETS[name].loss)
-    query = session.placed() | {"preset": name}
+    query = session.run_and_step() | {"preset": name}
     query |= {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
-    st.page_link(navigation.pages()["bench"], label=say.OPEN, query_params=query, width="content")
+    st.page_link(navigation.pages()["bench"], label=yours_text.OPEN, query_params=query, width="content")
 
 
 show(session.selection())

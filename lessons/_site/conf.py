@@ -1,6 +1,6 @@
 """How Sphinx makes the pages of the lessons; _pages.py calls it and lays its sources out. No page asks another host."""
 
-project = html_title = "rlcorr lessons"
+project = html_title = "rlcorr"
 extensions = ["myst_nb"]
 html_theme = "furo"
 html_copy_source = html_show_sourcelink = html_show_copyright = False

@@ -1,1 +1,1 @@
-"""Questions about one batch under one correction: where its thresholds bite, what its mismatch looks like."""
+"""Questions about one batch under one correction: what a bound costs, and what its mismatch looks like."""

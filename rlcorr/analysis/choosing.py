@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.budget import keep_at_least
-from rlcorr.bounds import at_threshold, is_ratio
+from rlcorr.bounds import BoundId, at_threshold, is_ratio
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
@@ -17,12 +17,12 @@ from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.types import TokenBatch
 
 DIGITS = 4
-"""Of a threshold's distance from where it rejects everything, rounded so that it keeps more."""
+"""Significant digits of a threshold's distance from neutral, rounded so that it keeps more."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Steps of a run together, as one batch."""
+    """Several steps of a run as one batch."""
 
     steps: tuple[int, ...]
     batch: TokenBatch
@@ -30,34 +30,42 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a correction leaves of some tokens."""
+    """What a correction keeps of a batch."""
 
     share: float
     ess: float
-    """Effective sample size of the kept, as a share of all tokens."""
+    """Effective sample size of the kept tokens, as a share of all tokens."""
     cut: float | None
     """Share of the tokens whose weights lie outside their bounds; None without weights."""
 
 
 def pairs_of(steps: Iterable[tuple[int, TokenBatch]], *, with_advantages: bool = False) -> tuple[Pairs, Pairs | None]:
-    """Of at least one step, in their order: what bounds are chosen on, and the last step, on which they are checked;
-    None where there is but one. Raises `UsageError` where some steps lack the advantages that are wanted."""
+    """Split steps, in their order, into those that bounds are chosen on and the last step, which checks them.
+
+    With one step there is nothing to check on: the second part is None.
+
+    Raises:
+        UsageError: if some steps lack the advantages that are asked for.
+    """
     numbers, batches = zip(*((number, _pairs(batch, with_advantages)) for number, batch in steps), strict=True)
     if not numbers[1:]:
         return Pairs(numbers, batches[0]), None
     return Pairs(numbers[:-1], pooled(batches[:-1])), Pairs(numbers[-1:], batches[-1])
 
 
-def chosen(
-    batch: TokenBatch, correction: CorrectionConfig, share: float, rule: int | None
+def choose_bound(
+    batch: TokenBatch, correction: CorrectionConfig, share: float, bound: BoundId
 ) -> tuple[float, CorrectionConfig]:
-    """The tightest threshold at which this share of the tokens is kept, with few digits, and the correction there.
-    Raises as `keep_at_least`."""
-    threshold = rounded_up(keep_at_least(batch, correction, share, rule), correction, rule)
-    return threshold, at_threshold(correction, threshold, rule)
+    """Return the tightest threshold that keeps this share of the tokens, with few digits, and the correction there.
+
+    Raises as `keep_at_least` does.
+    """
+    threshold = rounded_up(keep_at_least(batch, correction, share, bound), correction, bound)
+    return threshold, at_threshold(correction, threshold, bound)
 
 
 def kept(batch: TokenBatch, correction: CorrectionConfig) -> Kept:
+    """Measure what a correction keeps of a batch."""
     numbers = evaluate(batch, correction)[1]
     return Kept(
         numbers[f"{PREFIX}kept_fraction"],
@@ -72,7 +80,7 @@ def _pairs(batch: TokenBatch, with_advantages: bool) -> TokenBatch:
 
 
 def pooled(batches: Sequence[TokenBatch]) -> TokenBatch:
-    """The rows of all, each filled up with padding.
+    """Concatenate the rows of several batches, padded to one width.
 
     >>> pooled([TokenBatch.from_log_probs(*torch.zeros(2, 1, t), torch.ones(1, t)) for t in (2, 3)]).response_mask.sum()
     tensor(5)
@@ -89,13 +97,13 @@ def _filled(x: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, width - x.shape[1]))
 
 
-def rounded_up(threshold: float, config: CorrectionConfig, rule: int | None) -> float:
-    """With few digits, and no tighter: of a ratio those of its distance from 1.
+def rounded_up(threshold: float, config: CorrectionConfig, bound: BoundId) -> float:
+    """Round a threshold to few digits, never to a tighter one; for a ratio the digits are those of its distance from 1.
 
-    >>> rounded_up(1.000123456, CorrectionConfig(rollout_is="token"), None)
+    >>> rounded_up(1.000123456, CorrectionConfig(rollout_is="token"), BoundId())
     1.0001235
     """
-    offset = 1.0 if is_ratio(config, rule) and threshold > 1 else 0.0
+    offset = 1.0 if is_ratio(config, bound) and threshold > 1 else 0.0
     distance = threshold - offset
     if not 0 < distance < math.inf:
         return threshold

@@ -1,21 +1,21 @@
-"""Numbers as texts with no more digits than their operands give back, and the equations that they stand in."""
+"""Numbers as text, with only the digits that their operands reproduce, and equations made of them."""
 
 import math
 import re
 from collections.abc import Callable
 
 _FEW = 3
-"""Significant digits; with fewer, the number itself is added."""
+"""Significant digits. If fewer are shown, the equation adds the exact number."""
 
 
 def digits(x: float) -> str:
-    """x with four significant digits; a whole number below 10 000 as it is."""
+    """Return x with four significant digits, or as it is if it is a whole number below 10 000."""
     x += 0.0  # −0 is 0
     return f"{x:.0f}".replace("-", "−") if x % 1 == 0 and abs(x) < 1e4 else _rounded(x, _unit(x))
 
 
 def agreed(value: float, again: float) -> str:
-    """The value with the most digits, at most four, in which `again` agrees with it."""
+    """Return `value` with as many digits as `again` reproduces, at most four."""
     if not (math.isfinite(value) and math.isfinite(again)) or digits(value) == digits(again):
         return digits(value)
     unit = _unit(value or again)
@@ -25,12 +25,12 @@ def agreed(value: float, again: float) -> str:
 
 
 def _unit(x: float) -> int:
-    """The power of ten of the fourth significant digit."""
+    """Return the power of ten of the fourth significant digit."""
     return int(f"{x:.3e}".split("e")[1]) - 3 if math.isfinite(x) else 0
 
 
 def _rounded(x: float, unit: int) -> str:
-    """x to the nearest multiple of 10^unit, every digit up to there written."""
+    """Return x rounded to a multiple of 10^unit, with all digits down to it."""
     if not math.isfinite(x):
         return f"{x}".replace("inf", "∞").replace("-", "−")
     x = round(x, -unit)
@@ -57,7 +57,7 @@ def equation(
     value: float,
     note: str = "",
 ) -> str:
-    """The template filled with the operands, and of the value the digits that they give back."""
+    """Return the template filled with the operands, followed by the digits of the value that they reproduce."""
     texts = [digits(x) for x in operands]
     result = agreed(value, function(*map(read, texts)))
     line = f"{name} = {without_needless_brackets(template.format(*map(bracketed, texts)))} = {result}"
@@ -65,7 +65,7 @@ def equation(
 
 
 def more_exactly(shown: str, value: float) -> str:
-    """The number itself, where few of its digits are shown."""
+    """Return a note with the number itself if few of its digits are shown, otherwise ""."""
     mantissa = re.sub(r"[−.]|e.*", "", shown).lstrip("0")
     return "" if shown == digits(value) or len(mantissa) >= _FEW else f"more exactly {digits(value)}"
 
@@ -80,5 +80,5 @@ def bracketed(text: str) -> str:
 
 
 def without_needless_brackets(expression: str) -> str:
-    """Without the brackets around a negative number that nothing stands before."""
+    """Remove the brackets around negative numbers that follow no other term."""
     return re.sub(r"(^|[(|]|, )\((−[^()]+)\)(?=[)|, ·/]|$)", r"\1\2", expression)

@@ -1,6 +1,6 @@
-"""Gaps between engine and trainer that have been measured, in published work and by this project: `published.toml`.
+"""Gaps between engine and trainer that were measured, in published work and by this project: `published.toml`.
 
-A batch is placed among them, because the size of a gap alone decides nothing: depth, width and entropy of the model
+A batch is compared with them, because the size of a gap alone proves nothing: depth, width and entropy of the model
 change k3 tenfold within one number format, and old weights make gaps of the same size as 8 bits.
 """
 
@@ -16,23 +16,23 @@ Format = Literal[
     "float32", "float16", "bfloat16", "int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "int4_weights",
     "fp8_training", "w8a8",
 ]  # fmt: skip
-"""The coarsest number format of the two sides: of the arithmetic, or of the engine's weights or KV cache. `fp8_kv` is
-e4m3. `fp8_training`: both sides compute in fp8. `w8a8`: weights and activations in 8 bits on both sides."""
+"""The coarsest number format of the two sides: of the arithmetic, of the engine's weights, or of its KV cache. `fp8_kv`
+is e4m3. `fp8_training`: both sides compute in fp8. `w8a8`: weights and activations in 8 bits on both sides."""
 Cause = Literal["rounding", "routing", "age", "cut", "fault", "none", "unknown"]
-"""The cause of a gap, as its source says. `routing`: rounding sends tokens to other experts, and a router replay
-shrinks it. `none`: both sides run the same kernels, and nothing is left. `unknown`: the source does not separate the
-causes."""
+"""The cause of a gap, according to its source. `routing`: rounding sends tokens to other experts, and router replay
+reduces the gap. `none`: both sides run the same kernels, and there is no gap. `unknown`: the source does not separate
+the causes."""
 SPREAD = 1.5
-"""Factor by which k3 may lie outside a measured range and still be of this size.
+"""Factor by which k3 may be outside a measured range and still have this size.
 
-Batches of one model in one setting differ by as much: SmolLM2-135M with an fp8 KV cache had 0.026, 0.029 and 0.038, and
-with bfloat16 on both sides 0.0013 to 0.0022. A range from few models is no limit.
+Batches of one model in one setting differ as much: SmolLM2-135M with an fp8 KV cache had 0.026, 0.029 and 0.038, and
+with bfloat16 on both sides 0.0013 to 0.0022. A range measured on few models is not a limit.
 """
 OURS = "rlcorr"
 Range = tuple[float, float]
-Known = Format | Literal["age"]
-"""A cause whose k3 is known: rounding to a number format, or old weights."""
-WORDS: dict[Known, str] = {
+KnownCause = Format | Literal["age"]
+"""A cause whose k3 was measured: rounding to a number format, or old weights."""
+WORDS: dict[KnownCause, str] = {
     "float32": "sums in float32",
     "float16": "rounding to float16",
     "bfloat16": "rounding to bfloat16",
@@ -49,14 +49,14 @@ WORDS: dict[Known, str] = {
 
 @dataclass(frozen=True)
 class Gap:
-    """One measured gap, d = log π_trainer − log π_engine of sampled tokens. It has at least one of the five values."""
+    """One measured gap, d = log π_trainer − log π_engine of sampled tokens. It has at least one of the five ranges."""
 
     model: str
-    engine: str  # engine and trainer
+    engine: str  # software of the engine, then of the trainer
     format: Format
     cause: Cause
     hardware: str
-    source: str  # repository with number or file; what this project measured begins with `OURS`
+    source: str  # repository with issue number or file; begins with `OURS` if this project measured it
     billions: float | None = None  # parameters, if the name of the model says so
     k3: Range | None = None  # mean of e^d − 1 − d: smallest and largest
     abs: Range | None = None  # mean of |d|
@@ -71,10 +71,10 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """One known cause of gaps, the k3 that it has been measured to make, and the gap that is nearest to a given k3."""
+class CauseMatch:
+    """One cause of gaps, the range of k3 measured for it, and the measured gap that is nearest to a given k3."""
 
-    cause: Known
+    cause: KnownCause
     low: float
     high: float
     example: Gap
@@ -89,10 +89,10 @@ def gaps() -> tuple[Gap, ...]:
 
 
 def rounding(format: str) -> Range:
-    """Return the smallest and the largest k3 that rounding in this number format has been measured to make.
+    """Return the smallest and the largest k3 that was measured for rounding to this number format.
 
-    Dense models and mixtures of experts count, with and without router replay: that a token goes to another expert is
-    the work of rounding, too. Raises `UsageError` for a format of which no k3 has been measured.
+    Dense models and mixtures of experts count, with and without router replay, because it is rounding that sends a
+    token to another expert. Raises `UsageError` for a format without a measured k3.
     """
     ranges = _rounded()
     if format not in ranges:
@@ -100,43 +100,45 @@ def rounding(format: str) -> Range:
     return _extremes(ranges[format])
 
 
-def like(k3: float) -> tuple[Likeness, ...]:
-    """Return what has been measured to make gaps of this size: number formats, the finest first, then old weights.
+def matching_causes(k3: float) -> tuple[CauseMatch, ...]:
+    """Return the causes that were measured to make gaps of this size.
 
-    A range contains k3 if k3 is at most a factor `SPREAD` outside.
+    Number formats come first, from the finest to the coarsest, then old weights. A range contains k3 if k3 is at most a
+    factor `SPREAD` outside.
     """
-    places = [placed(cause, k3) for cause in (*_rounded(), "age")]
-    return tuple(place for place in places if place.low / SPREAD <= k3 <= place.high * SPREAD)
+    matches = [match_cause(cause, k3) for cause in (*_rounded(), "age")]
+    return tuple(match for match in matches if match.low / SPREAD <= k3 <= match.high * SPREAD)
 
 
-def placed(cause: Known, k3: float) -> Likeness:
-    """Return the k3 that this cause has been measured to make, and its gap that is nearest on a logarithmic scale.
+def match_cause(cause: KnownCause, k3: float) -> CauseMatch:
+    """Return the k3 range measured for this cause, and its gap that is nearest to k3 on a logarithmic scale.
 
-    Of several gaps that contain k3, take a published one, and of those the one with the narrowest range. Raises
-    `UsageError` for a cause of which no k3 has been measured.
+    If several gaps contain k3, take a published one, and among those the one with the narrowest range. Raises
+    `UsageError` for a cause without a measured k3.
     """
     causes = _rounded() | {"age": _with_k3("age")}
     if cause not in causes:
         raise unknown("cause", cause, causes)
 
-    def order(one: tuple[Gap, Range]) -> tuple[float, bool, float]:
-        gap, (low, high) = one
-        return max(low / max(k3, 1e-300), k3 / high, 1.05), gap.ours, high / low  # two digits are known to 5 %
+    def order(candidate: tuple[Gap, Range]) -> tuple[float, bool, float]:
+        gap, (low, high) = candidate
+        # Distance as a factor, at least 1.05, because two printed digits are exact to 5 %.
+        return max(low / max(k3, 1e-300), k3 / high, 1.05), gap.ours, high / low
 
     gap, nearest = min(causes[cause], key=order)
-    return Likeness(cause, *_extremes(causes[cause]), gap, nearest)
+    return CauseMatch(cause, *_extremes(causes[cause]), gap, nearest)
 
 
-def largest_rounding() -> Likeness:
-    """Return the number format that has been measured to make the largest gaps, with the run that has the largest."""
+def largest_rounding() -> CauseMatch:
+    """Return the number format with the largest measured gaps, and its run with the largest gap."""
     format, measured = list(_rounded().items())[-1]
-    return placed(format, _extremes(measured)[1])
+    return match_cause(format, _extremes(measured)[1])
 
 
 @cache
-def _rounded() -> dict[Known, list[tuple[Gap, Range]]]:
-    """Return number format → the gaps that rounding made, with their k3; the format with the smallest gaps first."""
-    measured: dict[Known, list[tuple[Gap, Range]]] = {}
+def _rounded() -> dict[KnownCause, list[tuple[Gap, Range]]]:
+    """Return number format → measured gaps from rounding with their k3; the format with the smallest gaps is first."""
+    measured: dict[KnownCause, list[tuple[Gap, Range]]] = {}
     for gap, k3 in _with_k3("rounding", "routing"):
         measured.setdefault(gap.format, []).append((gap, k3))
     return dict(sorted(measured.items(), key=lambda item: _extremes(item[1])[1]))
@@ -153,5 +155,5 @@ def _extremes(measured: list[tuple[Gap, Range]]) -> Range:
 
 
 def _field(value: Any) -> Any:
-    """Return a value of the file as a field of `Gap`: a list is a range."""
+    """Convert a value of the file to a field of `Gap`. A list becomes a range."""
     return (float(value[0]), float(value[1])) if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""Where a configuration lets tokens be: the π_old that it leaves alone, for every π_rollout.
+"""The region of a configuration: for every π_rollout, the π_old at which it leaves a token unchanged.
 
-Found by asking the rules themselves, at places between ratio 1 and the ends of the axis; nothing is derived again.
+It is computed by evaluating the rules between ratio 1 and the ends of the axis. No formula is derived a second time.
 """
 
 import math
@@ -19,9 +19,9 @@ from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 FLOOR = -18.0
-"""Log-probs are looked at down to here, 1.5e-8: within the clamp of ±20 on log-ratios."""
+"""Smallest log-prob of the region, 1.5e-8: log-ratios stay within their clamp of ±20."""
 HALVINGS = 32
-"""A boundary is found to 18/2³² = 4e-9, in logarithms."""
+"""Bisection steps. They locate a boundary to 18/2³² = 4e-9, in logarithms."""
 
 TOKEN_METHODS: dict[str, CorrectionConfig] = {
     "TIS": preset("decoupled_token_is"),
@@ -31,8 +31,8 @@ TOKEN_METHODS: dict[str, CorrectionConfig] = {
     "k3": CorrectionConfig(rollout_rs=(RejectionRule.named("token_k3", upper=0.01),)),
     "signed KL": CorrectionConfig(rollout_rs=(RejectionRule.named("token_signed_kl", lower=-0.05, upper=0.05),)),
 }
-"""One of each kind, with the numbers of its preset; k3 with verl's for sequences, signed KL with those of its
-dppo_kl."""
+"""One method of each kind, with the numbers of its preset. k3 has verl's threshold for sequences, signed KL that of
+verl's dppo_kl."""
 SEQUENCE_METHODS: dict[str, CorrectionConfig] = {
     "product": preset("skyrl_product_mask"),
     "geometric mean": preset("decoupled_geo_rs"),
@@ -41,7 +41,10 @@ SEQUENCE_METHODS: dict[str, CorrectionConfig] = {
 
 @dataclass(frozen=True)
 class Region:
-    """Bounds on log π_old at each log π_rollout, (G,); NaN where nothing between FLOOR, or 0, and ratio 1 is out."""
+    """Bounds on log π_old at each log π_rollout, (G,).
+
+    A bound is NaN if everything on its side is inside: down to FLOOR, or up to 0.
+    """
 
     log_rollout: Tensor
     lower: Tensor
@@ -53,44 +56,51 @@ def token_rules(config: CorrectionConfig) -> list[RejectionRule]:
 
 
 def bounds_weights(config: CorrectionConfig) -> bool:
-    """Whether token weights have a bound."""
+    """Check whether token weights have a bound."""
     bounded = math.isfinite(config.rollout_is_threshold) or config.rollout_is_threshold_lower is not None
     return config.rollout_is == "token" and bounded
 
 
 def has_region(config: CorrectionConfig) -> bool:
-    """Whether the configuration looks at single tokens: rules of that level, or bounds on token weights."""
+    """Check whether the configuration depends on single tokens: it has token rules, or bounds on token weights."""
     return bool(token_rules(config)) or bounds_weights(config)
 
 
 def region(config: CorrectionConfig, log_rollout: Tensor) -> Region:
-    """Where a token (log π_rollout (G,), log π_old) keeps its own ratio as its weight and passes every token rule.
+    """Compute the region in which a token keeps its own ratio as its weight and passes every token rule.
 
-    Rules that concern some advantages only are drawn as for those. Statistics grow away from ratio 1 on both sides, so
-    one boundary on each is enough. Raises `UsageError` without anything at token level, or if ratio 1 is not inside.
+    A token is a point (log π_rollout, log π_old). Rules that apply only to some advantages are treated as applying to
+    all. Statistics grow away from ratio 1 on both sides, so there is one boundary on each.
+
+    Args:
+        log_rollout: the x positions, (G,).
+
+    Raises `UsageError` if nothing acts at token level, or if ratio 1 is not inside.
     """
     if not has_region(config):
-        raise UsageError("this configuration looks at no single token: it has neither a token rule nor token weights.")
-    at = log_rollout.double()
-    if not bool(_untouched(config, at, at).all()):
-        raise UsageError("this configuration rejects ratio 1: its bounds enclose no region around it.")
-    ends = torch.cat([torch.full_like(at, FLOOR), torch.zeros_like(at)])
-    lower, upper = _boundary(config, at.repeat(2), ends).chunk(2)
-    return Region(at, lower, upper)
+        raise UsageError(
+            "this configuration has no region of tokens: it has neither a token rule nor bounded token weights."
+        )
+    x = log_rollout.double()
+    if not bool(_inside_region(config, x, x).all()):
+        raise UsageError("this configuration rejects ratio 1, so there is no region around it.")
+    ends = torch.cat([torch.full_like(x, FLOOR), torch.zeros_like(x)])
+    lower, upper = _boundary(config, x.repeat(2), ends).chunk(2)
+    return Region(x, lower, upper)
 
 
 def _boundary(config: CorrectionConfig, log_rollout: Tensor, end: Tensor) -> Tensor:
-    """The last log π_old inside, on the way from ratio 1 to `end`; NaN where that is inside, too."""
-    near, far = log_rollout, end
+    """Return the last log π_old inside, on the way from ratio 1 to `end`; NaN if `end` is inside, too."""
+    near, far = log_rollout, end  # inside and outside; bisection
     for _ in range(HALVINGS):
         middle = (near + far) / 2
-        keep = _untouched(config, middle, log_rollout)
+        keep = _inside_region(config, middle, log_rollout)
         near, far = torch.where(keep, middle, near), torch.where(keep, far, middle)
-    return torch.where(_untouched(config, end, log_rollout), torch.nan, near)
+    return torch.where(_inside_region(config, end, log_rollout), torch.nan, near)
 
 
-def _untouched(config: CorrectionConfig, log_old: Tensor, log_rollout: Tensor) -> Tensor:
-    """(G,) bool. A batch of G sequences of one token."""
+def _inside_region(config: CorrectionConfig, log_old: Tensor, log_rollout: Tensor) -> Tensor:
+    """Check which points are inside, (G,) bool. They form a batch of G sequences with one token each."""
     batch = TokenBatch(torch.ones(len(log_old), 1, dtype=torch.bool), log_rollout[:, None], log_old[:, None])
     d = log_ratio(log_old[:, None], log_rollout[:, None], batch.response_mask)
     keep = torch.ones_like(batch.response_mask)
@@ -102,8 +112,11 @@ def _untouched(config: CorrectionConfig, log_old: Tensor, log_rollout: Tensor) -
 
 
 def sequence_bounds(config: CorrectionConfig, lengths: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Bounds on Σ log r of sequences of these lengths, (G,) each: of weights and rules on the product, which stay, and
-    on the geometric mean, which grow with the length. Other rules see more of a sequence than its sum."""
+    """Return bounds on Σ log r of sequences of these lengths, (G,) each.
+
+    Bounds on the product are constant; bounds on the geometric mean grow with the length. Other rules depend on more
+    than the sum and are left out.
+    """
     length = lengths.double()
     sides = []
     if config.rollout_is in ("sequence", "geometric"):

@@ -1,8 +1,8 @@
-"""A token's numbers in the formulas that made them, as lines of text that can be checked digit by digit.
+"""The formulas that gave a token its numbers, as lines of text that can be checked digit by digit.
 
-Measured numbers have at most four significant digits; bounds are written as they were configured. A result has only the
-digits that its printed operands give back: whoever types a line into a calculator finds what stands behind the equals
-sign. Where that leaves little, the number itself follows in parentheses.
+Measured numbers have at most four significant digits; bounds are written as configured. A result has only the digits
+that its printed operands reproduce: typing the left side into a calculator gives the right side. If this leaves few
+digits, the number itself follows in parentheses.
 """
 
 import math
@@ -25,7 +25,7 @@ from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.ratios import SAFETY_BOUND
 from rlcorr.rules import Divergence, Reduce
 
-_SYMBOLS: dict[Divergence, str] = {"k1": "log r", "tv": "|r − 1|", "mult_error": "e^|log r|"}
+_SYMBOLS: dict[Divergence, str] = {"k1": "log r", "abs_ratio_error": "|r − 1|", "mult_error": "e^|log r|"}
 _SUMS: dict[Reduce, str] = {"sum": "Σ", "mean": "mean", "max": "max", "min": "min"}
 _RATIOS: dict[Reduce, str] = {
     "sum": "product of r", "mean": "geometric mean of r", "max": "largest r", "min": "smallest r",
@@ -33,23 +33,26 @@ _RATIOS: dict[Reduce, str] = {
 _OF_LOG_RATIO: dict[Divergence, tuple[str, Callable[[float], float]]] = {
     "k2": ("{}²/2", lambda d: d * d / 2),
     "k3": ("exp({0}) − 1 − {0}", lambda d: math.expm1(d) - d),
-    "tv": ("|exp({}) − 1|", lambda d: abs(math.expm1(d))),
+    "abs_ratio_error": ("|exp({}) − 1|", lambda d: abs(math.expm1(d))),
     "mult_error": ("exp(|{}|)", lambda d: math.exp(abs(d))),
 }
 
 
 def formulas(story: TokenStory, config: CorrectionConfig) -> list[str]:
-    """The ratio, the weight, every rule, the contribution to the gradient, in this order; `config` as in the story.
+    """Write the ratio, the weight, every rule, and the contribution to the gradient, in this order.
 
-    A line is `name = expression = result`, a comparison with bounds, or the name of a rule and a colon, under which its
-    lines are indented; behind three spaces stand words.
+    A line is one of: `name = expression = result`; a comparison with bounds; or the name of a rule with a colon,
+    followed by its indented lines. Words follow after three spaces. `config` must be that of the story.
     """
     rules = [line for rule in story.rules for line in _rule_lines(rule, story)]
     return [*_ratio_lines(story), *_weight_lines(story, config), *rules, *_gradient_lines(story, config)]
 
 
 def _ratio_lines(story: TokenStory) -> list[str]:
-    """One line if the two log-probs give all digits of their difference, else one for it and one for its exp."""
+    """Write the ratio in one line if the two log-probs reproduce all digits of their difference.
+
+    Otherwise write one line for the difference and one for its exp.
+    """
     old, rollout = digits(story.old_log_prob), digits(story.rollout_log_prob)
     difference = without_needless_brackets(f"{bracketed(old)} − {bracketed(rollout)}")
     d, edge = agreed(story.log_ratio, read(old) - read(rollout)), _clamped(story.log_ratio)
@@ -77,7 +80,7 @@ def _weight_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
     lines.append(bound(story, config.rollout_is_threshold_lower, config.rollout_is_threshold))
     if story.norm_factor is not None:
         operands = (story.bounded_weight, story.norm_factor)
-        note = "divided by the mean weight of what is kept"
+        note = "divided by the mean of the kept weights"
         lines.append(equation("w", "{}/{}", operands, lambda w, mean: w / mean, story.weight, note))
     return lines
 
@@ -96,63 +99,65 @@ def _truncated(story: TokenStory, lower: float | None, upper: float) -> str:
 
 def _masked(story: TokenStory, lower: float | None, upper: float) -> str:
     kept = story.bounded_weight > 0
-    at = digits(story.raw_weight)
+    raw = digits(story.raw_weight)
     logs = (-math.inf if lower is None else math.log(lower), math.log(upper))
-    shown = _comparison(at, (lower, upper), kept, story.log_weight, logs, "log w − log ")
-    return f"{shown}, so w = {at if kept else 0}"
+    comparison = _comparison(raw, (lower, upper), kept, story.log_weight, logs, "log w − log ")
+    return f"{comparison}, so w = {raw if kept else 0}"
 
 
 # --- rules ---
 
 
-def _rule_lines(seen: RuleStory, story: TokenStory) -> list[str]:
-    rule = seen.rule
+def _rule_lines(rule_story: RuleStory, story: TokenStory) -> list[str]:
+    rule = rule_story.rule
     symbol = _SYMBOLS.get(rule.divergence, rule.divergence)
     lines = []
     if rule.divergence != "k1":
-        lines.append(_divergence(seen, story, symbol))
+        lines.append(_divergence(rule_story, story, symbol))
     if rule.reduce is not None:
-        lines.append(_reduced(rule.reduce, symbol, seen.token_value, seen.statistic, story.tokens))
-    at = digits(seen.statistic)
+        lines.append(_reduced(rule.reduce, symbol, rule_story.token_value, rule_story.statistic, story.tokens))
+    printed = digits(rule_story.statistic)
     if rule.divergence == "k1":
-        at = digits(_exp(seen.statistic))
+        printed = digits(_exp(rule_story.statistic))
         if rule.reduce is not None:
             lines.append(
-                equation(_RATIOS[rule.reduce], "exp({})", (seen.statistic,), _exp, _exp(seen.statistic))
+                equation(_RATIOS[rule.reduce], "exp({})", (rule_story.statistic,), _exp, _exp(rule_story.statistic))
             )  # fmt: skip
-    if not seen.inside and rule.applies_to != "all" and story.advantage is not None:
-        lines.append(_concern(seen, story, story.advantage))
+    if not rule_story.inside and rule.applies_to != "all" and story.advantage is not None:
+        lines.append(_condition(rule_story, story, story.advantage))
     less = "log r − log " if rule.divergence == "k1" else f"{symbol} − "
-    limits = (seen.lower, seen.upper)
-    shown = _comparison(at, (rule.lower, rule.upper), seen.inside, seen.statistic, limits, less)
-    verdict = "inside" if seen.inside else "outside, but not its concern" if seen.passes else "outside: rejected"
-    return [f"{rule.name}:", *(f"  {line}" for line in [*lines, with_notes(shown, verdict)])]
+    limits = (rule_story.lower, rule_story.upper)
+    comparison = _comparison(printed, (rule.lower, rule.upper), rule_story.inside, rule_story.statistic, limits, less)
+    verdict = "inside" if rule_story.inside else "outside: rejected"
+    if rule_story.passes and not rule_story.inside:
+        verdict = "outside, but the rule skips this token"
+    return [f"{rule.name}:", *(f"  {line}" for line in [*lines, with_notes(comparison, verdict)])]
 
 
-def _concern(seen: RuleStory, story: TokenStory, advantage: float) -> str:
-    """Whether the rule looks at this token."""
-    if seen.rule.applies_to == "negative":
-        return f"A = {digits(advantage)} {'≥' if seen.passes else '<'} 0"
+def _condition(rule_story: RuleStory, story: TokenStory, advantage: float) -> str:
+    """Write the condition that decides whether the rule applies to this token."""
+    if rule_story.rule.applies_to == "negative":
+        return f"A = {digits(advantage)} {'≥' if rule_story.passes else '<'} 0"
     d = story.log_ratio
     line = equation("log r·A", "{}·{}", (d, advantage), lambda x, y: x * y, d * advantage)
-    return f"{line} {'≤' if seen.passes else '>'} 0"
+    return f"{line} {'≤' if rule_story.passes else '>'} 0"
 
 
-def _divergence(seen: RuleStory, story: TokenStory, symbol: str) -> str:
-    """The divergence of this token alone."""
-    value = seen.token_value
+def _divergence(rule_story: RuleStory, story: TokenStory, symbol: str) -> str:
+    """Write the divergence of this token alone."""
+    value = rule_story.token_value
     pair = (story.old_prob, story.rollout_prob)
-    if seen.rule.divergence == "prob_diff":
+    if rule_story.rule.divergence == "prob_diff":
         return equation("prob_diff = π_old − π_rollout", "{} − {}", pair, lambda p, q: p - q, value)
-    if seen.rule.divergence == "prob_gap":
+    if rule_story.rule.divergence == "binary_tv":
         return equation(symbol, "|{} − {}|", pair, lambda p, q: abs(p - q), value)
-    if seen.prefix is not None:
-        w, overspent = seen.prefix
-        note = "with what the tokens before it have overspent"
+    if rule_story.prefix is not None:
+        w, overspent = rule_story.prefix
+        note = "plus what the tokens before it have overspent"
         return equation(symbol, "{}·|{} − {}| + {}", (w, *pair, overspent), _prefix_gap, value, note)
-    if seen.coins is not None:
-        return _coins(symbol, *seen.coins, value)
-    template, function = _OF_LOG_RATIO[seen.rule.divergence]
+    if rule_story.coins is not None:
+        return _coins(symbol, *rule_story.coins, value)
+    template, function = _OF_LOG_RATIO[rule_story.rule.divergence]
     d = _clamped(story.log_ratio)
     note = f"log r counts as {digits(d)}" if abs(story.log_ratio) > SAFETY_BOUND else ""
     return equation(symbol, template, (d,), function, value, note)
@@ -163,7 +168,7 @@ def _prefix_gap(w: float, p: float, q: float, overspent: float) -> float:
 
 
 def _coins(name: str, p: float, q: float, token: float, rest: float, value: float) -> str:
-    """KL(P‖Q) = p·log p/q + (1−p)·log (1−p)/(1−q), and the same with P and Q exchanged."""
+    """Write KL(P‖Q) = p·log p/q + (1−p)·log (1−p)/(1−q), or the same with P and Q exchanged."""
     if name == "binary_kl":
         template = "max({}·{} + {}·{}, {}·{} + {}·{})"
         operands = (p, token, 1 - p, rest, q, -token, 1 - q, -rest)
@@ -181,7 +186,7 @@ def _coins(name: str, p: float, q: float, token: float, rest: float, value: floa
 
 
 def _reduced(reduce: Reduce, symbol: str, of_token: float, value: float, tokens: int) -> str:
-    """A number of the whole response: this token's part and the rest of it."""
+    """Write a number of the whole response as this token's part plus the rest."""
     name = f"{_SUMS[reduce]} {symbol}"
     if tokens == 1:
         return with_notes(f"{name} = {digits(value)}", "the only token")
@@ -196,39 +201,55 @@ def _reduced(reduce: Reduce, symbol: str, of_token: float, value: float, tokens:
 
 
 def _comparison(
-    at: str, bounds: tuple[float | None, float], inside: bool, statistic: float, limits: tuple[float, float], less: str
+    text: str,
+    bounds: tuple[float | None, float],
+    inside: bool,
+    statistic: float,
+    limits: tuple[float, float],
+    less: str,
 ) -> str:
-    """`0.5 ≤ 1.522 ≤ 2`, or the bound that is broken. `at` and `bounds` are what is printed, `statistic` and `limits`
-    what was compared; `less` stands before a bound that is subtracted from the statistic."""
+    """Write `0.5 ≤ 1.522 ≤ 2`, or only the bound that is violated.
+
+    Args:
+        text: the statistic as printed.
+        bounds: the bounds as printed.
+        inside: the result of the comparison.
+        statistic: the statistic that was compared.
+        limits: the bounds that it was compared with.
+        less: the text before a bound that is subtracted from the statistic.
+    """
     if math.isnan(statistic):
-        return "nan lies outside every bound"
+        return "nan is outside every bound"
     lower, upper = bounds
     above, below = statistic - limits[1], statistic - limits[0]
     if not inside and lower is not None and abs(below) <= abs(above):
-        return _against(at, "<", lower, below, less)
+        return _against(text, "<", lower, below, less)
     if not inside:
-        return _against(at, ">", upper, above, less)
-    # Compared was in the dtype of the batch: where a bound is met exactly, the difference may have the other sign.
+        return _against(text, ">", upper, above, less)
+    # The comparison was in the dtype of the batch. At equality the difference in float64 may have the wrong sign.
     if lower is None:
-        return _against(at, "≤", upper, min(above, 0.0), less)
-    low, high = _against(at, "≥", lower, max(below, 0.0), less), _against(at, "≤", upper, min(above, 0.0), less)
-    if low.startswith(at) and high.startswith(at):
-        return f"{bound_text(lower)} ≤ {at}" if upper == math.inf else f"{bound_text(lower)} ≤ {high}"
-    return high if low.startswith(at) else low
+        return _against(text, "≤", upper, min(above, 0.0), less)
+    low, high = _against(text, "≥", lower, max(below, 0.0), less), _against(text, "≤", upper, min(above, 0.0), less)
+    if low.startswith(text) and high.startswith(text):
+        return f"{bound_text(lower)} ≤ {text}" if upper == math.inf else f"{bound_text(lower)} ≤ {high}"
+    return high if low.startswith(text) else low
 
 
-def _against(at: str, sign: str, bound: float, gap: float, less: str) -> str:
-    """The comparison in the digits that are printed, or, where they do not tell the two apart, their difference."""
+def _against(text: str, sign: str, bound: float, gap: float, less: str) -> str:
+    """Write a comparison in printed digits, or as the sign of the difference if these digits do not show it."""
     shown = bound_text(bound)
-    holds = {"<": operator.lt, ">": operator.gt, "≤": operator.le, "≥": operator.ge}[sign]
-    return f"{at} {sign} {shown}" if holds(read(at), read(shown)) else f"{less}{shown} = {digits(gap)} {sign} 0"
+    compare = {"<": operator.lt, ">": operator.gt, "≤": operator.le, "≥": operator.ge}[sign]
+    return f"{text} {sign} {shown}" if compare(read(text), read(shown)) else f"{less}{shown} = {digits(gap)} {sign} 0"
 
 
 # --- the gradient ---
 
 
 def _gradient_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
-    """c = w·A/N for a mean over tokens at π_θ = π_old; in bypass mode r = π_θ/π_rollout is the loss's own ratio."""
+    """Write c = w·A/N, for a mean over tokens at π_θ = π_old.
+
+    In bypass mode the ratio r = π_θ/π_rollout of the loss replaces w.
+    """
     c, advantage = story.contribution, story.advantage
     if c is None or advantage is None:
         return []
@@ -241,8 +262,8 @@ def _gradient_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
         counted = f"{story.counted}"
         return [equation(f"c = {symbol}·A/N", f"{{}}·{{}}/{counted}", operands, lambda x, y: x * y / int(counted), c)]
     if c == 0:
-        return [with_notes("c = 0", f"the clip of {config.loss_type} takes the gradient")]
-    return [with_notes(f"c = {digits(c)}", f"of the loss {config.loss_type}")]
+        return [with_notes("c = 0", f"the clip of {config.loss_type} removes the gradient")]
+    return [with_notes(f"c = {digits(c)}", f"from the loss {config.loss_type}")]
 
 
 def _clamped(d: float) -> float:

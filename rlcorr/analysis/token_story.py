@@ -1,4 +1,4 @@
-"""One token under a correction: every number that the library used for it, and the text that it stands for."""
+"""One token under a correction: every number that the library used for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,73 +8,84 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import bound_weights, log_weights, old_log_probs, require
+from rlcorr.correction import bound_weights, log_weights, old_log_probs, require_fields
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.masked import masked_mean
 from rlcorr.prefix_gap import prefix_parts
 from rlcorr.ratios import over_sequence, ratio
-from rlcorr.rejection import PROBABILITY_FLOOR, SIGNED_KL_FLOOR, coins, inside, log_bounds, passes, rule_statistic
-from rlcorr.rules import OF_PREFIXES, RejectionRule
+from rlcorr.rejection import (
+    PROBABILITY_FLOOR,
+    SIGNED_KL_FLOOR,
+    bernoulli_terms,
+    inside,
+    log_bounds,
+    passes,
+    rule_statistic,
+)
+from rlcorr.rules import PREFIX_DIVERGENCES, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 RowOrder = Literal["off", "recorded", "lowest", "highest", "rejected"]
-"""Of responses: furthest mean log-ratio first, as recorded, by reward from either end, largest share of rejected tokens
-first."""
+"""Order of responses. `off`: largest |mean log-ratio| first; `recorded`; `lowest` and `highest`: by reward; `rejected`:
+largest share of rejected tokens first."""
 
 
 @dataclass(frozen=True)
 class RuleStory:
-    """What one rule saw of the token."""
+    """The numbers of one rule for the token."""
 
     rule: RejectionRule
     token_value: float
     """The divergence of this token alone; log r for k1."""
     statistic: float
-    """What was compared: the token's value, or its sum, mean, max or min over the sequence; log r for k1."""
+    """The compared statistic: the value of the token, or its sum, mean, max or min over the sequence; log r for k1."""
     lower: float
     upper: float
-    """Bounds on the statistic, ±inf where there is none; for k1 logarithms of the configured ones."""
+    """Bounds on the statistic, ±inf if there is none. For k1 they are the logarithms of the configured ones."""
     inside: bool
     passes: bool
-    """Inside, or a token that the rule does not concern."""
+    """Whether the token is inside, or the rule does not apply to it."""
     coins: tuple[float, float, float, float] | None
-    """Of a binary KL: p, q, log p/q and log (1−p)/(1−q), p of π_old and q of π_rollout, kept off 0 and 1."""
+    """For a binary KL: p, q, log p/q and log (1−p)/(1−q). p is π_old and q is π_rollout, clamped away from 0 and 1."""
     prefix: tuple[float, float] | None
-    """Of prefix_gap: w, and what the tokens before have overspent."""
+    """For prefix_gap: w, and what the tokens before this one have overspent."""
 
 
 @dataclass(frozen=True)
 class TokenStory:
-    """One token of a batch. In bypass mode π_θ stands in for π_old; before the first update the two are the same."""
+    """The numbers of one token of a batch.
+
+    In bypass mode π_θ replaces π_old; before the first update they are equal.
+    """
 
     row: int
     column: int
     tokens: int
-    """Of this response."""
+    """Number of tokens of this response."""
     old_log_prob: float
     rollout_log_prob: float
     old_prob: float
     rollout_prob: float
     log_ratio: float
     ratio: float
-    """exp(log_ratio), log_ratio clamped to ±20."""
+    """exp(log_ratio), with log_ratio clamped to ±20."""
     log_weight: float
-    """Before exp and bounds: the log-ratio, or its sum or mean over the sequence; 0 where no weights are asked for."""
+    """The log weight before exp and bounds: log-ratio, or its sum or mean over the sequence; 0 without weights."""
     raw_weight: float
     bounded_weight: float
     weight: float
-    """After batch normalisation, if any: what multiplies the loss of a kept token."""
+    """The factor on the loss of a kept token, after batch normalisation if there is any."""
     norm_factor: float | None
     rules: tuple[RuleStory, ...]
     rejected_by: str | None
-    """The first rule that objects."""
+    """Name of the first rule that rejects the token."""
     advantage: float | None
     contribution: float | None
     """c, with −∇loss = Σ c ∇ log π_θ over the tokens, at π_θ = π_old and without KL terms. None without advantages, and
-    for losses that compare a batch (clip_cov, kl_cov)."""
+    for losses that compare the tokens of a batch (clip_cov, kl_cov)."""
     counted: int
-    """Tokens over which the loss is averaged."""
+    """Number of tokens over which the loss is averaged."""
 
 
 def token_story(
@@ -85,15 +96,16 @@ def token_story(
     column: int,
     loss: LossConfig | None = None,
 ) -> TokenStory:
-    """All of them for the token at (row, column); `result` is `correct(batch, config)`, `loss` the default one. Raises
-    `UsageError` where there is no such token, or no π_old."""
-    _check_place(batch, config, row, column)
-    place, here = (0, column), slice(row, row + 1)
-    one, of_row = batch.rows(here), result.rows(here)
-    d = of_row.log_ratio
+    """Return all numbers of the token at (row, column). `result` must be `correct(batch, config)`.
+
+    Raises `UsageError` if there is no such token, or no π_old.
+    """
+    _check_token(batch, config, row, column)
+    one, row_result = batch.rows(slice(row, row + 1)), result.rows(slice(row, row + 1))
+    d, position = row_result.log_ratio, (0, column)  # this row is the only one of `one`
     log_w, bounded = _weights(one, d, config)
     old, rollout = old_log_probs(batch)[row, column].double(), batch.rollout_log_probs[row, column].double()
-    rejected = int(of_row.rejected_by[place])
+    rejected = int(row_result.rejected_by[position])
     counted = batch.response_mask if config.denominator == "fixed" else result.keep_mask
     return TokenStory(
         row=row,
@@ -103,12 +115,12 @@ def token_story(
         rollout_log_prob=float(rollout),
         old_prob=float(old.exp()),
         rollout_prob=float(rollout.exp()),
-        log_ratio=float(d[place]),
-        ratio=float(ratio(d)[place]),
-        log_weight=float(log_w[place]),
-        raw_weight=float(ratio(log_w)[place]),
-        bounded_weight=float(bounded[place]),
-        weight=float(of_row.weights[place]),
+        log_ratio=float(d[position]),
+        ratio=float(ratio(d)[position]),
+        log_weight=float(log_w[position]),
+        raw_weight=float(ratio(log_w)[position]),
+        bounded_weight=float(bounded[position]),
+        weight=float(row_result.weights[position]),
         norm_factor=None if result.norm_factor is None else float(result.norm_factor),
         rules=tuple(_rule_story(rule, one, d, column) for rule in config.rollout_rs),
         rejected_by=config.rollout_rs[rejected - 1].name if rejected else None,
@@ -118,17 +130,18 @@ def token_story(
     )
 
 
-def _check_place(batch: TokenBatch, config: CorrectionConfig, row: int, column: int) -> None:
-    require(batch, config)
+def _check_token(batch: TokenBatch, config: CorrectionConfig, row: int, column: int) -> None:
+    require_fields(batch, config)
     rows, columns = batch.response_mask.shape
     if not 0 <= row < rows:
-        raise UsageError(f"there is no response {row}; the batch has {rows}, counted from 0.")
+        raise UsageError(f"there is no response {row}; the batch has {rows} responses, counted from 0.")
     if not (0 <= column < columns and batch.response_mask[row, column]):
-        raise UsageError(f"response {row} has no token {column}; it has {int(batch.response_mask[row].sum())}.")
+        tokens = int(batch.response_mask[row].sum())
+        raise UsageError(f"response {row} has no token {column}; it has {tokens}, counted from 0.")
 
 
 def _weights(one: TokenBatch, d: Tensor, config: CorrectionConfig) -> tuple[Tensor, Tensor]:
-    """log w before its bounds, and w within them, (1, T) each; 0 and 1 where no weights are asked for."""
+    """Return log w before its bounds and w within them, (1, T) each; 0 and 1 without weights."""
     if config.rollout_is is None:
         return torch.zeros_like(d), torch.ones_like(d)
     log_w = log_weights(d, one.response_mask, config.rollout_is).expand_as(d)
@@ -136,7 +149,7 @@ def _weights(one: TokenBatch, d: Tensor, config: CorrectionConfig) -> tuple[Tens
 
 
 def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) -> RuleStory:
-    """`one` is a batch of one row."""
+    """Return the numbers of one rule. `one` is a batch of one row."""
     alone = rule_statistic(replace(rule, level="token", reduce=None), one, d)
     statistic = rule_statistic(rule, one, d).expand_as(d)
     lower, upper = log_bounds(rule)
@@ -154,7 +167,7 @@ def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) ->
 
 
 def _prefix(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, float] | None:
-    if rule.divergence not in OF_PREFIXES or one.old_log_probs is None:
+    if rule.divergence not in PREFIX_DIVERGENCES or one.old_log_probs is None:
         return None
     w, _, overspent = prefix_parts(one.old_log_probs, one.rollout_log_probs, one.response_mask)
     return float(w[0, column]), float(overspent[0, column])
@@ -165,7 +178,7 @@ def _coins(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, fl
     if rule.divergence not in floors or one.old_log_probs is None:
         return None
     pair = one.old_log_probs[0, column], one.rollout_log_probs[0, column]
-    p, q, token, rest = (float(x) for x in coins(*pair, floors[rule.divergence]))
+    p, q, token, rest = (float(x) for x in bernoulli_terms(*pair, floors[rule.divergence]))
     return p, q, token, rest
 
 
@@ -183,12 +196,14 @@ def _contribution(
     return float(score_coefficients(old_log_probs(batch), batch, result, config, loss)[row, column])
 
 
-# --- which responses, in which order, in which colours ---
+# --- the order of responses ---
 
 
 def ordered_rows(batch: TokenBatch, result: CorrectionResult, order: RowOrder) -> list[int]:
-    """Every row once; equal ones as recorded, NaN before all numbers. Raises `UsageError` for an unknown order, or
-    one by rewards where there are none."""
+    """Return every row once, in this order. Equal rows stay as recorded, and NaN comes first.
+
+    Raises `UsageError` for an unknown order, or for an order by rewards without rewards.
+    """
     if order not in get_args(RowOrder):
         raise unknown("order", order, get_args(RowOrder))
     rows = len(batch.response_mask)
@@ -206,15 +221,15 @@ def ordered_rows(batch: TokenBatch, result: CorrectionResult, order: RowOrder) -
 
 
 def mean_ratios(batch: TokenBatch, result: CorrectionResult) -> list[float]:
-    """The geometric mean of the ratios of each response, exp of its mean log r."""
+    """Return the geometric mean of the ratios of each response, exp of its mean log r."""
     return ratio(over_sequence(result.log_ratio, batch.response_mask, "mean")).tolist()
 
 
 def furthest_token(batch: TokenBatch, result: CorrectionResult, rows: Sequence[int]) -> tuple[int, int] | None:
-    """(row, column) of the largest |log r| in these rows; None if they have no token."""
+    """Return (row, column) of the largest |log r| in these rows; None if they have no token."""
     mask = batch.response_mask[list(rows)]
     if not mask.any():
         return None
     size = torch.where(mask, result.log_ratio[list(rows)].abs().nan_to_num(torch.inf), -1)
-    where = int(size.argmax())
-    return rows[where // mask.shape[1]], where % mask.shape[1]
+    index = int(size.argmax())
+    return rows[index // mask.shape[1]], index % mask.shape[1]

@@ -1,12 +1,12 @@
-"""What the mismatch of a batch looks like: one test per known cause, on nothing but its pairs of log-probs.
+"""Patterns of the mismatch of a batch: one test per known cause, based only on its pairs of log-probs.
 
-Per token, q is log π_rollout as it was reported, p is log π_old, d = p − q = log r; x = logit q and y = logit p − x.
-Two facts carry the tests. If the tokens were drawn from q, and p gives no mass to what q cuts off, then the mean of r
-is 1, whatever p is. And noise of one size on the logits gives y that size wherever x lies, while d is about (1 − π)·y
-and so larger on rarer tokens: sizes and slopes are looked at in logits.
+For each token, q is the reported log π_rollout, p is log π_old, d = p − q = log r; x = logit q and y = logit p − x. The
+tests use two facts. First, if the tokens were sampled from q, and p gives no probability to tokens that q cuts off,
+then the mean of r is 1 for any p. Second, noise of one size on the logits gives y the same size for any x, while d is
+about (1 − π)·y and therefore larger on rarer tokens. So sizes and slopes are measured in logits.
 
-What no pair can show: a temperature, a penalty or a cut that the sampler used and that neither log-prob knows of. Both
-then agree, on a policy that sampled nothing.
+Pairs cannot show a temperature, a penalty or a cut that the sampler used and that is in neither log-prob. Both then
+agree on a policy that sampled nothing.
 """
 
 import torch
@@ -14,66 +14,68 @@ import torch
 from rlcorr.analysis.fill_values import left_out, marked, not_finite, padding
 from rlcorr.analysis.log_prob_pairs import (
     Tokens,
-    chosen,
     logits,
-    measured,
     median_slope,
+    mismatch_numbers,
     one_sided,
+    select_tokens,
     standard_error,
     tokens_of,
     worst_share,
 )
-from rlcorr.analysis.published import WORDS, largest_rounding, like, placed, rounding
+from rlcorr.analysis.published import WORDS, largest_rounding, match_cause, matching_causes, rounding
 from rlcorr.analysis.symptoms import HEALTHY, Symptom, listed, percent, short
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
 
 CLEAN_K3 = 1e-7
-"""The k3 up to which a batch is clean: the order of sums in float32. Measured between engine and trainer on a CPU:
-3e-13 (1.3 million parameters) and 3.6e-11 (SmolLM2-135M)."""
+"""The largest k3 of a clean batch, in which only the order of float32 sums differs. Measured between engine and trainer
+on a CPU: 3e-13 (1.3 million parameters) and 3.6e-11 (SmolLM2-135M)."""
 OTHER_PROMPT = 0.5
-"""k3 above which a constant per token id points to no stale head, see `stale_tensor`: tokens that were scored after
-another text have such constants as well. Calibrated on synthetic policies over 12 and 800 tokens and on recorded runs
-of 1.3 million parameters; miles (debug.md) names 0.8 for another chat template. It decides nothing else."""
+"""k3 above which a constant per token id does not suggest a stale head, see `stale_tensor`: tokens scored after another
+text have such constants, too. Calibrated on synthetic policies over 12 and 800 tokens and on recorded runs with 1.3
+million parameters; miles (debug.md) reports 0.8 for another chat template. It has no other use."""
 ONE_SIDED = 0.98
-"""Share of the tokens with π_old ≤ π_rollout (but for rounding) from which on mass is missing, not noise."""
+"""Share of the tokens with π_old ≤ π_rollout, up to rounding, from which on mass is missing and not noise."""
 CERTAIN_BELOW, CERTAIN_ABOVE = 10.0, 5.0
-"""Standard errors that a mean ratio must be away from 1. A batch lacks the rarest tokens, which have the largest
-ratios, so its mean tends to lie below 1 while its error looks small (by 6 of them at temperature 0.5)."""
+"""Standard errors by which a mean ratio must differ from 1. A batch lacks the rarest tokens, which have the largest
+ratios. So its mean tends to be below 1 while its standard error looks small (6 standard errors at temperature 0.5)."""
 LIGHT = 0.05
-"""Share of Σr that 1 % of the tokens may hold for that not to happen; with a noise of 0.5 on the logits it is 0.04."""
+"""Largest share of Σr on 1 % of the tokens for which this does not happen; with noise of 0.5 on the logits it
+is 0.04."""
 FEWEST = 100
-"""Tokens below which slopes, variances and neighbours are not looked at."""
+"""Smallest number of tokens for which slopes, variances and shifts are tested."""
 LARGEST_ENTROPY = 13.0
 """ln of a vocabulary of 440,000, larger than any in use."""
 HALF = 0.5
-"""Share of k3 above which the sentence about precision adds that a hundredth of the tokens make it. It decides nothing:
+"""If 1 % of the tokens cause more than this share of k3, the sentence about precision mentions it. It decides nothing:
 mixtures of experts in bfloat16 have such tails."""
 TEMPERATURES = (0.25, 4.0)
-"""Of the trainer over the engine. An unrelated π_old would look like a trainer that is much too hot."""
+"""Trainer over engine. An unrelated π_old would look like a trainer that is much too hot."""
 FITTING, BESIDE_A_CUT = 0.8, 0.98
-"""Share of the tokens that a temperature must explain: on random logits noise had up to 0.15, a cut hidden by noise
-0.97, and temperatures from 0.6 to 1.3 without noise 0.97 and more."""
+"""Share of the tokens that a temperature must explain, without and with a cut. On random logits, noise had up to 0.15,
+a cut hidden by noise 0.97, and temperatures from 0.6 to 1.3 without noise at least 0.97."""
 PER_TOKEN = 0.4
-"""Share of the variance that constants per token id must explain. With a stale head it was 0.4 to 0.8 on models of 1.3
-million parameters. With weights that are four or six updates old it was up to 0.31 there, and up to 0.39 with
-SmolLM2-135M. With rounding it was below 0.28 on both. Old weights change the head, too, so the two overlap: the finding
+"""Share of the variance that constants per token id must explain. With a stale head it was 0.4 to 0.8 on models with
+1.3 million parameters. With weights that are four or six updates old it was up to 0.31 there, and up to 0.39 with
+SmolLM2-135M. With rounding it was below 0.28 on both. Old weights change the head, too, so the two overlap: the result
 is a hint, and its sentence says "may be"."""
 
 
 def triage(batch: TokenBatch) -> list[Symptom]:
-    """Return the patterns that the batch fits, the strongest first; there is always one.
+    """Return the patterns that the batch fits, the strongest first. There is always at least one.
 
-    not finite     a log-prob is NaN or infinite, or tokens were left out because the engine's was
-    identical      d = 0 everywhere
-    shift by one   the two sides agree once one of them is moved by a token
-    padding        several tokens hold a value that is no log-prob, such as −9999, or the 0 of padding
-    top-p mass     the mean of r is below 1, and π_old ≤ π_rollout
-    temperature    y = (β − 1)·(x + H), see `temperature`
-    stale tensor   y is a constant per token id, see `stale_tensor`
-    clean, precision, undecided, beyond rounding   none of these, and k3 is what float32 makes, what 16 bits make, what
-                   coarser formats and old weights make, or more than any measured rounding, see `size`
+        not finite     a log-prob is NaN or infinite, or tokens were left out because the engine's was
+        identical      d = 0 everywhere
+        shift by one   the two sides agree after one of them is shifted by a token
+        padding        several tokens have a value that is not a log-prob, such as −9999, or the 0 of padding
+        top-p mass     the mean of r is below 1, and π_old ≤ π_rollout
+        temperature    y = (β − 1)·(x + H), see `temperature`
+        stale tensor   y is a constant per token id, see `stale_tensor`
+        clean, precision, undecided, beyond rounding
+                       none of these. The size of k3 decides: that of float32 sums, that of 16 bits, that of coarser
+                       formats and old weights, or more than any measured rounding, see `size`
 
     Raises `UsageError` without old_log_probs or without tokens.
     """
@@ -84,31 +86,34 @@ def triage(batch: TokenBatch) -> list[Symptom]:
     if marks:
         symptoms += marks
         batch = batch.replace(response_mask=torch.zeros_like(mask).masked_scatter(mask, real))
-    patterns = symptoms + _of_log_probs(batch, chosen(tokens, real), hide=bool(symptoms))
+    patterns = symptoms + _finite_patterns(batch, select_tokens(tokens, real), hide=bool(symptoms))
     if (missing := left_out(batch, len(finite))) is not None:
-        few = missing.strength < 0.5  # otherwise what is left does not speak for the batch
-        patterns = [missing, *(one for one in patterns if few or one.pattern not in HEALTHY)]
+        few = missing.strength < 0.5  # if more are missing, a healthy rest proves nothing about the batch
+        patterns = [missing, *(symptom for symptom in patterns if few or symptom.pattern not in HEALTHY)]
     return sorted(patterns, key=lambda symptom: -symptom.strength)
 
 
-def _of_log_probs(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[Symptom]:
-    """Return the patterns of finite log-probs; those of a healthy batch are hidden if something is wrong already."""
+def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[Symptom]:
+    """Return the patterns of finite log-probs. `hide` leaves out those of healthy batches."""
     if bool((tokens.old == tokens.rollout).all()):
         same = f"Identical: both sides have the same {len(tokens.old):,} log-probs, to the last bit."
         return [] if hide else [Symptom("identical", same, {}, 1.0)]
-    if moved := shift(batch):
-        return [moved]
+    if shifted := shift(batch):
+        return [shifted]
     zeros = padding(tokens)
     if zeros:
-        tokens = chosen(tokens, (tokens.old != 0) & (tokens.rollout != 0))
+        tokens = select_tokens(tokens, (tokens.old != 0) & (tokens.rollout != 0))
     causes = _causes(tokens) if len(tokens.old) else []
-    if zeros or hide:  # of the rest of the batch only another fault is worth a word
+    if zeros or hide:  # a fault is known, so only further faults are reported
         causes = [cause for cause in causes if cause.pattern not in HEALTHY]
     return [zeros, *causes] if zeros else causes
 
 
 def _causes(tokens: Tokens) -> list[Symptom]:
-    """Cuts first: a cut looks like a temperature, and both of them make y depend on the token id and k3 large."""
+    """Return the causes of the mismatch.
+
+    Cuts are tested first: a cut looks like a temperature, and both make k3 large and y depend on the token id.
+    """
     mass = top_p_mass(tokens)
     if mass and mass.strength >= ONE_SIDED:
         return [mass]
@@ -116,7 +121,7 @@ def _causes(tokens: Tokens) -> list[Symptom]:
     if heat := temperature(tokens, BESIDE_A_CUT if mass else FITTING):
         return [*symptoms, heat]
     if mass and 2 * float(k3((tokens.old - tokens.rollout).clamp(min=0)).mean()) <= rounding("bfloat16")[1]:
-        return symptoms  # no cut makes a token likelier for the trainer, and those that are so are within rounding
+        return symptoms  # the tokens with r > 1, which no cut explains, are within rounding
     return [*symptoms, stale_tensor(tokens) or size(tokens)]
 
 
@@ -124,54 +129,59 @@ def _causes(tokens: Tokens) -> list[Symptom]:
 
 
 def shift(batch: TokenBatch) -> Symptom | None:
-    """Whether p of a token agrees better with q of the token before or after it. Strength: the share of Σ|d| that the
-    move takes away, over the tokens that have such a neighbour; from one half on."""
+    """Check whether p of a token agrees better with q of the token before or after it.
+
+    The strength is the share of Σ|d| that the shift removes, over the tokens with such a neighbour. It must be above
+    one half.
+    """
     old, rollout = batch.tensors()["old_log_probs"].double(), batch.rollout_log_probs.double()
     real = batch.response_mask & torch.isfinite(old) & torch.isfinite(rollout)
     first, second = (slice(None), slice(None, -1)), (slice(None), slice(1, None))
     both = real[first] & real[second]
     symptoms = []
-    for here, there, name in ((first, second, "next"), (second, first, "previous")):
-        before = float(masked_mean((old[here] - rollout[here]).abs(), both))
-        moved = float(masked_mean((old[here] - rollout[there]).abs(), both))
-        if moved < before / 2 and int(both.sum()) >= FEWEST:
-            sentence = f"Looks like a shift by one: π_old agrees with π_rollout of the {name} token (mean |Δ| "
-            sentence += f"{short(moved)} instead of {short(before)})."
-            numbers = {"abs_log_ratio": before, "abs_log_ratio_moved": moved}
-            symptoms.append(Symptom("shift by one", sentence, numbers, 1 - moved / before))
+    for column, other, name in ((first, second, "next"), (second, first, "previous")):
+        before = float(masked_mean((old[column] - rollout[column]).abs(), both))
+        shifted = float(masked_mean((old[column] - rollout[other]).abs(), both))
+        if shifted < before / 2 and int(both.sum()) >= FEWEST:
+            sentence = f"Looks like a shift by one: π_old of a token matches π_rollout of the {name} token (mean |Δ| "
+            sentence += f"{short(shifted)} instead of {short(before)})."
+            numbers = {"abs_log_ratio": before, "abs_log_ratio_moved": shifted}
+            symptoms.append(Symptom("shift by one", sentence, numbers, 1 - shifted / before))
     return max(symptoms, key=lambda symptom: symptom.strength, default=None)
 
 
 def top_p_mass(tokens: Tokens) -> Symptom | None:
-    """Whether the engine shares out the mass that top-p or top-k cut off, and the trainer does not.
+    """Check whether the engine redistributes the probability that top-p or top-k cut off, and the trainer does not.
 
-    Then log q = log(π/S) with S the mass that was kept, so d = log S ≤ 0 and the mean of r is the mean of S. Strength:
-    the share of tokens with d ≤ 0, but for a rounding of 0.02. Where noise or a temperature hides that, a mean below 1
-    is enough if no few tokens make it.
+    Then log q = log(π/S), with S the probability mass that was kept, so d = log S ≤ 0 and the mean of r is the mean of
+    S. The strength is the share of tokens with d ≤ 0, with 0.02 allowed for rounding. If noise or a temperature hides
+    this, a mean below 1 is enough, unless it comes from a few tokens.
     """
     d = tokens.old - tokens.rollout
     r, below = ratio(d), one_sided(d)
     mean = float(r.mean())
     if not mean + CERTAIN_BELOW * standard_error(r) < 0.999 or (below < ONE_SIDED and worst_share(r) > LIGHT):
         return None
-    sentence = f"Looks like top-p or top-k: π_old is not above π_rollout on {percent(below)} of the tokens, and the "
-    sentence += f"mean ratio of {mean:.3f} is the mass that was kept."
-    return Symptom("top-p mass", sentence, measured(tokens) | {"share_at_most_one": below}, below)
+    sentence = f"Looks like top-p or top-k: π_old ≤ π_rollout on {percent(below)} of the tokens. The mean ratio, "
+    sentence += f"{mean:.3f}, is the probability mass that the cut kept."
+    return Symptom("top-p mass", sentence, mismatch_numbers(tokens) | {"share_at_most_one": below}, below)
 
 
 def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
-    """Whether both sides have the same logits and divide them by different temperatures, T_q and T_p.
+    """Check whether both sides have the same logits and divide them by different temperatures, T_q and T_p.
 
     Then π_old ∝ π_rollout^β with β = T_q/T_p, and over the other tokens u of the vocabulary
-        (1 − π_old)/π_old = Σ_u π_rollout(u)^β / π_rollout^β,  so that  y = (β − 1)·(x + H),  exactly,
-    where H, between 0 and ln V, is the Rényi entropy of order β of the other tokens. The normaliser differs from place
-    to place, and pairs do not hold it. What can be said all the same: there must be one β with which the H of every
-    token, y/(β − 1) − x, lies between 0 and ln V. Noise, which has either sign, does not pass. The slope of y over x
-    (the median over pairs of tokens half a batch apart) is β − 1 = 1/T − 1 with T = T_p/T_q, if H has no slope itself.
 
-    What cannot be said: T exactly, since H does have one (on random logits the slope was 0.45 to 1.05 times 1/T − 1,
-    nearest for small and for realistic, steep vocabularies); which side is wrong; whatever is in neither log-prob.
-    Strength: the share of tokens that pass, from `fitting` on.
+        (1 − π_old)/π_old = Σ_u π_rollout(u)^β / π_rollout^β,  so that  y = (β − 1)·(x + H),  exactly.
+
+    H, between 0 and ln V, is the Rényi entropy of order β of the other tokens. It differs between positions, and pairs
+    of log-probs do not contain it. Still, there must be one β for which the H of every token, y/(β − 1) − x, is between
+    0 and ln V. Noise, which has both signs, fails this test. The slope of y over x (the median over pairs of tokens
+    half a batch apart) is β − 1 = 1/T − 1 with T = T_p/T_q, if H has no slope itself.
+
+    The pairs do not give T exactly, because H does have a slope: on random logits the slope of y was 0.45 to 1.05 times
+    1/T − 1, closest for small vocabularies and for realistic, steep ones. They do not show which side is wrong, nor
+    anything that is in neither log-prob. The strength is the share of tokens that pass, at least `fitting`.
     """
     x, y, _ = logits(tokens)
     if len(x) < FEWEST:
@@ -182,19 +192,20 @@ def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
     if not (share >= fitting and 1 / highest < 1 + slope < 1 / lowest):
         return None
     times, r = 1 / (1 + slope), ratio(tokens.old - tokens.rollout)
-    sentence = f"Looks like temperature: slope {slope:.2f}; expected 1/T − 1, so the trainer's temperature is about "
-    sentence += f"{times:.2f} times that of the engine's log-probs."
+    sentence = f"Looks like temperature: the slope of the differences between logits is {slope:.2f}. It should be "
+    sentence += f"1/T − 1, so the trainer's temperature is about {times:.2f} times that of the engine's log-probs."
     mean = float(r.mean())
     if mean - CERTAIN_ABOVE * standard_error(r) > 1:
-        sentence += f" The mean ratio of {mean:.2f} says that the tokens were not drawn from these: they are raw."
-    return Symptom("temperature", sentence, measured(tokens) | {"slope": slope, "temperature": times}, share)
+        sentence += f" The mean ratio of {mean:.2f} is above 1, so the tokens were not sampled from the engine's "
+        sentence += "log-probs: these are raw."
+    return Symptom("temperature", sentence, mismatch_numbers(tokens) | {"slope": slope, "temperature": times}, share)
 
 
 def stale_tensor(tokens: Tokens) -> Symptom | None:
-    """Whether y is a constant per token id, as rows of the output head leave that were not updated, or a bias.
+    """Check whether y is a constant per token id, because rows of the output head, or a bias, were not updated.
 
-    Strength: the share ω² of the variance of y that lies between token ids, less what chance gives. Needs the ids, and
-    four tokens for each on average. Another stale tensor moves all tokens, and looks like other weights.
+    The strength is ω², the share of the variance of y between token ids minus what chance gives. The test needs ids,
+    and four tokens per id on average. Any other stale tensor changes all tokens and looks like other weights.
     """
     _, y, ids = logits(tokens)
     if ids is None or len(y) < FEWEST:
@@ -209,29 +220,28 @@ def stale_tensor(tokens: Tokens) -> Symptom | None:
         return None
     within = inside / (len(y) - len(count))
     share = (total - inside - (len(count) - 1) * within) / (total + within)
-    numbers = measured(tokens)
+    numbers = mismatch_numbers(tokens)
     if not share >= PER_TOKEN or numbers["k3"] > OTHER_PROMPT:
         return None
-    sentence = f"May be a stale output head: {percent(share)} of the variance of the logits' differences is a constant "
-    sentence += f"per token; k3 is {short(numbers['k3'])}. Compare the head's weights on both sides."
+    sentence = f"May be a stale output head: constants per token id explain {percent(share)} of the variance of the "
+    sentence += f"differences between logits; k3 is {short(numbers['k3'])}. Compare the head's weights on both sides."
     return Symptom("stale tensor", sentence, numbers | {"share_per_token": share}, share)
 
 
 def size(tokens: Tokens) -> Symptom:
-    """Place the size of the mismatch among measured gaps, see `published.toml`; the only pattern is k3.
+    """Compare the size of the mismatch with measured gaps, see `published.toml`. Only k3 counts.
 
-    clean            no more than `CLEAN_K3`
-    precision        no more than rounding to bfloat16 has been measured to make
-    undecided        more, and no more than the coarsest rounding makes: several causes make gaps of this size
-    beyond rounding  more than any measured rounding makes
+        clean            at most `CLEAN_K3`
+        precision        at most what was measured for rounding to bfloat16
+        undecided        more, but at most what the coarsest rounding makes: several causes make gaps of this size
+        beyond rounding  more than any measured rounding makes
 
-    Strength: how far k3 is within, or beyond, its bound b, that of float32 or else that of bfloat16: 1 − k3/b or
-    1 − b/k3.
+    The strength is the distance of k3 from the bound b, of float32 or of bfloat16: 1 − k3/b inside, 1 − b/k3 outside.
     """
-    numbers = measured(tokens)
+    numbers = mismatch_numbers(tokens)
     gap, bound = numbers["k3"], rounding("bfloat16")[1]
     if gap <= CLEAN_K3:
-        sentence = f"Clean: k3 is {short(gap)}, no more than the order of sums in float32 makes."
+        sentence = f"Clean: k3 is {short(gap)}, no more than another order of sums in float32 makes."
         return Symptom("clean", sentence, numbers, 1 - gap / CLEAN_K3)
     if gap <= bound:
         return Symptom("precision", _precision(numbers), numbers, 1 - gap / bound)
@@ -241,42 +251,43 @@ def size(tokens: Tokens) -> Symptom:
 
 
 def _precision(numbers: dict[str, float]) -> str:
-    """Return the sentence about a gap that rounding to 16 bits makes."""
+    """Write the sentence about a gap of the size of rounding to 16 bits."""
     gap = numbers["k3"]
-    places = [place for place in (placed("float16", gap), placed("bfloat16", gap)) if gap <= place.high]
-    ranges = " and ".join(f"{WORDS[place.cause]} ({_to(place.low, place.high)})" for place in places)
-    nearest = places[-1]
-    sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size have come from {ranges}; the nearest is "
-    sentence += f"{nearest.example.model} with {_to(*nearest.example_k3)}. The logits differ by "
-    sentence += f"{short(numbers['logit_noise'])}, to either side: {percent(numbers['share_above_one'])} of the ratios "
-    sentence += "are above 1."
+    matches = [match for match in (match_cause("float16", gap), match_cause("bfloat16", gap)) if gap <= match.high]
+    ranges = " and ".join(f"{WORDS[match.cause]} ({_range_text(match.low, match.high)})" for match in matches)
+    nearest = matches[-1]
+    sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size were measured with {ranges}; the nearest "
+    sentence += f"is {nearest.example.model} with {_range_text(*nearest.example_k3)}. The logits differ by "
+    sentence += f"{short(numbers['logit_noise'])} in both directions: {percent(numbers['share_above_one'])} of the "
+    sentence += "ratios are above 1."
     return f"{sentence} {_tail(numbers)}" if numbers["worst_share"] > HALF else sentence
 
 
 def _undecided(numbers: dict[str, float]) -> str:
-    """Return the sentence about a gap that several causes make, and how to find out which."""
-    causes = [f"{WORDS[place.cause]} ({_to(place.low, place.high)})" for place in like(numbers["k3"])]
+    """Write the sentence about a gap that several causes can make, and how to find out which one it is."""
+    matches = matching_causes(numbers["k3"])
+    causes = [f"{WORDS[match.cause]} ({_range_text(match.low, match.high)})" for match in matches]
     return (
-        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size have come from {listed(causes)}; the log-probs do "
-        f"not show which. Measure again right after a sync: a gap of old weights is gone. Measure with the engine in "
-        f"float32: a gap of its rounding is gone. {_tail(numbers)}"
+        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size were measured with {listed(causes)}; the "
+        f"log-probs do not show which one it is. Measure again right after a weight sync: a gap from old weights "
+        f"disappears. Measure with the engine in float32: a gap from its rounding disappears. {_tail(numbers)}"
     )
 
 
 def _beyond(numbers: dict[str, float]) -> str:
-    """Return the sentence about a gap that no measured rounding makes."""
+    """Write the sentence about a gap that is larger than any measured rounding makes."""
     coarsest = largest_rounding()
     return (
-        f"Beyond rounding: k3 is {short(numbers['k3'])}, and the coarsest rounding that has been measured makes at "
-        f"most {short(coarsest.high)} ({WORDS[coarsest.cause]}). Another prompt or chat template, much older weights "
-        f"or a fault makes such gaps: compare the token ids of both sides, and measure again right after a sync. "
-        f"{_tail(numbers)}"
+        f"Beyond rounding: k3 is {short(numbers['k3'])}, and the coarsest measured rounding makes at most "
+        f"{short(coarsest.high)} ({WORDS[coarsest.cause]}). Causes of such gaps are another prompt or chat template, "
+        f"much older weights, or a bug. Compare the token ids of both sides, and measure again right after a weight "
+        f"sync. {_tail(numbers)}"
     )
 
 
 def _tail(numbers: dict[str, float]) -> str:
-    return f"1 % of the tokens make {percent(numbers['worst_share'])} of k3."
+    return f"1 % of the tokens cause {percent(numbers['worst_share'])} of k3."
 
 
-def _to(low: float, high: float) -> str:
+def _range_text(low: float, high: float) -> str:
     return short(low) if low == high else f"{short(low)} to {short(high)}"

@@ -1,4 +1,4 @@
-"""The diagnosis of several steps, a line per pattern."""
+"""The diagnosis of several steps, one line per pattern."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Look:
-    """A summary of one step: its size, and what `triage` finds in it."""
+    """A summary of one step: its size, and the patterns that `triage` reports."""
 
     step: int
     tokens: int
-    unpaired: int  # tokens that are left out, because the engine's log-prob was NaN
+    unpaired: int  # tokens that are left out because the engine's log-prob was NaN
     symptoms: list[Symptom]
 
 
 def look(step: int, batch: TokenBatch) -> Look:
-    """Return what a step looks like. Raises `UsageError` as `triage` does."""
+    """Summarise a step. Raises `UsageError` for the same reasons as `triage`."""
     return Look(step, int(batch.response_mask.sum()), batch.count_unpaired(), triage(batch))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One pattern, the steps that fit it, and what `triage` says of the worst of them."""
+    """One pattern, the steps that fit it, and the sentence of `triage` about the worst of them."""
 
     pattern: Pattern
     steps: tuple[int, ...]
@@ -34,31 +34,31 @@ class Verdict:
 
 
 def verdicts(looks: Iterable[Look]) -> list[Verdict]:
-    """Return a verdict per pattern of these steps, in the order in which the patterns come up.
+    """Return one verdict per pattern, in the order in which the patterns first occur.
 
-    The worst step of a pattern has the largest k3, or where its test does not measure k3, the largest strength.
+    The worst step of a pattern has the largest k3, or the largest strength if its test does not measure k3.
     """
     by_pattern: dict[Pattern, list[tuple[int, Symptom]]] = {}
-    for one in looks:
-        for symptom in one.symptoms:
-            by_pattern.setdefault(symptom.pattern, []).append((one.step, symptom))
+    for summary in looks:
+        for symptom in summary.symptoms:
+            by_pattern.setdefault(symptom.pattern, []).append((summary.step, symptom))
     return [_verdict(pattern, symptoms) for pattern, symptoms in by_pattern.items()]
 
 
 def verdict_lines(verdicts_of_run: Sequence[Verdict], unit: str = "step") -> list[str]:
-    """Return a line per verdict: the pattern, how many steps fit it, and the sentence about the worst.
+    """Return one line per verdict: the pattern, how many steps fit it, and the sentence about the worst step.
 
     >>> verdict_lines([Verdict("clean", (1, 2), 2, "Clean: k3 is 3e-9.")])
     ['clean (2 steps, the worst is step 2): Clean: k3 is 3e-9.']
     """
     lines = []
-    for one in verdicts_of_run:
-        count = len(one.steps)
-        where = f"1 {unit}" if count == 1 else f"{count} {unit}s, the worst is {unit} {one.worst}"
-        lines.append(f"{one.pattern} ({where}): {one.sentence}")
+    for verdict in verdicts_of_run:
+        count = len(verdict.steps)
+        steps = f"1 {unit}" if count == 1 else f"{count} {unit}s, the worst is {unit} {verdict.worst}"
+        lines.append(f"{verdict.pattern} ({steps}): {verdict.sentence}")
     return lines
 
 
 def _verdict(pattern: Pattern, symptoms: Sequence[tuple[int, Symptom]]) -> Verdict:
-    worst, symptom = max(symptoms, key=lambda one: one[1].numbers.get("k3", one[1].strength))
+    worst, symptom = max(symptoms, key=lambda pair: pair[1].numbers.get("k3", pair[1].strength))
     return Verdict(pattern, tuple(dict.fromkeys(step for step, _ in symptoms)), worst, symptom.sentence)

@@ -1,4 +1,4 @@
-"""`python -m rlcorr VERB`: which verb is meant, and how it ends."""
+"""`python -m rlcorr VERB`: the choice of the verb, and its exit code."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb. A `UsageError` is one line on stderr and exit code 2; Ctrl-C ends a verb tidily with 130."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts a verb with & leaves it ignored
+    """Run a verb and exit. A `UsageError` is printed as one line on stderr with exit code 2; Ctrl-C exits with 130."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores SIGINT for a verb started with &
     try:
         sys.exit(run_verb(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:
@@ -21,13 +21,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # `| head` has read enough; what Python still wants to flush has nowhere to go
+    except BrokenPipeError:  # `| head` has closed the pipe: Python must not flush the rest into it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_PROBLEMS)
 
 
 def run_verb(arguments: list[str]) -> int:
-    """The exit code of a verb and its options."""
+    """Run the verb that the first argument names, and return its exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return 0
@@ -40,4 +40,4 @@ def run_verb(arguments: list[str]) -> int:
 
 def _usage() -> str:
     lines = [f"  {name:<10} {(options.__doc__ or '').splitlines()[0]}" for name, (options, _) in VERBS.items()]
-    return "\n".join(["python -m rlcorr VERB [OPTIONS]; each verb explains its options with --help", "", *lines])
+    return "\n".join(["python -m rlcorr VERB [OPTIONS]; --help after a verb explains its options", "", *lines])

@@ -1,4 +1,4 @@
-"""`python -m rlcorr doctor`: what was found, what will be used, and how to mend what is missing."""
+"""`python -m rlcorr doctor`: what is installed, what will be used, and how to fix what is missing."""
 
 import importlib.metadata
 import os
@@ -14,27 +14,28 @@ from rlcorr.errors import UsageError
 from rlcorr.records import runs
 
 NEEDED_GIB = 4.0
-"""vLLM on a CPU, the trainer and the app together stay below this."""
+"""vLLM on a CPU, the trainer and the app together need less memory than this."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, its state, and the mend if it is not fine."""
+    """One line of output: what was checked, its state, and how to fix it if necessary."""
 
     subject: str
     state: str
-    mend: str = ""
+    fix: str = ""
 
 
 def doctor() -> int:
-    """Print every check; 1 if one of them needs mending."""
+    """Print every check. Return 1 if one of them needs a fix, else 0."""
     checks = list(examine())
     for check in checks:
-        print(f"{check.subject:<8} {check.state}" + (f"  → {check.mend}" if check.mend else ""))
-    return 1 if any(check.mend for check in checks) else 0
+        print(f"{check.subject:<8} {check.state}" + (f"  → {check.fix}" if check.fix else ""))
+    return 1 if any(check.fix for check in checks) else 0
 
 
 def examine() -> Iterator[Check]:
+    """Yield the result of every check."""
     yield Check("python", platform.python_version())
     yield _packages()
     yield _device()
@@ -78,12 +79,12 @@ def _memory() -> Check:
     free = _free_gib()
     if free is None:
         return Check("memory", "not known on this platform")
-    mend = f"close something: {NEEDED_GIB:g} GiB are needed" if free < NEEDED_GIB else ""
-    return Check("memory", f"{free:.1f} GiB free", mend)
+    fix = f"close something: {NEEDED_GIB:g} GiB are needed" if free < NEEDED_GIB else ""
+    return Check("memory", f"{free:.1f} GiB free", fix)
 
 
 def _free_gib() -> float | None:
-    """Memory that can be had without swapping, where the kernel tells."""
+    """Return the memory that is available without swapping, None where /proc/meminfo does not exist."""
     try:
         with open("/proc/meminfo") as file:
             kib = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
@@ -94,7 +95,8 @@ def _free_gib() -> float | None:
 
 def _disk() -> Check:
     free = shutil.disk_usage(runs.ROOT).free / 2**30
-    return Check("disk", f"{free:.0f} GiB free beside runs/", "make room: a run takes up to 1 GiB" if free < 1 else "")
+    fix = "free some space: a run takes up to 1 GiB" if free < 1 else ""
+    return Check("disk", f"{free:.0f} GiB free on the disk of runs/", fix)
 
 
 def _port() -> Check:
@@ -110,7 +112,7 @@ def _warm_start() -> Check:
         runs.read_manifest(runs.ROOT / "warm_start")
     except runs.DamagedFile as error:
         return Check("model", str(error), "restore runs/warm_start, or make it with `python -m rlcorr pretrain`")
-    return Check("model", "warm start is there: runs/warm_start")
+    return Check("model", "runs/warm_start exists")
 
 
 def _version(package: str) -> str | None:

@@ -1,188 +1,207 @@
-"""Tables as text: what `python -m rlcorr gradients RUN` prints."""
+"""Output of `python -m rlcorr gradients RUN`: tables as text, or with --json a JSON document."""
 
+import json
 import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rlcorr.adaptive import m2_at
 from rlcorr.analysis.budget import correction_named
-from rlcorr.bounds import usual_thresholds
+from rlcorr.bounds import BoundId, usual_thresholds
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.progress import Choice, units_needed
-from rlcorr.gradients.report import BATCH_SIZES, GradientReport, compare
-from rlcorr.gradients.sketch import ExactSketch, Sketch, drawn
+from rlcorr.gradients.progress import Choice, difference, units_needed
+from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking, compare
+from rlcorr.gradients.sketch import ExactSketch, Sketch, sampled_units
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.types import TokenBatch
 
 RANKED_BY = 0
-"""The batch size that orders the presets: the first of BATCH_SIZES."""
-WIDE = 23
-COLUMNS = {"bias": WIDE, "noise": 8, "cosine": WIDE, "step length": WIDE, "ESS": 7} | {
-    f"η({size})": WIDE for size in BATCH_SIZES
+"""Index in BATCH_SIZES of the batch size by which the presets are ordered."""
+INTERVAL_WIDTH = 23
+COLUMNS = {"bias": INTERVAL_WIDTH, "noise": 8, "cosine": INTERVAL_WIDTH, "step length": INTERVAL_WIDTH, "ESS": 7} | {
+    f"η({size})": INTERVAL_WIDTH for size in BATCH_SIZES
 }
 HEADING = "{:<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
 UNITS = (
-    f"bias and noise in units of the on-policy gradient g*: |E[g] − g*|, and the standard deviation over batches of "
-    f"{BATCH_SIZES[RANKED_BY]}\n"
-    "answers. step length: what the step along g* is multiplied by. η(B): which share of the progress of the exact\n"
-    "gradient a step of the best length makes on average, with B answers in a batch. It is about one step, without\n"
-    "Adam and without clipping of gradients. Brackets: 95 % of the bootstrap samples."
+    "bias: |E[g] − g*| in units of |g*|, the length of the on-policy gradient. noise: standard deviation over batches\n"
+    f"of {BATCH_SIZES[RANKED_BY]} answers, in the same units. step length: factor on the step along g*. η(B): share of "
+    "the progress\n"
+    "of the exact gradient that a step of the best length makes on average, with B answers in a batch. It describes\n"
+    "one step, without Adam and without gradient clipping. Brackets: 95 % of the bootstrap samples."
 )
-GROUPS = "A line stands above each preset that can be told from the one that its group begins with."
-MOST_UNITS = 1_000_000
-"""More prompts or answers than anybody records."""
-SHOWN = 0.0005
-"""Smaller differences are 0 in the digits that are shown."""
+GROUPS = (
+    "Lines separate groups. The first preset below a line differs significantly from the first one of the group above."
+)
+LARGEST_SHOWN = 1_000_000
+"""Larger numbers of prompts or answers are not printed: nobody records so many."""
+SMALLEST_SHOWN = 0.0005
+"""Smaller differences are 0 in the printed digits."""
 WIDTH = 118
+THRESHOLDS = 20
+M2PO = "m2po"
+NO_CORRECTION = "disabled"
+"""The preset with which the JSON document compares the others."""
+
+
+# --- tables ---
 
 
 def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()) -> list[str]:
-    """Lines of text: what was measured, then the presets, the most progress first, all on the same bootstrap samples,
-    and what the numbers say.
+    """Return the lines of a table of presets, the one with the most progress first, with sentences about the best.
 
-    Raises `UsageError` without a sketch, for an unknown preset, and where the reference is noise.
+    All presets are measured on the same bootstrap samples.
+
+    Args:
+        run: directory of the run.
+        step: a step with a score sketch; by default the last.
+        names: names of presets; by default all.
+
+    Raises `UsageError` without a sketch, for an unknown preset, and if the reference gradient is noise.
     """
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)
-    chosen = list(names or PRESETS)
-    ranking = compare(batch, sketch, [preset(name) for name in chosen])
-    lines = [*_measured_on(run, step, batch, sketch, ranking.reports[0]), "", HEADING.format("preset")]
+    names = list(names or PRESETS)
+    ranking = compare(batch, sketch, [preset(name) for name in names])
+    lines = [*_header(run, step, batch, sketch, ranking.reports[0]), "", HEADING.format("preset")]
     for group in ranking.choices[RANKED_BY].groups:
         lines.append("-" * len(HEADING.format("")))
-        lines += [_line(chosen[number], ranking.reports[number]) for number in group]
-    orders = [[number for group in choice.groups for number in group] for choice in ranking.choices]
-    seconds = [chosen[order[1]] if len(order) > 1 else "" for order in orders]
+        lines += [_row(names[index], ranking.reports[index]) for index in group]
+    orders = [[index for group in choice.groups for index in group] for choice in ranking.choices]
+    seconds = [names[order[1]] if len(order) > 1 else "" for order in orders]
     sentences = [
-        _best_preset(choice, chosen[choice.best], ranking.reports[choice.best].progress[place], second)
-        + (_told(choice.over_next, f"the next, {second},", batch, sketch) if second else "")
-        + _told(choice.over_nothing, "no correction", batch, sketch)
-        for place, (choice, second) in enumerate(zip(ranking.choices, seconds, strict=True))
+        _best_sentence(choice, names[choice.best], ranking.reports[choice.best].progress[size], second)
+        + (_difference_sentence(choice.over_next, f"the next preset, {second}", batch, sketch) if second else "")
+        + _difference_sentence(choice.over_nothing, "no correction", batch, sketch)
+        for size, (choice, second) in enumerate(zip(ranking.choices, seconds, strict=True))
     ]
-    return [*lines, "", *_wrapped(sentences), "", GROUPS, UNITS]
-
-
-THRESHOLDS = 20
-M2PO = "m2po"
+    return [*lines, "", *_wrap(sentences), "", GROUPS, UNITS]
 
 
 def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None = None) -> list[str]:
-    """Lines of text: one preset at ascending thresholds, and the best with its 95 % interval; so is a rejection rule
-    alone, and m2po over the bounds on k2 that its thresholds come to. Raises as `gradient_table` does, and for a preset
-    without a threshold."""
+    """Return the lines of a table of one preset at ascending thresholds, with the best one and its 95 % interval.
+
+    `name` may also be a rejection rule, which is then used alone, or m2po, whose thresholds are moved through the bound
+    on k2 that they amount to on this batch. Raises as `gradient_table` does, and for a preset without a threshold.
+    """
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)
     correction = correction_named("token_k2" if name == M2PO else name)
-    points = usual_thresholds(batch, correction, rule, count=THRESHOLDS)
-    sweep = gradient_sweep(batch, sketch, correction, rule=rule, thresholds=points)
+    points = usual_thresholds(batch, correction, BoundId(rule), count=THRESHOLDS)
+    sweep = gradient_sweep(batch, sketch, correction, BoundId(rule), thresholds=points)
     counts = sketch.answers.sampled if isinstance(sketch, ExactSketch) else None
-    said = (lambda bounds: m2_at(batch, bounds, counts)) if name == M2PO else list
-    bests = [said([best.value, best.low, best.high]) for best in sweep.best]
+    shown = (lambda bounds: m2_at(batch, bounds, counts)) if name == M2PO else list
+    bests = [shown([best.value, best.low, best.high]) for best in sweep.best]
     sentences = [
         f"With {choice.batch_size} answers in a batch the most progress is made at {best:.6g}; in 95 % of "
         f"the bootstrap samples between {low:.6g} and {high:.6g}."
-        + _told(choice.over_nothing, "no correction", batch, sketch)
+        + _difference_sentence(choice.over_nothing, "no correction", batch, sketch)
         for choice, (best, low, high) in zip(sweep.ranking.choices, bests, strict=True)
     ]
     return [
-        *_measured_on(run, step, batch, sketch, sweep.ranking.reports[0]),
+        *_header(run, step, batch, sketch, sweep.ranking.reports[0]),
         "",
         HEADING.format(f"{name} at"),
-        *(_line(f"{point:.9g}", report) for point, report in zip(said(points), sweep.ranking.reports, strict=True)),
+        *(_row(f"{point:.9g}", report) for point, report in zip(shown(points), sweep.ranking.reports, strict=True)),
         "",
-        *_wrapped(sentences),
+        *_wrap(sentences),
         "",
         UNITS,
     ]
 
 
-def _measured_on(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: GradientReport) -> list[str]:
-    """What the numbers are of. Raises `UsageError` where they have no unit."""
+def _header(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: GradientReport) -> list[str]:
+    """Return the lines about the data. Raises `UsageError` if the reference gradient, the unit, is only noise."""
     length, exact = report.reference_length, isinstance(sketch, ExactSketch)
     if not length.value > 0:
         more = "--sketch.exact-prompts" if exact else "--sketch.reference-prompts"
         raise UsageError(
-            f"step {step} of {run.name}: the on-policy gradient cannot be told from its noise, so it is no unit; "
-            f"record more of it with {more}."
+            f"step {step} of {run.name}: the on-policy gradient cannot be distinguished from its noise, so it cannot "
+            f"serve as the unit; record more of it with {more}."
         )
-    doubt = [] if length.low > 0 else ["The reference may be noise (0 is in its interval): read the units with care."]
-    what = f"{run.name}, step {step}: {_what(batch, sketch)}, its length {interval_text(length)}"
-    said = _wrapped([_of_these_prompts(report, sketch)]) if isinstance(sketch, ExactSketch) else []
-    return [what, *doubt, *_covered(sketch), *said]
+    doubt = [] if length.low > 0 else ["The reference may be noise (its interval contains 0): the units are uncertain."]
+    data = f"{run.name}, step {step}: {_data_description(batch, sketch)}, its length {interval_text(length)}"
+    prompts = _wrap([_prompts_sentence(report, sketch)]) if isinstance(sketch, ExactSketch) else []
+    return [data, *doubt, *_coverage_lines(sketch), *prompts]
 
 
-def _of_these_prompts(report: GradientReport, sketch: ExactSketch) -> str:
-    if not sketch.unseen:
-        return "The run trains on these prompts alone: nothing is a sample but the directions."
+def _prompts_sentence(report: GradientReport, sketch: ExactSketch) -> str:
+    if not sketch.finite_population_factor:
+        return "The run trains on exactly these prompts: only the random directions are a sample."
     share = report.reference_noise
     worth = bracketed(1 - share.value, 1 - share.high, 1 - share.low)
     return (
-        f"The numbers are for training on these prompts. Of the squared length of their gradient "
-        f"{bracketed(share.value, share.low, share.high)} comes from the differences between them: over many more "
-        f"prompts like them it is shorter by that, and B answers are worth {worth} times B here."
+        f"The numbers are for training on these prompts only. Differences between the prompts make up the share "
+        f"{bracketed(share.value, share.low, share.high)} of the squared length of their gradient. Over many more "
+        f"such prompts the gradient lacks this share, and B answers there are worth {worth} times B here."
     )
 
 
-def _what(batch: TokenBatch, sketch: Sketch) -> str:
-    of, rows = f"{len(sketch.scores)} tokens, {sketch.directions} directions", len(batch.response_mask)
+def _data_description(batch: TokenBatch, sketch: Sketch) -> str:
+    size, rows = f"{len(sketch.scores)} tokens, {sketch.directions} directions", len(batch.response_mask)
     if isinstance(sketch, ExactSketch):
-        answers = f"every likely answer to {sketch.answers.prompt_count} prompts, {rows} in all, {of}"
+        answers = f"every likely answer to {sketch.answers.prompt_count} prompts, {rows} in all, {size}"
         return f"{answers}; the on-policy gradient is exact on these prompts"
     responses = int(sketch.reference.sequences.sum())
-    return f"{rows} sequences, {of}; the reference is the mean of {responses} on-policy responses"
+    return f"{rows} sequences, {size}; the reference is the mean of {responses} on-policy responses"
 
 
-def _covered(sketch: Sketch) -> list[str]:
+def _coverage_lines(sketch: Sketch) -> list[str]:
     if not isinstance(sketch, ExactSketch):
         return []
     shares = sketch.answers.coverage
-    said = (
+    sentence = (
         f"These answers have {shares['old']:.2%} of the probability of π_old, {shares['rollout']:.2%} of the engine's."
     )
     if min(shares.values()) >= ENOUGH_COVERED:
-        return [said]
+        return [sentence]
     return [
-        f"WARNING: {said}",
+        f"WARNING: {sentence}",
         f"Below {ENOUGH_COVERED:.0%} too much is left out: record with a lower --sketch.smallest-probability.",
     ]
 
 
-def _best_preset(choice: Choice, name: str, progress: Interval, second: str) -> str:
-    said = f"With {choice.batch_size} answers in a batch {name} makes the most progress, η {interval_text(progress)}."
-    return f"{said} In {choice.support[choice.best]:.0%} of the bootstrap samples it is the best." if second else said
+def _best_sentence(choice: Choice, name: str, progress: Interval, second: str) -> str:
+    best = f"With {choice.batch_size} answers in a batch {name} makes the most progress, η {interval_text(progress)}."
+    return f"{best} In {choice.support[choice.best]:.0%} of the bootstrap samples it is the best." if second else best
 
 
-def _told(paired: Interval, other: str, batch: TokenBatch, sketch: Sketch) -> str:
-    """Whether it can be told from another, or what that would take."""
+def _difference_sentence(paired: Interval, other: str, batch: TokenBatch, sketch: Sketch) -> str:
+    """Return whether the difference in η from another preset is significant, and if not, what would be needed."""
     numbers = (paired.value, paired.low, paired.high)
-    if all(abs(number) < SHOWN for number in numbers):
+    if all(abs(number) < SMALLEST_SHOWN for number in numbers):
         return f" To three digits {other} makes the same progress."
     if paired.tells:
-        return f" From {other} it can be told: η differs by {interval_text(paired)}."
-    here = drawn(batch, sketch)
+        return f" Its η differs significantly from that of {other}: by {interval_text(paired)}."
+    here = sampled_units(batch, sketch)
     needed = units_needed(here.count, paired)
-    untold = f" From {other} it cannot be told: η differs by {interval_text(paired)}"
+    not_significant = f" Its η does not differ significantly from that of {other}: by {interval_text(paired)}"
     if needed is None:
-        return f"{untold}."
-    count = f"about {needed:,}" if needed <= MOST_UNITS else f"more than {MOST_UNITS:,}"
-    return f"{untold}. Of such a difference {count} {here.of} would tell; here are {here.count:,}."
+        return f"{not_significant}."
+    count = f"about {needed:,}" if needed <= LARGEST_SHOWN else f"more than {LARGEST_SHOWN:,}"
+    return f"{not_significant}. To make it significant, {count} {here.kind} are needed; here are {here.count:,}."
 
 
-def _wrapped(sentences: Sequence[str]) -> list[str]:
-    """Lines of a readable length."""
+def _wrap(sentences: Sequence[str]) -> list[str]:
+    """Return the sentences as lines of at most `WIDTH` characters."""
     return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH)]
 
 
-def _line(name: str, report: GradientReport) -> str:
+def _row(name: str, report: GradientReport) -> str:
     return (
-        f"{name:<28}{interval_text(report.relative_bias):>{WIDE}}{report.noise[RANKED_BY].value:>8.2f}"
-        f"{interval_text(report.cosine):>{WIDE}}{interval_text(report.scale):>{WIDE}}{report.ess.value:>7.0%}"
-        + "".join(f"{interval_text(share):>{WIDE}}" for share in report.progress)
+        f"{name:<28}{_cell(report.relative_bias)}{report.noise[RANKED_BY].value:>8.2f}"
+        f"{_cell(report.cosine)}{_cell(report.scale)}{report.ess.value:>7.0%}"
+        + "".join(_cell(share) for share in report.progress)
     )
+
+
+def _cell(interval: Interval) -> str:
+    return f"{interval_text(interval):>{INTERVAL_WIDTH}}"
 
 
 def interval_text(interval: Interval) -> str:
@@ -190,5 +209,48 @@ def interval_text(interval: Interval) -> str:
 
 
 def bracketed(value: float, low: float, high: float, digits: str = ".2f") -> str:
-    """`0.31 [0.28, 0.35]`, or `– […]` where the number itself is not known."""
+    """Return `0.31 [0.28, 0.35]`, or `– [0.28, 0.35]` if the value is NaN."""
     return f"{'–' if math.isnan(value) else f'{value:{digits}}'} [{low:{digits}}, {high:{digits}}]"
+
+
+# --- JSON ---
+
+
+def gradient_document(run: Path, step: int | None = None, names: Sequence[str] = ()) -> str:
+    """Return the gradients of presets as a JSON list with one object per preset, in the order of `names`.
+
+    An interval is [value, low, high], a number per batch size is an object with the sizes as keys, and unknown numbers
+    are null. Raises `UsageError` without a sketch, and for an unknown preset.
+    """
+    batch, sketch = read_gradients(run, last_sketch(run) if step is None else step)
+    names = list(names or PRESETS)
+    ranking = compare(batch, sketch, [preset(name) for name in (*names, NO_CORRECTION)])
+    shared: dict[str, Any] = {"coverage": None, "prompts": None, "task_prompts": None}
+    shared |= {"reference_noise": _numbers(ranking.reports[0].reference_noise)}
+    if isinstance(sketch, ExactSketch):
+        shared |= {"coverage": sketch.answers.coverage, "prompts": sketch.answers.prompt_count}
+        shared |= {"task_prompts": sketch.task_prompts}
+    objects = [_preset_object(name, ranking, index) | shared for index, name in enumerate(names)]
+    return json.dumps(objects, indent=2, allow_nan=False)
+
+
+def _preset_object(name: str, ranking: Ranking, index: int) -> dict[str, Any]:
+    report, nothing = ranking.reports[index], ranking.progress[-1]
+    gains = [difference(a, b) for a, b in zip(ranking.progress[index], nothing, strict=True)]
+    return {
+        "preset": name,
+        "bias": _numbers(report.relative_bias),
+        "noise": _by_size([_numbers(noise) for noise in report.noise]),
+        "cosine": _numbers(report.cosine),
+        "eta": _by_size([_numbers(share) for share in report.progress]),
+        "eta_minus_disabled": _by_size([_numbers(gain) for gain in gains]),
+    }
+
+
+def _by_size(values: list[list[float | None]]) -> dict[str, list[float | None]]:
+    return {str(size): value for size, value in zip(BATCH_SIZES, values, strict=True)}
+
+
+def _numbers(interval: Interval) -> list[float | None]:
+    """Return value, low and high, with None for NaN and infinities, which JSON lacks."""
+    return [x if math.isfinite(x) else None for x in (interval.value, interval.low, interval.high)]

@@ -1,8 +1,8 @@
-"""A training beside the app: one at a time, started, followed and stopped by whoever looks at these runs.
+"""Training runs that are started, followed and stopped from other processes, such as the app; one at a time.
 
-runs/local/training.lock   locked by the training itself as long as it lives, so that no process is mistaken for it
-runs/local/training.json   what was started last: its run, its process, its command
-runs/local/<run>/train.log what it printed
+runs/local/training.lock   locked by the training process while it lives, so that no other process is mistaken for it
+runs/local/training.json   the run, process and command that were started last
+runs/local/<run>/train.log the output of the training process
 """
 
 import fcntl
@@ -24,22 +24,22 @@ from rlcorr.errors import UsageError
 from rlcorr.records import runs
 
 FORBID = "RLCORR_NO_TRAINING"
-"""Environment variable of the app: anything but nothing or 0 forbids to start and to stop trainings from its pages."""
+"""Environment variable of the app. If it is set, except to 0, pages cannot start or stop training runs."""
 GRACE = 20.0
-"""Seconds that a training gets to end by itself before it may be killed."""
+"""Seconds in which a training run may end by itself before it is killed."""
 
 Outcome = Literal["running", "stopping", "complete", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class Training:
-    """What was started last. `stop_asked` is the time at which somebody asked it to stop, 0 if nobody did."""
+    """The training run that was started last. `stop_asked` is the time of the first request to stop it, 0 if none."""
 
     run: str
     pid: int
     command: tuple[str, ...]
     started_by: int
-    """The process that started it."""
+    """Id of the process that started it."""
     stop_asked: float = 0.0
 
 
@@ -51,28 +51,38 @@ def is_forbidden() -> bool:
 
 
 def start(options: Sequence[str], run: str = "", task: str = "training") -> Training:
-    """What a page does: `launch` under the name `run`, or that of the task and the next free number, with its output in
-    `log_path`. Raises `UsageError` while another training is in progress, and where starting is forbidden."""
+    """Start a training run from a page, with its output in `log_path`.
+
+    Args:
+        options: options of `python -m rlcorr train`.
+        run: name of the run; empty: the task and the next free number.
+        task: name of the task.
+
+    Raises `UsageError` if another training run is in progress, or starting is forbidden.
+    """
     _refuse_if_forbidden()
     return launch(options, run, task)
 
 
 def launch(options: Sequence[str], run: str = "", task: str = "training", *, log: bool = True) -> Training:
-    """`python -m rlcorr train` with these options and `--run`, in a session of its own. Raises `UsageError` while
-    another training is in progress. Without `log` it prints where this process prints."""
+    """Start `python -m rlcorr train` with these options and `--run`, in a new session, and return at once.
+
+    With `log` its output goes to `log_path`, otherwise to the output of this process. Raises `UsageError` if another
+    training run is in progress.
+    """
     with _lock() as lock:
-        _description().unlink(missing_ok=True)  # nobody must stop the process of the training before
+        _description().unlink(missing_ok=True)  # otherwise a stop could reach the process of the previous run
         run = run or runs.free_name(task)
         command = train_command([*options, "--run", run])
         process = _spawn(command, run, lock, log)
         started = Training(run, process.pid, tuple(command), os.getpid())
         _describe(started)
-    threading.Thread(target=process.wait, daemon=True).start()  # else it stays in the process table when it has ended
+    threading.Thread(target=process.wait, daemon=True).start()  # otherwise the ended process stays a zombie
     return started
 
 
 def _spawn(command: Sequence[str], run: str, lock: IO[bytes], log: bool) -> "subprocess.Popen[Any]":
-    """Start it with the lock's file open: the lock is free again once no process has that file open."""
+    """Start the process with the lock's file open: the lock is released when no process has that file open."""
     settings: dict[str, Any] = {"start_new_session": True, "pass_fds": [lock.fileno()], "stdin": subprocess.DEVNULL}
     settings["env"] = {**os.environ, "RLCORR_RUNS": str(runs.ROOT)}
     if not log:
@@ -87,13 +97,16 @@ def train_command(options: Sequence[str]) -> list[str]:
 
 
 def as_typed(command: Sequence[str]) -> str:
-    """A command as one types it into a shell."""
+    """Return a command as text for a shell."""
     return shlex.join(command)
 
 
 def stop() -> None:
-    """Ask the training in progress to end: SIGINT, so that it closes its run; SIGKILL if that was `GRACE` seconds ago
-    and it does not listen. Without one in progress nothing happens. Raises `UsageError` where it is forbidden."""
+    """Stop the training run in progress, if there is one.
+
+    The first call sends SIGINT, so that the process closes its run. A call more than `GRACE` seconds later sends
+    SIGKILL. Raises `UsageError` if stopping is forbidden.
+    """
     _refuse_if_forbidden()
     training = last()
     if training is None or not in_progress():
@@ -106,7 +119,7 @@ def stop() -> None:
 
 
 def end(starters: Container[int]) -> None:
-    """End the training in progress, and wait, if one of these processes started it."""
+    """End the training run in progress if one of these processes started it, and wait for its end."""
     training = last()
     if training is None or training.started_by not in starters or not in_progress():
         return
@@ -120,6 +133,7 @@ def end(starters: Container[int]) -> None:
 
 
 def may_kill(training: Training) -> bool:
+    """Check whether the run was asked to stop more than `GRACE` seconds ago."""
     return bool(training.stop_asked) and time.time() - training.stop_asked > GRACE
 
 
@@ -127,19 +141,19 @@ def _signal(training: Training, number: signal.Signals) -> None:
     try:
         os.killpg(training.pid, number)
     except ProcessLookupError:
-        return  # it has ended at this very moment
+        return  # it has just ended
 
 
 def _refuse_if_forbidden() -> None:
     if is_forbidden():
-        raise UsageError(f"trainings cannot be started or stopped here: {FORBID} is set.")
+        raise UsageError(f"training runs cannot be started or stopped here: {FORBID} is set.")
 
 
-# --- what is known of it ---
+# --- following ---
 
 
 def in_progress() -> bool:
-    """Whether a training that was started here is alive, whoever started it."""
+    """Check whether a training run in these runs is alive, whichever process started it."""
     try:
         lock = (runs.LOCAL / "training.lock").open("rb")
     except FileNotFoundError:
@@ -153,26 +167,27 @@ def in_progress() -> bool:
 
 
 def last() -> Training | None:
-    """What was started last, in progress or not; None if nothing was, or its description cannot be read."""
+    """Return the training run that was started last; None if there is none, or its description cannot be read."""
     try:
         training = Training(**json.loads(_description().read_text(encoding="utf-8")))
-        plain = Path(training.run).name == training.run and training.run not in ("", "..")
-        a_process = isinstance(training.pid, int) and training.pid > 1
-        right = plain and a_process and isinstance(training.stop_asked, int | float)
-        return replace(training, command=tuple(training.command)) if right else None
+        # The file may have been edited: its name must not leave the folder of runs, and pid 0 or 1 must not be killed.
+        plain_name = Path(training.run).name == training.run and training.run not in ("", "..")
+        valid_pid = isinstance(training.pid, int) and training.pid > 1
+        valid = plain_name and valid_pid and isinstance(training.stop_asked, int | float)
+        return replace(training, command=tuple(training.command)) if valid else None
     except (OSError, ValueError, TypeError):
         return None
 
 
 def outcome(training: Training) -> Outcome:
-    """Whether it runs, or how it ended: after its last step, because somebody stopped it, or otherwise."""
+    """Return whether the run is in progress, or how it ended."""
     if in_progress():
         return "stopping" if training.stop_asked else "running"
     try:
         if runs.read_manifest(runs.LOCAL / training.run).status == "complete":
             return "complete"
     except runs.DamagedFile:
-        pass  # it ended before it wrote one
+        pass  # it ended before it wrote a manifest
     return "stopped" if training.stop_asked else "failed"
 
 
@@ -181,7 +196,7 @@ def log_path(run: str) -> Path:
 
 
 def last_lines(run: str, count: int = 12) -> str:
-    """The end of its log, each line as a terminal shows it: what came after its last carriage return."""
+    """Return the last lines of the log as a terminal shows them: the text after the last carriage return."""
     try:
         with log_path(run).open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - 20_000, 0))
@@ -194,7 +209,7 @@ def last_lines(run: str, count: int = 12) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training is, and how long the rest takes at the pace of its last steps."""
+    """Steps of a training run that are done, and the time for the rest at the pace of the last steps."""
 
     step: int
     steps: int
@@ -202,7 +217,7 @@ class Progress:
 
 
 def progress(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], last: int = 20) -> Progress | None:
-    """From a manifest's configuration and the rows of metrics; None where they do not say."""
+    """Return the progress from a manifest's configuration and the rows of metrics; None if `steps` is missing."""
     steps = config.get("steps")
     if not isinstance(steps, int) or steps < 1:
         return None
@@ -217,7 +232,7 @@ def progress(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], last:
     return Progress(step, steps, pace * max(steps - step, 0))
 
 
-# --- parts ---
+# --- lock and description ---
 
 
 def _description() -> Path:
@@ -230,26 +245,26 @@ def _describe(training: Training) -> None:
 
 @contextmanager
 def _lock() -> Iterator[IO[bytes]]:
-    """The lock of the training to be started. Raises `UsageError` if another one holds it."""
+    """Take the lock for a new training run. Raises `UsageError` if another run has it."""
     runs.LOCAL.mkdir(parents=True, exist_ok=True)
     with (runs.LOCAL / "training.lock").open("ab") as lock:
-        if not _locked_soon(lock):
+        if not _try_for_a_while(lock):
             other = last()
-            named = f" ({other.run})" if other else ""
-            raise UsageError(f"a training is in progress already{named}: stop it, or wait for its end.")
+            name = f" ({other.run})" if other else ""
+            raise UsageError(f"a training run is in progress already{name}: stop it, or wait for its end.")
         yield lock
 
 
-def _locked_soon(lock: IO[bytes]) -> bool:
-    """Tried for a fifth of a second, because `in_progress` holds the lock for the moment in which it looks."""
+def _try_for_a_while(lock: IO[bytes]) -> bool:
+    """Try to take the lock for a fifth of a second, because `in_progress` holds it for a moment."""
     for _ in range(10):
-        if _locked(lock):
+        if _try_lock(lock):
             return True
         time.sleep(0.02)
     return False
 
 
-def _locked(lock: IO[bytes]) -> bool:
+def _try_lock(lock: IO[bytes]) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,5 @@
-"""`make play`: a trainer in the background, the app in front, and one Ctrl-C that ends both."""
+"""`make play`: a training run in the background and the app; one Ctrl-C ends both."""
 
-import importlib.util
 import os
 import signal
 import socket
@@ -11,19 +10,24 @@ from pathlib import Path
 
 import rlcorr
 from rlcorr.command import launch
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, require_extra
 
-ROOT = Path(rlcorr.__file__).resolve().parent.parent
-"""Streamlit reads .streamlit/config.toml, the theme, from the folder it is started in."""
+INSTALL_FOLDER = Path(rlcorr.__file__).resolve().parent.parent
+"""The folder that contains the package: a clone of the repository, or site-packages."""
 PORTS_TO_TRY = 50
 GRACE = 20.0
-"""Seconds that a process gets to end by itself before it is killed."""
+"""Seconds in which a process may end by itself before it is killed."""
 
 
 def play(port: int, train_options: Sequence[str] | None, run: str = "") -> int:
-    """Serve the app on the first free port from `port`, and train `run` with these options (None: only the app).
+    """Serve the app, train a run next to it, and return the app's exit code.
 
-    Returns the app's exit code. Ctrl-C or SIGTERM ends both, and a training that was started from a page.
+    Ctrl-C or SIGTERM ends both, and a training run that was started from a page.
+
+    Args:
+        port: the first port to try.
+        train_options: options of `python -m rlcorr train`; None: serve only the app.
+        run: name of the run.
     """
     free = first_free_port(port)
     if free != port:
@@ -31,13 +35,13 @@ def play(port: int, train_options: Sequence[str] | None, run: str = "") -> int:
     app = None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app = subprocess.Popen(_app_command(free), start_new_session=True, cwd=ROOT)
-        print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training)", flush=True)
+        app = subprocess.Popen(_app_command(free), start_new_session=True)
+        print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training run)", flush=True)
         if train_options is not None:
             _train(train_options, run)
         return app.wait()
     except KeyboardInterrupt:
-        print("\nstopping; the run stays readable.")
+        print("\nstopping; the run remains readable.")
         return 0
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a trainer behind
@@ -47,7 +51,7 @@ def play(port: int, train_options: Sequence[str] | None, run: str = "") -> int:
 
 
 def _train(options: Sequence[str], run: str) -> None:
-    """In the background, where every page sees it. One that is in progress already goes on instead."""
+    """Start a training run in the background. If one is in progress already, it continues instead."""
     try:
         launch.launch(options, run, log=False)
     except UsageError as error:
@@ -55,7 +59,7 @@ def _train(options: Sequence[str], run: str) -> None:
 
 
 def first_free_port(start: int) -> int:
-    """Raises `UsageError` if none of the next fifty is free."""
+    """Return the first free port. Raises `UsageError` if none of `PORTS_TO_TRY` ports is free."""
     for port in range(start, min(start + PORTS_TO_TRY, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,17 +72,18 @@ def first_free_port(start: int) -> int:
 
 
 def _app_command(port: int) -> list[str]:
-    if importlib.util.find_spec("streamlit") is None:
-        raise UsageError("streamlit is not installed; run `make setup`.")
+    require_extra("app", "streamlit", "plotly", "markdown_it")
+    packaged = INSTALL_FOLDER / "rlcorr_app"  # the name of the app in a wheel
+    app = packaged if packaged.is_dir() else INSTALL_FOLDER / "app"
     return [
-        *(sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "server.py")),
+        *(sys.executable, "-m", "streamlit", "run", str(app / "server.py")),
         *("--server.address", "127.0.0.1", "--server.port", str(port), "--server.headless", "true"),
         *("--browser.gatherUsageStats", "false"),
     ]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGINT first; SIGKILL for what does not listen."""
+    """End a process with SIGINT, and with SIGKILL if it is still alive after `GRACE` seconds."""
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`python -m rlcorr record`: the committed runs, made again."""
+"""`python -m rlcorr record`: train the committed runs again."""
 
 import shutil
 from collections.abc import Sequence
@@ -21,13 +21,14 @@ class Record:
     """Make a committed run again, from its entry in runs/index.toml."""
 
     run: Annotated[str, tyro.conf.Positional]
-    """Name of the run; or all: with a GPU those that need one, else all others."""
+    """Name of the run, or all: on a machine with a GPU all runs that need one, otherwise all others."""
 
 
 def run_record(request: Record) -> int:
+    """Run the verb and return its exit code."""
     from rlcorr.train.loop import train
 
-    recipes = _asked(request.run)
+    recipes = _find_recipes(request.run)
     if recipes[0].gpu:
         rehearse(recipes)
     for recipe in recipes:
@@ -36,8 +37,8 @@ def run_record(request: Record) -> int:
     return 0
 
 
-def _asked(name: str) -> list[Recipe]:
-    """Raises `UsageError` where a run needs a GPU that is not there, or where no entry has the name."""
+def _find_recipes(name: str) -> list[Recipe]:
+    """Return the recipes to train. Raises `UsageError` for an unknown name, or if a GPU is needed and missing."""
     here = torch.cuda.is_available()
     if name == "all":
         return [recipe for recipe in read_index().values() if recipe.gpu == here]
@@ -48,7 +49,7 @@ def _asked(name: str) -> list[Recipe]:
 
 
 def rehearse(recipes: Sequence[Recipe]) -> None:
-    """One small step of each, thrown away: what cannot work fails before the first long training."""
+    """Train and delete one small step of each recipe, so that errors appear before the first long training run."""
     from rlcorr.train.loop import train
 
     for recipe in recipes:

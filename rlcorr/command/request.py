@@ -1,4 +1,4 @@
-"""What a page may ask of a training: names from lists and numbers within limits, and no text that anybody typed."""
+"""Options of a training run that a page can set: names from lists and numbers within limits, never free text."""
 
 import importlib.util
 from dataclasses import dataclass, fields
@@ -35,12 +35,12 @@ REAL_MODEL = (
     *("--model", "smollm2", "--steps", "20", "--eval-prompts", "32"),
     *("--checkpoint-every", "0", "--no-save-model", "--no-tensorboard"),
 )  # fmt: skip
-"""Options of the training run of a real model that a page starts with one press; it keeps no weights."""
+"""Options of the training run of a real model that a page starts with one click. It saves no weights."""
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A training that a page can start. Raises `UsageError` for anything that is not on a list or within its limits."""
+    """A training run that a page can start. Raises `UsageError` for a value outside its list or limits."""
 
     preset: str = "decoupled_token_is"
     task: str = "addition"
@@ -73,7 +73,7 @@ def _check(name: str, value: Any, wanted: type, allowed: dict[str, tuple[str, ..
 
 
 def choices() -> dict[str, tuple[str, ...]]:
-    """Field → what can be chosen on this machine."""
+    """Return field → the names that can be chosen on this machine."""
     from rlcorr.presets import PRESETS
     from rlcorr.train.config.rollout import Dtype, EngineName, KvCacheDtype
     from rlcorr.train.inputs.tasks import TASKS
@@ -89,12 +89,12 @@ def choices() -> dict[str, tuple[str, ...]]:
 
 
 def options_of(request: TrainRequest) -> list[str]:
-    """Of `python -m rlcorr train`."""
+    """Return the options of `python -m rlcorr train` for a request."""
     return [word for name, option in OPTIONS.items() for word in (option, str(getattr(request, name)))]
 
 
 def real_model_megabytes() -> int:
-    """Return how much is fetched before the real model can be trained, in MB; 0 if it is on this machine."""
+    """Return the size of the download before the real model can be trained, in MB; 0 if it is on this machine."""
     from rlcorr.train.inputs.smollm2 import megabytes_to_fetch
 
     return megabytes_to_fetch()

@@ -1,4 +1,4 @@
-"""`python -m rlcorr threshold`: from a recorded run to bounds that keep so much of it, as text for a system."""
+"""`python -m rlcorr threshold`: the tightest bounds that keep a share of a recorded run, as text for a system."""
 
 import textwrap
 from collections.abc import Iterator
@@ -9,11 +9,12 @@ from typing import Annotated
 import tyro
 
 from rlcorr.analysis.budget import correction_named
-from rlcorr.analysis.choosing import Kept, chosen, kept, pairs_of
+from rlcorr.analysis.choosing import Kept, choose_bound, kept, pairs_of
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
+from rlcorr.bounds import BoundId
 from rlcorr.errors import UsageError
-from rlcorr.foreign.rounding import ROUNDING, batch_clamped
-from rlcorr.foreign.unsaid import said_of_unpaired
+from rlcorr.foreign.missing_fields import unpaired_sentence
+from rlcorr.foreign.rounding import ROUNDING, clamp_batch
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export
@@ -24,69 +25,72 @@ WIDTH = 118
 
 @dataclass(frozen=True)
 class Threshold:
-    """The tightest bounds at which so much of a run is kept, what they keep of a step that had no part in the choice,
-    and the text that takes them to your system."""
+    """Find the tightest bounds that keep a share of a run, check them on its last step, and print them for your system.
+
+    The last step is not used for the choice.
+    """
 
     run: Annotated[str, tyro.conf.Positional]
     """Name of a run, or its directory."""
     preset: str = "decoupled_geo_rs"
-    """Whose bounds are moved: a preset's, or those of one rejection rule by its name."""
+    """Name of the preset, or of the rejection rule, whose bounds are chosen."""
     rule: int | None = None
-    """Which of the preset's rejection rules, from 0; by default its weights, or without them rule 0."""
+    """Index of the preset's rejection rule, from 0; by default its weights, or rule 0 if it has no weights."""
     keep: float = 95.0
-    """At least so many percent of the response tokens pass all bounds; of weights that are truncated, stay as they
-    are."""
+    """Percentage of the response tokens that must pass all bounds. For truncated weights: percentage of the tokens
+    whose weight is not truncated."""
     system: str = "verl"
-    """For which system the text is."""
+    """System for which the bounds are printed."""
     version: str | None = None
-    """In which of that system's versions; by default the newest that is known."""
+    """Version of that system; by default the newest known one."""
     clamp_rounding: bool = False
-    """Take log-probs above 0, up to 0.125, for numbers that bfloat16 rounded up, and make them 0; otherwise they are
+    """Set log-probs above 0, up to 0.125, to 0, because bfloat16 rounds numbers near 0 up. Without this option they are
     refused."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 100:
-            raise UsageError(f"keep is a percentage, above 0 and at most 100; got {self.keep:g}.")
+            raise UsageError(f"keep must be a percentage above 0 and at most 100; got {self.keep:g}.")
 
 
 def run_threshold(request: Threshold) -> int:
+    """Run the verb and return its exit code."""
     config = correction_named(request.preset)
     run = runs.find_run(request.run)
     steps = runs.list_steps(run)
     if not steps:
         raise UsageError(f"{run.name} has no recorded step.")
     looks: list[Look] = []
-    batches = _looked_at(run, steps, request.clamp_rounding, looks)
+    batches = _read_batches(run, steps, request.clamp_rounding, looks)
     chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
-    threshold, config = chosen(chosen_on.batch, config, request.keep / 100, request.rule)
+    threshold, config = choose_bound(chosen_on.batch, config, request.keep / 100, BoundId(request.rule))
     print(f"{run.name}, {request.preset}: threshold {threshold:g}")
     print("\n".join(textwrap.wrap(config.explain(), WIDTH)))
     first, *others = chosen_on.steps
-    where = f"step {first}" + (f" to {others[-1]}" if others else "")
-    print(f"Chosen on {where}: {_said(kept(chosen_on.batch, config), chosen_on.batch)}")
+    where = f"steps {first} to {others[-1]}" if others else f"step {first}"
+    print(f"Chosen on {where}: {_kept_sentence(kept(chosen_on.batch, config), chosen_on.batch)}")
     if unseen is None:
         print("The run has no other step to check it on.")
     else:
-        said = _said(kept(unseen.batch, config), unseen.batch)
-        print(f"On step {unseen.steps[0]}, which had no part in the choice: {said}")
-    for line in _looks_like(looks):
+        sentence = _kept_sentence(kept(unseen.batch, config), unseen.batch)
+        print(f"On step {unseen.steps[0]}, which was not used for the choice: {sentence}")
+    for line in _diagnosis(looks):
         print("\n".join(textwrap.wrap(line, WIDTH)))
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
     return 0
 
 
-def _looks_like(looks: list[Look]) -> list[str]:
-    """Return how many tokens have no pair, and what the others look like."""
+def _diagnosis(looks: list[Look]) -> list[str]:
+    """Return the number of tokens without a pair, if there are any, and verdicts about the others."""
     unpaired, tokens = sum(one.unpaired for one in looks), sum(one.tokens for one in looks)
     lines = verdict_lines(verdicts(looks))
-    return [said_of_unpaired(unpaired, tokens), *lines] if unpaired else lines
+    return [unpaired_sentence(unpaired, tokens), *lines] if unpaired else lines
 
 
-def _looked_at(
+def _read_batches(
     run: Path, steps: list[int], clamp_rounding: bool, looks: list[Look]
 ) -> Iterator[tuple[int, TokenBatch]]:
-    """Yield the batches of a run, each read once; `looks` gets what each looks like."""
+    """Yield the batches of a run, each read once, and append a summary of each to `looks`."""
     for step in steps:
         batch = _step(run, step, clamp_rounding)
         looks.append(look(step, batch))
@@ -94,18 +98,19 @@ def _looked_at(
 
 
 def _step(run: Path, step: int, clamp_rounding: bool) -> TokenBatch:
-    """The batch of a recorded step. Raises `UsageError` where a log-prob is above 0, by more than is allowed."""
+    """Return the batch of a recorded step. Raises `UsageError` if a log-prob is above 0 by more than is allowed."""
     batch = runs.read_step(run, step).batch
     if clamp_rounding:
-        batch = batch_clamped(batch)
+        batch = clamp_batch(batch)
     try:
         batch.check_values()
     except UsageError as error:
-        raise UsageError(f"{run.name}, step {step}: {error} --clamp-rounding makes 0 of up to {ROUNDING}.") from error
+        hint = f"--clamp-rounding sets log-probs up to {ROUNDING} to 0."
+        raise UsageError(f"{run.name}, step {step}: {error} {hint}") from error
     return batch
 
 
-def _said(of: Kept, batch: TokenBatch) -> str:
-    cut = "" if of.cut is None else f", the weights of {of.cut:.2%} are cut"
+def _kept_sentence(result: Kept, batch: TokenBatch) -> str:
+    cut = "" if result.cut is None else f", the weights of {result.cut:.2%} are truncated"
     tokens = int(batch.response_mask.sum())
-    return f"{of.share:.2%} of {tokens:,} tokens are kept{cut}, effective sample size {of.ess:.2%}."
+    return f"{result.share:.2%} of {tokens:,} tokens are kept{cut}, effective sample size {result.ess:.2%}."

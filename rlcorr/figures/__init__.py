@@ -1,1 +1,5 @@
-"""Numbers become plotly figures, without a page or a file."""
+"""Plotly figures from numbers. They know neither pages nor files."""
+
+from rlcorr.errors import require_extra
+
+require_extra("figures", "numpy", "plotly")

@@ -1,4 +1,4 @@
-"""Axes that stand still while a threshold moves: their ranges and ticks, as plain numbers."""
+"""Ranges and ticks of axes, as plain numbers. They stay fixed while a threshold moves."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ import numpy as np
 
 from rlcorr.ratios import SAFETY_BOUND
 
-SMALLEST_PLACE = 1e-12
+SMALLEST_POSITION = 1e-12
 SMALLEST_GAP = 0.09
-"""Of an axis, between two of its labels."""
+"""Smallest distance between two labels, as a share of the axis."""
 RATIO_TICKS = (*(1 + 10.0**-k for k in range(5, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
 
 
 def token_axis(tokens: int) -> dict[str, Any]:
-    """Counts on a logarithmic axis, since the tails matter, and standing still while a threshold moves."""
+    """Return a logarithmic axis for token counts, because tails matter. It stays fixed while a threshold moves."""
     top = math.log10(max(tokens, 10)) + 0.05
     return {
         "title_text": "tokens",
@@ -29,27 +29,28 @@ def token_axis(tokens: int) -> dict[str, Any]:
 
 def ratio_axis(span: float) -> dict[str, Any]:
     ticks = ratio_ticks(span)
-    places, labels = [math.log(t) for t in ticks], [f"{t:g}" for t in ticks]
-    return {"range": [-span * 1.02, span * 1.02], "tickvals": places, "ticktext": labels, "read": "exp"}
+    positions, labels = [math.log(t) for t in ticks], [f"{t:g}" for t in ticks]
+    return {"range": [-span * 1.02, span * 1.02], "tickvals": positions, "ticktext": labels, "read": "exp"}
 
 
 def threshold_scale(thresholds: Sequence[float], *, of_ratio: bool) -> tuple[Callable[[float], float], dict[str, Any]]:
-    """Where a bound stands, and the axis, labelled with the bounds themselves.
+    """Return the function from a bound to its position on the axis, and the axis, labelled with the bounds.
 
-    Bounds on one side of neutral (1 for ratios, 0 for differences) stand at the logarithm of their distance from it, so
-    that tight is left, loose is right, and 1.001 is not squeezed into a corner; the distance of a ratio is |log t|. A
-    bound on the other side stands at the tight end. Bounds on both sides stand at log t, or at the difference itself.
+    If all bounds are on one side of the neutral value (1 for ratios, 0 for differences), the axis is logarithmic in the
+    distance from it. Tight bounds are left, loose ones right, and 1.001 is not squeezed into a corner. The distance of
+    a ratio t is |log t|. A bound on the other side is put at the tight end. With bounds on both sides the position is
+    log t, or the difference itself.
     """
     signed = [_signed_distance(threshold, of_ratio=of_ratio) for threshold in thresholds]
     if min(signed) < 0 < max(signed):
         return partial(_signed_distance, of_ratio=of_ratio), _two_sided_axis(min(signed), max(signed), of_ratio)
     below = min(signed) < 0
 
-    def place(threshold: float) -> float:
+    def position(threshold: float) -> float:
         distance = _signed_distance(threshold, of_ratio=of_ratio)
-        return max(-distance if below else distance, SMALLEST_PLACE)
+        return max(-distance if below else distance, SMALLEST_POSITION)
 
-    return place, _one_sided_axis([place(threshold) for threshold in thresholds], place, of_ratio, below)
+    return position, _one_sided_axis([position(threshold) for threshold in thresholds], position, of_ratio, below)
 
 
 def _signed_distance(threshold: float, *, of_ratio: bool) -> float:
@@ -66,45 +67,45 @@ def _two_sided_axis(low: float, high: float, of_ratio: bool) -> dict[str, Any]:
 
 
 def _one_sided_axis(
-    places: Sequence[float], place: Callable[[float], float], of_ratio: bool, below: bool
+    positions: Sequence[float], position: Callable[[float], float], of_ratio: bool, below: bool
 ) -> dict[str, Any]:
-    """Its labels are as far apart as a phone needs."""
-    first, last = min(places), max(places)
+    """Return a logarithmic axis. Its labels are far enough apart for a phone."""
+    first, last = min(positions), max(positions)
     if of_ratio:
         bounds = [1 / t for t in RATIO_TICKS] if below else list(RATIO_TICKS)
     else:
         bounds = [(-1 if below else 1) * 10.0**k for k in range(-12, 9)]
-    apart = (last / first) ** SMALLEST_GAP
+    factor = (last / first) ** SMALLEST_GAP  # between two labels
     ticks: list[tuple[float, float]] = []
     for bound in bounds:
-        at = place(bound)
-        if first <= at <= last and (not ticks or at >= ticks[-1][0] * apart):
-            ticks.append((at, bound))
+        x = position(bound)
+        if first <= x <= last and (not ticks or x >= ticks[-1][0] * factor):
+            ticks.append((x, bound))
     return {
         "title_text": "threshold",
         "type": "log",
         "range": [math.log10(first), math.log10(last)],
         "read": ("exp of −" if below else "exp") if of_ratio else ("−" if below else ""),
-        "tickvals": [at for at, _ in ticks],
+        "tickvals": [x for x, _ in ticks],
         "ticktext": [f"{bound:.6g}" for _, bound in ticks],
     }
 
 
 def power_axis(low: float, high: float) -> dict[str, Any]:
-    """From the decade of the lowest value to the end of that of the highest; about four labels, all powers of ten."""
+    """Return a logarithmic axis of whole decades around low and high, with about four labels, all powers of ten."""
     span = [math.floor(math.log10(low)), math.floor(math.log10(high)) + 1]
-    every = max(1, round((span[1] - span[0]) / 4))
-    return {"type": "log", "exponentformat": "power", "dtick": every, "range": span}
+    step = max(1, round((span[1] - span[0]) / 4))
+    return {"type": "log", "exponentformat": "power", "dtick": step, "range": span}
 
 
 def span_of(log_values: np.ndarray) -> float:
-    """Half-width of a symmetric log axis that holds 99.9 % of the values."""
+    """Return the half-width of a symmetric log axis that contains 99.9 % of the values."""
     sizes = np.abs(log_values[np.isfinite(log_values)])
     return float(np.clip(np.quantile(sizes, 0.999) * 1.1, 1e-4, SAFETY_BOUND)) if len(sizes) else 1.0
 
 
 def decades(positive: np.ndarray) -> tuple[int, int]:
-    """Whole decades around the values, leaving the lowest 0.5 % out."""
+    """Return the whole decades around the values, without the lowest 0.5 %."""
     if not len(positive):
         return -6, 0
     low, high = np.quantile(positive, [0.005, 1]).clip(1e-12, 1e9)
@@ -113,7 +114,7 @@ def decades(positive: np.ndarray) -> tuple[int, int]:
 
 
 def ratio_ticks(span: float) -> list[float]:
-    """A handful of round ratios within exp(±span)."""
+    """Return a few round ratios within exp(±span)."""
     if span > 5:
         decade = max(1, round(span / math.log(10) / 3))
         return [10.0**k for k in range(-9, 10) if k % decade == 0 and abs(k) * math.log(10) <= span]

@@ -1,10 +1,14 @@
-"""Tokens as cells: counted over both probabilities, or row by row as a map. Several figures are made of these."""
+"""Tokens as cells: counted over two probabilities, or as a map of rows and columns.
+
+Several figures consist of these parts.
+"""
 
 import math
 from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
@@ -21,16 +25,20 @@ from rlcorr.figures.canvas import (
     fade,
     figure,
 )
-from rlcorr.types import TokenBatch
+from rlcorr.types import CorrectionResult, TokenBatch
 
-_CELLS = 96  # per side of a density
-_LARGEST_MASK = 256  # cells per side; beyond it, neighbouring tokens share a cell
+_CELLS = 96  # on each side of a density
+_LARGEST_MASK = 256  # cells on each side; in larger batches neighbouring tokens share a cell
 
 
 def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
-    """Tokens over (π_rollout, π_old), counted in cells: warm above the diagonal, cool below it. `over` lies on top."""
-    old, rollout = pair(batch)
-    p_old, p_rollout = np.exp(old).clip(max=1), np.exp(rollout).clip(max=1)  # log-probs of 1e-8 are recorded, too
+    """Draw tokens over (π_rollout, π_old), counted in cells: warm above the diagonal, cool below it.
+
+    The traces of `over` are drawn on top.
+    """
+    old, rollout = log_prob_pair(batch)
+    # Some recorded log-probs are slightly above 0, such as 1e-8.
+    p_old, p_rollout = np.exp(old).clip(max=1), np.exp(rollout).clip(max=1)
     counts, edges, _ = np.histogram2d(p_old, p_rollout, bins=_CELLS, range=((0, 1), (0, 1)))
     rows, columns = np.indices(counts.shape)
     diagonal = {"type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines", "name": "ratio 1", "hoverinfo": "skip"}
@@ -44,9 +52,11 @@ def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
 
 
 def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, span: float | None = None) -> Figure:
-    """Tokens over (π_rollout, log π_old/π_rollout): the same tokens, with the axis of the difference magnified, by
-    default so far that ±span holds 99.9 % of them."""
-    old, rollout = pair(batch)
+    """Draw tokens over (π_rollout, log π_old/π_rollout), counted in cells. This magnifies the difference.
+
+    By default ±span contains 99.9 % of the tokens.
+    """
+    old, rollout = log_prob_pair(batch)
     d = old - rollout
     span = span_of(d) if span is None else span
     box = ((-span, span), (0, 1))
@@ -65,7 +75,10 @@ def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, spa
 def density(
     x_edges: np.ndarray, y_edges: np.ndarray, counts: np.ndarray, side: np.ndarray, *, faintest: float = 0.12
 ) -> Part:
-    """log(1 + count) as the strength of a colour: z in −1 … 0 … 1 for the sides, 2 … 3 on the line itself."""
+    """Draw counts as a heatmap, with log(1 + count) as the strength of the colour.
+
+    z is in −1 … 0 … 1 on the two sides, and in 2 … 3 on the line itself.
+    """
     strength = np.log1p(counts)
     strength /= max(float(strength.max()), 1.0)
     z = np.where(side == 0, 2 + strength, side * strength)
@@ -89,13 +102,16 @@ def density(
 
 
 def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Sequence[str]) -> Figure:
-    """(B, T) uint8 as cells: 0 is blank, k has the k-th colour and name. The highest code of a cell shows."""
+    """Draw codes, (B, T) uint8, as cells. Code 0 is blank; code k has the k-th colour and name.
+
+    If several tokens share a cell, it shows the highest code.
+    """
     down, across = block_of(codes.shape)
     kinds = len(colours) + 1
     cells = {
         "type": "heatmap",
         "name": name,
-        # Small integers in uint8 hold no 0xFF bytes, whose base64 ("////") plotly escapes to six times its size.
+        # Small integers in uint8 contain no 0xFF bytes, whose base64 ("////") plotly escapes to six times its size.
         "z": binned(codes),
         "x0": (across - 1) / 2,
         "dx": across,
@@ -117,24 +133,24 @@ def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Seque
 
 
 def block_of(shape: Sequence[int]) -> tuple[int, int]:
-    """How many rows and columns of a map share a cell."""
+    """Return how many rows and how many columns of a map share a cell."""
     down, across = (max(1, math.ceil(n / _LARGEST_MASK)) for n in shape)
     return down, across
 
 
 def binned(codes: np.ndarray) -> np.ndarray:
-    """The largest code of each cell, by slices: numpy's max over two axes takes ten times as long."""
+    """Return the largest code of each cell. Slices are ten times as fast as numpy's max over two axes."""
     down, across = block_of(codes.shape)
     padded = np.pad(codes, ((0, -codes.shape[0] % down), (0, -codes.shape[1] % across)))
     rows = reduce(np.maximum, (padded[i::down] for i in range(down)))
     return reduce(np.maximum, (rows[:, j::across] for j in range(across)))
 
 
-def pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
-    """log π_old and log π_rollout of the real tokens, as flat float64 arrays."""
+def log_prob_pair(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return log π_old and log π_rollout of the real tokens, as flat float64 arrays."""
     if batch.old_log_probs is None:
-        raise UsageError("this picture needs old_log_probs; the batch has only rollout_log_probs.")
-    old, rollout = (picked(x, batch.response_mask) for x in (batch.old_log_probs, batch.rollout_log_probs))
+        raise UsageError("this figure needs old_log_probs; the batch has only rollout_log_probs.")
+    old, rollout = (select_values(x, batch.response_mask) for x in (batch.old_log_probs, batch.rollout_log_probs))
     return old.astype(float), rollout.astype(float)
 
 
@@ -142,6 +158,18 @@ def centres(edges: np.ndarray) -> np.ndarray:
     return (edges[1:] + edges[:-1]) / 2
 
 
-def picked(values: Tensor, which: Tensor) -> np.ndarray:
-    """The flat float32 values there; numpy picks seven times as fast as torch."""
-    return values.detach().float().cpu().numpy()[which.cpu().numpy()]
+def select_values(values: Tensor, mask: Tensor) -> np.ndarray:
+    """Return the values where the mask is true, as a flat float32 array. numpy selects seven times as fast as torch."""
+    return values.detach().float().cpu().numpy()[mask.cpu().numpy()]
+
+
+def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:
+    """Return the colour strength of each token, (B, T) in −1 … 1, and the span: the |log r| that has full colour.
+
+    A strength has the sign of log r and the size √(|log r|/span). The root makes ratios near 1 visible, and most ratios
+    are near 1. NaN has full colour.
+    """
+    d = result.log_ratio
+    span = span_of(d[batch.response_mask].double().cpu().numpy().astype(np.float64))
+    share = (d.nan_to_num(torch.inf) / span).clamp(-1, 1)
+    return share.sign() * share.abs().sqrt(), span

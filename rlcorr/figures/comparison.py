@@ -1,4 +1,4 @@
-"""Figures of two corrections of one batch, or of two batches: A and B have one colour each."""
+"""Figures that compare two corrections of one batch, or two batches. A and B have one colour each."""
 
 import math
 from dataclasses import dataclass
@@ -16,29 +16,35 @@ from rlcorr.figures.canvas import (
     error_bars,
     fade,
     figure,
-    ranked,
+    tail_curve,
 )
-from rlcorr.figures.cells import density, pair, ratio_density, token_map
-from rlcorr.figures.gradients import USUAL, number_of
+from rlcorr.figures.cells import density, log_prob_pair, ratio_density, token_map
+from rlcorr.figures.gradients import USUAL, size_index
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.types import CorrectionResult, TokenBatch
 
 COLOURS = {"A": ACROSS[1], "B": ACROSS[2]}
 
-_CELLS = 96  # per side
-_LEAST_SPAN = 0.02  # weights that are all 1 need an axis too
+_CELLS = 96  # on each side
+_LEAST_SPAN = 0.02  # an axis for weights that are all 1
 
 
 def mask_map(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Figure:
-    """Which tokens both, one or neither train on: rows are sequences, columns are tokens, padding is blank. Where
-    tokens share a cell, a difference shows. Raises `UsageError` where the results are of another batch."""
+    """Draw which tokens both corrections, one or neither train on: rows are sequences, columns are tokens.
+
+    Padding is blank. If tokens share a cell, a difference is shown before agreement. Raises `UsageError` if the results
+    are of another batch.
+    """
     codes = shared(batch, a, b).cpu().numpy()
     return token_map("shared", codes, SHARED[1:], (fade(KEPT, 0.3), REJECTED, *COLOURS.values()))
 
 
 def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Figure:
-    """Weight in B over weight in A of the tokens that both train on, counted in cells of two logarithmic axes: warm
-    above the diagonal, where B weighs more, cool below it. A note counts the tokens left out."""
+    """Draw the weight in B over the weight in A of the tokens that both train on, counted in cells of logarithmic axes.
+
+    Above the diagonal, where B has the larger weight, cells are warm; below it they are cool. A note counts the tokens
+    that are left out.
+    """
     both = batch.response_mask & trained_on(a) & trained_on(b)
     log_a, log_b = (np.log(result.weights[both].double().cpu().numpy()) for result in (a, b))
     span = max(span_of(log_a), span_of(log_b), _LEAST_SPAN)
@@ -57,8 +63,8 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
 
 
 def gradient_bars(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
-    """Progress, bias and noise of both, with 95 % bars."""
-    size = number_of(batch_size, compared.a)
+    """Draw progress, bias and noise of both corrections with 95 % bars."""
+    size = size_index(batch_size, compared.a)
     traces = []
     for (name, colour), report in zip(COLOURS.items(), (compared.a, compared.b), strict=True):
         parts = {"progress": report.progress[size], "bias": report.relative_bias, "noise": report.noise[size]}
@@ -69,8 +75,11 @@ def gradient_bars(compared: GradientComparison, batch_size: int = USUAL) -> Figu
 
 
 def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
-    """B − A of progress, bias, noise and cosine, with the 95 % of the paired difference; at 0 they are alike."""
-    size = number_of(batch_size, compared.a)
+    """Draw B − A of progress, bias, noise and cosine, with the 95 % interval of the paired difference.
+
+    At 0 the two corrections are equal.
+    """
+    size = size_index(batch_size, compared.a)
     parts = {"cosine": compared.cosine, "noise": compared.noise[size], "bias": compared.bias}
     parts["progress"] = compared.progress[size]
     values = list(parts.values())
@@ -81,9 +90,9 @@ def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure
         "error_x": error_bars(values, COLOURS["B"], thickness=2),
         "hovertemplate": "%{y}: %{x:.3g}<extra></extra>",
     }  # fmt: skip
-    nothing = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": REJECTED}}
+    zero = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": REJECTED}}
     x = {"title_text": "B − A"}
-    return figure([points], height=300, x=x, y={"type": "category", "showgrid": False}, shapes=[nothing])
+    return figure([points], height=300, x=x, y={"type": "category", "showgrid": False}, shapes=[zero])
 
 
 # --- two batches ---
@@ -91,27 +100,28 @@ def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure
 
 @dataclass(frozen=True)
 class Densities:
-    """The same picture of two batches, over the same axes."""
+    """The same figure of two batches, with the same axes."""
 
     a: Figure
     b: Figure
 
 
 def ratio_densities(a: TokenBatch, b: TokenBatch) -> Densities:
-    """Tokens over (π_rollout, log r), with the wider of the two axes for both."""
+    """Draw tokens over (π_rollout, log r) for both batches, with the wider of the two axes for both."""
     span = max(span_of(_log_ratios(batch)) for batch in (a, b))
     return Densities(ratio_density(a, span=span), ratio_density(b, span=span))
 
 
 def tails(a: TokenBatch, b: TokenBatch) -> Figure:
-    """Which share of the tokens differs by at least this |log r|, both axes logarithmic, one line per batch."""
+    """Draw the share of the tokens with at least this |log r|, one line per batch. Both axes are logarithmic."""
     sizes = {name: np.abs(_log_ratios(batch)) for name, batch in zip(COLOURS, (a, b), strict=True)}
-    traces = [ranked(name, of_batch, COLOURS[name], shares=True) for name, of_batch in sizes.items()]
-    drawn = np.concatenate([of_batch[of_batch > 0] for of_batch in sizes.values()])
-    ends = np.quantile(drawn, [0.1, 1]) if len(drawn) else np.array([1e-3, 1])  # certain tokens hardly differ
+    traces = [tail_curve(name, values, COLOURS[name], shares=True) for name, values in sizes.items()]
+    positive = np.concatenate([values[values > 0] for values in sizes.values()])
+    # The lowest 10 % are tokens that are nearly certain and hardly differ.
+    ends = np.quantile(positive, [0.1, 1]) if len(positive) else np.array([1e-3, 1])
     x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
     x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
-    least = min((1 / len(of_batch) for of_batch in sizes.values() if len(of_batch)), default=0.1)
+    least = min((1 / len(values) for values in sizes.values() if len(values)), default=0.1)
     y = {"title_text": "share of tokens with at least that", "type": "log", "dtick": 1, "exponentformat": "power"}
     return figure(traces, height=300, x=x, y=y | {"range": [math.log10(0.8 * least), 0.05]}, legend=True)
 
@@ -120,6 +130,6 @@ def tails(a: TokenBatch, b: TokenBatch) -> Figure:
 
 
 def _log_ratios(batch: TokenBatch) -> np.ndarray:
-    """log r of the real tokens whose log-probs are finite."""
-    old, rollout = pair(batch)
+    """Return log r of the real tokens with finite log-probs."""
+    old, rollout = log_prob_pair(batch)
     return (old - rollout)[np.isfinite(old) & np.isfinite(rollout)]

@@ -1,4 +1,4 @@
-"""What a correction does to one step: final weights, the statistic of a rule, the fate of every token."""
+"""The effect of a correction on one step: final weights, the statistic of a rule, and what happens to each token."""
 
 import math
 
@@ -23,7 +23,7 @@ from rlcorr.figures.canvas import (
 )
 from rlcorr.figures.cells import (
     centres,
-    picked,
+    select_values,
     token_map,
 )
 from rlcorr.rejection import inside, rule_statistic
@@ -31,22 +31,23 @@ from rlcorr.rules import SIGNED, RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 BINS = 81
-"""Odd, so that the middle bar holds ratio 1 and no bar mixes warm and cool."""
+"""Odd, so that the middle bar contains ratio 1 and no bar mixes warm and cool."""
 
 FATES = ("padding", "kept", "below bound", "above bound", "rejected")
-"""Ordered by severity: where several tokens share a cell, the most severe one shows."""
+"""Ordered by severity. If several tokens share a cell, it shows the most severe one."""
 
 Statistic = tuple[list[Part], Part, Parts]  # traces, x axis, shapes
 
 
 def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Figure:
-    """Final weights of the kept tokens as bars, on a logarithmic axis; the weights before the bounds as an outline.
+    """Draw the final weights of the kept tokens as bars on a logarithmic axis.
 
-    Weights of 0 have no place on the axis; a note counts them.
+    An outline shows the weights before the bounds. Weights of 0 have no position on this axis; a note counts them.
     """
     mask, keep = batch.response_mask, result.keep_mask
     raw = log_weights(result.log_ratio, mask, config.rollout_is or "token").expand_as(mask)
-    before, rejected, weights = picked(raw, mask), picked(raw, mask & ~keep), picked(result.weights, keep)
+    before, rejected = select_values(raw, mask), select_values(raw, mask & ~keep)
+    weights = select_values(result.weights, keep)
     span = span_of(before)
     marks = weight_marks(config, int((weights == 0).sum()), span)
     traces = [
@@ -59,7 +60,7 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
 
 
 def weight_marks(config: CorrectionConfig, zeros: int, span: float) -> list[Part]:
-    """The bounds of the weights, and a note where so many tokens have weight 0."""
+    """Return the bounds of the weights as lines, and a note with the number of tokens with weight 0."""
     bounds = (config.rollout_is_threshold_lower, config.rollout_is_threshold)
     marks = _bounds(*bounds, span) if config.rollout_is else []
     if zeros:
@@ -68,12 +69,15 @@ def weight_marks(config: CorrectionConfig, zeros: int, span: float) -> list[Part
 
 
 def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: RejectionRule) -> Figure:
-    """What one rule compares, per token or per sequence: bars inside its bounds, grey bars outside."""
+    """Draw the statistic that one rule compares, per token or per sequence.
+
+    Bars inside the bounds are coloured, bars outside are grey.
+    """
     mask = batch.response_mask
     statistic = rule_statistic(rule, batch, result.log_ratio)
     member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
     passed = inside(rule, statistic)
-    kept, rejected = picked(statistic, member & passed), picked(statistic, member & ~passed)
+    kept, rejected = select_values(statistic, member & passed), select_values(statistic, member & ~passed)
     build = {"k1": _ratio_statistic, "prob_diff": _signed_statistic, "signed_kl": _signed_statistic}.get(
         rule.divergence, _divergence_statistic
     )
@@ -86,34 +90,34 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
 
 
 def _ratio_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
-    what = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios"}
+    titles = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios"}
     traces, span = _two_sided(kept, rejected)
-    x = {"title_text": f"{what.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}", **ratio_axis(span)}
+    x = {"title_text": f"{titles.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}", **ratio_axis(span)}
     return traces, x, rule_marks(rule, (-span, span))
 
 
 def _signed_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
-    """A divergence with a direction, on a linear axis around 0."""
+    """Draw a divergence with a sign on a linear axis around 0."""
     traces, span = _two_sided(kept, rejected)
     x = {"title_text": f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip(), "range": [-span, span]}
     return traces, x, rule_marks(rule, (-span, span))
 
 
 def _two_sided(kept: np.ndarray, rejected: np.ndarray) -> tuple[list[Part], float]:
-    """Bars on both sides of 0, and half the width of their axis."""
+    """Return bars on both sides of 0, and half the width of their axis."""
     span = span_of(np.concatenate([kept, rejected]))
     groups = (("inside", kept, _SIDES), ("outside", rejected, REJECTED))
     return [_bars(name, group, (-span, span), colours=colours) for name, group, colours in groups], span
 
 
 def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
-    """A divergence ≥ 0 over its decades; values below the first decade are counted in the first bar."""
-    drawn, low, high = on_axis(rule, np.concatenate([kept, rejected]))
+    """Draw a divergence ≥ 0 over its decades. Values below the first decade are counted in the first bar."""
+    positions, low, high = on_axis(rule, np.concatenate([kept, rejected]))
     traces = [
         _bars(name, group, (low, high), colours=colour)
         for name, group, colour in (
-            ("inside", drawn[: len(kept)], KEPT),
-            ("outside", drawn[len(kept) :], REJECTED),
+            ("inside", positions[: len(kept)], KEPT),
+            ("outside", positions[len(kept) :], REJECTED),
         )
     ]
     ticks = list(range(int(low), int(high) + 1))
@@ -123,18 +127,20 @@ def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.nd
     return traces, x, rule_marks(rule, (low, high))
 
 
-def rule_marks(rule: RejectionRule, drawn: tuple[float, float]) -> list[Part]:
-    """The bounds of a rule, on the axis of `on_axis`, which has these ends."""
+def rule_marks(rule: RejectionRule, ends: tuple[float, float]) -> list[Part]:
+    """Return the bounds of a rule as lines on the axis of `on_axis`, which has these ends."""
     if rule.divergence == "k1":
-        return _bounds(rule.lower, rule.upper, drawn[1])
+        return _bounds(rule.lower, rule.upper, ends[1])
     if rule.divergence in SIGNED:
-        return [_bound(b, b, drawn, REJECTED) for b in (rule.lower, rule.upper) if b is not None]
-    return [_bound(math.log10(rule.upper), rule.upper, drawn, REJECTED)]
+        return [_bound(b, b, ends, REJECTED) for b in (rule.lower, rule.upper) if b is not None]
+    return [_bound(math.log10(rule.upper), rule.upper, ends, REJECTED)]
 
 
 def on_axis(rule: RejectionRule, values: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Where a rule's statistic stands on its axis, and the ends of that axis: log r and differences around 0, other
-    divergences over whole decades."""
+    """Return the positions of a rule's statistic on its axis, and the ends of the axis.
+
+    log r and differences have an axis around 0, other divergences one of whole decades.
+    """
     if rule.divergence in SIGNED:
         span = span_of(values)
         return values, -span, span
@@ -143,7 +149,7 @@ def on_axis(rule: RejectionRule, values: np.ndarray) -> tuple[np.ndarray, float,
 
 
 def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> np.ndarray:
-    """What became of each token, (B, T) uint8: an index into FATES."""
+    """Return what happens to each token, (B, T) uint8: an index into FATES."""
     mask = batch.response_mask
     fates = mask.to(torch.uint8)
     if config.rollout_is is not None:
@@ -156,7 +162,10 @@ def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
 
 
 def fate_mask(fates: np.ndarray) -> Figure:
-    """Rows are sequences, columns are tokens; padding is blank. Large masks are binned to the most severe fate."""
+    """Draw the fate of every token: rows are sequences, columns are tokens, padding is blank.
+
+    In large batches a cell shows the most severe fate of its tokens.
+    """
     return token_map("fate", fates, FATES[1:], (fade(KEPT, 0.3), COOL, WARM, REJECTED))
 
 
@@ -166,24 +175,24 @@ def fate_mask(fates: np.ndarray) -> Figure:
 _SIDES = [COOL] * (BINS // 2) + [KEPT] + [WARM] * (BINS // 2)
 
 
-def _bars(name: str, values: np.ndarray, drawn: tuple[float, float], *, colours: str | list[str]) -> Part:
-    """Counted bars over an axis of logarithms; what lies beyond it is counted in the outermost bars."""
-    counts, edges = _counted(values, *drawn)
+def _bars(name: str, values: np.ndarray, ends: tuple[float, float], *, colours: str | list[str]) -> Part:
+    """Draw a histogram over logarithms. Values outside the axis are counted in the outermost bars."""
+    counts, edges = _histogram(values, *ends)
     return {
         "type": "bar",
         "name": name,
         "x": centres(edges).astype(np.float32),
         "y": counts.astype(np.int32),
-        # Half as wide: where kept and rejected tokens share a bin, neither hides the other.
+        # Half as wide, so that rejected tokens do not hide kept ones in the same bin.
         "width": float(edges[1] - edges[0]) * (0.5 if name == "rejected" else 1),
         "marker": {"color": colours, "line": {"width": 0}},
-        "showlegend": isinstance(colours, str),  # the sides of ratio 1 have two colours, which no key can show
+        "showlegend": isinstance(colours, str),  # a legend cannot show the three colours around ratio 1
         "hovertemplate": "%{y}<extra>" + name + "</extra>",
     }
 
 
 def _outline(name: str, values: np.ndarray, span: float) -> Part:
-    counts, edges = _counted(values, -span, span)
+    counts, edges = _histogram(values, -span, span)
     return {
         "type": "scatter",
         "name": name,
@@ -196,32 +205,35 @@ def _outline(name: str, values: np.ndarray, span: float) -> Part:
     }
 
 
-def _counted(values: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and edges of BINS equal bins without NaN. A value within rounding of an edge may be counted on its other
-    side; for never doing that np.histogram takes eight times as long."""
-    places = bin_of(values, low, high)
-    return np.bincount(places[places >= 0], minlength=BINS), np.linspace(low, high, BINS + 1)
+def _histogram(values: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts and edges of BINS equal bins, without NaN.
+
+    A value within rounding of an edge may be counted in the next bin. np.histogram avoids this, but takes eight times
+    as long.
+    """
+    bins = bin_of(values, low, high)
+    return np.bincount(bins[bins >= 0], minlength=BINS), np.linspace(low, high, BINS + 1)
 
 
 def bin_of(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Which bar each value is counted in, int32; negative for NaN."""
-    with np.errstate(invalid="ignore"):  # NaN becomes the least of all integers
+    """Return the bar in which each value is counted, int32; negative for NaN."""
+    with np.errstate(invalid="ignore"):  # NaN becomes the smallest integer
         return np.minimum(((values.clip(low, high) - low) * (BINS / (high - low))).astype(np.int32), BINS - 1)
 
 
 def _bounds(lower: float | None, upper: float, span: float) -> list[Part]:
-    """Marks for the bounds on a ratio."""
-    given = [b for b in (lower, upper) if b is not None and math.isfinite(b)]
-    return [_bound(math.log(b), b, (-span, span), WARM if b >= 1 else COOL) for b in given]
+    """Return lines for the bounds on a ratio."""
+    finite = [b for b in (lower, upper) if b is not None and math.isfinite(b)]
+    return [_bound(math.log(b), b, (-span, span), WARM if b >= 1 else COOL) for b in finite]
 
 
-def _bound(x: float, bound: float, drawn: tuple[float, float], colour: str) -> Part:
-    """A line at the bound, or an arrow at the edge if the bound lies beyond everything drawn."""
-    low, high = drawn
+def _bound(x: float, bound: float, ends: tuple[float, float], colour: str) -> Part:
+    """Draw a line at the bound, or an arrow at the edge if the bound is outside the axis."""
+    low, high = ends
     if x > high:
         return moving_note(f"bound {bound:g} →", x=high, side="right")
     if x < low:
         return moving_note(f"← bound {bound:g}", x=low, side="left")
-    room = (high - low) / 8  # two bounds close to 1 are written outwards, where there is room
+    room = (high - low) / 8  # labels of two bounds near 1 point outwards, so that they do not overlap
     side = "left" if (x < high - room if x >= 0 else x < low + room) else "right"
     return vertical_line(x=x, colour=colour, dash="dash", width=2, label=f"{bound:g}", side=side)

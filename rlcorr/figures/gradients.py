@@ -1,4 +1,4 @@
-"""Figures of gradients: progress over a threshold, presets ranked and between bias and noise, KL losses."""
+"""Figures of gradients: progress over a threshold, presets ranked and placed between bias and noise, and KL losses."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -31,64 +31,64 @@ UNIT = "in units of the on-policy gradient"
 PROGRESS = "progress η"
 USUAL = BATCH_SIZES[0]
 ROW, LETTER = 17, 6.4
-"""Pixels: the height of a preset in the ranking, the width of a letter of its name."""
+"""Pixels: height of a row of the ranking, and width of a letter of a name."""
 
 T = TypeVar("T")
 Band = tuple[float, float, float]
-"""What is drawn at one place: the line, and the lower and upper edge of its band."""
-Line = tuple[str, str, Sequence[Interval]]  # name, colour, one number per threshold
+"""Values at one x position: the line, and the lower and upper edge of its band."""
 
 
 def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float | None = None) -> Figure:
-    """η(B) over the threshold with its 95 % band, and that of no correction (grey line); the thresholds that may be the
-    best are shaded, the best is dashed, `at` draws a cursor. Raises `UsageError` for a B that the sweep lacks."""
-    size = number_of(batch_size, sweep.ranking.reports[0])
+    """Draw η(B) over the threshold with its 95 % band, and η(B) of no correction as a grey line.
+
+    The range that may contain the best threshold is shaded, the best one is dashed, and `at` draws a cursor. Raises
+    `UsageError` for a batch size that the sweep lacks.
+    """
+    size = size_index(batch_size, sweep.ranking.reports[0])
     progress = [report.progress[size] for report in sweep.ranking.reports]
     choice = sweep.ranking.choices[size]
     without = progress[choice.best].value - choice.over_nothing.value
-    return _over_thresholds(sweep, sweep.best[size], [("progress", KEPT, progress)], PROGRESS, at, without)
+    position, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
+    x = [position(threshold) for threshold in sweep.thresholds]
+    level = {"type": "scatter", "mode": "lines", "name": "no correction", "x": [x[0], x[-1]], "y": [without] * 2}
+    level |= {"line": {"color": REJECTED, "width": 2}}
+    traces = [*banded("progress", x, list(map(astuple, progress)), KEPT), level]
+    shapes = _marks(sweep, sweep.best[size], position, at)
+    y = {"title_text": PROGRESS, "rangemode": "tozero"}
+    return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 
 def progress_cursors(sweep: GradientSweep, batch_size: int, at: Sequence[float]) -> list[list[Part]]:
-    """The lines and grounds of `progress_curves` for each place of the cursor; only they are different."""
-    place, _ = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
-    best = sweep.best[number_of(batch_size, sweep.ranking.reports[0])]
-    return [_marks(sweep, best, place, value) for value in at]
-
-
-def bias_noise_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float | None = None) -> Figure:
-    """Bias and noise over the threshold with 95 % bands, and the best threshold as in `progress_curves`."""
-    reports = sweep.ranking.reports
-    size = number_of(batch_size, reports[0])
-    lines = [
-        ("bias", WARM, [report.relative_bias for report in reports]),
-        ("noise", COOL, [report.noise[size] for report in reports]),
-    ]
-    return _over_thresholds(sweep, sweep.best[size], lines, UNIT, at)
+    """Return the lines and shaded areas of `progress_curves` for each cursor position; nothing else changes."""
+    position, _ = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
+    best = sweep.best[size_index(batch_size, sweep.ranking.reports[0])]
+    return [_marks(sweep, best, position, value) for value in at]
 
 
 def best_thresholds(sweep: GradientSweep, *, batch_size: int | None = None) -> Figure:
-    """The threshold that makes the most progress over the answers in a batch, with the ones between which it lies in
-    95 % of the bootstrap samples; a cursor at `batch_size`."""
-    place, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
+    """Draw the threshold with the most progress over the batch size, with its range in 95 % of the bootstrap samples.
+
+    `batch_size` draws a cursor.
+    """
+    position, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
     sizes = sweep.ranking.reports[0].batch_sizes
-    ends = [(place(best.value), place(best.low), place(best.high)) for best in sweep.best]
+    ends = [(position(best.value), position(best.low), position(best.high)) for best in sweep.best]
     shapes = [] if batch_size is None else [vertical_line(x=batch_size, colour=REJECTED, dash="dot", width=2)]
-    ticks = sizes[1::4] if len(sizes) > 4 else sizes  # away from the ends, where a label is cut off
+    ticks = sizes[1::4] if len(sizes) > 4 else sizes  # not at the ends, where a label is cut off
     x = {"title_text": "answers in a batch", "type": "log", "tickvals": ticks, "ticktext": [f"{n:,}" for n in ticks]}
     traces = banded("best threshold", sizes, ends, KEPT)
     return figure(traces, height=300, x=x, y=axis | {"title_text": "best threshold"}, shapes=shapes)
 
 
 def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> Figure:
-    """Progress, bias and noise where they are exact and need no band."""
-    place, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
-    x = [place(threshold) for threshold in toy.thresholds]
+    """Draw exact progress, bias and noise over the threshold, without bands."""
+    position, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
+    x = [position(threshold) for threshold in toy.thresholds]
     lines = (("progress", toy.progress, KEPT), ("bias", toy.bias, WARM), ("noise", toy.noise, COOL))
     look = {"type": "scatter", "mode": "lines", "x": x}
     traces = [look | {"name": name, "y": y, "line": {"color": colour, "width": 2}} for name, y, colour in lines]
     best = x[max(range(len(x)), key=toy.progress.__getitem__)]
-    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), *_cursor(x, place, at)]
+    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), *_cursor(x, position, at)]
     y = {"title_text": "progress η; bias, noise", "rangemode": "tozero"}
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
@@ -101,22 +101,25 @@ def ranking_bars(
     marked: str = "",
     shown: GradientReport | None = None,
 ) -> Figure:
-    """η(B) of every correction with 95 % bars, the best on top. Those that cannot be told from the first of their group
-    share a shade, and every second group a grey ground. The bar of `marked` is warm; a warm line with its band over all
-    of them is η(B) of the correction that is `shown`."""
-    size = number_of(batch_size, ranking.reports[0])
-    groups = [[names[number] for number in group] for group in ranking.choices[size].groups]
+    """Draw η(B) of every correction with 95 % bars, the best on top.
+
+    Corrections that do not differ significantly from the first of their group share a shade, and every second group has
+    a grey background. The bar of `marked` is warm. A warm line with a band shows η(B) of the correction `shown`.
+    """
+    size = size_index(batch_size, ranking.reports[0])
+    groups = [[names[index] for index in group] for group in ranking.choices[size].groups]
     progress = {name: report.progress[size] for name, report in zip(names, ranking.reports, strict=True)}
     order = [name for group in groups for name in group]
     colours = {name: fade(ACROSS[0], 0.45 if i % 2 else 0.8) for i, group in enumerate(groups) for name in group}
-    bars = _lying_bars({name: progress[name] for name in order}, [(colours | {marked: WARM})[name] for name in order])
+    colours |= {marked: WARM}
+    bars = _horizontal_bars({name: progress[name] for name in order}, [colours[name] for name in order])
     right = 1.05 * max(interval.high for interval in progress.values()) or 1.0
     return _ranked(bars, order, right, _over_the_bars(groups, [] if shown is None else [shown], size))
 
 
 def ranking_shapes(ranking: Ranking, batch_size: int, shown: Sequence[GradientReport]) -> list[list[Part]]:
-    """What lies over the bars of `ranking_bars` for each of these corrections; only that is different."""
-    size = number_of(batch_size, ranking.reports[0])
+    """Return the shapes over the bars of `ranking_bars` for each of these corrections; nothing else changes."""
+    size = size_index(batch_size, ranking.reports[0])
     return [_over_the_bars(ranking.choices[size].groups, [one], size) for one in shown]
 
 
@@ -127,19 +130,21 @@ def bias_noise_plane(
     marked: str = "",
     shown: GradientReport | None = None,
 ) -> Figure:
-    """One point per preset, or for all that lie on it: the noise of batches of B answers to the right, bias upwards,
-    with 95 % bars. Noise can be averaged away, by a larger batch or over steps; bias cannot. Both also change with the
-    length of the step, and a shorter one has less noise whether or not it learns as much: which one learns more, η
-    says. A warm cross is the correction that is `shown`, its arms the intervals."""
+    """Draw one point per preset: its noise in batches of B answers on x and its bias on y, with 95 % bars.
+
+    Equal presets share a point. Noise can be averaged away, by a larger batch or over steps; bias cannot. Both also
+    depend on the length of the step: a shorter one has less noise, whether or not it learns as much. η shows which one
+    learns more. A warm cross is the correction `shown`, and its arms are the intervals.
+    """
     points = {
-        name: (report.noise[number_of(batch_size, report)], report.relative_bias) for name, report in reports.items()
+        name: (report.noise[size_index(batch_size, report)], report.relative_bias) for name, report in reports.items()
     }
-    crossed = [] if shown is None else cross(shown, batch_size)
-    alike: dict[tuple[float, float], list[str]] = {}
+    crossed = [] if shown is None else bias_noise_cross(shown, batch_size)
+    same_point: dict[tuple[float, float], list[str]] = {}
     for name, (noise, bias) in points.items():
         if name != marked:
-            alike.setdefault((noise.value, bias.value), []).append(name)
-    others = {", ".join(names): points[names[0]] for names in alike.values()}
+            same_point.setdefault((noise.value, bias.value), []).append(name)
+    others = {", ".join(names): points[names[0]] for names in same_point.values()}
     right, top = (1.15 * max((pair[i].value for pair in points.values()), default=1.0) or 1.0 for i in (0, 1))
     traces = [_crosses("presets", others, ACROSS[0])]
     if marked in points:
@@ -150,9 +155,9 @@ def bias_noise_plane(
     return figure(traces, height=380, x=x, y=y, shapes=crossed)
 
 
-def cross(shown: GradientReport, batch_size: int = USUAL) -> list[Part]:
-    """Noise and bias of this correction with their intervals, as lines of `bias_noise_plane`."""
-    noise, bias = shown.noise[number_of(batch_size, shown)], shown.relative_bias
+def bias_noise_cross(shown: GradientReport, batch_size: int = USUAL) -> list[Part]:
+    """Return noise and bias of this correction with their intervals, as lines for `bias_noise_plane`."""
+    noise, bias = shown.noise[size_index(batch_size, shown)], shown.relative_bias
     line = {"type": "line", "line": {"color": WARM, "width": 3}}
     return [
         line | {"x0": noise.low, "x1": noise.high, "y0": bias.value, "y1": bias.value},
@@ -161,14 +166,17 @@ def cross(shown: GradientReport, batch_size: int = USUAL) -> list[Part]:
 
 
 def parts_of_bias(parts: Mapping[str, Interval]) -> Figure:
-    """One bar per part with its 95 % interval."""
+    """Draw one bar per part with its 95 % interval."""
     bars = bars_with_errors("parts", parts, ACROSS[0])
     return figure([bars], height=380, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
 
 
 def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
-    """Of each estimator as a loss: the cosine of its expected gradient with those of both KLs, with 95 % bars, and
-    above them its length over that of the first: a direction without a length means nothing."""
+    """Draw the cosine of the expected gradient of each KL loss with the gradients of both KLs, with 95 % bars.
+
+    Above the bars is the length of the gradient, divided by that of the true one. A direction without a length means
+    nothing.
+    """
     forward = {name: report.cosine for name, report in reports.items()}
     reverse = {name: report.reverse_cosine for name, report in reports.items()}
     traces = [
@@ -188,7 +196,7 @@ def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
 
 
 def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, of: str = "95 %") -> list[Part]:
-    """A line over its band: one closed outline, so that it cannot come apart from its line."""
+    """Draw a line over its band. The band is one closed outline, so that it stays with its line."""
     around = [*(high for _, _, high in values), *(low for _, low, _ in reversed(values))]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "fillcolor": fade(colour, 0.18)}
     band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, {of}"}
@@ -200,8 +208,10 @@ def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, o
 
 
 def _crosses(name: str, points: Mapping[str, tuple[Interval, Interval]], colour: str, *, name_at: str = "") -> Part:
-    """Points with bars to both sides and their names beside them (`name_at`), or under the mouse alone. All are one
-    trace: as many traces as presets take four times as long to draw."""
+    """Draw points with bars in both directions. Names are next to the points (`name_at`) or only under the mouse.
+
+    All points are one trace, because one trace per preset takes four times as long to draw.
+    """
     across, up = ([pair[i] for pair in points.values()] for i in (0, 1))
     return {
         "type": "scatter", "name": name, "x": [end.value for end in across], "y": [end.value for end in up],
@@ -212,42 +222,24 @@ def _crosses(name: str, points: Mapping[str, tuple[Interval, Interval]], colour:
     }  # fmt: skip
 
 
-def _over_thresholds(
-    sweep: GradientSweep,
-    best: Interval,
-    lines: Sequence[Line],
-    unit: str,
-    at: float | None,
-    uncorrected: float | None = None,
-) -> Figure:
-    place, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
-    x = [place(threshold) for threshold in sweep.thresholds]
-    traces = [part for name, colour, values in lines for part in banded(name, x, list(map(astuple, values)), colour)]
-    if uncorrected is not None:
-        level = {"type": "scatter", "mode": "lines", "name": "no correction", "x": [x[0], x[-1]]}
-        traces.append(level | {"y": [uncorrected] * 2, "line": {"color": REJECTED, "width": 2}})
-    shapes = _marks(sweep, best, place, at)
-    return figure(traces, height=300, x=axis, y={"title_text": unit, "rangemode": "tozero"}, shapes=shapes, legend=True)
+def _marks(sweep: GradientSweep, best: Interval, position: Callable[[float], float], at: float | None) -> list[Part]:
+    """Return the range of the best threshold, the best threshold itself, and the cursor."""
+    middle, low, high = (position(end) for end in (best.value, best.low, best.high))
+    shaded = {"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1}
+    shaded |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
+    cursor = _cursor([position(threshold) for threshold in sweep.thresholds], position, at)
+    return [shaded, vertical_line(x=middle, colour=KEPT, dash="dash", width=2), *cursor]
 
 
-def _marks(sweep: GradientSweep, best: Interval, place: Callable[[float], float], at: float | None) -> list[Part]:
-    """Where the best threshold lies, the best, and the cursor."""
-    middle, low, high = (place(end) for end in (best.value, best.low, best.high))
-    chosen = {"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1}
-    chosen |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
-    cursor = _cursor([place(threshold) for threshold in sweep.thresholds], place, at)
-    return [chosen, vertical_line(x=middle, colour=KEPT, dash="dash", width=2), *cursor]
-
-
-def _cursor(x: Sequence[float], place: Callable[[float], float], at: float | None) -> list[Part]:
-    """A line at the threshold, or at the end of the axis that lies nearer to it."""
+def _cursor(x: Sequence[float], position: Callable[[float], float], at: float | None) -> list[Part]:
+    """Draw a line at the threshold, or at the nearer end of the axis."""
     if at is None:
         return []
-    return [vertical_line(x=min(max(place(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]
+    return [vertical_line(x=min(max(position(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]
 
 
-def number_of(batch_size: int, report: GradientReport) -> int:
-    """Which of the batch sizes that were asked for."""
+def size_index(batch_size: int, report: GradientReport) -> int:
+    """Return the index of this batch size in the report. Raises `UsageError` if it was not measured."""
     if batch_size not in report.batch_sizes:
         sizes = ", ".join(map(str, report.batch_sizes))
         raise UsageError(
@@ -257,16 +249,16 @@ def number_of(batch_size: int, report: GradientReport) -> int:
 
 
 def _ranked(bars: Part, order: Sequence[str], right: float, shapes: Sequence[Part]) -> Figure:
-    """Bars in this order from the top, with all their names, on an axis to the right end."""
+    """Draw bars in this order from the top, with all their names, on an axis up to `right`."""
     y = {"type": "category", "categoryorder": "array", "categoryarray": order, "autorange": "reversed"}
     y |= {"tickfont": {"size": 11}, "dtick": 1, "showgrid": False, "ticks": "outside", "tickcolor": BLANK}
-    x = {"title_text": PROGRESS, "range": [0, right], "side": "top"}  # given, so that no line over the bars moves it
-    drawn = figure([bars], height=ROW * len(order) + 60, x=x, y=y, shapes=shapes)
+    x = {"title_text": PROGRESS, "range": [0, right], "side": "top"}  # fixed, so that no shape changes it
+    made = figure([bars], height=ROW * len(order) + 60, x=x, y=y, shapes=shapes)
     room = 20 + LETTER * max(len(name) for name in order)
-    return drawn.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8, "bargap": 0.25})
+    return made.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8, "bargap": 0.25})
 
 
-def _lying_bars(values: Mapping[str, Interval], colours: Sequence[str]) -> Part:
+def _horizontal_bars(values: Mapping[str, Interval], colours: Sequence[str]) -> Part:
     return {
         "type": "bar", "orientation": "h", "name": "progress", "y": list(values),
         "x": [interval.value for interval in values.values()], "marker": {"color": list(colours)},
@@ -276,18 +268,18 @@ def _lying_bars(values: Mapping[str, Interval], colours: Sequence[str]) -> Part:
 
 
 def _over_the_bars(groups: Sequence[Sequence[T]], shown: Sequence[GradientReport], size: int) -> list[Part]:
-    """The grounds of every second group, and the bands and lines of what is shown."""
+    """Return the backgrounds of every second group, and the bands and lines of the corrections `shown`."""
     ends = list(itertools.accumulate(map(len, groups)))
-    grounds = [_ground(end - len(group), end - 1) for group, end in zip(groups, ends, strict=True)][1::2]
+    backgrounds = [_background(end - len(group), end - 1) for group, end in zip(groups, ends, strict=True)][1::2]
     for one in shown:
         progress = one.progress[size]
         band = {"type": "rect", "x0": progress.low, "x1": progress.high, "yref": "paper", "y0": 0, "y1": 1}
-        grounds.append(band | {"fillcolor": fade(WARM, 0.15), "line": {"width": 0}})
-        grounds.append(vertical_line(x=progress.value, colour=WARM, dash="solid", width=2))
-    return grounds
+        backgrounds.append(band | {"fillcolor": fade(WARM, 0.15), "line": {"width": 0}})
+        backgrounds.append(vertical_line(x=progress.value, colour=WARM, dash="solid", width=2))
+    return backgrounds
 
 
-def _ground(first: int, last: int) -> Part:
-    """Behind the rows with these numbers, over the whole width."""
+def _background(first: int, last: int) -> Part:
+    """Return a grey background for the rows from `first` to `last`, over the whole width."""
     across = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": first - 0.5, "y1": last + 0.5}
     return across | {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}

@@ -1,6 +1,6 @@
-"""Where the two log-probs disagree: over both probabilities, in the tail, by position, token, length and lag.
+"""The mismatch of the two log-probs: over both probabilities, in the tail, by position, token, length and lag.
 
-Tokens whose log-probs are not both finite are left out; `triage` counts them.
+Tokens are left out if one of their log-probs is not finite; `triage` counts them.
 """
 
 import functools
@@ -17,8 +17,8 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of
-from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, ranked
-from rlcorr.figures.cells import density, pair, probability_density, ratio_density
+from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, tail_curve
+from rlcorr.figures.cells import density, log_prob_pair, probability_density, ratio_density
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, pieces, text_kind
@@ -26,29 +26,29 @@ from rlcorr.types import TokenBatch
 
 Methods = Mapping[str, CorrectionConfig]
 
-_GRID = (1 - np.cos(np.linspace(0.01, math.pi - 0.01, 161))) / 2  # close to 0 and to 1, where the boundaries bend
-_POSITIONS = 60  # bins at most
-_SHOWN = 20  # bars
+_GRID = (1 - np.cos(np.linspace(0.01, math.pi - 0.01, 161))) / 2  # dense near 0 and 1, where the boundaries bend
+_POSITIONS = 60  # largest number of bins of `by_position`
+_SHOWN = 20  # bars of `by_token`
 _TOKEN_DETAILS = ("id", "times", "mean |log r|", "mean log r")
-_FEWEST = 5  # tokens whose mean is worth drawing
-_SEQUENCES = 2000  # drawn one by one; more are counted in cells
+_FEWEST = 5  # tokens needed to draw a mean
+_SEQUENCES = 2000  # up to here they are drawn one by one; more are counted in cells
 
 
 # --- over the two probabilities ---
 
 
 def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) -> Figure:
-    """Tokens over (π_rollout, π_old), with the boundaries between which each method leaves a token as it is; magnified,
-    over (π_rollout, log r). Dashed where weights are capped, solid where tokens are rejected.
+    """Draw tokens over (π_rollout, π_old), with the boundaries of the region that each method leaves unchanged.
 
-    Raises `UsageError` for a method without anything at token level.
+    `magnified` draws them over (π_rollout, log r). Boundaries of capped weights are dashed, those of rejection are
+    solid. Raises `UsageError` for a method without rules or bounds at token level.
     """
     regions, log_rollout = {name: _on_grid(config) for name, config in methods.items()}, torch.tensor(_GRID).log()
     if not magnified:
         sides = {name: (edges.lower.exp(), edges.upper.exp()) for name, edges in regions.items()}
         return probability_density(batch, _outlines(methods, sides))
     sides = {name: (edges.lower - log_rollout, edges.upper - log_rollout) for name, edges in regions.items()}
-    old, rollout = pair(batch)
+    old, rollout = log_prob_pair(batch)
     span = span_of(old - rollout)
     beyond = [name for name, edges in sides.items() if not any(_reaches(edge, span) for edge in edges)]
     note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.99, "text": f"beyond this axis: {', '.join(beyond)}"}
@@ -61,15 +61,15 @@ def _on_grid(config: CorrectionConfig) -> Region:
 
 
 def _reaches(edge: Tensor, span: float) -> bool:
-    """Whether the curve enters the axis somewhere; NaN does not."""
+    """Check whether the curve enters the axis somewhere. A curve of NaN does not."""
     return bool((edge.abs() <= span).any())
 
 
 def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> list[Part]:
-    """One trace per method, with a gap between its lower and its upper boundary."""
+    """Draw one trace per method, with a gap between its lower and its upper boundary."""
     x, gap = np.append(_GRID, np.nan), np.array([np.nan])
     traces = []
-    for (name, (lower, upper)), colour in zip(sides.items(), _repeated(len(sides)), strict=True):
+    for (name, (lower, upper)), colour in zip(sides.items(), _method_colours(len(sides)), strict=True):
         capped = bounds_weights(methods[name]) and methods[name].rollout_is_mode == "truncate"
         dash = "dash" if capped and not token_rules(methods[name]) else "solid"
         y = np.concatenate([lower.numpy(), gap, upper.numpy()])
@@ -79,7 +79,7 @@ def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> l
     return traces
 
 
-def _repeated(count: int) -> list[str]:
+def _method_colours(count: int) -> list[str]:
     return [ACROSS[i % len(ACROSS)] for i in range(count)]
 
 
@@ -87,12 +87,16 @@ def _repeated(count: int) -> list[str]:
 
 
 def tail(batch: TokenBatch) -> Figure:
-    """How many tokens have at least this |log r|, both axes logarithmic: all, those with r > 1 and those with r < 1."""
+    """Draw how many tokens have at least this |log r|, on logarithmic axes.
+
+    There is one line for all tokens, one for r > 1 and one for r < 1.
+    """
     d, _ = _differences(batch)
     sizes = np.abs(d[d != 0])
     groups = {"all": (sizes, REJECTED), "r > 1": (d[d > 0], WARM), "r < 1": (-d[d < 0], COOL)}
-    traces = [ranked(name, of_group, colour) for name, (of_group, colour) in groups.items()]
-    ends = np.quantile(sizes, [0.1, 1]) if len(sizes) else np.array([1e-3, 1])  # certain tokens hardly differ
+    traces = [tail_curve(name, values, colour) for name, (values, colour) in groups.items()]
+    # The lowest 10 % are tokens that are nearly certain and hardly differ.
+    ends = np.quantile(sizes, [0.1, 1]) if len(sizes) else np.array([1e-3, 1])
     x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
     x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
     top = math.log10(max(len(d), 10)) + 0.05
@@ -104,17 +108,19 @@ def tail(batch: TokenBatch) -> Figure:
 
 
 def by_position(batch: TokenBatch) -> Figure:
-    """Mean, median and the band of 5 to 95 % of log r over the position in the response, in at most 60 bins. Bins of
-    fewer than five tokens are left out."""
+    """Draw mean, median and the 5 to 95 % band of log r over the position in the response, in at most 60 bins.
+
+    Bins with fewer than five tokens are left out.
+    """
     d, real = _differences(batch)
     width = max(1, math.ceil(real.shape[1] / _POSITIONS))
-    place = np.nonzero(real.cpu().numpy())[1] // width
-    count = np.bincount(place)
-    groups = np.split(d[np.argsort(place, kind="stable")], np.cumsum(count)[:-1])
+    bin_of_token = np.nonzero(real.cpu().numpy())[1] // width
+    count = np.bincount(bin_of_token)
+    groups = np.split(d[np.argsort(bin_of_token, kind="stable")], np.cumsum(count)[:-1])
     bins = np.nonzero(count >= _FEWEST)[0].tolist()
-    x, drawn = [b * width + (width + 1) / 2 for b in bins], [groups[b] for b in bins]  # positions from 1
-    low, middle, high = np.array([np.quantile(v, (0.05, 0.5, 0.95)) for v in drawn]).reshape(-1, 3).T.tolist()
-    mean = [float(v.mean()) for v in drawn]
+    x, values = [b * width + (width + 1) / 2 for b in bins], [groups[b] for b in bins]  # positions count from 1
+    low, middle, high = np.array([np.quantile(v, (0.05, 0.5, 0.95)) for v in values]).reshape(-1, 3).T.tolist()
+    mean = [float(v.mean()) for v in values]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "mode": "none", "fill": "toself"}
     band |= {"fillcolor": fade(REJECTED, 0.25), "name": "5 to 95 %", "hoverinfo": "skip"}
     counts = count[bins].astype(np.int32)
@@ -134,11 +140,13 @@ def _line(name: str, x: Sequence[float], y: Sequence[float], colour: str, counts
 
 
 def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False) -> Figure:
-    """The 20 token ids that hold the largest share of Σ|log r|, or the largest mean of |log r| among those that occur
-    five times; warm where their mean log r is above 0. `labels`: see `token_labels`. Raises `UsageError` without ids.
+    """Draw the 20 token ids with the largest share of Σ|log r|, or with the largest mean of |log r| (`mean`).
+
+    For the mean an id must occur five times. Bars are warm if the mean log r of the id is above 0. For `labels` see
+    `token_labels`. Raises `UsageError` without ids.
     """
     if batch.response_ids is None:
-        raise UsageError("tokens are told apart by response_ids; this batch has none.")
+        raise UsageError("a figure by token needs response_ids; this batch has none.")
     d, real = _differences(batch)
     ids, group = np.unique(batch.response_ids[real].cpu().numpy(), return_inverse=True)
     count = np.bincount(group, minlength=len(ids))
@@ -161,11 +169,11 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
 
 
 def token_labels(record: StepRecord) -> dict[int, str]:
-    """Return what token ids stand for, if their texts are known; else none is named."""
+    """Return the texts of token ids if they are known, otherwise an empty dict."""
     if record.batch.response_ids is None or text_kind(record) not in ("texts", "characters"):
         return {}
     rows = zip(record.batch.response_ids.tolist(), pieces(record), strict=True)
-    texts = {token: text for ids, of_row in rows for token, text in zip(ids, of_row, strict=False)}
+    texts = {token: text for ids, row_texts in rows for token, text in zip(ids, row_texts, strict=False)}
     return {token: text if text == END else repr(text) for token, text in texts.items()}
 
 
@@ -173,8 +181,11 @@ def token_labels(record: StepRecord) -> dict[int, str]:
 
 
 def by_length(batch: TokenBatch, methods: Methods) -> Figure:
-    """Σ log r of each sequence over its length T. Dotted, ±2σ√T with σ the standard deviation of log r of one token:
-    what independent noise leaves. Lines, the bounds of the methods on the product, and on the geometric mean."""
+    """Draw Σ log r of each sequence over its length T.
+
+    The dotted lines are ±2σ√T, with σ the standard deviation of log r of one token: independent noise stays between
+    them. Solid lines are the bounds of the methods on the product and on the geometric mean.
+    """
     d, real = _differences(batch)
     row, sequences = np.nonzero(real.cpu().numpy())[0], len(real)
     length, total = np.bincount(row, minlength=sequences), np.bincount(row, weights=d, minlength=sequences)
@@ -208,9 +219,9 @@ def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
 
 
 def _bands(methods: Methods, x: np.ndarray) -> list[Part]:
-    """The two bounds of each method over the lengths; an infinite one is not drawn."""
+    """Draw the two bounds of each method over the lengths. Infinite bounds are not drawn."""
     traces = []
-    for (name, config), colour in zip(methods.items(), _repeated(len(methods)), strict=True):
+    for (name, config), colour in zip(methods.items(), _method_colours(len(methods)), strict=True):
         for low, high in sequence_bounds(config, torch.tensor(x)):
             y = _with_gap(low.numpy(), high.numpy())
             trace = {"type": "scatter", "mode": "lines", "name": html.escape(name), "hoverinfo": "name"}
@@ -227,8 +238,11 @@ def _with_gap(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def lags(batch: TokenBatch, step: int) -> Tensor:
-    """(B,) how many updates older the weights were that sampled a row: step s is scored by version s − 1, or by the
-    newest in the batch if that is newer. Raises `UsageError` without policy_versions."""
+    """Return how many updates older the weights were that sampled each row, (B,).
+
+    Step s is scored by version s − 1, or by the newest version in the batch if that is newer. Raises `UsageError`
+    without policy_versions.
+    """
     if batch.policy_versions is None:
         raise UsageError("a lag needs policy_versions; this batch has none.")
     versions = batch.policy_versions
@@ -236,7 +250,7 @@ def lags(batch: TokenBatch, step: int) -> Tensor:
 
 
 def by_lag(batch: TokenBatch, step: int) -> Figure:
-    """Mean |log r| of the tokens over the lag of the weights that sampled them, with the number of tokens."""
+    """Draw mean |log r| of the tokens over the lag of the weights that sampled them, with the number of tokens."""
     d, real = _differences(batch)
     lag = lags(batch, step)[:, None].expand_as(real)[real].cpu().numpy()
     lags_seen = np.unique(lag)
@@ -255,8 +269,10 @@ def by_lag(batch: TokenBatch, step: int) -> Figure:
 
 
 def _differences(batch: TokenBatch) -> tuple[np.ndarray, Tensor]:
-    """log r of the real tokens whose log-probs are finite, and their mask (B, T). Raises `UsageError` without
-    old_log_probs."""
+    """Return log r of the real tokens with finite log-probs, and their mask, (B, T).
+
+    Raises `UsageError` without old_log_probs.
+    """
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     real = batch.response_mask & torch.isfinite(d)
     return d[real].double().cpu().numpy(), real

@@ -1,4 +1,4 @@
-"""What a study decides, and its trainings as curves over the steps, one per preset with its band."""
+"""Results of a study, and its training runs as curves over the steps: one line per preset, with its band."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,16 @@ Curve = tuple[list[int], list[Band]]
 
 
 def preset_colours(rows: Sequence[Row]) -> dict[str, str]:
-    """Preset → its colour, the same in every picture of the study."""
+    """Return the colour of each preset, the same in every figure of the study."""
     names = dict.fromkeys(row["preset"] for row in rows)
-    return {name: ACROSS[place % len(ACROSS)] for place, name in enumerate(names)}
+    return {name: ACROSS[index % len(ACROSS)] for index, name in enumerate(names)}
 
 
 def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, log: bool = False) -> Figure:
-    """A measured column over the steps: the mean over the seeds, the band from the lowest seed to the highest. Rows
-    without a finite number for it, and on a logarithmic axis those ≤ 0, are left out."""
+    """Draw a column over the steps: the mean over the seeds, with a band from the lowest seed to the highest.
+
+    Rows without a finite number in the column are left out, and on a logarithmic axis those ≤ 0.
+    """
     usable = [row for row in rows if _finite(row[column]) and (row[column] > 0 or not log)]
     curves = {}
     for preset in presets:
@@ -47,26 +49,28 @@ def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, lo
 
 
 def differences(pairs: Sequence[Comparison]) -> Figure:
-    """The reward at the end less that of the arm beside it, with the intervals that hold together; the largest on top.
-    Green is surely more, orange surely less, grey cannot be told. Rewards lie between 0 and 1, so no bar goes on beyond
-    a difference of 1."""
+    """Draw the final reward of each arm minus that of the arm it is compared with, the largest on top.
+
+    The intervals are simultaneous. Green is significantly more, orange significantly less, grey is not significant.
+    Rewards are between 0 and 1, so no bar goes beyond a difference of 1.
+    """
     order = sorted(pairs, key=lambda pair: -pair.difference.value)
     points = {
         "type": "scatter", "mode": "markers", "name": "difference", "y": [pair.arm for pair in order],
         "x": [pair.difference.value for pair in order],
-        "marker": {"size": 8, "color": [_told(pair) for pair in order]},
+        "marker": {"size": 8, "color": [_significance_colour(pair) for pair in order]},
         "error_x": error_bars([_within_one(pair.difference) for pair in order], REJECTED),
         "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
     }  # fmt: skip
     y = {"type": "category", "autorange": "reversed", "dtick": 1, "tickfont": {"size": 11}}
     x = {"title_text": "difference of the reward", "side": "top"}
-    nothing = vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
-    made = figure([points], height=ROW * len(order) + 70, x=x, y=y, shapes=[nothing])
+    zero = vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
+    made = figure([points], height=ROW * len(order) + 70, x=x, y=y, shapes=[zero])
     room = 20 + LETTER * max((len(pair.arm) for pair in order), default=0)
     return made.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8})
 
 
-def _told(pair: Comparison) -> str:
+def _significance_colour(pair: Comparison) -> str:
     if not pair.difference.tells:
         return REJECTED
     return KEPT if pair.difference.value > 0 else WARM
@@ -76,9 +80,11 @@ def _within_one(difference: Interval) -> Interval:
     return Interval(difference.value, max(difference.low, -1), min(difference.high, 1))
 
 
-def foretelling(progress: Mapping[str, Interval], outcomes: Sequence[Outcome]) -> Figure:
-    """One point per arm: η with its 95 % interval to the right, upwards the reward at the end, from the lowest seed to
-    the highest."""
+def reward_over_progress(progress: Mapping[str, Interval], outcomes: Sequence[Outcome]) -> Figure:
+    """Draw one point per arm: η on x, and the reward at the end on y.
+
+    The bars are the 95 % interval of η, and the range from the lowest seed to the highest.
+    """
     reward = {outcome.preset: Interval(*astuple(outcome.reward)) for outcome in outcomes}
     arms = [arm for arm in progress if arm in reward]
     points = {
@@ -93,12 +99,15 @@ def foretelling(progress: Mapping[str, Interval], outcomes: Sequence[Outcome]) -
 
 
 def _figure(curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool) -> Figure:
-    """Every five presets have another dash: ten colours are too many to be told apart, and come again after ten."""
-    traces, ends, places = [], {}, list(colours)
+    """Draw one line per preset with its band.
+
+    Every five presets have another dash: ten colours are too many to distinguish, and they repeat after ten.
+    """
+    traces, ends, presets = [], {}, list(colours)
     for preset, (steps, values) in curves.items():
         if steps:
             band, line = banded(preset, steps, values, colours[preset], of="all seeds")
-            line["line"]["dash"] = DASHES[places.index(preset) // 5 % len(DASHES)]
+            line["line"]["dash"] = DASHES[presets.index(preset) // 5 % len(DASHES)]
             traces += [band, line]
             ends[preset] = values[-1][0]
     y = value_axis([edge for _, values in curves.values() for _, *edges in values for edge in edges], log=log)

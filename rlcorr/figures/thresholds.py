@@ -1,4 +1,4 @@
-"""Metrics of a correction as curves over one of its thresholds, with a cursor that moves along them."""
+"""Metrics of a correction as curves over one of its thresholds, with a cursor."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.sweep import BoundMetrics
+from rlcorr.analysis.bound_curve import BoundCurve
 from rlcorr.figures.axes import power_axis, threshold_scale
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
 
@@ -22,8 +22,10 @@ SHARES = {
 def shares_over(
     thresholds: Sequence[float], numbers: Mapping[str, Tensor], *, of_ratio: bool, at: float | None = None
 ) -> Figure:
-    """Shares between 0 and 1 of the whole correction, (K,) by metric as in `strips.strip.numbers_over`: those that
-    move with the bound, and always the effective sample size; `at` draws a cursor."""
+    """Draw shares of the whole correction, (K,) by metric (`BoundCurve.numbers`), between 0 and 1.
+
+    Shares that do not move with the bound are left out, except the effective sample size. `at` draws a cursor.
+    """
     lines = {name: numbers[metric] for name, (metric, _) in SHARES.items() if metric in numbers}
     moving = {name: x for name, x in lines.items() if name == "effective sample size" or bool((x != x[0]).any())}
     y = {"range": [-0.02, 1.02], "tickformat": ".0%"}
@@ -32,18 +34,18 @@ def shares_over(
 
 def mismatch_over(
     thresholds: Sequence[float],
-    metrics: BoundMetrics[Tensor],
+    curve: BoundCurve,
     *,
     of_weights: bool,
     of_ratio: bool,
     at: float | None = None,
 ) -> Figure:
-    """Of a rule, what it keeps: k3, and χ² of the ratios. Of bounded weights: χ², which is noise, and the mean weight
-    that is missing to 1, which is bias. Values ≤ 0 have no place on a logarithmic axis."""
+    """Draw what the correction leaves. Rule: k3 of the kept tokens and χ² of their ratios. Weights: χ², which is noise,
+    and how far the mean weight is below 1, which is bias. A logarithmic axis leaves out values ≤ 0."""
     if of_weights:
-        lines = {"missing to a mean weight of 1": 1 - metrics.rollout_is_mean, "χ² of the weights": metrics.kept_chi2}
+        lines = {"missing to a mean weight of 1": 1 - curve.mean_weight, "χ² of the weights": curve.kept_chi2}
     else:
-        lines = {"k3 of the kept tokens": metrics.kept_k3_kl, "χ² of the kept ratios": metrics.kept_chi2}
+        lines = {"k3 of the kept tokens": curve.kept_k3, "χ² of the kept ratios": curve.kept_chi2}
     values = torch.cat(list(lines.values()))
     drawn = values[values.isfinite() & (values > 1e-12)]
     y = power_axis(float(drawn.min()), float(drawn.max())) if len(drawn) else power_axis(1e-6, 1)
@@ -71,12 +73,12 @@ def _over(
 
 
 def cursors(thresholds: Sequence[float], places: Sequence[float], *, of_ratio: bool) -> list[list[Part]]:
-    """The cursor of `shares_over` and `mismatch_over` at each of these bounds, as their shapes."""
+    """Return the shapes of the cursor of `shares_over` and `mismatch_over` at each of these bounds."""
     place, _ = threshold_scale(thresholds, of_ratio=of_ratio)
     x = [place(threshold) for threshold in thresholds]
     return [[_cursor(place(at), x)] for at in places]
 
 
 def _cursor(at: float, x: Sequence[float]) -> Part:
-    """A line there, or at the end of the curves that lies nearer to it."""
+    """Return a line at this position, or at the nearer end of the curves if it is beyond them."""
     return vertical_line(x=min(max(at, x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)

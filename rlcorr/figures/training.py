@@ -1,4 +1,4 @@
-"""A training over its steps: one run, or several in the same axes."""
+"""Metrics over the steps of a training run: one run, or several with the same axes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +10,12 @@ from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, Parts, figure,
 from rlcorr.measuring.metric_definitions import PREFIX
 
 SINGLE = ("#5f7a94", "#9a6cb4")
-"""Colours of a lone run's metrics: they mean neither side of ratio 1."""
+"""Colours of the metrics of a single run. They are different from the colours of the two sides of ratio 1."""
 DASHES = ("solid", "dot")
-"""Of the first and the second metric, where the colours tell the runs."""
+"""Dashes of the first and the second metric, if the colours show the runs."""
 MOST_RUNS = len(ACROSS)
 FEW = 40
-"""Up to so many points are marked one by one."""
+"""Up to this many points are marked one by one."""
 _HEIGHT, _NAME_HEIGHT = 210, 13  # pixels
 
 Rows = Sequence[Mapping[str, Any]]
@@ -24,13 +24,13 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Panel:
-    """What one picture shows: metrics by their names on the page, and the kind of their axis."""
+    """The content of one figure: metrics by their names on the page, and the kind of their axis."""
 
     metrics: Mapping[str, str]
     log: bool = False
     share: bool = False
     sparse: frozenset[str] = field(default=frozenset())
-    """Metrics that are measured at some steps only: their points are joined."""
+    """Metrics that are measured only at some steps. Their points are joined."""
 
 
 PANELS = {
@@ -50,8 +50,8 @@ PANELS = {
 
 
 @dataclass(frozen=True)
-class Course:
-    """One metric of one run; None where a step has no finite number for it."""
+class MetricCurve:
+    """One metric of one run. A value is None if the step has no finite number for it."""
 
     run: str
     metric: str
@@ -59,9 +59,12 @@ class Course:
     values: tuple[float | None, ...]
 
 
-def courses(panel: Panel, runs: Mapping[str, Rows]) -> list[Course]:
-    """One per run and metric that has anything to show. A logarithmic panel leaves values ≤ 0 out."""
-    drawable = []
+def metric_curves(panel: Panel, runs: Mapping[str, Rows]) -> list[MetricCurve]:
+    """Return one curve per run and metric with at least one value.
+
+    A logarithmic panel leaves out values ≤ 0.
+    """
+    curves = []
     for run, rows in runs.items():
         for metric, key in panel.metrics.items():
             points = [(row["step"], _number(row.get(key), panel.log)) for row in rows]
@@ -69,8 +72,8 @@ def courses(panel: Panel, runs: Mapping[str, Rows]) -> list[Course]:
                 points = [(step, value) for step, value in points if value is not None]
             if any(value is not None for _, value in points):
                 steps, values = zip(*points, strict=True)
-                drawable.append(Course(run, metric, steps, values))
-    return drawable
+                curves.append(MetricCurve(run, metric, steps, values))
+    return curves
 
 
 def _number(value: object, log: bool) -> float | None:
@@ -80,54 +83,55 @@ def _number(value: object, log: bool) -> float | None:
 
 
 def run_colours(runs: Sequence[str]) -> dict[str, str]:
-    """Run → its colour, where several share a picture."""
-    return {run: ACROSS[place % MOST_RUNS] for place, run in enumerate(runs)}
+    """Return the colour of each run, for figures with several runs."""
+    return {run: ACROSS[index % MOST_RUNS] for index, run in enumerate(runs)}
 
 
 def over_steps(
     panel: Panel, runs: Mapping[str, Rows], *, at: int | None = None, recorded: Iterable[int] = ()
 ) -> Figure:
-    """The panel's metrics of these runs; `at` draws a cursor, rings mark the `recorded` steps of the first run.
+    """Draw the metrics of the panel for these runs over the steps.
 
-    A lone run has a colour per metric and a legend. Several have a colour each and their names beside their last
-    points; the second metric is dotted. A click anywhere means the step below it, so the whole width answers.
+    `at` draws a cursor, and rings mark the `recorded` steps of the first run. A single run has one colour per metric
+    and a legend. Several runs have one colour each and their names next to their last points; the second metric is
+    dotted. A click anywhere selects the step below it, so the whole width reacts.
     """
-    drawn = courses(panel, runs)
+    lines = metric_curves(panel, runs)
     alone = len(runs) == 1
     names, metrics = list(runs), list(panel.metrics)
     traces = []
-    for course in drawn:
-        run, metric = names.index(course.run), metrics.index(course.metric)
+    for curve in lines:
+        run, metric = names.index(curve.run), metrics.index(curve.metric)
         colour = SINGLE[metric] if alone else ACROSS[run % MOST_RUNS]
-        traces.append(_line(course, colour, "solid" if alone else DASHES[metric], alone))
-    first = next((course for course in drawn if course.run == names[0]), None) if names else None
+        traces.append(_line(curve, colour, "solid" if alone else DASHES[metric], alone))
+    first = next((curve for curve in lines if curve.run == names[0]), None) if names else None
     if first is not None:
-        traces += _rings(first, set(recorded), traces[drawn.index(first)]["line"]["color"])
-    y = value_axis([v for course in drawn for v in course.values if v is not None], log=panel.log, share=panel.share)
-    ends = {course.run: _last(course) for course in drawn if course.metric == metrics[0]}
+        traces += _rings(first, set(recorded), traces[lines.index(first)]["line"]["color"])
+    y = value_axis([v for curve in lines for v in curve.values if v is not None], log=panel.log, share=panel.share)
+    ends = {curve.run: _last(curve) for curve in lines if curve.metric == metrics[0]}
     notes = [] if alone else names_at_ends(ends, run_colours(names), y, height=_HEIGHT)
     shapes = [] if at is None else [vertical_line(x=at, colour=REJECTED, dash="dot", width=1)]
-    every = [step for course in drawn for step in course.steps] or [0]
-    room = max(0.02 * (max(every) - min(every)), 0.5)
-    x: Part = {"title_text": "step", "tickformat": "d", "nticks": 6, "range": [min(every) - room, max(every) + room]}
-    legend = alone and len(drawn) > 1
+    steps = [step for curve in lines for step in curve.steps] or [0]
+    room = max(0.02 * (max(steps) - min(steps)), 0.5)
+    x: Part = {"title_text": "step", "tickformat": "d", "nticks": 6, "range": [min(steps) - room, max(steps) + room]}
+    legend = alone and len(lines) > 1
     made = figure(traces, height=_HEIGHT, x=x, y=y, shapes=shapes, notes=notes, legend=legend)
     margin = 12 if alone else room_for_names(names)
     return made.update_layout({"hovermode": "x", "margin.r": margin})
 
 
-def _last(course: Course) -> float:
-    return next(value for value in reversed(course.values) if value is not None)
+def _last(curve: MetricCurve) -> float:
+    return next(value for value in reversed(curve.values) if value is not None)
 
 
-def _line(course: Course, colour: str, dash: str, alone: bool) -> Part:
-    many = sum(value is not None for value in course.values) > (FEW if alone else FEW / 4)
-    named = course.metric if alone else f"{course.run}: {course.metric}"
+def _line(curve: MetricCurve, colour: str, dash: str, alone: bool) -> Part:
+    many = sum(value is not None for value in curve.values) > (FEW if alone else FEW / 4)
+    label = curve.metric if alone else f"{curve.run}: {curve.metric}"
     return {
         "type": "scatter",
-        "name": _literal(named),
-        "x": list(course.steps),
-        "y": list(course.values),
+        "name": _literal(label),
+        "x": list(curve.steps),
+        "y": list(curve.values),
         "mode": "lines" if many else "lines+markers",
         "line": {"color": colour, "dash": dash, "width": 1.6},
         "marker": {"color": colour, "size": 4},
@@ -135,9 +139,9 @@ def _line(course: Course, colour: str, dash: str, alone: bool) -> Part:
     }
 
 
-def _rings(course: Course, recorded: set[int], colour: str) -> list[Part]:
-    """On the first line: the steps that can be opened."""
-    points = [(s, v) for s, v in zip(course.steps, course.values, strict=True) if s in recorded and v is not None]
+def _rings(curve: MetricCurve, recorded: set[int], colour: str) -> list[Part]:
+    """Draw rings on the first line at the steps that can be opened."""
+    points = [(s, v) for s, v in zip(curve.steps, curve.values, strict=True) if s in recorded and v is not None]
     if not points:
         return []
     ring = {"symbol": "circle-open", "size": 9, "color": colour, "line": {"width": 1.5}}
@@ -147,8 +151,10 @@ def _rings(course: Course, recorded: set[int], colour: str) -> list[Part]:
 
 
 def value_axis(values: Sequence[float], *, log: bool = False, share: bool = False) -> Part:
-    """A fixed range, so that names find their places. The axis of a share ends at 1 and covers at least 5 %: noise in
-    the fourth digit then looks like what it is."""
+    """Return an axis with a fixed range, so that names can be put next to the lines.
+
+    The axis of a share ends at 1 and covers at least 5 %, so that noise in the fourth digit looks small.
+    """
     if not values:
         return {"range": [0, 1]}
     low, high = min(values), max(values)
@@ -161,32 +167,38 @@ def value_axis(values: Sequence[float], *, log: bool = False, share: bool = Fals
 
 
 def names_at_ends(ends: Mapping[str, float], colours: Mapping[str, str], y: Part, *, height: int) -> Parts:
-    """Names to the right of the axes, as high as their last values, moved apart where they would lie on each other."""
+    """Return names to the right of the axes, at the height of their last values.
+
+    Names that would overlap are moved apart.
+    """
     low, high = y["range"]
-    places = [math.log10(end) if y.get("type") == "log" else end for end in ends.values()]
-    heights = spread([(place - low) / (high - low) for place in places], _NAME_HEIGHT / (height - 50))
+    positions = [math.log10(end) if y.get("type") == "log" else end for end in ends.values()]
+    heights = spread_apart([(position - low) / (high - low) for position in positions], _NAME_HEIGHT / (height - 50))
     return [
         {
-            "xref": "paper", "x": 1, "xanchor": "left", "y": at, "yanchor": "middle",
+            "xref": "paper", "x": 1, "xanchor": "left", "y": name_height, "yanchor": "middle",
             "text": f" {_short(name)}", "font": {"size": 10, "color": colours[name]},
         }
-        for name, at in zip(ends, heights, strict=True)
+        for name, name_height in zip(ends, heights, strict=True)
     ]  # fmt: skip
 
 
 def room_for_names(names: Sequence[str]) -> int:
-    """Pixels."""
+    """Return the width of the names in pixels."""
     return 14 + 6 * max((len(_short(name)) for name in names), default=0)
 
 
-def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Places in [0, 1], in their order, at least `gap` apart as far as there is room, and close to where they were."""
-    order = sorted(range(len(places)), key=lambda i: places[i])
-    gap = min(gap, 1 / max(len(places) - 1, 1))
-    moved = [0.0] * len(places)
+def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
+    """Move positions in [0, 1] apart.
+
+    They keep their order, get at least `gap` between them if there is room, and stay close to where they were.
+    """
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    gap = min(gap, 1 / max(len(positions) - 1, 1))
+    moved = [0.0] * len(positions)
     low = 0.0
     for i in order:
-        moved[i] = low = max(min(places[i], 1.0), low)
+        moved[i] = low = max(min(positions[i], 1.0), low)
         low += gap
     high = 1.0
     for i in reversed(order):
@@ -196,7 +208,7 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
 
 
 def _short(name: str, longest: int = 16) -> str:
-    """Without its first words if it is too long: names of one family differ at their ends."""
+    """Shorten a name that is too long by its first words: names of one family differ at their ends."""
     if len(name) <= longest:
         return _literal(name)
     ends = [name[i + 1 :] for i, letter in enumerate(name) if letter == "_" and len(name) - i <= longest]
@@ -204,10 +216,13 @@ def _short(name: str, longest: int = 16) -> str:
 
 
 def _literal(text: str) -> str:
-    """Plotly reads tags in a text, and the name of a run may hold anything."""
+    """Escape a name for plotly, which reads tags in texts. The name of a run may contain anything."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def nearest(steps: Sequence[int], place: float) -> int:
-    """The step next to a place on the axis; of two as near, the earlier. Raises ValueError without steps."""
-    return min(steps, key=lambda step: (abs(step - place), step))
+def nearest(steps: Sequence[int], x: float) -> int:
+    """Return the step nearest to an x position; of two equally near steps, the earlier.
+
+    Raises ValueError without steps.
+    """
+    return min(steps, key=lambda step: (abs(step - x), step))

@@ -1,1 +1,5 @@
-"""Strangers' files of log-prob pairs become a recorded step, or of any size a stream of batches."""
+"""Files of log-prob pairs that other programs wrote, read as recorded steps, or at any size as a stream of batches."""
+
+from rlcorr.errors import require_extra
+
+require_extra("data", "numpy", "pyarrow", "safetensors")

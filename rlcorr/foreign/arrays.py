@@ -1,4 +1,7 @@
-"""The .npz and .safetensors files of other people as columns. Nothing in them is run; sizes come before data."""
+"""The .npz and .safetensors files of other people as columns.
+
+No code in them is run, and sizes are checked before data is read.
+"""
 
 import io
 import math
@@ -14,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, at_most, from_array, readable
+from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, check_limit, from_array, try_read
 
 _MAX_MEMBERS = 1000
 _MAX_HEADER = 1 << 20
-# What numpy.save writes for a plain array. Structured types, and whatever else Python could evaluate, do not fit.
+# The header that numpy.save writes for a plain array. It does not match structured types or other Python expressions.
 _NPY = re.compile(
     rb"\{'descr': '([<>|=]?[a-zA-Z]\d{0,9})', 'fortran_order': (True|False), 'shape': \(([\d, ]{0,200})\), \} *\n"
 )
@@ -27,14 +30,14 @@ _NPY = re.compile(
 
 
 def npz_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
-    """The wanted arrays of an .npz, and the names of all. Raises `UsageError`."""
-    at_most(_MAX_MEMBERS, content.count(b"PK\x01\x02"), "members of the archive")
+    """Return the wanted arrays of an .npz file, and the names of all. Raises `UsageError` for a damaged file."""
+    check_limit(_MAX_MEMBERS, content.count(b"PK\x01\x02"), "members of the archive")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             _check_archive(archive.infolist(), len(members))
             columns = {
-                name: readable(lambda name=name: _npy(archive, members[name], name))
+                name: try_read(lambda name=name: _read_npy(archive, members[name], name))
                 for name in members
                 if name in wanted
             }
@@ -43,58 +46,58 @@ def npz_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
     return columns, list(members)
 
 
-def _check_archive(members: list[zipfile.ZipInfo], different: int) -> None:
-    if any(info.filename.endswith(".pkl") for info in members):  # what torch.save writes is a zip, too
-        raise UsageError("this is what torch.save writes: call it .pt, and it is read.")
-    if different < len(members):
+def _check_archive(members: list[zipfile.ZipInfo], names: int) -> None:
+    if any(info.filename.endswith(".pkl") for info in members):  # torch.save writes a zip archive, too
+        raise UsageError("this file was written by torch.save: rename it to .pt.")
+    if names < len(members):
         raise UsageError("two members of the archive have the same name.")
-    at_most(MAX_BYTES, sum(info.file_size for info in members), "bytes when inflated")
+    check_limit(MAX_BYTES, sum(info.file_size for info in members), "bytes when decompressed")
     for info in members:
-        # numpy writes no others, and what bzip2 and LZMA inflate to cannot be bounded beforehand.
+        # numpy uses no other method, and the decompressed size of bzip2 and LZMA cannot be limited in advance.
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
             raise UsageError(f"{info.filename!r:.80} is encrypted or compressed by another method than deflate.")
 
 
-def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Column:
-    """One array. The header is read and checked before the data; zipfile inflates no more than the declared size."""
+def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Column:
+    """Return one array. Its header is checked before the data; zipfile decompresses at most the declared size."""
     with archive.open(info) as stream:
         magic = stream.read(10)
         if magic[:8] != b"\x93NUMPY\x01\x00" or len(magic) < 10:
-            raise UsageError(f"{name} is no array as numpy.savez writes it.")
+            raise UsageError(f"{name} is not an array in the format of numpy.savez.")
         length = int.from_bytes(magic[8:], "little")
         dtype, fortran, shape = _npy_header(name, stream.read(length))
         size = math.prod(shape) * dtype.itemsize
-        at_most(MAX_TOKENS, math.prod(shape), f"numbers in {name}")
+        check_limit(MAX_TOKENS, math.prod(shape), f"numbers in {name}")
         if info.file_size != 10 + length + size:
             raise UsageError(f"{name} should have {size:,} bytes of data; it has {info.file_size - 10 - length:,}.")
         array = np.frombuffer(stream.read(size), dtype).reshape(shape, order="F" if fortran else "C")
     if dtype.kind == "U":
-        return _texts(name, array)
-    if dtype.kind == "b":  # any byte but 0 is true
+        return _text_column(name, array)
+    if dtype.kind == "b":  # any byte except 0 is true
         return from_array(name, torch.tensor(array.view(np.uint8) != 0))
     return from_array(name, torch.tensor(array.astype("int64" if dtype.kind in "iu" else f"=f{dtype.itemsize}")))
 
 
 def _npy_header(name: str, header: bytes) -> tuple[np.dtype, bool, tuple[int, ...]]:
-    """Raises `UsageError` unless it describes a plain array of numbers or texts."""
+    """Return dtype, Fortran order and shape. Raises `UsageError` unless it is a plain array of numbers or texts."""
     match = _NPY.fullmatch(header)
     if match is None:
-        raise UsageError(f"{name} is no plain array: its header is {header.strip()!r:.120}.")
+        raise UsageError(f"{name} is not a plain array: its header is {header.strip()!r:.120}.")
     try:
         dtype = np.dtype(match[1].decode())
     except TypeError as error:
         raise UsageError(f"{name} has a dtype that does not exist: {match[1].decode()}.") from error
     if dtype.kind == "O":
         raise UsageError(
-            f"{name} is an array of objects, which numpy pickles, and reading a pickle runs code. Save ragged rows as "
-            "one array of all tokens beside their lengths, or padded, (B, T), beside a response_mask."
+            f"{name} is an array of objects. numpy pickles these, and reading a pickle runs code. Save ragged rows as "
+            "one array of all tokens together with lengths, or padded to (B, T) together with a response_mask."
         )
     if dtype.kind not in "biufU" or (dtype.itemsize > 8 and dtype.kind != "U"):
         raise UsageError(f"{name} has dtype {dtype}; bool, integers, floats of 16, 32 or 64 bits and texts are read.")
     return dtype, match[2] == b"True", tuple(int(n) for n in match[3].replace(b" ", b"").split(b",") if n)
 
 
-def _texts(name: str, array: np.ndarray) -> list[str]:
+def _text_column(name: str, array: np.ndarray) -> list[str]:
     if array.ndim != 1:
         raise UsageError(f"{name} holds texts in shape {array.shape}; one per row is read.")
     return array.tolist()
@@ -104,11 +107,11 @@ def _texts(name: str, array: np.ndarray) -> list[str]:
 
 
 def safetensors_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
-    """The wanted tensors of a .safetensors file, and the names of all. Raises `UsageError`."""
+    """Return the wanted tensors of a .safetensors file, and the names of all. Raises `UsageError` if damaged."""
     header = int.from_bytes(content[:8], "little")
     if header > len(content) - 8:
         raise UsageError(f"its header should have {header:,} bytes; the file has {len(content):,} in all.")
-    at_most(_MAX_HEADER, header, "bytes of header")
+    check_limit(_MAX_HEADER, header, "bytes of header")
     try:
         tensors = load(content)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -117,12 +120,12 @@ def safetensors_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list
 
 
 def tensor_column(name: str, tensor: torch.Tensor) -> Column:
-    """Return a tensor as a column, `Unreadable` for a shape or dtype that is not read, or too many numbers."""
-    return readable(lambda: _column(name, tensor))
+    """Return a tensor as a column: `Unreadable` if its shape or dtype is not supported, or it is too large."""
+    return try_read(lambda: _column(name, tensor))
 
 
 def _column(name: str, tensor: torch.Tensor) -> Column:
-    at_most(MAX_TOKENS, tensor.numel(), f"numbers in {name}")
+    check_limit(MAX_TOKENS, tensor.numel(), f"numbers in {name}")
     if tensor.is_complex() or (tensor.dtype.itemsize == 1 and tensor.is_floating_point()):
         raise UsageError(f"{name} has dtype {tensor.dtype}; bool, integers and floats of 16, 32 or 64 bits are read.")
     if tensor.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""A file from outside as named columns, before anything is known about them; and how much of it is taken."""
+"""A file from outside as named columns whose meaning is not known yet, and limits on how much of a file is read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 
 MAX_BYTES = 512 << 20
-"""Of the file, and of what it inflates to."""
+"""Bytes of a file, and of its decompressed content."""
 MAX_TOKENS = 1 << 22
 """Numbers in one column, padding included."""
 MAX_ROWS = 1 << 18
 MAX_PADDED = 1 << 24
-"""Rows × the longest: what a ragged file becomes in a batch."""
+"""Number of rows times the longest row: the size of a batch made of a ragged file."""
 MAX_TEXT = 1 << 26
 """Characters in one column of texts."""
 
@@ -25,48 +25,47 @@ class Lists:
 
     values: Tensor  # (N,) all rows, one after the other
     lengths: Tensor  # (B,) int64, with sum N
-    padded: bool = False  # from an array (B, T), in which some places may hold nothing
+    padded: bool = False  # read from an array (B, T), so that some values may be padding
 
     def rows(self) -> Tensor:
-        """(N,) the row of each value."""
+        """Return the row of each value, (N,)."""
         return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
 
-    def places(self) -> Tensor:
-        """(N,) the place of each value in its row."""
+    def positions(self) -> Tensor:
+        """Return the position of each value in its row, (N,), from 0."""
         starts = self.lengths.cumsum(0) - self.lengths
         return torch.arange(len(self.values)) - torch.repeat_interleave(starts, self.lengths)
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A column that is there and cannot be read. Readers do not know whether it is needed: `names.ours` and `step` do.
-    They refuse a file for the pair and for what says which tokens count, and leave every other column out."""
+    """A column that is in the file and cannot be read.
+
+    The readers of formats do not know which columns are needed; `names.to_our_names` and `to_record` do. They refuse
+    the file if the pair or a column about masks is unreadable, and leave out every other unreadable column.
+    """
 
     why: str  # a sentence
 
 
 Column = Lists | Tensor | list[str] | Unreadable
-"""A list of numbers per row, a number per row, or a text per row, if it can be read."""
+"""A list of numbers per row, a number per row, or a text per row; `Unreadable` if it cannot be read."""
 Columns = dict[str, Column]
 
 
-def readable(read: Callable[[], Column]) -> Column:
-    """Return the column, or why it cannot be read."""
+# --- making columns ---
+
+
+def try_read(read: Callable[[], Column]) -> Column:
+    """Return the column that `read` returns, or `Unreadable` with the message of its `UsageError`."""
     try:
         return read()
     except UsageError as error:
         return Unreadable(str(error))
 
 
-def the_readable(column: Column) -> Lists | Tensor | list[str]:
-    """Return the column. Raises `UsageError` if it cannot be read."""
-    if isinstance(column, Unreadable):
-        raise UsageError(column.why)
-    return column
-
-
 def from_array(name: str, array: Tensor) -> Column:
-    """(B, T) as lists, (B,) as numbers, () as one number. Raises `UsageError` for more dimensions."""
+    """Return (B, T) as lists, and (B,) or a single number () unchanged. Raises `UsageError` for more dimensions."""
     if array.dim() > 2:
         raise UsageError(f"{name} has shape {tuple(array.shape)}; (B, T), or (B,) with one number per row, is read.")
     if array.dim() < 2:
@@ -74,9 +73,49 @@ def from_array(name: str, array: Tensor) -> Column:
     return Lists(array.flatten(), torch.full(array.shape[:1], array.shape[1]), padded=True)
 
 
-def at_most(limit: int, got: int, what: str) -> None:
-    """Raises `UsageError` if there is more than is taken."""
-    if got > limit:
+# --- checking columns ---
+
+
+def check_limit(limit: int, count: int, what: str) -> None:
+    """Raise `UsageError` if `count` is above the limit; `what` names what is counted."""
+    if count > limit:
         raise UsageError(
-            f"{got:,} {what}; at most {limit:,} are read. Split the file, or leave out what is not needed."
+            f"{count:,} {what}; at most {limit:,} are read. Split the file, or leave out what is not needed."
         )
+
+
+def require_readable(column: Column) -> Lists | Tensor | list[str]:
+    """Return the column. Raises `UsageError` if it cannot be read."""
+    if isinstance(column, Unreadable):
+        raise UsageError(column.why)
+    return column
+
+
+def require_lists(name: str, column: Column) -> Lists:
+    """Return a column that holds a list of numbers per row. Raises `UsageError` for any other column."""
+    column = require_readable(column)
+    if not isinstance(column, Lists):
+        got = f"texts such as {column[0]!r:.40}" if isinstance(column, list) and column else "one number per row"
+        raise UsageError(f"{name} must hold a list of numbers per row; got {got}.")
+    return column
+
+
+def require_aligned(name: str, columns: Columns, rollout: Lists) -> Lists:
+    """Return the lists of a column that has the row lengths of rollout_log_probs. Raises `UsageError` otherwise."""
+    lists = require_lists(name, columns[name])
+    if len(wrong := (lists.lengths != rollout.lengths).nonzero()):
+        row = int(wrong[0])
+        raise UsageError(
+            f"row {row} (from 0): {name} has {int(lists.lengths[row])} values, rollout_log_probs "
+            f"{int(rollout.lengths[row])}."
+        )
+    return lists
+
+
+def refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
+    """Raise `UsageError` with row and token of the first true entry of the mask `wrong` (N,), if it has one."""
+    if len(indices := wrong.nonzero()):
+        first = int(indices[0])
+        more = f", and at {len(indices) - 1} more" if len(indices) > 1 else ""
+        row, token = int(lists.rows()[first]), int(lists.positions()[first])
+        raise UsageError(f"row {row}, token {token} (from 0){more}: {what}.")

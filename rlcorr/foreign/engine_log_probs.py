@@ -1,6 +1,6 @@
-"""Log-probs as the engines return them become one number per token.
+"""Log-probs in the formats of the engines, converted to one number per token.
 
-- vLLM: per token a dictionary {token id: Logprob}, with the sampled token's entry and those of the best ones
+- vLLM: per token a dictionary {token id: Logprob}, for the sampled token and the most likely ones
   (vllm/logprobs.py, 0.11). As JSON a Logprob is an object with "logprob".
 - SGLang: per token [log-prob, token id, text or null] (meta_info["output_token_logprobs"], 0.5).
 - OpenAI's format, which both servers return: {"content": [{"token": …, "logprob": …}, …]}, or that list alone.
@@ -17,27 +17,27 @@ from rlcorr.errors import UsageError
 
 
 def plain_log_probs(value: Any, ids: Any, where: str) -> Any:
-    """Return one number per token, nested as `value` is; a value in none of these formats is returned as it is.
+    """Return one number per token, nested as `value` is; a value in none of these formats is returned unchanged.
 
     Args:
-        value: what a file, or a trainer, has as log-probs.
+        value: the log-probs of a file or of a trainer.
         ids: the sampled token ids in the same nesting, or None.
-        where: what the value is, for messages.
+        where: a name of the value, for messages.
 
-    Raises `UsageError` where it is not certain which number belongs to the sampled token.
+    Raises `UsageError` if it is not certain which number belongs to the sampled token.
     """
     if isinstance(value, Mapping) and isinstance(value.get("content"), list):
         value = value["content"]
     if not isinstance(value, list | tuple):
         return value
     first = next((x for x in value if x is not None and not (isinstance(x, list | tuple) and not x)), None)
-    token_ids = _ids_of(ids, len(value))
+    token_ids = _token_ids(ids, len(value))
     if isinstance(first, Mapping) and not isinstance(first.get("content"), list):
         return [
-            _of_dictionary(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))
+            _from_dictionary(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))
         ]
     if isinstance(first, list | tuple) and _are_triples(value, where):
-        return [_of_triple(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))]
+        return [_from_triple(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))]
     if isinstance(first, Mapping) or (isinstance(first, list | tuple) and isinstance(first[0], Mapping | list | tuple)):
         return [
             plain_log_probs(x, i, f"list {n} (from 0) of {where}") for n, (x, i) in enumerate(_zip(value, token_ids))
@@ -45,8 +45,8 @@ def plain_log_probs(value: Any, ids: Any, where: str) -> Any:
     return value
 
 
-def _ids_of(ids: Any, count: int) -> Sequence[Any]:
-    """The ids, or None for each token if there are not as many."""
+def _token_ids(ids: Any, count: int) -> Sequence[Any]:
+    """Return the ids, or None for every token if their number is not `count`."""
     if isinstance(ids, np.ndarray | Tensor):
         ids = ids.tolist()
     if not isinstance(ids, list | tuple) or len(ids) != count:
@@ -61,32 +61,32 @@ def _zip(value: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
 # --- dictionaries ---
 
 
-def _of_dictionary(entry: Any, token_id: Any, where: str) -> float:
-    """The log-prob of the sampled token. Nothing precedes a first prompt token: its entry is None, here NaN."""
+def _from_dictionary(entry: Any, token_id: Any, where: str) -> float:
+    """Return the log-prob of the sampled token. The first prompt token has none: vLLM's None becomes NaN."""
     if entry is None:
         return math.nan
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{where} is {entry!r:.60}, other tokens have a dictionary.")
+        raise UsageError(f"{where} is {entry!r:.60}, but other tokens have a dictionary.")
     if "logprob" in entry:
         return _number(entry["logprob"], where)
-    candidates = {str(key): x for key, x in entry.items() if x is not None}  # Parquet fills what others have with null
+    candidates = {str(key): x for key, x in entry.items() if x is not None}  # in Parquet, ids of other tokens are null
     if len(candidates) == 1 and (token_id is None or not next(iter(candidates)).isdecimal()):
         return _log_prob(next(iter(candidates.values())), where)
     if token_id is None:
         raise UsageError(
-            f"{where} holds {len(candidates)} candidates ({', '.join(candidates)!s:.60}), and which was sampled is not "
-            "known: give response_ids, one per token and nested as the log-probs are."
+            f"{where} holds {len(candidates)} candidates ({', '.join(candidates)!s:.60}), and it is unknown which was "
+            "sampled: give response_ids, one per token and nested as the log-probs are."
         )
     if str(token_id) not in candidates:
         raise UsageError(
-            f"{where} has no entry of the sampled token {token_id!r:.20}, which response_ids names; it has "
+            f"{where} has no entry for the sampled token {token_id!r:.20} of response_ids; it has "
             f"{', '.join(candidates)!s:.60}."
         )
     return _log_prob(candidates[str(token_id)], where)
 
 
 def _log_prob(candidate: Any, where: str) -> float:
-    """A number, an object with "logprob", or a `vllm.Logprob`."""
+    """Return the number in a number, an object with "logprob", or a `vllm.Logprob`."""
     if isinstance(candidate, Mapping):
         candidate = candidate.get("logprob", candidate)
     elif not _is_number(candidate):
@@ -98,7 +98,7 @@ def _number(value: Any, where: str) -> float:
     if value is None:
         return math.nan
     if not _is_number(value):
-        raise UsageError(f"{where} is {value!r:.60}, in which no log-prob is found.")
+        raise UsageError(f"{where} must be a log-prob; got {value!r:.60}.")
     return float(value)
 
 
@@ -106,9 +106,9 @@ def _number(value: Any, where: str) -> float:
 
 
 def _are_triples(value: Sequence[Any], where: str) -> bool:
-    """Return whether all are [log-prob, token id, text or null].
+    """Check whether all entries are triples [log-prob, token id, text or null].
 
-    Raises `UsageError` if they may as well be lists of three log-probs, of which the second is 0 and the third null.
+    Raises `UsageError` if they may also be lists of three log-probs, the second 0 and the third null.
     """
     entries = [x for x in value if x is not None]
     if not all(isinstance(x, list | tuple) and len(x) == 3 and _is_triple(*x) for x in entries):
@@ -126,12 +126,12 @@ def _is_triple(log_prob: Any, token_id: Any, text: Any) -> bool:
     return whole and (log_prob is None or _is_number(log_prob)) and (text is None or isinstance(text, str))
 
 
-def _of_triple(entry: Any, token_id: Any, where: str) -> float:
+def _from_triple(entry: Any, token_id: Any, where: str) -> float:
     if entry is None:
         return math.nan
-    log_prob, own_id, _ = entry
-    if token_id is not None and token_id != own_id:
-        raise UsageError(f"{where} is of token {own_id:g}, but response_ids has {token_id!r:.20} there.")
+    log_prob, sampled_id, _ = entry
+    if token_id is not None and token_id != sampled_id:
+        raise UsageError(f"{where} is for token {sampled_id:g}, but response_ids has {token_id!r:.20} there.")
     return _number(log_prob, where)
 
 

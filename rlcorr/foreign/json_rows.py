@@ -10,46 +10,50 @@ import numpy as np
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, Unreadable, at_most
-from rlcorr.foreign.turns import Row, arrays, meaning, nested_key, response_of_turns, responses_of, unknown_meaning
-from rlcorr.systems.counted import PLACED
+from rlcorr.foreign.columns import MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, Unreadable, check_limit
+from rlcorr.foreign.turns import Row, join_turns, meaning, nested_key, split_responses, to_arrays, unknown_meaning
+from rlcorr.systems.loss_masks import PLACED
 
 _MAX_VALUE = 32 << 20
-"""Bytes of one JSON value, which is a line or a whole document: in Python it takes up to eight times as much memory."""
+"""Bytes of one JSON value (a line or a whole document). In Python it takes up to eight times as much memory."""
 _MAX_BRACKETS = 1_000_000
 
 
 def json_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
-    """The wanted keys as columns, and the names of all keys. Raises `UsageError`.
+    """Return the wanted keys as columns, and the names of all keys. Raises `UsageError` for a damaged file.
 
-    A row is an object with a list of numbers per token key. An object in which such a key holds lists of lists stands
-    for as many rows, or for the turns of one (`turns`); one with "samples" for those. null among numbers is NaN, and so
-    is the NaN that Python writes.
+    A row is an object with a list of numbers per token key. If such a key holds lists of lists, the object is as many
+    rows, or the turns of one row (`turns`). An object with "samples" is one row per sample. null among numbers becomes
+    NaN, and so does the NaN that Python writes.
     """
-    return object_columns(_values(content), wanted)
+    return object_columns(_json_values(content), wanted)
 
 
 def object_columns(values: Iterable[tuple[str, Any]], wanted: Set[str]) -> tuple[Columns, list[str]]:
-    """The same of values that are parsed already, each with the words for where it stands. Raises `UsageError`."""
+    """Do the same as `json_columns` for parsed values. Each comes with its place in the file, for messages."""
     entries: list[tuple[str, Row]] = []
     names: dict[str, None] = {}
     tokens = 0
     for place, value in values:
         for where, entry in _objects(value, place):
             names |= dict.fromkeys(entry)
-            entries.append((where, arrays({name: x for name, x in entry.items() if name in wanted}, where)))
-            tokens += max(map(_numbers_in, entries[-1][1].values()), default=0)
-        at_most(MAX_ROWS, len(entries), "rows")
-        at_most(MAX_TOKENS, tokens, "tokens")
+            entries.append((where, to_arrays({name: x for name, x in entry.items() if name in wanted}, where)))
+            tokens += max(map(_count_numbers, entries[-1][1].values()), default=0)
+        check_limit(MAX_ROWS, len(entries), "rows")
+        check_limit(MAX_TOKENS, tokens, "tokens")
     rows = _rows(entries)
     if not rows:
         raise UsageError("holds no rows.")
-    at_most(MAX_ROWS, len(rows), "rows")
-    columns = {name: column_of(name, [cell(row.get(name), name) for row in rows]) for name in names if name in wanted}
+    check_limit(MAX_ROWS, len(rows), "rows")
+    columns = {
+        name: column_from_cells(name, [to_cell(row.get(name), name) for row in rows])
+        for name in names
+        if name in wanted
+    }
     return {name: column for name, column in columns.items() if column is not None}, list(names)
 
 
-def _numbers_in(value: Any) -> int:
+def _count_numbers(value: Any) -> int:
     if isinstance(value, list):
         return sum(len(x) for x in value if isinstance(x, list | np.ndarray))
     return len(value) if isinstance(value, np.ndarray) else 0
@@ -58,32 +62,32 @@ def _numbers_in(value: Any) -> int:
 # --- text → objects ---
 
 
-def _values(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Every JSON value of the file, and where it stands. Where the first line is {…}, each line is a value."""
+def _json_values(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield every JSON value of the file with its place. If the first line is {…}, each line is a value."""
     text = content.lstrip(b"\xef\xbb\xbf \t\r\n")
     first = text.partition(b"\n")[0].strip()
     if not (first.startswith(b"{") and first.endswith(b"}")):
-        yield "the document", _parsed(text, "the document")
+        yield "the document", _parse(text, "the document")
         return
-    at_most(MAX_ROWS, content.count(b"\n"), "lines")
+    check_limit(MAX_ROWS, content.count(b"\n"), "lines")
     for number, line in enumerate(io.BytesIO(content.removeprefix(b"\xef\xbb\xbf")), 1):
         if line.strip():
-            yield f"line {number}", _parsed(line, f"line {number}")
+            yield f"line {number}", _parse(line, f"line {number}")
 
 
-def _parsed(text: bytes, place: str) -> Any:
-    at_most(_MAX_VALUE, len(text), f"bytes in {place}; one object per line, and per response, takes less memory")
-    at_most(_MAX_BRACKETS, text.count(b"[") + text.count(b"{"), f"brackets in {place}")
+def _parse(text: bytes, place: str) -> Any:
+    check_limit(_MAX_VALUE, len(text), f"bytes in {place}; one object per line, and per response, takes less memory")
+    check_limit(_MAX_BRACKETS, text.count(b"[") + text.count(b"{"), f"brackets in {place}")
     try:
         return json.loads(text)
     except RecursionError as error:
         raise UsageError(f"{place} is nested too deeply.") from error
-    except ValueError as error:  # of JSON, of UTF-8, or a number of thousands of digits
+    except ValueError as error:  # wrong JSON or UTF-8, or a number with thousands of digits
         raise UsageError(f"{place} is not JSON: {error!s:.120}.") from error
 
 
 def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:
-    """The objects of a value, and where they stand. What surrounds "samples" holds for each of them."""
+    """Yield the objects of a value with their places. Numbers and texts next to "samples" apply to every sample."""
     shared: Row = {}
     whole: Row = value if isinstance(value, dict) else {}
     if isinstance(whole.get("samples"), list):
@@ -92,17 +96,17 @@ def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:
     places = [(f"item {i} of {place}", x) for i, x in enumerate(value)] if isinstance(value, list) else [(place, value)]
     for where, entry in places:
         if not isinstance(entry, dict):
-            raise UsageError(f"{where} is no JSON object.")
-        yield where, shared | _of_its_place(whole, entry) | entry
+            raise UsageError(f"{where} is not a JSON object.")
+        yield where, shared | _placed_values(whole, entry) | entry
 
 
-def _of_its_place(whole: Row, entry: Row) -> Row:
-    """What a list beside "samples" says of this one, where the sample says its place in the list."""
+def _placed_values(whole: Row, entry: Row) -> Row:
+    """Return this sample's entries of the lists next to "samples", if the sample has its index in them."""
     numbers: Row = {}
     for key, place in PLACED.items():
-        values, at = whole.get(key), entry.get(place)
-        if isinstance(values, list) and isinstance(at, int) and 0 <= at < len(values):
-            numbers[key] = values[at]
+        values, index = whole.get(key), entry.get(place)
+        if isinstance(values, list) and isinstance(index, int) and 0 <= index < len(values):
+            numbers[key] = values[index]
     return numbers
 
 
@@ -110,72 +114,80 @@ def _of_its_place(whole: Row, entry: Row) -> Row:
 
 
 def _rows(entries: list[tuple[str, Row]]) -> list[Row]:
-    """One row per response. An object that does not say what its lists are is as the others of its file are."""
+    """Return one row per response.
+
+    The lists of an object may be turns or responses. If it does not say which, the other objects of the file decide.
+    """
     nested = {n: key for n, (_, entry) in enumerate(entries) if (key := nested_key(entry)) is not None}
     meanings = {n: meaning(entries[n][1], key, entries[n][0]) for n, key in nested.items()}
-    said = {meanings[n] for n, key in nested.items() if len(entries[n][1][key]) > 1} - {None}
+    stated = {meanings[n] for n, key in nested.items() if len(entries[n][1][key]) > 1} - {None}
     rows: list[Row] = []
     for n, (where, entry) in enumerate(entries):
         key = nested.get(n)
         if key is None:
             rows.append(entry)
             continue
-        at_most(MAX_ROWS, len(entry[key]), f"rows in {where}")
-        if meanings[n] is None and len(said) != 1:
+        check_limit(MAX_ROWS, len(entry[key]), f"rows in {where}")
+        if meanings[n] is None and len(stated) != 1:
             raise unknown_meaning(entry, key, where)
-        if (meanings[n] or next(iter(said))) == "turns":
-            rows.append(response_of_turns(entry, key, where))
+        if (meanings[n] or next(iter(stated))) == "turns":
+            rows.append(join_turns(entry, key, where))
         else:
-            rows += responses_of(entry, key, where)
+            rows += split_responses(entry, key, where)
     return rows
 
 
 Cell = np.ndarray | float | bool | str | Unreadable | None
 
 
-def cell(value: Any, name: str) -> Cell:
-    """Return numbers, lists of numbers (as arrays) and texts as they are, and all else, such as messages, as JSON."""
+def to_cell(value: Any, name: str) -> Cell:
+    """Return arrays and texts unchanged, a number as a float, and everything else, such as messages, as JSON."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, str | bool | np.ndarray | Unreadable):
         return value
     try:
-        return float(value) if isinstance(value, int | float) else json.dumps(value, ensure_ascii=False, default=_plain)
+        if isinstance(value, int | float):
+            return float(value)
+        return json.dumps(value, ensure_ascii=False, default=_json_default)
     except (OverflowError, RecursionError):
         return Unreadable(f"{name} holds a number that is too large, or lists that are too deep.")
     except (TypeError, ValueError) as error:
-        return Unreadable(f"{name} holds what is neither numbers nor text ({error!s:.80}).")
+        return Unreadable(f"{name} holds neither numbers nor text ({error!s:.80}).")
 
 
-def _plain(value: Any) -> Any:
-    """For json.dumps."""
+def _json_default(value: Any) -> Any:
+    """Return an array as a list, for json.dumps."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__}")
 
 
-def column_of(name: str, cells: list[Cell]) -> Column | None:
-    """Return the column of a cell per row, None if no row says anything. null is NaN among numbers, "" among texts."""
+def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
+    """Return the column of these cells, one per row; None if all are null.
+
+    null becomes NaN among numbers and an empty text among texts. Cells of different kinds make it `Unreadable`.
+    """
     unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
     if unreadable is not None:
         return unreadable
-    kinds = [_kind(x) for x in cells]
-    whole = next((kind for kind in kinds if kind not in ("nothing", "an empty list")), kinds[0])
+    kinds = [_cell_kind(x) for x in cells]
+    kind_of_column = next((kind for kind in kinds if kind not in ("nothing", "an empty list")), kinds[0])
     if set(kinds) == {"nothing"}:
         return None
     for row, kind in enumerate(kinds):
-        empty = "an empty list" if whole.startswith("a list") else "nothing"
-        if kind not in (whole, empty):
-            return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {whole}.")
-    return _of_lists(cells) if " list" in whole else _of_values(cells)
+        empty = "an empty list" if kind_of_column.startswith("a list") else "nothing"
+        if kind not in (kind_of_column, empty):
+            return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {kind_of_column}.")
+    return _list_column(cells) if " list" in kind_of_column else _value_column(cells)
 
 
-def _of_lists(cells: list[Any]) -> Lists:
+def _list_column(cells: list[Any]) -> Lists:
     values = np.concatenate([x for x in cells if len(x)] or cells)
     return Lists(torch.tensor(values), torch.tensor([len(x) for x in cells]))
 
 
-def _of_values(cells: list[Any]) -> torch.Tensor | list[str]:
+def _value_column(cells: list[Any]) -> torch.Tensor | list[str]:
     if any(isinstance(x, str) for x in cells):
         return [x or "" for x in cells]
     if all(isinstance(x, bool) for x in cells):
@@ -183,7 +195,7 @@ def _of_values(cells: list[Any]) -> torch.Tensor | list[str]:
     return torch.tensor([math.nan if x is None else float(x) for x in cells], dtype=torch.float64)
 
 
-def _kind(cell: Any) -> str:
+def _cell_kind(cell: Any) -> str:
     if isinstance(cell, np.ndarray):
         kind = "a list of numbers" if cell.dtype == np.float64 else "a list of true and false"
         return kind if len(cell) else "an empty list"

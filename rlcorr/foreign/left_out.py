@@ -1,4 +1,4 @@
-"""Columns that are not needed and cannot be used: they are left out, and a sentence says so."""
+"""Optional columns that cannot be used are left out, and a sentence says why."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,8 +13,8 @@ LeftOut = dict[str, str]
 T = TypeVar("T")
 
 
-def optional(name: str, read: Callable[[], T], left_out: LeftOut) -> T | None:
-    """Return what `read` returns. Where it raises `UsageError`, return None and note why."""
+def read_optional(name: str, read: Callable[[], T], left_out: LeftOut) -> T | None:
+    """Return the result of `read`. If it raises `UsageError`, return None and add the message to `left_out`."""
     try:
         return read()
     except UsageError as error:
@@ -25,14 +25,14 @@ def optional(name: str, read: Callable[[], T], left_out: LeftOut) -> T | None:
 def notes(left_out: LeftOut, rewards: Tensor | None) -> tuple[str, ...]:
     """Return a sentence per column that is left out, and one if some rewards are unknown.
 
-    A null reward stays in its place as NaN: every other row keeps its reward, and a mean over all of them is NaN, which
-    is written nowhere, and not the mean of those that are there.
+    A null reward becomes NaN in its row, and the other rows keep their rewards. The mean reward is then NaN and is not
+    recorded: a mean over the known rewards alone would mislead.
     """
-    said = [f"{name} is left out: {why}" for name, why in left_out.items()]
+    sentences = [f"{name} is left out: {why}" for name, why in left_out.items()]
     unknown = 0 if rewards is None else int(rewards.isnan().sum())
     if rewards is not None and 0 < unknown < len(rewards):
-        said.append(
-            f"rewards is null or NaN in {unknown} of {len(rewards)} rows: these are unknown, and no mean reward is "
-            "recorded."
+        sentences.append(
+            f"rewards is null or NaN in {unknown} of {len(rewards)} rows; these rewards are unknown, so no mean "
+            "reward is recorded."
         )
-    return tuple(said)
+    return tuple(sentences)

@@ -1,4 +1,4 @@
-"""Log-prob pairs that need not fit into memory: Parquet files of any size and number, as one batch after the other."""
+"""Parquet files of log-prob pairs, of any size and number, read as one small batch after the other."""
 
 import glob
 from collections.abc import Iterator, Sequence
@@ -7,89 +7,99 @@ from pathlib import Path
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.answers import Answers, batches, pooled
 from rlcorr.foreign.columns import Columns
-from rlcorr.foreign.names import OF_A_RECORDED_STEP, PAIR, WANTED, WANTED_TO_MEASURE, ours
-from rlcorr.foreign.parquet import column_names, parts
-from rlcorr.foreign.rounding import with_rounding_clamped
-from rlcorr.foreign.step import NoTokens, to_answers, to_record
+from rlcorr.foreign.names import PAIR, RECORDED_STEP_COLUMNS, WANTED, WANTED_TO_MEASURE, to_our_names
+from rlcorr.foreign.parquet import column_names, parquet_parts
+from rlcorr.foreign.ragged import RaggedTokens, pool, to_batches
+from rlcorr.foreign.rounding import clamp_columns
+from rlcorr.foreign.to_record import NoTokens, to_ragged, to_record
 from rlcorr.records import runs
 from rlcorr.records.step_files import UNPAIRED, StepRecord
 from rlcorr.types import TokenBatch
 
-# --- which files ---
+# --- finding files ---
 
 
-def pair_files(place: str) -> list[Path]:
-    """The Parquet files of a run (its name or directory), of a folder, of a glob of files or folders, or one file.
+def pair_files(source: str) -> list[Path]:
+    """Return the Parquet files of a run (its name or directory), a folder, a glob of files or folders, or one file.
 
-    Raises `UsageError` where there are none.
+    Raises `UsageError` if there are none.
     """
-    path = Path(place)
+    path = Path(source)
     if path.is_file():
         return [path]
     if path.is_dir():
-        return _in_folder(path)
-    if glob.has_magic(place):
-        matches = [Path(match) for match in sorted(glob.glob(place, recursive=True))]
+        return _parquet_files(path)
+    if glob.has_magic(source):
+        matches = [Path(match) for match in sorted(glob.glob(source, recursive=True))]
         if not matches:
-            raise UsageError(f"no file or folder matches {place!r}.")
-        return [file for match in matches for file in (_in_folder(match) if match.is_dir() else [match])]
+            raise UsageError(f"no file or folder matches {source!r}.")
+        return [file for match in matches for file in (_parquet_files(match) if match.is_dir() else [match])]
     recorded = runs.list_runs()
-    if place in recorded:
-        return _in_folder(recorded[place])
-    raise UsageError(f"{place!r} is neither a file, a folder or a glob nor a recorded run: {', '.join(recorded)}.")
+    if source in recorded:
+        return _parquet_files(recorded[source])
+    raise UsageError(
+        f"{source!r} is neither a file, a folder or a glob, nor one of the recorded runs: {', '.join(recorded)}."
+    )
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    """Those that lie directly in it; of a run, those of its steps."""
+def _parquet_files(folder: Path) -> list[Path]:
+    """Return the Parquet files directly in a folder, or those of the steps if the folder is a run."""
     steps = folder / "steps"
     files = sorted((steps if steps.is_dir() else folder).glob("*.parquet"))
     if not files:
         below = len(list(folder.rglob("*.parquet")))
-        hint = f"; {below} lie in folders below it: give a glob such as '{folder}/**/*.parquet'" if below else ""
+        hint = f"; its subfolders hold {below}: give a glob such as '{folder}/**/*.parquet'" if below else ""
         raise UsageError(f"{folder} holds no Parquet file{hint}.")
     return files
 
 
-# --- what they hold ---
+# --- reading them ---
 
 
 def check_columns(files: Sequence[Path], *, advantages: bool) -> None:
-    """Raises `UsageError`, naming the file, unless each has the columns of a pair, and advantages where these are
-    needed. Only footers are read, so that a file that does not fit is told of before hours of reading."""
+    """Raise `UsageError` with the name of the first file that lacks the columns of a pair, or needed advantages.
+
+    Only footers are read, so that an unsuitable file is reported before hours of reading.
+    """
     for file in files:
         try:
             names = column_names(file)
-            nothing: Columns = {name: torch.empty(0) for name in names if name in WANTED_TO_MEASURE}
-            _needed(ours(nothing, names), advantages)
+            empty: Columns = {name: torch.empty(0) for name in names if name in WANTED_TO_MEASURE}
+            _select_needed(to_our_names(empty, names), advantages)
         except UsageError as error:
             raise UsageError(f"{file}: {error}") from error
 
 
 def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: bool = False) -> Iterator[TokenBatch]:
-    """All real tokens of the files, in float64, with the advantages if they are asked for. `clamp_rounding` makes
-    log-probs a little above 0 to 0 (`rounding`). Raises `UsageError`, also where there are no tokens."""
+    """Yield all real tokens of the files as float64 batches, with the advantages if requested.
+
+    `clamp_rounding` sets log-probs slightly above 0 to 0 (`rounding`). Raises `UsageError` for unusable numbers, and if
+    there are no tokens at all.
+    """
     tokens = 0
-    for answers in pooled(piece for file in files for piece in _pieces(file, advantages, clamp_rounding)):
-        tokens += len(answers.fields["rollout_log_probs"])
-        yield from batches(answers)
+    for ragged in pool(piece for file in files for piece in _read_ragged(file, advantages, clamp_rounding)):
+        tokens += len(ragged.fields["rollout_log_probs"])
+        yield from to_batches(ragged)
     if not tokens:
         raise UsageError(f"no tokens in {len(files)} file(s), the first of which is {files[0]}.")
 
 
 def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = False) -> Iterator[StepRecord]:
-    """Return what the files begin with, with ids, in parts that fit into memory, until there are so many tokens. What
-    step they are of does not matter, and parts without a token are skipped. Raises `UsageError`."""
+    """Yield records with ids from the beginning of the files, until they have at least `tokens` tokens.
+
+    Each record is a part of a file that fits into memory. The column step is ignored, and parts without tokens are
+    skipped. Raises `UsageError` for unusable numbers.
+    """
     read = 0
     for file in files:
         names = column_names(file)
-        for columns, _ in parts(file, WANTED):
-            ready = {name: column for name, column in ours(columns, names).items() if name != "step"}
+        for columns, _ in parquet_parts(file, WANTED):
+            ready = {name: column for name, column in to_our_names(columns, names).items() if name != "step"}
             if clamp_rounding:
-                ready = with_rounding_clamped(ready)
+                ready = clamp_columns(ready)
             try:
-                record = to_record(ready, may_be_padded=not set(names) >= OF_A_RECORDED_STEP)
+                record = to_record(ready, may_be_padded=not set(names) >= RECORDED_STEP_COLUMNS)
             except NoTokens:
                 continue
             yield record
@@ -98,31 +108,31 @@ def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = 
                 return
 
 
-def unpaired_tokens(files: Sequence[Path]) -> int:
-    """Return how many tokens recorded steps left out because the engine's log-prob was NaN. Raises `UsageError`."""
-    counts = [columns.get(UNPAIRED) for file in files for columns, _ in parts(file, {UNPAIRED})]
+def count_unpaired_tokens(files: Sequence[Path]) -> int:
+    """Return how many tokens were left out of recorded steps because the engine's log-prob was NaN."""
+    counts = [columns.get(UNPAIRED) for file in files for columns, _ in parquet_parts(file, {UNPAIRED})]
     return sum(int(count.sum()) for count in counts if isinstance(count, torch.Tensor))
 
 
-def _pieces(file: Path, advantages: bool, clamp_rounding: bool) -> Iterator[Answers]:
+def _read_ragged(file: Path, advantages: bool, clamp_rounding: bool) -> Iterator[RaggedTokens]:
     first_row = 0
     try:
         names = column_names(file)
-        may_be_padded = not set(names) >= OF_A_RECORDED_STEP
-        for columns, rows in parts(file, WANTED_TO_MEASURE):
-            needed = _needed(ours(columns, names), advantages)
+        may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
+        for columns, rows in parquet_parts(file, WANTED_TO_MEASURE):
+            needed = _select_needed(to_our_names(columns, names), advantages)
             if clamp_rounding:
-                needed = with_rounding_clamped(needed)
-            yield to_answers(needed, may_be_padded=may_be_padded)
+                needed = clamp_columns(needed)
+            yield to_ragged(needed, may_be_padded=may_be_padded)
             first_row += rows
     except UsageError as error:
         after = f"after row {first_row:,}: " if first_row else ""
         raise UsageError(f"{file}: {after}{error}") from error
 
 
-def _needed(columns: Columns, advantages: bool) -> Columns:
-    """Without what is in the file but not asked for."""
+def _select_needed(columns: Columns, advantages: bool) -> Columns:
+    """Return the columns that are needed to measure the mismatch. Raises `UsageError` if advantages are missing."""
     wanted = {*PAIR, "response_mask", "lengths"} | ({"advantages"} if advantages else set())
     if advantages and "advantages" not in columns:
-        raise UsageError("the preset asks for the sign of the advantage; there is no column advantages.")
+        raise UsageError("the preset needs the sign of the advantage, but there is no column advantages.")
     return {name: column for name, column in columns.items() if name in wanted}

@@ -1,8 +1,8 @@
-"""An object with lists of lists per token key: many responses, or the turns of one (a multi-turn trajectory).
+"""Objects with lists of lists per token key: many responses, or the turns of one (a multi-turn trajectory).
 
 ms-swift keeps rollout_logprobs as a list per turn (pull request 6803); NeMo RL writes a micro-batch as one object. They
-look the same, so what else the object says decides: one reward for all lists, or a list of rewards. Where nothing says
-it the file is refused, because every number per sequence would be of something else.
+look the same, so other keys decide: a single reward means turns, a list of rewards means responses. If no key decides,
+the file is refused, because a wrong guess would make every number per sequence wrong.
 """
 
 from typing import Any, Literal
@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.adapted import DUMPS
 from rlcorr.foreign.columns import Unreadable
+from rlcorr.foreign.dump_layouts import DUMPS
 from rlcorr.foreign.engine_log_probs import plain_log_probs
 from rlcorr.foreign.names import NAMES
-from rlcorr.systems.counted import LOSSES, MASKS, REWARDS
+from rlcorr.systems.loss_masks import LOSSES, MASKS, REWARDS
 
 Row = dict[str, Any]
 Meaning = Literal["turns", "responses"]
@@ -26,32 +26,32 @@ _PER_TOKEN = frozenset({
     *LOG_PROBS, *_MASKS, *NAMES["response_ids"], *NAMES["values"], *NAMES["advantages"], *NAMES["returns"],
 })  # fmt: skip
 """Keys with a number per token of the response."""
-_ONCE = frozenset({*NAMES["rewards"], *REWARDS, *NAMES["lengths"]})
+_SINGLE = frozenset({*NAMES["rewards"], *REWARDS, *NAMES["lengths"]})
 """Keys with one number per response."""
-PER_RESPONSE = _ONCE | {*NAMES["group_ids"], *(dump.row_mask for dump in DUMPS if dump.row_mask)}
-"""Keys of which a list says that there are as many responses. A prompt's id may be one for many responses."""
+PER_RESPONSE = _SINGLE | {*NAMES["group_ids"], *(dump.row_mask for dump in DUMPS if dump.row_mask)}
+"""Keys with a number per response: a list here means as many responses. One prompt id may be for many responses."""
 BY_ROW = frozenset({*LOG_PROBS, *_MASKS})
-"""Keys that decide what the lists of an object are."""
-_OF_PROMPTS = frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]})
+"""Keys whose nested lists are turns or responses."""
+_PROMPT_KEYS = frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]})
 
 
-def arrays(entry: Row, where: str) -> Row:
-    """Return the entry with lists of numbers, and lists of these, as arrays, and engines' log-probs as numbers."""
+def to_arrays(entry: Row, where: str) -> Row:
+    """Return the entry with lists of numbers as arrays, and with the engines' log-probs as one number per token."""
     ids = next((entry[name] for name in IDS if entry.get(name) is not None), None)
-    made: Row = {}
+    converted: Row = {}
     for name, value in entry.items():
         place = f"{name} in {where}"
         try:
             numbers = plain_log_probs(value, ids, place) if name in LOG_PROBS else value
-            made[name] = _arrays(numbers, nested=True)
+            converted[name] = _to_array(numbers, nested=True)
         except UsageError as error:
-            made[name] = Unreadable(str(error))
+            converted[name] = Unreadable(str(error))
         except (OverflowError, RecursionError):
-            made[name] = Unreadable(f"{place} holds a number that is too large, or lists that are too deep.")
-    return made
+            converted[name] = Unreadable(f"{place} holds a number that is too large, or lists that are too deep.")
+    return converted
 
 
-def _arrays(value: Any, *, nested: bool) -> Any:
+def _to_array(value: Any, *, nested: bool) -> Any:
     if not isinstance(value, list):
         return value
     kinds = set(map(type, value))
@@ -59,31 +59,33 @@ def _arrays(value: Any, *, nested: bool) -> Any:
         return np.array(value, np.float64)
     if kinds == {bool}:
         return np.array(value, np.bool_)
-    return [_arrays(x, nested=False) for x in value] if nested and _is_list(value[0]) else value
+    return [_to_array(x, nested=False) for x in value] if nested and _is_list(value[0]) else value
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, list | np.ndarray)
 
 
-# --- what the lists are ---
+# --- turns or responses ---
 
 
 def nested_key(entry: Row) -> str | None:
-    """The first key of a pair or a mask that holds lists of lists, None if there is none."""
+    """Return the first key of a log-prob or a mask that holds lists of lists, None if there is none."""
     names = (name for name in (*LOG_PROBS, *_MASKS) if isinstance(entry.get(name), list) and entry[name])
     return next((name for name in names if _is_list(entry[name][0])), None)
 
 
 def meaning(entry: Row, key: str, where: str) -> Meaning | None:
-    """What the lists of `key` are by what else the entry says, None if it says nothing. Raises `UsageError` if it says
-    both."""
+    """Return what the other keys of the entry say about the lists of `key`; None if they say nothing.
+
+    Raises `UsageError` if they contradict each other.
+    """
     count, total = len(entry[key]), sum(len(x) for x in entry[key] if _is_list(x))
     flat = {name: x for name, x in entry.items() if _is_list(x) and not (len(x) and _is_list(x[0]))}
-    once = [name for name in entry if name in _ONCE and isinstance(entry[name], int | float)]
+    single = [name for name in entry if name in _SINGLE and isinstance(entry[name], int | float)]
     whole = [name for name, x in flat.items() if name in _PER_TOKEN and len(x) == total != count]
     per_list = [name for name, x in flat.items() if name in PER_RESPONSE and len(x) == count]
-    turns, responses = (once or whole)[:1], per_list[:1]
+    turns, responses = (single or whole)[:1], per_list[:1]
     if turns and responses and count > 1:
         raise UsageError(
             f"in {where}, {turns[0]} says that the {count} lists of {key} are turns of one response, {responses[0]} "
@@ -95,41 +97,42 @@ def meaning(entry: Row, key: str, where: str) -> Meaning | None:
 
 
 def unknown_meaning(entry: Row, key: str, where: str) -> UsageError:
+    """Return the error for lists that may be turns or responses."""
     return UsageError(
-        f"{where} holds {len(entry[key])} lists of {key}, which may be as many responses or the turns of one. Say it: "
-        "for turns by one reward (a number), for responses by a list of rewards, lengths or group_ids (one per list); "
-        "or write one object per response."
+        f"{where} holds {len(entry[key])} lists of {key}, which may be as many responses or the turns of one. Add one "
+        "reward (a number) for turns, or a list of rewards, lengths or group_ids (one per list) for responses; or "
+        "write one object per response."
     )
 
 
 # --- objects → rows ---
 
 
-def responses_of(entry: Row, key: str, where: str) -> list[Row]:
-    """One row per list of `key`. What is no list holds for all of them."""
+def split_responses(entry: Row, key: str, where: str) -> list[Row]:
+    """Return one row per list of `key`. A value that is not a list goes into all of them."""
     count = len(entry[key])
     rows: list[Row] = [{} for _ in range(count)]
     for name, value in entry.items():
-        cut = _is_list(value) and len(value) == count
+        per_row = _is_list(value) and len(value) == count
         whole = (
             Unreadable(f"in {where}, {key} holds {count} rows, but {name} {len(value)}.") if _is_list(value) else value
         )
         for i, row in enumerate(rows):
-            row[name] = value[i] if cut else whole
+            row[name] = value[i] if per_row else whole
     return rows
 
 
-def response_of_turns(entry: Row, key: str, where: str) -> Row:
-    """One row: the lists per token of all turns, one after the other."""
+def join_turns(entry: Row, key: str, where: str) -> Row:
+    """Return one row, in which the lists per token of all turns are joined."""
     lengths = [len(x) if _is_list(x) else 1 for x in entry[key]]
-    return {name: _joined(name, value, lengths, key, where) for name, value in entry.items()}
+    return {name: _join_values(name, value, lengths, key, where) for name, value in entry.items()}
 
 
-def _joined(name: str, value: Any, lengths: list[int], key: str, where: str) -> Any:
+def _join_values(name: str, value: Any, lengths: list[int], key: str, where: str) -> Any:
     if not isinstance(value, list) or not value or not any(map(_is_list, value)):
         return value
-    if name in _OF_PROMPTS:
-        return Unreadable(f"in {where}, {name} is a list per turn, and which of its ids are the response's is unknown.")
+    if name in _PROMPT_KEYS:
+        return Unreadable(f"in {where}, {name} is a list per turn, so it is unknown which ids belong to the response.")
     if name not in _PER_TOKEN:
         return value
     got = [len(x) if _is_list(x) else 1 for x in value]
@@ -139,4 +142,4 @@ def _joined(name: str, value: Any, lengths: list[int], key: str, where: str) -> 
         return np.concatenate(value)
     if all(isinstance(x, list) for x in value):
         return [part for x in value for part in x]
-    return Unreadable(f"in {where}, {name} is a list in some turns, and none in others.")
+    return Unreadable(f"in {where}, {name} is a list in some turns, but not in others.")

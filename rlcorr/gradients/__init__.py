@@ -1,1 +1,1 @@
-"""What a correction does to the gradient: estimated from score sketches, and exact on a toy."""
+"""The effect of a correction on the gradient: estimated from score sketches, and exact in a toy world."""

@@ -1,4 +1,5 @@
-"""Every likely answer as the row of a batch, with its probability: what expectations over answers are summed from."""
+"""Every likely answer to some prompts as a row of a batch, with its probability. Expected values are sums over these
+rows."""
 
 from dataclasses import dataclass
 
@@ -8,50 +9,60 @@ from torch import Tensor
 from rlcorr.types import TokenBatch
 
 ENOUGH_COVERED = 0.99
-"""Of the probability: where the answers have less, it is said beside what is measured on them."""
+"""Probability that the answers must cover. If they cover less, reports show the coverage next to their numbers."""
 
 
 @dataclass(frozen=True)
 class AnswerTree:
-    """Every answer to P prompts whose probability is above ε under π_old or under what the engine draws from: a node
-    per token, after its parent. An answer ends where no node follows."""
+    """All tokens of the likely answers to P prompts, as a tree with E nodes.
 
-    prompts: Tensor  # (E,) which prompt
-    parents: Tensor  # (E,) the node before; −1 at an answer's first token
-    tokens: Tensor  # (E,)
-    old_log_probs: Tensor  # (E,) of the token after what stands before it
-    rollout_log_probs: Tensor  # (E,) as the engine reports them
-    sampled_log_probs: Tensor  # (E,) of what the engine draws from; others than reported for raw log-probs
+    A node is one token and points to its parent, the token before it. The tree contains every answer whose probability
+    is above ε, either under π_old or under the distribution that the engine samples from. An answer ends at a node
+    without children.
+    """
+
+    prompts: Tensor  # (E,) index of the prompt
+    parents: Tensor  # (E,) the node of the token before; −1 for an answer's first token
+    tokens: Tensor  # (E,) token ids
+    old_log_probs: Tensor  # (E,) log π_old of the token, given the tokens before it
+    rollout_log_probs: Tensor  # (E,) log-probs that the engine reports
+    sampled_log_probs: Tensor  # (E,) log-probs that the engine samples from; they differ from reported raw log-probs
 
 
 @dataclass(frozen=True)
 class Answers:
-    """A answers to P prompts. Each row is corrected as if it had been sampled, and counts as often as it would be."""
+    """All A answers of a tree, as one batch.
+
+    Each row is corrected as if it had been sampled. In an expected value it counts with its probability.
+    """
 
     batch: TokenBatch  # group_ids are the prompts, 0 … P − 1
-    nodes: Tensor  # (N,) the node of each response token, row by row
-    sampled: Tensor  # (A,) probability under what the engine draws from
+    nodes: Tensor  # (N,) node of each response token, row by row
+    sampled: Tensor  # (A,) probability under the distribution that the engine samples from
     trained: Tensor  # (A,) probability under π_old
 
     @property
     def prompts(self) -> Tensor:
-        """(A,) the prompt of each answer."""
+        """Return the prompt of each answer, (A,)."""
         assert self.batch.group_ids is not None
         return self.batch.group_ids
 
     @property
     def prompt_count(self) -> int:
-        """P."""
+        """Return P, the number of prompts."""
         return int(self.prompts.max()) + 1
 
     @property
     def per_prompt(self) -> Tensor:
-        """(P,) how many answers each prompt has."""
+        """Return the number of answers to each prompt, (P,)."""
         return self.prompts.bincount(minlength=self.prompt_count)
 
     @property
     def coverage(self) -> dict[str, float]:
-        """Probability of all answers together, the mean over the prompts: what lacks to 1 is left out."""
+        """Return the probability of all answers together, as a mean over the prompts: under π_old and under the engine.
+
+        The rest, up to 1, belongs to answers that the tree leaves out.
+        """
         return {
             name: float(probability.sum()) / self.prompt_count
             for name, probability in (("old", self.trained), ("rollout", self.sampled))
@@ -59,7 +70,10 @@ class Answers:
 
 
 def answers_of(tree: AnswerTree) -> Answers:
-    """The answers to one prompt after those to another, and in the order of their last nodes."""
+    """Return the answers of a tree as a batch.
+
+    The rows are sorted by prompt, and the answers to one prompt by their last nodes.
+    """
     paths = paths_of(tree.parents)
     paths = paths[tree.prompts[paths[:, 0]].argsort(stable=True)]
     mask = paths >= 0
@@ -69,7 +83,7 @@ def answers_of(tree: AnswerTree) -> Answers:
     )
     batch = TokenBatch(
         response_mask=mask,
-        # What is never drawn has no ratio. It counts 0 times, and 0 · ∞ would not be 0.
+        # An answer that the engine never samples has weight 0. Its ratio must be finite, because 0 · ∞ is NaN.
         rollout_log_probs=torch.where(rollout.isfinite(), rollout, old),
         old_log_probs=old,
         response_ids=torch.where(mask, tree.tokens[paths.clamp(min=0)].long(), 0),
@@ -79,20 +93,23 @@ def answers_of(tree: AnswerTree) -> Answers:
 
 
 def paths_of(parents: Tensor) -> Tensor:
-    """(E,) → (A, T): the nodes from an answer's first token to its last, −1 after the end."""
+    """Return the path of every answer through the tree, (E,) → (A, T).
+
+    A row contains the nodes from the answer's first token to its last, then −1.
+    """
     has_child = torch.zeros(len(parents), dtype=torch.bool)
     has_child[parents[parents >= 0].long()] = True
-    here = (~has_child).nonzero()[:, 0]
+    node = (~has_child).nonzero()[:, 0]  # the last token of each answer
     backwards = []
-    while bool((here >= 0).any()):
-        backwards.append(here)
-        here = torch.where(here >= 0, parents[here].long(), -1)
-    table = torch.stack(backwards, 1)
+    while bool((node >= 0).any()):
+        backwards.append(node)
+        node = torch.where(node >= 0, parents[node].long(), -1)
+    table = torch.stack(backwards, 1)  # from the last token to the first; reversed below
     lengths = (table >= 0).sum(-1, keepdim=True)
     columns = torch.arange(table.shape[1])
     return torch.where(columns < lengths, table.gather(1, (lengths - 1 - columns).clamp(min=0)), -1)
 
 
 def _columns(values: Tensor, paths: Tensor) -> Tensor:
-    """Of nodes → (A, T), 0 after the end."""
+    """Return the values of the nodes on each path, (E,) → (A, T), 0 after the end."""
     return torch.where(paths >= 0, values.float()[paths.clamp(min=0)], 0)

@@ -1,4 +1,4 @@
-"""Bootstrap samples: what they draw, and the interval that a number has over them."""
+"""Bootstrap samples of a recorded step, and the intervals of numbers over them."""
 
 import math
 from dataclasses import dataclass
@@ -15,12 +15,15 @@ from rlcorr.types import TokenBatch
 REPLICATES = 200
 LEVEL = (0.025, 0.975)
 EXACT_WEIGHTS = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf)
-"""Unbounded sequence weights: their gradient is the on-policy one on average, whatever the mismatch."""
+"""Unbounded sequence weights. Their gradient equals the on-policy gradient on average, for any mismatch."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A number, and where it lies in 95 % of the bootstrap samples. NaN is a number that the data do not tell."""
+    """A number and the interval that contains 95 % of its bootstrap samples.
+
+    A value of NaN means that the data do not determine the number.
+    """
 
     value: float
     low: float
@@ -28,98 +31,115 @@ class Interval:
 
     @property
     def tells(self) -> bool:
-        """Whether 0 is outside."""
+        """Return whether the number differs significantly from 0: its interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
-class Replicas:
-    """Bootstrap samples, all in the dtype of the scores: row 0 is the sample itself.
+class BootstrapSamples:
+    """R bootstrap samples, in the dtype of the scores. Row 0 is the original sample.
 
-    They draw units, which are prompts, or sampled answers; and directions, so that an interval also holds the error of
-    the projection.
+    They resample units and directions. A unit is a prompt or a sampled answer. Resampling the directions adds the error
+    of the random projection to the interval.
     """
 
-    units: Tensor  # (1 + R, U) how often each is drawn
-    directions: Tensor  # (1 + R, K)
+    units: Tensor  # (1 + R, U) how often each unit is drawn
+    directions: Tensor  # (1 + R, K) how often each direction is drawn
     reference: Tensor  # (1 + R, K) the on-policy gradient
-    reference_noise: Tensor  # (K,) in its squares
+    reference_noise: Tensor  # (K,) what noise adds to its squares
     target: Contributions
-    """What a correction's gradient should be, of the same units, so that most of their noise cancels in the difference:
-    the on-policy gradient itself where answers are all there, else that of unbounded sequence weights."""
+    """The contributions whose gradient a correction should have, from the same units, so that most of their noise
+    cancels in the difference. With all answers present this is the on-policy gradient itself, otherwise the gradient of
+    unbounded sequence weights."""
     exact: bool
-    """Whether the units are prompts whose answers are all there. Then the reference is the target."""
-    unseen: float
-    """What drawing prompts adds to a variance, as a share of what it would add in a task without end: 1 − P/N for P of
-    a training's N prompts (Cochran, Sampling Techniques, §2.6). At 0 they are all there, and nothing is drawn."""
+    """Whether the units are prompts with all their answers. Then the reference is the target."""
+    finite_population_factor: float
+    """How much the choice of prompts adds to a variance, compared with prompts from an endless supply.
+
+    This is the correction for a finite population, 1 − P/N for P of the run's N prompts (Cochran, Sampling Techniques,
+    §2.6). It is 0 if all prompts of the run are present; then the prompts are not resampled.
+    """
 
     def without_noise(self, products: Tensor, noise: Tensor) -> Tensor:
-        """Σ over the directions of x·y, (1 + R, K) → (1 + R,), without what the noise of the units adds, (K,).
+        """Sum x·y over the directions and subtract what the noise of the units adds.
 
-        Of sampled answers it is taken off once in the sample itself, and twice in a bootstrap sample, because drawing
-        from the sample adds the same variance again. Where the prompts are the task, there is none in the sample; a
-        bootstrap sample has it once, and is made smaller by what it has too much on average: x² and y² of the same
-        prompts grow and shrink together, and their ratio must not lose that. Of prompts from a finite task, drawing
-        adds less.
+        For sampled answers the noise is subtracted once in the original sample and twice in a bootstrap sample, because
+        resampling adds the same variance again. For prompts with all answers the original sample has no such noise. A
+        bootstrap sample has it once, and is divided by its mean excess instead: x² and y² of the same prompts grow and
+        shrink together, and their ratio must keep this. For prompts from a finite task, resampling adds less.
+
+        Args:
+            products: x·y in each direction, (1 + R, K).
+            noise: what the noise of the units adds to it, (K,).
+
+        Returns:
+            (1 + R,)
         """
         summed, added = (self.directions * products).sum(-1), (self.directions * noise).sum(-1)
-        drawn = torch.full_like(summed, self.unseen)
-        drawn[0] = 0
+        resampling = torch.full_like(summed, self.finite_population_factor)  # how many more times the noise is there
+        resampling[0] = 0
         if not self.exact:
-            return summed - (1 + drawn) * added
+            return summed - (1 + resampling) * added
         excess = torch.where((summed[0] > 0) & (added[0] > 0), added[0] / summed[0], 0)
-        return summed / (1 + drawn * excess)
+        return summed / (1 + resampling * excess)
 
 
-def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> Replicas:
-    """Over the units, over the blocks of a sampled reference, and over the directions."""
+def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> BootstrapSamples:
+    """Draw bootstrap samples of the units, of the blocks of a sampled reference, and of the directions."""
     directions = resampled(sketch.directions, replicates, seed + 2).to(sketch.scores)
     if isinstance(sketch, ExactSketch):
         target = on_policy(batch, sketch, loss)
-        unseen = sketch.unseen
-        units = (1 + unseen**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
+        factor = sketch.finite_population_factor
+        # The counts keep their mean of 1; their variance is multiplied by the factor.
+        units = (1 + factor**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
         reference, noise = mean_gradients(target, units), covariances(target, target)
     else:
-        unseen = 1.0
+        factor = 1.0
         (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], loss)
         units = resampled(len(target.n), replicates, seed).to(sketch.scores)
         blocks = blocks_of(sketch.reference, loss, batch.response_mask)
-        drawn = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
-        reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, drawn), covariances(blocks, blocks)))
-    return Replicas(units, directions, reference, noise, target, isinstance(sketch, ExactSketch), unseen)
+        counts = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
+        reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, counts), covariances(blocks, blocks)))
+    return BootstrapSamples(units, directions, reference, noise, target, isinstance(sketch, ExactSketch), factor)
 
 
 def length_of(squares: Tensor) -> Tensor:
-    """From squared lengths whose noise has been taken off. One below 0 is a length of 0: noise alone explains it."""
+    """Return lengths from squared lengths without noise. A negative square gives 0: noise alone explains it."""
     return squares.clamp(min=0).sqrt()
 
 
-def reference_noise(replicas: Replicas) -> Tensor:
-    """(1 + R,): the share of ‖g*‖², the squared length of the mean on-policy gradient of these units, that their
-    differences alone give, at most 1: E‖ḡ‖² = ‖E g‖² + Σ Var/U, for the mean ḡ of U units.
+def reference_noise(samples: BootstrapSamples) -> Tensor:
+    """Return the share of ‖g*‖² that comes from the differences between the units, (1 + R,), at most 1.
 
-    Of sampled answers it is taken off everywhere. Where the prompts are the task it belongs to it; a gradient over many
-    more prompts like them is shorter by this share, and η of an unbiased gradient is there at B answers what it is here
-    at (1 − share)·B. Where no others are in the training, it is 0.
+    ‖g*‖² is the squared length of the mean on-policy gradient of these U units, ḡ: E‖ḡ‖² = ‖E g‖² + Σ Var/U.
+
+    For sampled answers this share is subtracted everywhere. For prompts with all answers it is part of the gradient and
+    stays: the run trains on these prompts. The gradient over many more prompts of the same kind is shorter by this
+    share, and η of an unbiased gradient there with B answers equals η here with (1 − share)·B. The share is 0 if the
+    run has no other prompts.
     """
-    squares = (replicas.directions * replicas.reference.square()).sum(-1)
-    noise = replicas.unseen * (replicas.directions * replicas.reference_noise).sum(-1)
-    squares[1:] -= noise[1:]  # drawing from the sample has added it once more
+    squares = (samples.directions * samples.reference.square()).sum(-1)
+    noise = samples.finite_population_factor * (samples.directions * samples.reference_noise).sum(-1)
+    squares[1:] -= noise[1:]  # resampling has added it a second time
     return torch.where(squares > noise, noise / squares, 1.0)
 
 
-def reference_lengths(replicas: Replicas) -> Tensor:
-    """(1 + R,): the length of the on-policy gradient, without what noise adds to it."""
-    return length_of(replicas.without_noise(replicas.reference.square(), replicas.reference_noise))
+def reference_lengths(samples: BootstrapSamples) -> Tensor:
+    """Return the length of the on-policy gradient without noise, (1 + R,)."""
+    return length_of(samples.without_noise(samples.reference.square(), samples.reference_noise))
 
 
 def cosine(inner: Tensor, lengths: Tensor) -> Tensor:
-    """(1 + R,) from inner products ⟨a, b⟩ and the products of both lengths, ‖a‖‖b‖ without their noise.
+    """Return the cosine of two gradients, (1 + R,), clamped to ±1.
 
-    ‖a‖‖b‖ may come out too small, and even 0, so the quotient is clamped to ±1; as the lengths go to 0 that is the sign
-    of the inner product. A bootstrap sample without a length counts as this sign. Were it left out, the interval would
-    be made of the samples with the longest lengths alone, and miss what the others say. Of the sample itself a
-    direction without a length is not reported: NaN.
+    The length product ‖a‖‖b‖ is estimated without noise, so it may be too small or even 0. As it goes to 0, the clamped
+    quotient goes to the sign of the inner product, and a bootstrap sample with length 0 gets this sign. Leaving such
+    samples out would keep only those with the longest lengths, and the interval would be too narrow. If the original
+    sample has length 0, its cosine is NaN.
+
+    Args:
+        inner: inner products ⟨a, b⟩, (1 + R,).
+        lengths: ‖a‖‖b‖ without noise, (1 + R,).
     """
     limit = torch.where(inner == 0, math.nan, inner.sign())
     cosines = torch.where(lengths > 0, (inner / lengths).clamp(-1, 1), limit)
@@ -128,16 +148,22 @@ def cosine(inner: Tensor, lengths: Tensor) -> Tensor:
 
 
 def resampled(count: int, replicates: int, seed: int) -> Tensor:
-    """(1 + R, count): how often each item is drawn; row 0 is the sample itself, in which each occurs once."""
+    """Draw `count` items with replacement, R times, and return how often each is drawn, (1 + R, count).
+
+    Row 0 is the original sample, which contains each item once.
+    """
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(count, (replicates, count), generator=generator)
-    counts = torch.zeros(replicates, count).scatter_add_(1, drawn, torch.ones(drawn.shape))
+    items = torch.randint(count, (replicates, count), generator=generator)
+    counts = torch.zeros(replicates, count).scatter_add_(1, items, torch.ones(items.shape))
     return torch.cat([torch.ones(1, count), counts])
 
 
 def interval_of(values: Tensor, *, signed: bool) -> Interval:
-    """The value of the sample, row 0, and quantiles of those of the bootstrap samples; what is not finite is left out
-    of them. A number that cannot be negative (`signed` false) has no end below 0."""
+    """Return the value of the original sample (row 0) with the quantiles of the bootstrap samples.
+
+    Samples that are not finite are left out. If the number cannot be negative (`signed` is false), the lower end is at
+    least 0.
+    """
     finite = torch.where(values.isfinite(), values, math.nan)
     low, high = (
         torch.nanquantile(finite[1:], finite.new_tensor(LEVEL)).tolist() if len(values) > 1 else (math.nan, math.nan)

@@ -1,4 +1,4 @@
-"""Two corrections' gradients on the same answers, and by how much they differ."""
+"""The gradients of two corrections on the same answers, and the differences between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,24 +16,28 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class GradientComparison:
-    """Two estimators' gradients on the same bootstrap samples. Differences are B − A, in units of the on-policy
-    gradient; their intervals are those of the paired differences, so noise that both share cancels."""
+    """The gradients of two corrections, A and B, on the same bootstrap samples.
+
+    Differences are B − A, in units of the on-policy gradient. Their intervals are those of the paired differences, so
+    noise that both share cancels.
+    """
 
     a: GradientReport
     b: GradientReport
     bias: Interval
+    """Difference of the relative bias."""
     cosine: Interval
-    """Of B with the on-policy gradient, less that of A."""
+    """Cosine of B with the on-policy gradient, minus that of A."""
     between: Interval
-    """Cosine of the two gradients of this batch, or of these prompts: do the two steps go the same way?"""
+    """Cosine of the two gradients of this batch, or of these prompts. Near 1 both steps have the same direction."""
     expected: Interval
-    """Cosine of the two expected gradients, without what their common noise adds; NaN where noise explains one."""
+    """Cosine of the two expected gradients, without their common noise. NaN if noise explains one of them."""
     noise: tuple[Interval, ...]
-    """For each batch size of the reports."""
+    """Difference for each batch size of the reports."""
     progress: tuple[Interval, ...]
-    """Of η, for each batch size."""
+    """Difference of η, for each batch size."""
     b_is_better: tuple[float, ...]
-    """Share of the bootstrap samples in which B makes more progress, for each batch size; a tie counts half."""
+    """Share of the bootstrap samples in which B makes more progress, for each batch size. A tie counts half."""
 
 
 def compare_gradients(
@@ -47,31 +51,34 @@ def compare_gradients(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> GradientComparison:
-    """Bias, noise, progress and direction of both, and by how much they differ. Raises as `report` does."""
-    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    """Measure bias, noise, progress and direction of two corrections and the differences between them.
+
+    Raises the same errors as `report`.
+    """
+    samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
     parts_a, parts_b = contributions(batch, sketch, [a, b], loss)
-    of_a, of_b = samples_of(parts_a, replicas, batch_sizes), samples_of(parts_b, replicas, batch_sizes)
-    g_a, g_b = (mean_gradients(parts, replicas.units) for parts in (parts_a, parts_b))
-    lengths = [length_of((replicas.directions * g.square()).sum(-1)) for g in (g_a, g_b)]
-    without_noise = replicas.without_noise(g_a * g_b, covariances(parts_a, parts_b))
-    lengths_alone = [
-        length_of(replicas.without_noise(g.square(), covariances(parts, parts)))
+    numbers_a, numbers_b = samples_of(parts_a, samples, batch_sizes), samples_of(parts_b, samples, batch_sizes)
+    g_a, g_b = (mean_gradients(parts, samples.units) for parts in (parts_a, parts_b))
+    lengths = [length_of((samples.directions * g.square()).sum(-1)) for g in (g_a, g_b)]
+    inner = samples.without_noise(g_a * g_b, covariances(parts_a, parts_b))
+    expected_lengths = [
+        length_of(samples.without_noise(g.square(), covariances(parts, parts)))
         for g, parts in ((g_a, parts_a), (g_b, parts_b))
     ]
-    gained = (of_b.progress - of_a.progress)[:, 1:].nan_to_num(0).sign()
+    gain = (numbers_b.progress - numbers_a.progress)[:, 1:].nan_to_num(0).sign()
     return GradientComparison(
-        a=report_of(of_a),
-        b=report_of(of_b),
-        bias=interval_of(of_b.relative_bias - of_a.relative_bias, signed=True),
-        cosine=interval_of(of_b.cosine - of_a.cosine, signed=True),
-        between=interval_of(cosine((replicas.directions * g_a * g_b).sum(-1), lengths[0] * lengths[1]), signed=True),
-        expected=interval_of(cosine(without_noise, lengths_alone[0] * lengths_alone[1]), signed=True),
-        noise=_paired(of_a.noise, of_b.noise),
-        progress=_paired(of_a.progress, of_b.progress),
-        b_is_better=tuple((0.5 + gained / 2).mean(-1).tolist()),
+        a=report_of(numbers_a),
+        b=report_of(numbers_b),
+        bias=interval_of(numbers_b.relative_bias - numbers_a.relative_bias, signed=True),
+        cosine=interval_of(numbers_b.cosine - numbers_a.cosine, signed=True),
+        between=interval_of(cosine((samples.directions * g_a * g_b).sum(-1), lengths[0] * lengths[1]), signed=True),
+        expected=interval_of(cosine(inner, expected_lengths[0] * expected_lengths[1]), signed=True),
+        noise=_paired(numbers_a.noise, numbers_b.noise),
+        progress=_paired(numbers_a.progress, numbers_b.progress),
+        b_is_better=tuple((0.5 + gain / 2).mean(-1).tolist()),
     )
 
 
 def _paired(a: torch.Tensor, b: torch.Tensor) -> tuple[Interval, ...]:
-    """B − A of each row, (S, 1 + R)."""
+    """Return the intervals of B − A, one per row of (S, 1 + R)."""
     return tuple(interval_of(difference, signed=True) for difference in b - a)

@@ -1,8 +1,9 @@
-"""From score sketches to gradients: what each sequence of a recorded batch adds to a preset's gradient.
+"""What each sequence of a recorded batch adds to the gradient of a correction, computed from score sketches.
 
-Every loss of this project has the gradient Σ_t c_t ∇ log π_t, with one coefficient per token. A sketch holds, for every
-token, K random projections of its score: s_t[k] = ⟨∇ log π_t, d_k⟩/√K, d_k standard normal over all parameters. Then
-⟨Σ c s, Σ c' s⟩ estimates ⟨Σ c ∇ log π, Σ c' ∇ log π⟩, so another preset or threshold is one matrix product away.
+Every loss of this project has the gradient Σ_t c_t ∇ log π_t, with one coefficient c_t per token. A sketch contains K
+random projections of the score of every token: s_t[k] = ⟨∇ log π_t, d_k⟩/√K, with d_k standard normal over all
+parameters. Then ⟨Σ c s, Σ c' s⟩ estimates ⟨Σ c ∇ log π, Σ c' ∇ log π⟩, so the gradient of another preset or threshold
+costs one matrix product.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import correct, weight_votes
+from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.losses.objective import score_coefficients
@@ -21,39 +22,42 @@ from rlcorr.masked import masked_mean
 from rlcorr.types import TokenBatch
 
 ROWS_AT_ONCE = 64
-"""Sequences whose scores are padded to one length together, which bounds the memory."""
+"""Number of sequences whose scores are padded together to one length. It bounds the memory."""
 ONE_BY_ONE = 16
-"""Sets of coefficients up to which reading the scores for each is quicker than padding them once for all."""
-NEIGHBOUR_BOUND = 10.0
-"""The bound on the weights of a neighbour: few tokens of a usable batch are above it, or above a usual bound."""
+"""Up to this many sets of coefficients, reading the scores once per set is faster than padding them once for all."""
+BASE_BOUND = 10.0
+"""Bound on the weights of the base correction. In a usable batch few tokens are above it, or above a usual bound."""
 LARGEST_COEFFICIENT = 1000.0
-"""Of a neighbour, in units of the largest advantage. Taking a coefficient off a sum again leaves its rounding there: in
-float32, for one that is 1000 times as large, 6e-5 of an advantage."""
+"""Largest coefficient of the base correction, in units of the largest advantage.
+
+Subtracting a coefficient from a sum leaves its rounding error in the sum: 6e-5 of an advantage in float32, for a
+coefficient that is 1000 times as large.
+"""
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """What each of U units adds to the gradient Σ u / Σ n, divided by the mean of W over m where normalised.
+    """What each of U units adds to the gradient Σ u / Σ n.
 
-    A unit is a sampled answer, or a prompt: then each number is an expectation over its answers, under what the engine
-    draws from.
+    With batch normalisation the gradient is also divided by Σ W / Σ m. A unit is a sampled answer or a prompt. For a
+    prompt each number is an expected value over its answers, under the distribution that the engine samples from.
     """
 
     u: Tensor  # (U, K)
     n: Tensor  # (U,)
-    weight: Tensor  # (U,) the mean weight on kept tokens
-    total: Tensor  # (U,) W and m: what batch normalisation takes the mean of
-    count: Tensor  # (U,)
-    u_square: Tensor  # (U, K) of an answer: for the variance
+    weight: Tensor  # (U,) mean weight of the kept tokens
+    total: Tensor  # (U,) W, sum of the weights that batch normalisation averages
+    count: Tensor  # (U,) m, their number
+    u_square: Tensor  # (U, K) squares and products of single answers, for the variance
     u_n: Tensor  # (U, K)
     n_square: Tensor  # (U,)
     weight_square: Tensor  # (U,)
-    probability: Tensor  # (U,) of the unit's answers together: 1, or for a prompt how much of it they cover
+    probability: Tensor  # (U,) of all answers of the unit: 1 for a sampled answer, the coverage for a prompt
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """What each answer adds, but for its scores."""
+class _AnswerNumbers:
+    """What each answer adds, except for its sums over scores."""
 
     n: Tensor  # (B,)
     weight: Tensor
@@ -62,9 +66,11 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A correction without rules and with a loose bound, and its sums over the scores. Another bound or another rule
-    changes the coefficients of few tokens, and only their scores must be read."""
+class BaseContributions:
+    """The coefficients c of a correction without rules and with a loose bound, and their sums u over the scores.
+
+    Another bound or rule changes the coefficients of few tokens, so only the scores of these tokens must be read.
+    """
 
     c: Tensor  # (B, T)
     u: Tensor  # (B, K)
@@ -76,37 +82,43 @@ def contributions(
     corrections: Sequence[CorrectionConfig],
     loss: LossConfig | None = None,
     *,
-    neighbour: Neighbour | None = None,
+    base: BaseContributions | None = None,
 ) -> list[Contributions]:
-    """What each sequence adds to the gradient of the policy loss without its KL terms, one per correction.
+    """Compute what each sequence adds to the gradient of the policy loss, for every correction.
 
-    A token-sum counts as a mean over sequences, so that batches of different sizes compare. π_θ is π_old, as in the
-    first optimizer step after sampling. With a `neighbour` (`neighbour_of` the same batch, sketch and loss) only the
-    scores of those tokens are read that have another coefficient than in it. All is in the dtype of the scores.
-    Raises `UsageError` without old_log_probs or advantages, for losses that compare a batch (clip_cov, kl_cov), and
-    where sketch and batch differ in size.
+    KL terms are left out. A token-sum loss counts as a mean over sequences, so that batches of different sizes compare.
+    π_θ is π_old, as in the first optimizer step after sampling. Results have the dtype of the scores.
+
+    Args:
+        base: `base_contributions` of the same batch, sketch and loss. With it, only the scores of tokens whose
+            coefficient differs from the base are read.
+
+    Raises `UsageError` without old_log_probs or advantages, for losses that compare tokens of a batch (clip_cov,
+    kl_cov), and if sketch and batch differ in size.
     """
     loss = _policy_only(loss)
     for correction in corrections:
         _check(batch, sketch, correction)
-    c, rows = zip(*(_before_the_scores(batch, correction, loss) for correction in corrections), strict=True)
-    if neighbour is None:
+    c, rows = zip(*(_coefficients(batch, correction, loss) for correction in corrections), strict=True)
+    if base is None:
         sums = per_sequence(torch.stack(c), batch.response_mask, sketch)
     else:
-        sums = [neighbour.u + _differing(of_one - neighbour.c, batch.response_mask, sketch) for of_one in c]
-    return [_of_units(u, of_rows, sketch) for u, of_rows in zip(sums, rows, strict=True)]
+        sums = [base.u + _sparse_sums(one - base.c, batch.response_mask, sketch) for one in c]
+    return [_contributions_of_units(u, numbers, sketch) for u, numbers in zip(sums, rows, strict=True)]
 
 
 def on_policy(batch: TokenBatch, sketch: ExactSketch, loss: LossConfig) -> Contributions:
-    """What each prompt adds to the gradient of π_old itself: expectations under π_old, divided by what the loss of the
-    sampled answers is divided by."""
-    c, rows = _before_the_scores(batch, CorrectionConfig(), _policy_only(loss))
+    """Compute what each prompt adds to the gradient of π_old itself.
+
+    These are expected values under π_old, with the same divisor as the loss of the sampled answers.
+    """
+    c, rows = _coefficients(batch, CorrectionConfig(), _policy_only(loss))
     (u,) = per_sequence(c[None], batch.response_mask, sketch)
-    sampled = _of_units(u, rows, sketch)
+    sampled = _contributions_of_units(u, rows, sketch)
     return replace(sampled, u=_expected(u, sketch.answers.trained, sketch))
 
 
-def _of_units(u: Tensor, rows: _Rows, sketch: Sketch) -> Contributions:
+def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> Contributions:
     numbers = {name: values.to(u) for name, values in vars(rows).items()}
     n, weight = numbers["n"], numbers["weight"]
     numbers |= {
@@ -118,30 +130,32 @@ def _of_units(u: Tensor, rows: _Rows, sketch: Sketch) -> Contributions:
     return Contributions(**numbers)
 
 
-def _expected(of_answers: Tensor, probability: Tensor, sketch: ExactSketch) -> Tensor:
-    """Of each prompt: (A,) or (A, K) → (P,) or (P, K)."""
+def _expected(values: Tensor, probability: Tensor, sketch: ExactSketch) -> Tensor:
+    """Sum the numbers of the answers to each prompt, weighted by probability: (A,) or (A, K) → (P,) or (P, K)."""
     answers = torch.arange(len(probability), device=probability.device)
-    columns = of_answers if of_answers.dim() == 2 else of_answers[:, None]
-    return _bags(answers, probability, sketch.answers.per_prompt, columns).view(-1, *of_answers.shape[1:])
+    columns = values if values.dim() == 2 else values[:, None]
+    return _bags(answers, probability, sketch.answers.per_prompt, columns).view(-1, *values.shape[1:])
 
 
-def neighbour_of(
+def base_contributions(
     batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig | None = None
-) -> Neighbour | None:
-    """The neighbour of this correction, which is the same wherever its bounds are. None where one of its coefficients
-    is so large that taking it off again would leave too much rounding."""
+) -> BaseContributions | None:
+    """Return the base of this correction, which is the same for all its bounds.
+
+    Return None if a coefficient is above `LARGEST_COEFFICIENT`: subtracting it would leave too large a rounding error.
+    """
     loss = _policy_only(loss)
     _check(batch, sketch, correction)
-    c, _ = _before_the_scores(batch, loosened(correction), loss)
+    c, _ = _coefficients(batch, base_correction(correction), loss)
     assert batch.advantages is not None
     size, unit = (x.masked_select(batch.response_mask).abs().amax() for x in (c, batch.advantages))
     if not size <= LARGEST_COEFFICIENT * unit:
         return None
-    return Neighbour(c, per_sequence(c[None], batch.response_mask, sketch)[0])
+    return BaseContributions(c, per_sequence(c[None], batch.response_mask, sketch)[0])
 
 
 def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
-    """Its bounded weights alone, with all response tokens in the denominator."""
+    """Return the correction with its bounded weights only, and all response tokens in the denominator."""
     return replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
 
 
@@ -149,18 +163,21 @@ def _policy_only(loss: LossConfig | None) -> LossConfig:
     return replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
 
 
-def loosened(correction: CorrectionConfig) -> CorrectionConfig:
-    """Without its rules, its weights capped at 10: corrections that differ in bounds and rules alone give the same."""
+def base_correction(correction: CorrectionConfig) -> CorrectionConfig:
+    """Return the correction without its rules and with its weights capped at 10.
+
+    Corrections that differ only in bounds and rules have the same base correction.
+    """
     without = without_rules(correction)
     if correction.rollout_is is None:
         return without
     return replace(
-        without, rollout_is_threshold=NEIGHBOUR_BOUND, rollout_is_threshold_lower=None, rollout_is_mode="truncate"
+        without, rollout_is_threshold=BASE_BOUND, rollout_is_threshold_lower=None, rollout_is_mode="truncate"
     )
 
 
-def _before_the_scores(batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig) -> tuple[Tensor, _Rows]:
-    """The coefficient of every token, (B, T), and all but the sums over them."""
+def _coefficients(batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig) -> tuple[Tensor, _AnswerNumbers]:
+    """Compute the coefficient of every token, (B, T), and everything else that needs no scores."""
     assert batch.old_log_probs is not None
     once = replace(correction, rollout_is_batch_normalize=False)
     result = correct(batch, once)
@@ -171,53 +188,55 @@ def _before_the_scores(batch: TokenBatch, correction: CorrectionConfig, loss: Lo
     weight = masked_mean(result.weights, keep, -1)
     total = count = torch.ones_like(weight)
     if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
-        total, count = weight_votes(result.weights, keep, correction.rollout_is)
-    return c, _Rows(n=n, weight=weight, total=total, count=count)
+        total, count = norm_factor_sums(result.weights, keep, correction.rollout_is)
+    return c, _AnswerNumbers(n=n, weight=weight, total=total, count=count)
 
 
 def per_sequence(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:
-    """Σ_t c_t s_t of each sequence, for C sets of coefficients: (C, B, T), (B, T) → (C, B, K)."""
+    """Sum c_t s_t over each sequence, for C sets of coefficients: (C, B, T), (B, T) → (C, B, K)."""
     scores = sketch.scores
     if len(c) <= ONE_BY_ONE or isinstance(sketch, ExactSketch):
         numbers = rows_of_scores(sketch)
-        return torch.stack([_bags(numbers, of_one.masked_select(mask), mask.sum(-1), scores) for of_one in c])
+        return torch.stack([_bags(numbers, one.masked_select(mask), mask.sum(-1), scores) for one in c])
     sums, rest = [], scores
-    for rows, of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
-        used = rows.any(0)
+    for rows, c_of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
+        used = rows.any(0)  # columns with at least one token
         real = rows[:, used]
         padded = scores.new_zeros(*real.shape, scores.shape[1])
         padded[real], rest = rest[: real.sum()], rest[real.sum() :]
-        sums.append(torch.where(real, of_rows[:, :, used], 0).to(scores).transpose(0, 1) @ padded)
+        sums.append(torch.where(real, c_of_rows[:, :, used], 0).to(scores).transpose(0, 1) @ padded)
     return torch.cat(sums).transpose(0, 1)
 
 
 def rows_of_scores(sketch: Sketch) -> Tensor:
-    """(N,) where the score of each response token is, row by row: answers to one prompt share those of their tree."""
+    """Return the row in `sketch.scores` of each response token, (N,), in row order.
+
+    In an exact sketch the answers to one prompt share the scores of their tree.
+    """
     if isinstance(sketch, ExactSketch):
         return sketch.answers.nodes
     return torch.arange(len(sketch.scores), device=sketch.scores.device)
 
 
-def _differing(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:
-    """Σ_t c_t s_t of each sequence, (B, T) → (B, K), where most c are 0."""
-    of_tokens = c.masked_select(mask)
-    places = of_tokens.nonzero()[:, 0]
-    return _bags(rows_of_scores(sketch)[places], of_tokens[places], (mask & (c != 0)).sum(-1), sketch.scores)
+def _sparse_sums(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:
+    """Sum c_t s_t over each sequence, (B, T) → (B, K), reading only the scores of tokens with c ≠ 0."""
+    coefficients = c.masked_select(mask)
+    positions = coefficients.nonzero()[:, 0]
+    sizes = (mask & (c != 0)).sum(-1)
+    return _bags(rows_of_scores(sketch)[positions], coefficients[positions], sizes, sketch.scores)
 
 
 def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
-    """Σ c s of the scores with these numbers, (M,), in bags of these sizes, (B,), one after another: (B, K)."""
+    """Sum c s over bags of scores: M row numbers and coefficients in B consecutive bags of these sizes → (B, K)."""
     starts = sizes.cumsum(0) - sizes
     return embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=c.to(scores))
 
 
 def _check(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig) -> None:
     if correction.loss_type in ("clip_cov", "kl_cov"):
-        raise UsageError(f"{correction.loss_type} selects tokens by comparing a batch: it has no gradient per token.")
+        raise UsageError(f"{correction.loss_type} compares the tokens of a batch: it has no gradient per token.")
     if batch.old_log_probs is None or batch.advantages is None:
         raise UsageError("a gradient needs old_log_probs and advantages; the recorded batch lacks one of them.")
-    sketched = len(rows_of_scores(sketch))
-    if sketched != int(batch.response_mask.sum()):
-        raise UsageError(
-            f"the sketch has {sketched} tokens, the batch {int(batch.response_mask.sum())}: it is of another step."
-        )
+    sketched, tokens = len(rows_of_scores(sketch)), int(batch.response_mask.sum())
+    if sketched != tokens:
+        raise UsageError(f"the sketch has {sketched} tokens, the batch {tokens}: it is of another step.")

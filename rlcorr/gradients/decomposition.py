@@ -1,4 +1,4 @@
-"""Where an estimator's gradient leaves the exact one, step by step."""
+"""The difference between the gradient of a correction and the exact one, split into four steps."""
 
 import itertools
 import math
@@ -12,8 +12,8 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.gradients.bootstrap import (
     EXACT_WEIGHTS,
     REPLICATES,
+    BootstrapSamples,
     Interval,
-    Replicas,
     bootstrap,
     interval_of,
     length_of,
@@ -27,16 +27,16 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Lengths of differences, over that of the reference."""
+    """Lengths of four differences between gradients, divided by the length of the reference."""
 
     level: Interval
-    """Unbounded weights of this level, or none, against the unbounded product over the sequence."""
+    """Unbounded weights of this level (or no weights), compared with the unbounded product over the sequence."""
     truncation: Interval
-    """Bounds on the weights."""
+    """Effect of the bounds on the weights."""
     rejection: Interval
-    """The rules, with the denominator as it was."""
+    """Effect of the rules, with the denominator unchanged."""
     denominator: Interval
-    """Counting kept tokens only, and batch normalisation."""
+    """Effect of counting kept tokens only, and of batch normalisation."""
 
 
 def decompose(
@@ -48,24 +48,30 @@ def decompose(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Decomposition:
-    """From exact sequence weights to this correction in four steps, each measured on the same answers, so that most of
-    the noise cancels; what is left of it is taken off, as in `report`."""
-    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
-    return decomposition(contributions(batch, sketch, stages(correction), loss), replicas)
+    """Measure the four steps from exact sequence weights to this correction.
+
+    All steps use the same answers, so most of their noise cancels. The rest is subtracted, as in `report`.
+    """
+    samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    return decomposition(contributions(batch, sketch, stages(correction), loss), samples)
 
 
 def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
-    """Five corrections: exact sequence weights, then this one's level, bounds, rules and denominator one by one."""
+    """Return five corrections that lead from exact sequence weights to this correction.
+
+    The first has exact sequence weights. Then come the level, bounds, rules and denominator of this correction, one by
+    one.
+    """
     bounded = without_rules(correction)
     unbounded = bounded if correction.rollout_is is None else replace(bounded, **_UNBOUNDED)
     return _exact(correction), unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction
 
 
-def decomposition(parts: Sequence[Contributions], replicas: Replicas) -> Decomposition:
-    """From the contributions of the five `stages`."""
-    unit = reference_lengths(replicas)
-    steps = (_apart(before, after, replicas) / unit for before, after in itertools.pairwise(parts))
-    return Decomposition(*(interval_of(lengths, signed=False) for lengths in steps))
+def decomposition(parts: Sequence[Contributions], samples: BootstrapSamples) -> Decomposition:
+    """Measure the four steps from the contributions of the five `stages`."""
+    unit = reference_lengths(samples)
+    distances = (_distance(before, after, samples) / unit for before, after in itertools.pairwise(parts))
+    return Decomposition(*(interval_of(lengths, signed=False) for lengths in distances))
 
 
 _UNBOUNDED: dict[str, Any] = {
@@ -74,13 +80,16 @@ _UNBOUNDED: dict[str, Any] = {
 
 
 def _exact(correction: CorrectionConfig) -> CorrectionConfig:
-    """Unbounded sequence weights on the same loss. A clipped loss in bypass mode takes no weights: its first step has
-    the ratio in the loss, token by token, so the policy gradient stands in for it."""
+    """Return unbounded sequence weights with the loss of this correction.
+
+    A clipped loss in bypass mode takes no weights: in its first step the ratio is in the loss, token by token. The
+    policy gradient (reinforce) replaces it.
+    """
     loss_type = "reinforce" if correction.bypass_mode else correction.loss_type
     return replace(EXACT_WEIGHTS, bypass_mode=correction.bypass_mode, loss_type=loss_type)
 
 
-def _apart(before: Contributions, after: Contributions, replicas: Replicas) -> Tensor:
-    """(1 + R,): the length of the difference of both gradients, without what noise adds to it."""
-    difference = mean_gradients(after, replicas.units) - mean_gradients(before, replicas.units)
-    return length_of(replicas.without_noise(difference.square(), difference_noise(before, after)))
+def _distance(before: Contributions, after: Contributions, samples: BootstrapSamples) -> Tensor:
+    """Return the length of the difference of both gradients without noise, (1 + R,)."""
+    difference = mean_gradients(after, samples.units) - mean_gradients(before, samples.units)
+    return length_of(samples.without_noise(difference.square(), difference_noise(before, after)))

@@ -1,4 +1,4 @@
-"""Mean gradients of bootstrap samples, their noise, and the variance of one answer, direction by direction."""
+"""Mean gradients of bootstrap samples, their noise, and the variance of one answer, for each direction of a sketch."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contribut
     """Return the reference as contributions of blocks.
 
     A token-mean is divided by the mean length in the batch, not in the reference: otherwise answers of another length
-    would look like a bias. Without a loss_scale_factor both sides are divided by the batch's columns, which cancel.
+    would look like a bias. Without a loss_scale_factor both sides are divided by the number of columns of the batch,
+    which cancels.
     """
     mode = loss.loss_agg_mode
     u = reference.by_sequence if mode == "seq-mean-token-mean" else reference.by_token
@@ -31,51 +32,56 @@ def blocks_of(reference: Reference, loss: LossConfig, mask: Tensor) -> Contribut
     )  # fmt: skip
 
 
-def mean_gradients(parts: Contributions, drawn: Tensor) -> Tensor:
-    """(1 + R, K): the gradient of each bootstrap sample, `drawn` (1 + R, U) how often it has each unit."""
-    return drawn @ parts.u / _divisors(parts, drawn)[:, None]
+def mean_gradients(parts: Contributions, counts: Tensor) -> Tensor:
+    """Compute the gradient of each bootstrap sample, (1 + R, K). `counts` is how often it has each unit, (1 + R, U)."""
+    return counts @ parts.u / _divisors(parts, counts)[:, None]
 
 
-def answer_variances(parts: Contributions, drawn: Tensor, *, sampled: bool) -> Tensor:
-    """(1 + R, K): the variance V of one answer's contribution. The gradient of a batch of B answers has V/B, by the
-    delta method on Σu/Σn, the factor of batch normalisation held fixed: V = E (u − n E g)² / (E n)². Of `sampled`
-    answers with the factor that makes it unbiased; where they are all there, so is E g."""
-    divisor = _divisors(parts, drawn)[:, None]
-    mean = drawn @ parts.u / divisor
-    scale = divisor / (drawn @ parts.n).clamp(min=TINY)[:, None]  # the factor
-    squares = drawn @ parts.u_square - 2 * scale * mean * (drawn @ parts.u_n)
-    squares = squares + (scale * mean).square() * (drawn @ parts.n_square)[:, None]
-    units = drawn.sum(-1, keepdim=True)
+def answer_variances(parts: Contributions, counts: Tensor, *, sampled: bool) -> Tensor:
+    """Compute the variance V of one answer's contribution in each bootstrap sample, (1 + R, K).
+
+    The gradient of a batch of B answers has the variance V/B, by the delta method on Σu/Σn with the factor of batch
+    normalisation fixed: V = E (u − n E g)² / (E n)². For `sampled` answers V includes the factor U/(U − 1) that makes
+    it unbiased. With all answers present E g is exact, and V needs no factor.
+    """
+    divisor = _divisors(parts, counts)[:, None]
+    mean = counts @ parts.u / divisor
+    scale = divisor / (counts @ parts.n).clamp(min=TINY)[:, None]  # the factor of batch normalisation
+    squares = counts @ parts.u_square - 2 * scale * mean * (counts @ parts.u_n)
+    squares = squares + (scale * mean).square() * (counts @ parts.n_square)[:, None]
+    units = counts.sum(-1, keepdim=True)
     factor = _unbiased(len(parts.n)) if sampled else 1.0
-    return (units * squares / divisor / divisor).clamp(min=0) * factor  # the square of TINY would be 0
+    return (units * squares / divisor / divisor).clamp(min=0) * factor  # divided twice, because TINY² would be 0
 
 
 def covariances(a: Contributions, b: Contributions) -> Tensor:
-    """(K,): the covariance of two mean gradients of the same units, by the same method. Of one with itself: what noise
-    adds to its squares."""
-    (moved_a, total_a), (moved_b, total_b) = _moved(a), _moved(b)
-    return (moved_a / total_a * (moved_b / total_b)).sum(0) * _unbiased(len(a.n))
+    """Compute the covariance of two mean gradients of the same units, (K,), by the delta method.
+
+    The covariance of a gradient with itself is what noise adds to its squares.
+    """
+    (influence_a, total_a), (influence_b, total_b) = _influence(a), _influence(b)
+    return (influence_a / total_a * (influence_b / total_b)).sum(0) * _unbiased(len(a.n))
 
 
 def difference_noise(a: Contributions, b: Contributions) -> Tensor:
-    """(K,): what noise adds to the squares of the difference of two mean gradients of the same units."""
-    (moved_a, total_a), (moved_b, total_b) = _moved(a), _moved(b)
-    return (moved_a / total_a - moved_b / total_b).square().sum(0) * _unbiased(len(a.n))
+    """Compute what noise adds to the squared difference of two mean gradients of the same units, (K,)."""
+    (influence_a, total_a), (influence_b, total_b) = _influence(a), _influence(b)
+    return (influence_a / total_a - influence_b / total_b).square().sum(0) * _unbiased(len(a.n))
 
 
-def _divisors(parts: Contributions, drawn: Tensor) -> Tensor:
-    """(1 + R,): Σn, times the factor of batch normalisation."""
-    factor = (drawn @ parts.total) / (drawn @ parts.count).clamp(min=TINY)
-    return (drawn @ parts.n).clamp(min=TINY) * torch.where(factor > 1e-8, factor, 1.0)
+def _divisors(parts: Contributions, counts: Tensor) -> Tensor:
+    """Return Σn times the factor of batch normalisation, (1 + R,)."""
+    factor = (counts @ parts.total) / (counts @ parts.count).clamp(min=TINY)
+    return (counts @ parts.n).clamp(min=TINY) * torch.where(factor > 1e-8, factor, 1.0)
 
 
-def _moved(parts: Contributions) -> tuple[Tensor, Tensor]:
-    """How far each unit alone moves the mean gradient, times the divisor, (U, K); and the divisor."""
+def _influence(parts: Contributions) -> tuple[Tensor, Tensor]:
+    """Return how far each unit alone moves the mean gradient, times the divisor, (U, K); and the divisor."""
     all_once = torch.ones(1, len(parts.n)).to(parts.n)
     divisor = _divisors(parts, all_once)[0]
     share = parts.n * divisor / parts.n.sum().clamp(min=TINY)
     return parts.u - share[:, None] * mean_gradients(parts, all_once)[0], divisor
 
 
-def _unbiased(units: int) -> float:
+def _unbiased(units: int) -> float:  # turns a mean square into an unbiased variance
     return units / max(units - 1, 1)

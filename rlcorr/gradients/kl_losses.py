@@ -1,7 +1,7 @@
-"""What a KL estimator does as a loss, on recorded places of real responses: its gradient, exact over the next token.
+"""The gradient of a KL estimator used as a loss, at recorded positions of real responses, exact over the next token.
 
-At each place all V next tokens are known with their probabilities and scores, so the expected gradient of an estimator
-needs no sampling of tokens; only the places are a sample, and the intervals are over them.
+At each position all V next tokens are known with their probabilities and scores. The expected gradient of an estimator
+therefore needs no sampling of tokens. Only the positions are a sample, and the intervals are over them.
 """
 
 import math
@@ -21,20 +21,20 @@ Target = Literal["ref", "rollout"]
 
 @dataclass(frozen=True)
 class KLGradientReport:
-    """Beside the truth: ∇KL(π_θ‖target), the mean over the places."""
+    """Gradient of one estimator compared with the true gradient ∇KL(π_θ‖target), the mean over the positions."""
 
     cosine: Interval
-    """Between the expected gradient and the truth; 0 where the gradient vanishes."""
+    """Cosine of the expected gradient and the true one; 0 if the gradient vanishes."""
     length: Interval
-    """‖E[g]‖ over the length of the truth."""
+    """‖E[g]‖ divided by the length of the true gradient."""
     reverse_cosine: Interval
-    """Between the expected gradient and ∇KL(target‖π_θ)."""
+    """Cosine of the expected gradient and ∇KL(target‖π_θ)."""
     noise: Interval
-    """Standard deviation of one token's gradient over the length of the truth."""
+    """Standard deviation of one token's gradient, divided by the length of the true gradient."""
 
 
 def kl_report(
-    places: NextTokens,
+    positions: NextTokens,
     estimator: str,
     target: Target = "ref",
     *,
@@ -42,23 +42,27 @@ def kl_report(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> KLGradientReport:
-    """Tokens drawn from π_old, which is π_θ here, or from the engine's own distribution. Raises `UsageError` where the
-    recorded places lack a distribution."""
-    targets = {"ref": places.ref_log_probs, "rollout": places.rollout_log_probs}
-    against, engine = targets[target], places.rollout_log_probs
-    if against is None or (not on_policy and engine is None):
-        lacking = target if against is None else "rollout"
-        raise UsageError(f"the recorded places have no distribution of π_{lacking}: the run had none at that step.")
-    q = places.log_probs if on_policy or engine is None else engine
-    coefficient = _coefficients(places.log_probs, against, estimator)
-    expected = _gradient(q.exp() * coefficient, places.scores)
-    truth = _gradient(places.log_probs.exp() * _difference(places.log_probs, against), places.scores)
-    reverse = _gradient(-against.exp(), places.scores)
-    squares = (q.exp() * coefficient.square() * places.scores.square().sum(-1)).sum(-1)
-    drawn = resampled(len(q), replicates, seed).to(expected) / len(q)
-    g, t, r = (drawn @ gradient for gradient in (expected, truth, reverse))
+    """Measure the gradient of a KL estimator as a loss.
+
+    Tokens come from π_old, which equals π_θ here, or from the engine's own distribution (`on_policy` is false). Raises
+    `UsageError` if the recorded positions lack a distribution that is needed.
+    """
+    targets = {"ref": positions.ref_log_probs, "rollout": positions.rollout_log_probs}
+    target_log_probs, engine = targets[target], positions.rollout_log_probs
+    if target_log_probs is None or (not on_policy and engine is None):
+        lacking = target if target_log_probs is None else "rollout"
+        raise UsageError(f"the recorded positions have no distribution of π_{lacking}: the run had none at that step.")
+    q = positions.log_probs if on_policy or engine is None else engine
+    coefficient = _coefficients(positions.log_probs, target_log_probs, estimator)
+    expected = _gradient(q.exp() * coefficient, positions.scores)
+    difference = _difference(positions.log_probs, target_log_probs)
+    truth = _gradient(positions.log_probs.exp() * difference, positions.scores)
+    reverse = _gradient(-target_log_probs.exp(), positions.scores)
+    squares = (q.exp() * coefficient.square() * positions.scores.square().sum(-1)).sum(-1)
+    shares = resampled(len(q), replicates, seed).to(expected) / len(q)
+    g, t, r = (shares @ gradient for gradient in (expected, truth, reverse))
     unit = t.norm(dim=-1).clamp(min=1e-30)
-    spread = (drawn @ squares.to(drawn) - g.square().sum(-1)).clamp(min=0).sqrt()
+    spread = (shares @ squares.to(shares) - g.square().sum(-1)).clamp(min=0).sqrt()
     return KLGradientReport(
         cosine=interval_of(_cosine(g, t), signed=True),
         length=interval_of(g.norm(dim=-1) / unit, signed=False),
@@ -67,20 +71,20 @@ def kl_report(
     )
 
 
-def _difference(log_probs: Tensor, against: Tensor) -> Tensor:
-    """log π_θ − log target; a token that the target never gives cannot be compared, and counts 0."""
-    return torch.where(against > -math.inf, log_probs - against, 0)
+def _difference(log_probs: Tensor, target: Tensor) -> Tensor:
+    """Return log π_θ − log target. A token with probability 0 under the target cannot be compared and counts 0."""
+    return torch.where(target > -math.inf, log_probs - target, 0)
 
 
-def _coefficients(log_probs: Tensor, against: Tensor, estimator: str) -> Tensor:
-    """dκ/d log π_θ of each token: the gradient of the loss is this times the score."""
+def _coefficients(log_probs: Tensor, target: Tensor, estimator: str) -> Tensor:
+    """Return dκ/d log π_θ of each token. The gradient of the loss is this times the score."""
     leaf = log_probs.detach().requires_grad_()
-    penalty = kl_penalty(leaf, torch.where(against > -math.inf, against, log_probs), estimator)
+    penalty = kl_penalty(leaf, torch.where(target > -math.inf, target, log_probs), estimator)
     return torch.autograd.grad(penalty.sum(), leaf)[0]
 
 
 def _gradient(c: Tensor, scores: Tensor) -> Tensor:
-    """Σ over the tokens of each place: (P, V), (P, V, K) → (P, K)."""
+    """Sum c times the score over the tokens of each position: (P, V), (P, V, K) → (P, K)."""
     return torch.einsum("pv,pvk->pk", c.to(scores), scores)
 
 

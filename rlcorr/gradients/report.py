@@ -1,11 +1,11 @@
-"""What a correction does to the gradient on recorded data: bias, noise, direction and progress, with their intervals.
+"""What a correction does to the gradient of a recorded step: bias, noise, direction and progress, with intervals.
 
-All from score sketches (see `contributions`); the intervals hold the error of their projection.
+All numbers come from score sketches (see `contributions`). The intervals include the error of their random projection.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.gradients.bootstrap import (
     REPLICATES,
+    BootstrapSamples,
     Interval,
-    Replicas,
     bootstrap,
     cosine,
     interval_of,
@@ -29,38 +29,53 @@ from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
 
 BATCH_SIZES = (256, 4096)
-"""Answers in a batch, unless others are asked for."""
+"""Default numbers of answers in a batch."""
+SIGNED = ("cosine", "scale")
+"""Numbers of a report that can be negative."""
+
+N = TypeVar("N")
+PerBatchSize = TypeVar("PerBatchSize")
 
 
 @dataclass(frozen=True)
-class GradientReport:
-    """One estimator's gradient beside the on-policy one; lengths are norms over the parameters. Where a squared length
-    is not above what noise adds to it, the length is 0, and what would be divided by it is NaN: it is not known."""
+class GradientNumbers(Generic[N, PerBatchSize]):
+    """The gradient of one correction compared with the on-policy gradient g*. Lengths are norms over all parameters.
 
-    length: Interval
-    """‖E[g]‖, without what noise adds to it."""
-    reference_length: Interval
-    reference_noise: Interval
-    """See `reference_noise`."""
-    bias: Interval
-    """‖E[g] − g*‖, without what noise adds to it; 0 is inside its interval where noise explains it all. g* is the
-    on-policy gradient; of sampled answers that of unbounded sequence weights on the same ones."""
-    relative_bias: Interval
+    If noise explains all of a squared length, the length is 0. Numbers divided by it are NaN: they are unknown.
+    """
+
+    length: N
+    """‖E[g]‖ without noise."""
+    reference_length: N
+    reference_noise: N
+    """See `bootstrap.reference_noise`."""
+    bias: N
+    """‖E[g] − g*‖ without noise. Its interval includes 0 if noise explains all of it. For sampled answers g* is the
+    gradient of unbounded sequence weights on the same answers."""
+    relative_bias: N
     """bias / reference_length."""
-    cosine: Interval
-    """Between E[g] and the reference; NaN where noise explains one of them, with the possible ones in the interval."""
-    scale: Interval
-    """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
-    variance: Interval
-    """V, Σ over parameters of the variance of one answer's contribution; a batch of B answers has V/B."""
-    ess: Interval
-    """(Σ w)²/Σ w² over sequences, w a sequence's mean weight on its kept tokens, as a share of the sequences."""
+    cosine: N
+    """Cosine of E[g] and the reference. NaN if noise explains one; the interval contains the possible values."""
+    scale: N
+    """⟨E[g], reference⟩/‖reference‖²: factor on the step along the reference."""
+    variance: N
+    """V, the variance of one answer's contribution, summed over the parameters. A batch of B answers has V/B."""
+    ess: N
+    """(Σ w)²/Σ w² over sequences, as a share of the sequences. w is a sequence's mean weight on its kept tokens."""
     batch_sizes: tuple[int, ...]
-    """B, in answers."""
-    noise: tuple[Interval, ...]
-    """√(V/B)/reference_length for each: the standard deviation over batches of B answers."""
-    progress: tuple[Interval, ...]
-    """η(B) for each: see `progress`."""
+    """Batch sizes B, in answers."""
+    noise: PerBatchSize
+    """√(V/B)/reference_length for each batch size: standard deviation over batches of B answers."""
+    progress: PerBatchSize
+    """η(B) for each batch size: see `progress`."""
+
+
+class GradientReport(GradientNumbers[Interval, tuple[Interval, ...]]):
+    """Each number of the original sample with its interval; noise and progress have one for each batch size."""
+
+
+class ReportSamples(GradientNumbers[Tensor, Tensor]):
+    """Each number in every bootstrap sample, (1 + R,); noise and progress are (S, 1 + R) for S batch sizes."""
 
 
 def report(
@@ -73,39 +88,24 @@ def report(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> GradientReport:
-    """All numbers, with bootstrap intervals over the prompts, or over sampled answers and the blocks of the reference,
-    and over the directions. Raises `UsageError` as `contributions` does."""
-    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    """Measure the gradient of one correction.
+
+    The bootstrap intervals are over the prompts, or over the sampled answers and the blocks of the reference, and over
+    the directions. Raises `UsageError` for the same reasons as `contributions`.
+    """
+    samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
     (parts,) = contributions(batch, sketch, [correction], loss)
-    return report_of(samples_of(parts, replicas, batch_sizes))
-
-
-@dataclass(frozen=True)
-class Samples:
-    """The numbers of a report for every bootstrap sample: (1 + R,), those of batch sizes (S, 1 + R)."""
-
-    length: Tensor
-    reference_length: Tensor
-    reference_noise: Tensor
-    bias: Tensor
-    relative_bias: Tensor
-    cosine: Tensor
-    scale: Tensor
-    variance: Tensor
-    ess: Tensor
-    batch_sizes: tuple[int, ...]
-    noise: Tensor
-    progress: Tensor
+    return report_of(samples_of(parts, samples, batch_sizes))
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Several corrections on the same data, the bootstrap samples shared."""
+    """Several corrections on the same data and the same bootstrap samples."""
 
     reports: list[GradientReport]
     choices: tuple[Choice, ...]
-    """Which makes the most progress, for each batch size."""
-    progress: Tensor  # (C, S, 1 + R) η of every correction, batch size and bootstrap sample
+    """The correction with the most progress, for each batch size."""
+    progress: Tensor  # (C, S, 1 + R): η of every correction, batch size and bootstrap sample
 
 
 def compare(
@@ -118,56 +118,60 @@ def compare(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Ranking:
-    """The reports of several corrections, or of one at sixty thresholds, and which of them makes the most progress."""
-    replicas = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    """Report several corrections, or one at sixty thresholds, and choose the one with the most progress."""
+    samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
     nothing, *parts = contributions(batch, sketch, [CorrectionConfig(), *corrections], loss)
-    samples = [samples_of(of_one, replicas, batch_sizes) for of_one in parts]
-    of_all = torch.stack([numbers.progress for numbers in samples])
+    numbers = [samples_of(one, samples, batch_sizes) for one in parts]
+    eta = torch.stack([one.progress for one in numbers])
     return Ranking(
-        reports=[report_of(numbers) for numbers in samples],
-        choices=choices(of_all, samples_of(nothing, replicas, batch_sizes).progress, tuple(batch_sizes)),
-        progress=of_all,
+        reports=[report_of(one) for one in numbers],
+        choices=choices(eta, samples_of(nothing, samples, batch_sizes).progress, tuple(batch_sizes)),
+        progress=eta,
     )
 
 
-def samples_of(parts: Contributions, replicas: Replicas, batch_sizes: Sequence[int]) -> Samples:
-    drawn, reference, target = replicas.units, replicas.reference, replicas.target
-    g = mean_gradients(parts, drawn)
-    apart, apart_noise = g - mean_gradients(target, drawn), difference_noise(parts, target)
-    if replicas.exact:
+def samples_of(parts: Contributions, samples: BootstrapSamples, batch_sizes: Sequence[int]) -> ReportSamples:
+    """Compute the numbers of a report in every bootstrap sample."""
+    counts, reference, target = samples.units, samples.reference, samples.target
+    g = mean_gradients(parts, counts)
+    difference, difference_variance = g - mean_gradients(target, counts), difference_noise(parts, target)
+    if samples.exact:
         g_noise, inner_noise = covariances(parts, parts), covariances(parts, target)
-    else:  # E[g] is the reference and the difference to it: most noise of the answers cancels in that
-        g, g_noise = reference + apart, replicas.reference_noise + apart_noise
-        inner_noise = replicas.reference_noise
-    g2 = replicas.without_noise(g.square(), g_noise)
-    bias2 = replicas.without_noise(apart.square(), apart_noise)
-    inner = replicas.without_noise(g * reference, inner_noise)
-    variance = (replicas.directions * answer_variances(parts, drawn, sampled=not replicas.exact)).sum(-1)
-    length, unit = length_of(g2), reference_lengths(replicas)
+    else:  # E[g] = reference + difference. Most noise of the answers cancels in the difference.
+        g, g_noise = reference + difference, samples.reference_noise + difference_variance
+        inner_noise = samples.reference_noise
+    g2 = samples.without_noise(g.square(), g_noise)
+    bias2 = samples.without_noise(difference.square(), difference_variance)
+    inner = samples.without_noise(g * reference, inner_noise)
+    variance = (samples.directions * answer_variances(parts, counts, sampled=not samples.exact)).sum(-1)
+    length, unit = length_of(g2), reference_lengths(samples)
     sizes = torch.tensor(batch_sizes).to(g)[:, None]
-    return Samples(
+    return ReportSamples(
         length=length,
         reference_length=unit,
-        reference_noise=reference_noise(replicas),
+        reference_noise=reference_noise(samples),
         bias=length_of(bias2),
         relative_bias=length_of(bias2) / unit,
         cosine=cosine(inner, length * unit),
         scale=inner / unit.square(),
         variance=variance,
-        ess=(drawn @ parts.weight).square()
-        / (drawn @ parts.weight_square).clamp(min=1e-30)
-        / (drawn @ parts.probability),
+        ess=(counts @ parts.weight).square()
+        / (counts @ parts.weight_square).clamp(min=1e-30)
+        / (counts @ parts.probability),
         batch_sizes=tuple(batch_sizes),
         noise=(variance / sizes).sqrt() / unit,
         progress=progress(inner, g2, unit.square(), variance / sizes),
     )
 
 
-def report_of(samples: Samples) -> GradientReport:
-    """Each number of the sample itself, with its interval."""
-    signed = ("cosine", "scale")
-    single = ("length", "reference_length", "reference_noise", "bias", "relative_bias", "variance", "ess", *signed)
-    intervals: dict[str, Any] = {name: interval_of(getattr(samples, name), signed=name in signed) for name in single}
-    for name in ("noise", "progress"):
-        intervals[name] = tuple(interval_of(of_size, signed=False) for of_size in getattr(samples, name))
-    return GradientReport(**intervals, batch_sizes=samples.batch_sizes)
+def report_of(samples: ReportSamples) -> GradientReport:
+    """Return each number of the original sample with its interval."""
+    numbers: dict[str, Any] = {field.name: getattr(samples, field.name) for field in fields(samples)}
+    sizes = numbers.pop("batch_sizes")
+    intervals: dict[str, Any] = {
+        name: tuple(interval_of(of_size, signed=False) for of_size in values)
+        if name in ("noise", "progress")
+        else interval_of(values, signed=name in SIGNED)
+        for name, values in numbers.items()
+    }
+    return GradientReport(**intervals, batch_sizes=sizes)

@@ -1,7 +1,7 @@
-"""What a recorded step keeps of its gradients: K random projections of every token's score.
+"""What a recorded step stores of its gradients: K random projections of the score of every token.
 
 The tokens are those of sampled answers (`SampledSketch`), or of every likely answer to some prompts (`ExactSketch`).
-Where a step has few answers of its own, further ones are sampled for it (`DrawnAnswers`).
+For a step with few answers, further ones are sampled for the sketch (`DrawnAnswers`).
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Reference:
-    """The gradient at the trainer's own weights, from responses that they sampled, in M blocks of responses."""
+    """The gradient at the trainer's own weights, in M blocks of responses that were sampled with these weights."""
 
     by_token: Tensor  # (M, K) Σ over the block of advantage · score
     by_sequence: Tensor  # (M, K) the same, each response divided by its length
@@ -25,23 +25,26 @@ class Reference:
     sequences: Tensor  # (M,)
 
     def along_first(self, directions: int) -> "Reference":
-        """In the first of its K directions. A projection is divided by √ of their number."""
-        larger = (self.by_token.shape[1] / directions) ** 0.5
+        """Return the reference in the first of its K directions.
+
+        A projection is divided by the root of the number of directions, so the values are rescaled.
+        """
+        scale = (self.by_token.shape[1] / directions) ** 0.5
         return replace(
             self,
-            by_token=self.by_token[:, :directions] * larger,
-            by_sequence=self.by_sequence[:, :directions] * larger,
+            by_token=self.by_token[:, :directions] * scale,
+            by_sequence=self.by_sequence[:, :directions] * scale,
         )
 
 
 @dataclass(frozen=True)
 class NextTokens:
-    """All V tokens that could follow at P places of the batch, so that expectations over the next token are exact."""
+    """All V possible next tokens at P positions of the batch, so that expectations over the next token are exact."""
 
     log_probs: Tensor  # (P, V) log π_old
     scores: Tensor  # (P, V, K) of each token
-    ref_log_probs: Tensor | None = None  # (P, V), where the run has a reference
-    rollout_log_probs: Tensor | None = None  # (P, V), of the engine with the weights that sampled
+    ref_log_probs: Tensor | None = None  # (P, V), if the run has a reference policy
+    rollout_log_probs: Tensor | None = None  # (P, V), of the engine with the weights that sampled the batch
 
 
 @dataclass(frozen=True)
@@ -56,45 +59,53 @@ class SampledSketch:
 
     @property
     def directions(self) -> int:
-        """K."""
+        """Return K, the number of directions."""
         return self.scores.shape[1]
 
 
 @dataclass(frozen=True)
 class DrawnAnswers:
-    """Answers to other prompts than the step's, from the weights that sampled its own: gradients are measured on them.
-    Their scores may be along the first of the sketch's directions alone."""
+    """Answers to other prompts than those of the step, sampled with the same weights. Gradients are measured on them.
 
-    batch: TokenBatch  # with both policies' log-probs, and advantages as an update sees them
+    Their scores may use only the first of the sketch's directions.
+    """
+
+    batch: TokenBatch  # with the log-probs of both policies and the advantages of an update
     scores: Tensor  # (N, K') in the order of batch.response_mask, row by row
 
 
 @dataclass(frozen=True)
 class ExactSketch:
-    """Scores of every node. The P prompts are the task: expected gradients on them, the on-policy one among them, are
-    sums over the answers, without a sample. What the task's other prompts would say is in the intervals."""
+    """Scores of every node of an answer tree to P prompts.
+
+    The P prompts are the task. Expected gradients on them, including the on-policy one, are sums over the answers and
+    need no sampling. The intervals account for the other prompts of the task.
+    """
 
     tree: AnswerTree
-    advantages: Tensor  # (N,) of every token, answer by answer in the order of `answers_of`
+    advantages: Tensor  # (N,) of every token, in the order of `answers_of`
     scores: Tensor  # (E, K)
-    task_prompts: int | None = None  # how many prompts the training has, P of them here; None: it draws them
+    task_prompts: int | None = None  # N, number of prompts of the run; None if it draws new ones
     next_tokens: NextTokens | None = None
     weights_hash: str = ""
     directions_hash: str = ""
 
     @property
     def directions(self) -> int:
-        """K."""
+        """Return K, the number of directions."""
         return self.scores.shape[1]
 
     @property
-    def unseen(self) -> float:
-        """The share of the training's prompts that are not here, 1 − P/N: the correction for a finite population."""
+    def finite_population_factor(self) -> float:
+        """Return 1 − P/N, the share of the run's N prompts that are not in this sketch.
+
+        It is 1 if the run draws new prompts. This is the correction of a variance for a finite population.
+        """
         return 1.0 if self.task_prompts is None else 1 - self.answers.prompt_count / self.task_prompts
 
     @cached_property
     def answers(self) -> Answers:
-        """With their advantages."""
+        """Return the answers of the tree with their advantages."""
         answers = answers_of(self.tree)
         advantages = torch.zeros(answers.batch.response_mask.shape)
         advantages[answers.batch.response_mask] = self.advantages.float()
@@ -105,18 +116,21 @@ Sketch = SampledSketch | ExactSketch
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What intervals are over, and how many were drawn of it."""
+class SampledUnits:
+    """The units that the intervals are over, and their number."""
 
     count: int
-    of: Literal["sampled answers", "prompts", "random directions"]
+    kind: Literal["sampled answers", "prompts", "random directions"]
 
 
-def drawn(batch: TokenBatch, sketch: Sketch) -> Drawn:
-    """What most of an interval's width is from. Directions, where all answers to all prompts of the training are there;
-    they are drawn of the others as well."""
+def sampled_units(batch: TokenBatch, sketch: Sketch) -> SampledUnits:
+    """Return the units whose sampling explains most of the width of an interval.
+
+    These are the directions if all answers to all prompts of the run are present. In the other cases directions are
+    resampled, too.
+    """
     if isinstance(sketch, SampledSketch):
-        return Drawn(len(batch.response_mask), "sampled answers")
-    if sketch.unseen > 0:
-        return Drawn(sketch.answers.prompt_count, "prompts")
-    return Drawn(sketch.directions, "random directions")
+        return SampledUnits(len(batch.response_mask), "sampled answers")
+    if sketch.finite_population_factor > 0:
+        return SampledUnits(sketch.answers.prompt_count, "prompts")
+    return SampledUnits(sketch.directions, "random directions")

@@ -1,11 +1,11 @@
-"""Bias, noise and progress over a threshold: of a recorded step, with intervals, and of the toy, exact."""
+"""Bias, noise and progress over a threshold: for a recorded step with intervals, and exact for the toy world."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from rlcorr.bounds import Side, at_threshold, is_ratio, moved_rule, usual_thresholds
+from rlcorr.bounds import BAND, BoundId, at_threshold, is_ratio, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
@@ -19,59 +19,67 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class GradientSweep:
-    """One correction at thresholds from the tightest to the loosest, on the same bootstrap samples."""
+    """One correction at several thresholds, from the tightest to the loosest, on the same bootstrap samples."""
 
     thresholds: list[float]
     of_ratio: bool
-    """Whether they bound a ratio, whose neutral value is 1, or a divergence, where it is 0."""
+    """Whether the thresholds bound a ratio, whose neutral value is 1, or a divergence, whose neutral value is 0."""
     ranking: Ranking
     best: tuple[Interval, ...]
-    """For each batch size the threshold that makes the most progress, and between which ones it lies in 95 % of the
-    bootstrap samples."""
+    """For each batch size, the threshold with the most progress and the range that contains it in 95 % of the bootstrap
+    samples."""
 
 
 def gradient_sweep(
     batch: TokenBatch,
     sketch: Sketch,
     correction: CorrectionConfig,
+    bound: BoundId = BAND,
     *,
-    rule: int | None = None,
-    side: Side = "band",
     thresholds: Sequence[float] = (),
     loss: LossConfig | None = None,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> GradientSweep:
-    """Of a bound of the weights, or of the rule with this index; without weights of the first rule. Thresholds as in
-    `at_threshold`; by default sixty, from one that touches nearly every item of the batch to one that touches none."""
-    points = sorted(thresholds, reverse=side == "lower") or usual_thresholds(batch, correction, rule, side=side)
-    moved = [at_threshold(correction, threshold, rule, side) for threshold in points]
-    ranking = compare(batch, sketch, moved, loss, batch_sizes=batch_sizes, replicates=replicates, seed=seed)
-    of_ratio = is_ratio(correction, moved_rule(correction, rule))
+    """Measure the gradient of the correction with one bound at each threshold (`at_threshold`).
+
+    By default there are sixty thresholds, from one that touches nearly every item of the batch to one that touches
+    none.
+    """
+    points = sorted(thresholds, reverse=bound.side == "lower") or usual_thresholds(batch, correction, bound)
+    corrections = [at_threshold(correction, threshold, bound) for threshold in points]
+    ranking = compare(batch, sketch, corrections, loss, batch_sizes=batch_sizes, replicates=replicates, seed=seed)
+    of_ratio = is_ratio(correction, bound)
     return GradientSweep(points, of_ratio, ranking, tuple(_best(points, choice) for choice in ranking.choices))
 
 
 def _best(points: Sequence[float], choice: Choice) -> Interval:
-    reached = torch.tensor(choice.support).cumsum(0)
-    ends = sorted(points[min(int((reached < level).sum()), len(points) - 1)] for level in LEVEL)
+    cumulative = torch.tensor(choice.support).cumsum(0)  # share of the samples whose best is at or before a point
+    ends = sorted(points[min(int((cumulative < level).sum()), len(points) - 1)] for level in LEVEL)
     return Interval(points[choice.best], *ends)
 
 
 @dataclass(frozen=True)
 class ToySweep:
-    """In units of the policy gradient, one number per threshold; no interval, because nothing is sampled."""
+    """Exact numbers of one correction at several thresholds, in units of the policy gradient.
+
+    There are no intervals, because nothing is sampled.
+    """
 
     thresholds: list[float]
     bias: list[float]
     noise: list[float]
-    """Standard deviation over batches of so many answers."""
+    """Standard deviation over batches of `batch_size` answers, see `toy_sweep`."""
     progress: list[float]
-    """η(B) for them."""
+    """η for these batches."""
 
 
 def spread_of(batch: TokenBatch) -> float:
-    """√ mean d² over the tokens, d the log-ratio: a gap for `small_world`. Two digits, between 1e-4 and 3."""
+    """Return √ mean d² over the tokens, with d the log-ratio, as a `gap` for `small_world`.
+
+    The result has two digits and is between 1e-4 and 3.
+    """
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask)
     return float(f"{min(max(float(d[batch.response_mask].double().square().mean().sqrt()), 1e-4), 3.0):.2g}")
 
@@ -81,16 +89,15 @@ def toy_sweep(
     correction: CorrectionConfig,
     thresholds: Sequence[float],
     batch_size: int,
+    bound: BoundId = BAND,
     *,
-    rule: int | None = None,
-    side: Side = "band",
     loss: LossConfig | None = None,
 ) -> ToySweep:
-    """The correction at each threshold (`at_threshold`), for batches of so many answers."""
+    """Compute the exact gradient at each threshold (`at_threshold`), for batches of `batch_size` answers."""
     bias, noise, progress = [], [], []
     for threshold in thresholds:
-        moved = at_threshold(correction, threshold, rule, side)
-        truth = gradient_truth(toy.where, toy.policies, toy.advantages, moved, loss or LossConfig())
+        changed = at_threshold(correction, threshold, bound)
+        truth = gradient_truth(toy.where, toy.policies, toy.advantages, changed, loss or LossConfig())
         bias.append(truth.relative_bias)
         noise.append((truth.variance / batch_size) ** 0.5 / float(truth.reference.norm()))
         progress.append(truth.progress(batch_size))

@@ -1,7 +1,7 @@
-"""A world small enough to enumerate: exact gradients of every loss, instead of estimates.
+"""A world small enough to enumerate: exact gradients of every loss instead of estimates.
 
-A policy is a table of logits, one row per state (everything generated so far); a response ends with token 0 or after T
-tokens. Expectations run over all N responses, so nothing here is sampled. Use float64.
+A policy is a table of logits with one row per state; a state is everything generated so far. A response ends with token
+0 or after T tokens. Expected values are sums over all N responses, so nothing is sampled. Use float64.
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import correct, weight_votes
+from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.errors import UsageError
 from rlcorr.gradients.world import World, world
 from rlcorr.losses.aggregation import aggregate
@@ -22,7 +22,8 @@ from rlcorr.types import CorrectionResult, TokenBatch
 
 @dataclass(frozen=True)
 class Policies:
-    """Tables of logits (S, V): what samples, what scores before the update, what is updated."""
+    """Tables of logits, (S, V): the policy that samples, the one that scores before the update, and the one that is
+    updated."""
 
     rollout: Tensor
     old: Tensor
@@ -31,7 +32,7 @@ class Policies:
 
 @dataclass(frozen=True)
 class Toy:
-    """Policies that differ by a known amount, and what each response is worth."""
+    """Policies that differ by a known amount, and an advantage for each response."""
 
     where: World
     policies: Policies
@@ -40,49 +41,53 @@ class Toy:
 
 @dataclass(frozen=True)
 class GradientTruth:
-    """One estimator's ascent direction in the logits of π_θ, over all responses; no error bar, because none is left."""
+    """Ascent direction of one estimator in the logits of π_θ, exact over all responses, so it has no error bars."""
 
     expectation: Tensor  # (S, V) E[g] under π_rollout
     reference: Tensor  # (S, V) the policy gradient of π_θ, with the same aggregation
     variance: float
-    """V = E‖u − n E[g]‖²/(E n)², u the contribution of one response: a batch of B has V/B, by the delta method."""
+    """V = E‖u − n E[g]‖²/(E n)², with u the contribution of one response. A batch of B responses has V/B, by the delta
+    method."""
 
     @property
     def bias(self) -> float:
-        """‖E[g] − reference‖."""
+        """Return ‖E[g] − reference‖."""
         return float((self.expectation - self.reference).norm())
 
     @property
     def relative_bias(self) -> float:
-        """‖E[g] − reference‖/‖reference‖."""
+        """Return ‖E[g] − reference‖/‖reference‖."""
         return self.bias / float(self.reference.norm())
 
     @property
     def cosine(self) -> float:
-        """Between E[g] and the reference; 0 if one of them is 0."""
+        """Return the cosine of E[g] and the reference; 0 if one of them is 0."""
         return float(torch.cosine_similarity(self.expectation.flatten(), self.reference.flatten(), 0))
 
     @property
     def scale(self) -> float:
-        """⟨E[g], reference⟩/‖reference‖²: what the step along the reference is multiplied by."""
+        """Return ⟨E[g], reference⟩/‖reference‖², the factor on the step along the reference."""
         return float((self.expectation * self.reference).sum() / self.reference.square().sum())
 
     def progress(self, batch_size: float) -> float:
-        """η(B) = ⟨E[g], reference⟩²/(‖reference‖² (‖E[g]‖² + V/B)), or 0 where g points away: see `progress.py`."""
+        """Return η(B) = ⟨E[g], reference⟩²/(‖reference‖² (‖E[g]‖² + V/B)), or 0 if g points away: see `progress.py`."""
         inner = max(float((self.expectation * self.reference).sum()), 0.0)
         length2 = float(self.expectation.square().sum()) + self.variance / batch_size
         return inner**2 / (float(self.reference.square().sum()) * length2) if length2 > 0 else 0.0
 
 
 def random_policy(where: World, seed: int, spread: float = 1.0) -> Tensor:
-    """Logits (S, V), normal with this standard deviation, float64."""
+    """Draw logits, (S, V), float64, from a normal distribution with standard deviation `spread`."""
     generator = torch.Generator().manual_seed(seed)
     return spread * torch.randn(where.state_count, where.vocabulary, generator=generator, dtype=torch.float64)
 
 
 def small_world(gap: float, *, vocabulary: int = 4, length: int = 5, seed: int = 0) -> Toy:
-    """All 364 responses of at most five tokens over four: π_rollout has the logits of π_old plus normal noise of this
-    standard deviation, and every response has a standard normal advantage. Update and scores start at π_old."""
+    """Build a toy of all 364 responses of at most five tokens over four tokens.
+
+    π_rollout has the logits of π_old plus normal noise with standard deviation `gap`. Every response has a standard
+    normal advantage. π_θ starts at π_old.
+    """
     where = world(vocabulary, length)
     old = random_policy(where, seed)
     rollout = old + random_policy(where, seed + 1, gap)
@@ -92,29 +97,29 @@ def small_world(gap: float, *, vocabulary: int = 4, length: int = 5, seed: int =
 
 
 def log_probs(where: World, logits: Tensor) -> Tensor:
-    """log π(token | state), (N, T); 0 on padding."""
+    """Return log π(token | state), (N, T); 0 on padding."""
     table = logits.log_softmax(-1)
     return torch.where(where.mask, table[where.states, where.tokens], 0)
 
 
 def probabilities(where: World, logits: Tensor) -> Tensor:
-    """π(response), (N,)."""
+    """Return π(response), (N,)."""
     return log_probs(where, logits).sum(-1).exp()
 
 
 def kl(where: World, p: Tensor, q: Tensor) -> Tensor:
-    """KL(p‖q) over responses."""
+    """Return KL(p‖q) over responses."""
     log_p, log_q = log_probs(where, p).sum(-1), log_probs(where, q).sum(-1)
     return (log_p.exp() * (log_p - log_q)).sum()
 
 
 def gradient_of(value: Tensor, logits: Tensor) -> Tensor:
-    """dvalue/dlogits."""
+    """Return dvalue/dlogits."""
     return torch.autograd.grad(value, logits)[0]
 
 
 def policy_gradient(where: World, theta: Tensor, rewards: Tensor) -> Tensor:
-    """∇ E_{π_θ}[reward], (S, V)."""
+    """Return ∇ E_{π_θ}[reward], (S, V)."""
     leaf = theta.detach().requires_grad_()
     return gradient_of((probabilities(where, leaf) * rewards).sum(), leaf)
 
@@ -122,20 +127,22 @@ def policy_gradient(where: World, theta: Tensor, rewards: Tensor) -> Tensor:
 def gradient_truth(
     where: World, policies: Policies, advantages: Tensor, correction: CorrectionConfig, loss: LossConfig | None = None
 ) -> GradientTruth:
-    """Return expectation and variance of the gradient of this correction and loss; `advantages` (N,) per response.
+    """Return the expected value and the variance of the gradient of this correction and loss.
 
-    Denominators and batch normalisation take their expectations, as in a very large batch. Raises `UsageError` for a
-    loss that selects tokens by statistics of the batch (clip_cov, kl_cov), and for one with a rollout KL loss that is
-    divided by something else than the policy loss.
+    Denominators and batch normalisation take their expected values, as in a very large batch.
+
+    Args:
+        advantages: one per response, (N,).
+
+    Raises `UsageError` for a loss that selects tokens by statistics of the batch (clip_cov, kl_cov), and for a rollout
+    KL loss with another divisor than the policy loss.
     """
     loss = loss or LossConfig()
     _refuse_two_divisors(correction, loss)
     if correction.loss_type in ("clip_cov", "kl_cov"):
-        raise UsageError(
-            f"{correction.loss_type} selects tokens by comparing a batch: it has no gradient per response."
-        )
+        raise UsageError(f"{correction.loss_type} compares the tokens of a batch: it has no gradient per response.")
     sampled, batch = probabilities(where, policies.rollout), _batch(where, policies, advantages)
-    once = replace(correction, rollout_is_batch_normalize=False)  # its factor is an expectation, taken below
+    once = replace(correction, rollout_is_batch_normalize=False)  # `_mean_weight` below takes its expected value
     result = correct(batch.replace(old_log_probs=batch.log_probs) if correction.bypass_mode else batch, once)
     counted = where.mask if correction.denominator == "fixed" else result.keep_mask
     assert batch.log_probs is not None
@@ -152,8 +159,8 @@ def gradient_truth(
 
 
 def _refuse_two_divisors(correction: CorrectionConfig, loss: LossConfig) -> None:
-    one = loss.rollout_kl_loss_agg_mode == loss.loss_agg_mode and correction.denominator == "fixed"
-    if loss.use_rollout_kl_loss and not one:
+    same_divisor = loss.rollout_kl_loss_agg_mode == loss.loss_agg_mode and correction.denominator == "fixed"
+    if loss.use_rollout_kl_loss and not same_divisor:
         raise UsageError(
             f"the policy loss is divided as {loss.loss_agg_mode} over {correction.denominator} tokens, the rollout KL "
             f"loss as {loss.rollout_kl_loss_agg_mode} over all; give both one aggregation, and denominator='fixed'."
@@ -161,34 +168,39 @@ def _refuse_two_divisors(correction: CorrectionConfig, loss: LossConfig) -> None
 
 
 def kl_gradient(where: World, theta: Tensor, ref: Tensor, estimator: str, sampled_from: Tensor | None = None) -> Tensor:
-    """E[∇ Σ_t kl_penalty(log π_θ, log π_ref)] over responses of `sampled_from`, or of π_θ itself, (S, V)."""
+    """Return E[∇ Σ_t kl_penalty(log π_θ, log π_ref)] over responses of `sampled_from`, or of π_θ itself, (S, V)."""
     leaf = theta.detach().requires_grad_()
     penalty = kl_penalty(log_probs(where, leaf), log_probs(where, ref), estimator)
-    of_responses = masked_sum(penalty, where.mask, -1)
+    per_response = masked_sum(penalty, where.mask, -1)
     sampled = probabilities(where, theta if sampled_from is None else sampled_from).detach()
-    return gradient_of((sampled * of_responses).sum(), leaf)
+    return gradient_of((sampled * per_response).sum(), leaf)
 
 
 def token_kl_gradient(
     where: World, theta: Tensor, ref: Tensor, *, reverse: bool, sampled_from: Tensor | None = None
 ) -> Tensor:
-    """Σ_states visits · ∇KL(π_θ‖π_ref), or KL(π_ref‖π_θ) if `reverse`, of the next token; the visits are held fixed."""
+    """Return Σ_states visits · ∇KL(π_θ‖π_ref) of the next token, or of KL(π_ref‖π_θ) if `reverse`.
+
+    The visits are constants: they get no gradient.
+    """
     leaf = theta.detach().requires_grad_()
     log_p, log_q = leaf.log_softmax(-1), ref.log_softmax(-1)
     per_state = (log_q.exp() * (log_q - log_p)).sum(-1) if reverse else (log_p.exp() * (log_p - log_q)).sum(-1)
-    visited = visits(where, theta if sampled_from is None else sampled_from).detach()
-    return gradient_of((visited * per_state).sum(), leaf)
+    frequencies = visits(where, theta if sampled_from is None else sampled_from).detach()
+    return gradient_of((frequencies * per_state).sum(), leaf)
 
 
 def visits(where: World, logits: Tensor) -> Tensor:
-    """How often a response passes each state, (S,)."""
+    """Return how often a response passes each state, on average, (S,)."""
     sampled = probabilities(where, logits)[:, None] * where.mask
     return torch.zeros(where.state_count, dtype=sampled.dtype).index_add(0, where.states.flatten(), sampled.flatten())
 
 
 def score_norms(where: World, theta: Tensor) -> Tensor:
-    """‖∇ log π_θ(token | state)‖² in the logits, (N, T): 1 − 2 π(token) + Σ π². Tokens of one response are drawn from
-    different rows, so their scores are orthogonal."""
+    """Return ‖∇ log π_θ(token | state)‖² in the logits, (N, T): 1 − 2 π(token) + Σ π².
+
+    The tokens of one response belong to different rows of the table, so their scores are orthogonal.
+    """
     table = theta.softmax(-1)
     return 1 - 2 * table[where.states, where.tokens] + table.square().sum(-1)[where.states]
 
@@ -205,7 +217,7 @@ def _batch(where: World, policies: Policies, advantages: Tensor) -> TokenBatch:
 
 
 def _reference(where: World, policies: Policies, advantages: Tensor, loss: LossConfig) -> Tensor:
-    """∇ E_{π_θ}[advantage · aggregated score], divided by what the loss of the sampled responses is divided by."""
+    """Return ∇ E_{π_θ}[advantage · aggregated score] with the same divisor as the loss of the sampled responses."""
     sampled, on_policy = (probabilities(where, logits) for logits in (policies.rollout, policies.theta))
     leaf = torch.ones(where.mask.shape, dtype=on_policy.dtype).requires_grad_()
     value = aggregate(leaf, where.mask, where.mask, loss.loss_agg_mode, "fixed", 1, 1, loss.loss_scale_factor)
@@ -214,18 +226,21 @@ def _reference(where: World, policies: Policies, advantages: Tensor, loss: LossC
 
 
 def _weighted_scores(where: World, theta: Tensor, c: Tensor) -> Tensor:
-    """Σ c ∇ log π_θ over all tokens of all responses, (S, V)."""
+    """Sum c ∇ log π_θ over all tokens of all responses, (S, V)."""
     leaf = theta.detach().requires_grad_()
     return gradient_of((c.detach() * log_probs(where, leaf)).sum(), leaf)
 
 
 def _divisor(sampled: Tensor, counted: Tensor, loss: LossConfig) -> float:
-    """Expected tokens or sequences of a response, whichever the loss is divided by; 1 for a sum, and if none are."""
+    """Return the expected divisor of the loss per response: tokens or sequences.
+
+    It is 1 for a sum, and if nothing is counted.
+    """
     return _expected(sampled, _counts(counted, loss)) or 1.0
 
 
 def _shares(sampled: Tensor, counted: Tensor, loss: LossConfig) -> Tensor:
-    """(N,): what each response adds to the divisor, over the divisor."""
+    """Return each response's part of the divisor, divided by it, (N,)."""
     return _counts(counted, loss).to(sampled) / _divisor(sampled, counted, loss)
 
 
@@ -236,10 +251,10 @@ def _counts(counted: Tensor, loss: LossConfig) -> Tensor:
 
 
 def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: CorrectionConfig) -> float:
-    """What batch normalisation divides by: the mean weight of what is kept."""
+    """Return the divisor of batch normalisation: the mean weight of the kept tokens or sequences."""
     if correction.rollout_is is None or not correction.rollout_is_batch_normalize:
         return 1.0
-    total, count = weight_votes(result.weights, result.keep_mask, correction.rollout_is)
+    total, count = norm_factor_sums(result.weights, result.keep_mask, correction.rollout_is)
     mean = _expected(sampled, total) / _expected(sampled, count)
     return mean if mean > 1e-8 else 1.0
 

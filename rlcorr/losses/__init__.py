@@ -1,1 +1,1 @@
-"""From rewards to the number that is differentiated."""
+"""Advantages, losses and KL terms: from rewards to the number that is differentiated."""

@@ -1,9 +1,9 @@
-"""From losses per token to one number: sums, means, and what they are divided by.
+"""Aggregation of the losses of the tokens to one number: sums, means, and their divisors.
 
 Beware of `aggregate` with mode seq-mean-token-sum-norm and without a scale. Dr. GRPO (arXiv:2503.20783) divides by the
-longest response that may be generated. The number of columns is that length only in a batch that is padded to it. In
-one that is padded to its own longest answer, the same answer has another weight in other company. The trainer gives the
-limit of its configuration.
+longest response that may be generated. The number of columns is that length only if the batch is padded to it. If a
+batch is padded to its own longest answer, the weight of an answer depends on the other answers. The trainer therefore
+passes the limit of its configuration.
 """
 
 from dataclasses import dataclass
@@ -13,22 +13,23 @@ from torch import Tensor
 
 from rlcorr.config import Aggregation, CorrectionConfig, Denominator, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.masked import masked_sum, tally
+from rlcorr.masked import count_true, masked_sum
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of a whole batch, by which the losses of its parts are divided. None: a part is the whole batch."""
+    """Counts of a whole batch, by which the losses of its parts are divided. None: the part is the whole batch."""
 
-    tokens: float | None = None  # of the tokens and sequences that `Denominator` counts
+    tokens: float | None = None  # tokens and sequences that `Denominator` counts
     sequences: float | None = None
-    response_tokens: float | None = None  # kept or not
+    response_tokens: float | None = None  # all, kept or rejected
     response_sequences: float | None = None
 
     def of_responses(self, denominator: Denominator) -> tuple[Denominator, float | None, float | None]:
-        """Return what a term on every response token is divided by, as the last arguments of `aggregate`.
+        """Return the divisors of a term on every response token, as arguments `denominator`, `tokens` and `sequences`
+        of `aggregate`.
 
-        Raises `UsageError` if only the totals of kept tokens are known.
+        Raises `UsageError` if only the totals of the kept tokens are known.
 
         >>> Totals(6.0, 2.0).of_responses("fixed")
         ('fixed', 6.0, 2.0)
@@ -54,7 +55,7 @@ def aggregate(
     sequences: float | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Return Σ over the kept tokens, divided as verl's `agg_loss` does.
+    """Sum the loss over the kept tokens, and divide as verl's `agg_loss` does.
 
     token-mean               Σ_bt L / N              N tokens
     token-sum                Σ_bt L
@@ -62,9 +63,9 @@ def aggregate(
     seq-mean-token-mean      Σ_b (Σ_t L / n_b) / S   n_b tokens of the sequence
     seq-mean-token-sum-norm  Σ_b (Σ_t L) / S / scale (None: the number of columns; see above)
 
-    N, S and n_b count every response token (fixed) or the kept ones (kept); N and S are replaced by `tokens` and
-    `sequences`, the totals of a batch of which this is a part, so that the parts sum to the whole. Sequences without a
-    counted token do not count, unless `sequences` counts them, as SkyRL does. Nothing kept: 0, with a graph.
+    N, S and n_b count all response tokens (fixed) or the kept ones (kept). If this is a part of a larger batch, pass
+    its totals N and S as `tokens` and `sequences`; then the results of the parts sum to the result of the batch. S
+    includes sequences without a counted token only if `sequences` does, as in SkyRL. 0, with a graph, if none is kept.
 
     >>> loss, mask = torch.tensor([[3.0, 1.0], [2.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool)
     >>> keep = torch.tensor([[True, False], [True, False]])
@@ -77,7 +78,7 @@ def aggregate(
         return total if mode == "token-sum" else total / _at_least_one(counted.sum() if tokens is None else tokens)
     rows = masked_sum(loss, keep, -1)
     if mode == "seq-mean-token-mean":
-        rows = rows / tally(counted).clamp(min=1)
+        rows = rows / count_true(counted).clamp(min=1)
     if mode == "seq-mean-token-sum-norm":
         rows = rows / (max(loss.shape[-1], 1) if scale is None else scale)
     return rows.sum() / _at_least_one(counted.any(-1).sum() if sequences is None else sequences)
@@ -88,9 +89,10 @@ def _at_least_one(count: Tensor | float) -> Tensor | float:
 
 
 def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
-    """Return what rejection multiplies the learning rate by: aggregate(1 over kept) / aggregate(1 over all).
+    """Return the factor by which rejection changes the learning rate: aggregate(1 over kept) / aggregate(1 over all).
 
-    Token modes with a fixed denominator: kept tokens / all tokens; with a kept one: 1, or 0 if nothing is kept.
+    For token modes it is kept tokens / all tokens with denominator fixed, and 1 with denominator kept, or 0 if no token
+    is kept.
 
     >>> mask, keep = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[True, False, False, False]])
     >>> lr_factor(keep, mask, CorrectionConfig(), LossConfig()).item()

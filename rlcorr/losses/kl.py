@@ -1,8 +1,8 @@
-"""KL penalties between π_θ and a reference: their values, and the gradients they really have.
+"""KL penalties between π_θ and a reference: their values and their gradients.
 
-With δ = log π_θ − log π_ref on sampled tokens. As a *value* k1, k2 and k3 all estimate KL(π_θ‖π_ref); as a
-*loss* they differ: on-policy E[∇k1] = 0, E[∇k2] = ∇KL(π_θ‖π_ref), E[∇k3] = ∇KL(π_ref‖π_θ). The "+" forms keep the
-value and take k2's gradient, straight through.
+δ = log π_θ − log π_ref on sampled tokens. As a *value* k1, k2 and k3 all estimate KL(π_θ‖π_ref). As a *loss* they
+differ: on-policy E[∇k1] = 0, E[∇k2] = ∇KL(π_θ‖π_ref) and E[∇k3] = ∇KL(π_ref‖π_θ). The "+" forms have the value of the
+estimator and the gradient of k2 (straight-through).
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from rlcorr.ratios import SAFETY_BOUND, at_least_float32, k2, k3
 
 @dataclass(frozen=True)
 class KLTerm:
-    """A KL term of the loss, token by token."""
+    """A KL term of the loss, per token."""
 
-    per_token: Tensor  # (B, T) the penalty, with a graph; 0 outside `tokens` and where `left_out`
-    tokens: Tensor  # (B, T) bool: what the term acts on, and is divided by
-    left_out: Tensor  # (B, T) bool: of these, rejected tokens that have no finite penalty
+    per_token: Tensor  # (B, T) the penalty, with a graph; 0 outside `tokens` and if `left_out`
+    tokens: Tensor  # (B, T) bool: tokens of the term, which are also its denominator
+    left_out: Tensor  # (B, T) bool: rejected tokens among them without a finite penalty
 
     @property
     def compared(self) -> Tensor:
@@ -30,11 +30,11 @@ class KLTerm:
 
 
 def kl_term(log_probs: Tensor, target: Tensor, tokens: Tensor, keep: Tensor, estimator: str) -> KLTerm:
-    """Return the penalty of each of `tokens` against `target`, which gets no gradient.
+    """Compute the penalty of each of `tokens` against `target`, which gets no gradient.
 
-    A rejected token that is impossible under one policy, or NaN, has no finite penalty and no finite pull. It counts 0,
-    stays in the denominator, and is marked as left out. A kept one makes the loss infinite or NaN: it is trained on, so
-    that fault must show.
+    A token that is impossible under one policy, or NaN, has no finite penalty and no finite gradient. If it was
+    rejected, it counts 0, stays in the denominator, and is marked as left out. If it was kept, it makes the loss
+    infinite or NaN, because the token is trained on and the fault must be visible.
 
     >>> log_probs, target = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-2.0, -torch.inf]])
     >>> tokens, keep = torch.tensor([[True, True]]), torch.tensor([[True, False]])
@@ -49,12 +49,10 @@ def kl_term(log_probs: Tensor, target: Tensor, tokens: Tensor, keep: Tensor, est
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
-    """Return the penalty of each token, at least float32, in the shape of `log_probs`.
+    """Compute the penalty of each token, at least float32, in the shape of `log_probs`.
 
-    Raises `UsageError` for an unknown estimator.
-
-    k1: δ · abs: |δ| · k2: δ²/2 · k3: e^(−δ) − 1 + δ. Only the input of k3's exponential is clamped (to ±20), and with a
-    straight-through clamp, so the gradient never silently becomes zero.
+    k1: δ · abs: |δ| · k2: δ²/2 · k3: e^(−δ) − 1 + δ. Only the input of k3's exponential is clamped (to ±20). The clamp
+    is straight-through, so the gradient never silently becomes zero. Raises `UsageError` for an unknown estimator.
 
     >>> log_probs, ref = torch.tensor([-1.0]), torch.tensor([-2.0])  # δ = 1
     >>> [round(kl_penalty(log_probs, ref, name).item(), 3) for name in ("k1", "k2", "k3")]

@@ -1,4 +1,4 @@
-"""From losses per token to the one number that is differentiated: dispatch, weights, aggregation, KL terms."""
+"""The loss that is differentiated: choice of the token losses, importance weights, aggregation, KL terms."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from rlcorr.losses.aggregation import Totals, aggregate, lr_factor
 from rlcorr.losses.kl import KLTerm, kl_term
 from rlcorr.losses.per_sequence import answer_losses
 from rlcorr.masked import masked_mean
-from rlcorr.measuring.moments import Measured, Moments, moments, shares
+from rlcorr.measuring.moments import Moments, MomentTable, flag_moments, moments
 from rlcorr.measuring.quantities import Quantity
 from rlcorr.ratios import ratio
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -31,20 +31,20 @@ def policy_loss(
     response_tokens: float | None = None,
     response_sequences: float | None = None,
     generator: torch.Generator | None = None,
-) -> tuple[Tensor, Measured]:
-    """Return the loss of one mini- or micro-batch, and its metrics. Needs advantages.
+) -> tuple[Tensor, MomentTable]:
+    """Compute the loss of one mini- or micro-batch, and the moments of its metrics. Needs advantages.
 
     decoupled  w(π_old/π_rollout) · loss(π_θ/π_old); weights and rejection from `result`, fixed before the update
-    bypass     w · loss(π_θ/π_rollout); weights and rejection follow π_θ/π_rollout, `result` is not read
+    bypass     w · loss(π_θ/π_rollout); weights and rejection from π_θ/π_rollout, and `result` is not read
 
     plus kl_loss_coef · KL(π_θ‖π_ref) over `kl_loss_tokens`, aggregated like the loss, and rollout_kl_loss_coef ·
-    KL(π_θ‖π_rollout) over every response token, rejected or not, aggregated as `rollout_kl_loss_agg_mode` says.
-    Weights multiply after the clip and carry no gradient.
+    KL(π_θ‖π_rollout) over all response tokens, aggregated by `rollout_kl_loss_agg_mode`. Weights have no gradient and
+    multiply after the clip.
 
-    `tokens` and `sequences` are the totals over all micro-batches and ranks, whose losses then sum to the loss of the
-    whole (`aggregate`); in bypass mode batch normalisation still sees one micro-batch only. `response_tokens` and
-    `response_sequences` are the totals of kept and rejected ones together: a KL term on every response token is divided
-    by them. They are needed only where `tokens` counts the kept ones (denominator="kept").
+    `tokens` and `sequences` are totals over all micro-batches and ranks, so that their losses sum to that of the whole
+    (`aggregate`). Batch normalisation in bypass mode still sees one micro-batch only. `response_tokens` and
+    `response_sequences` count kept and rejected ones: divisors of a KL term on all response tokens, needed only if
+    `tokens` counts the kept ones (denominator="kept").
 
     >>> mask = torch.tensor([[True, True, True]])
     >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
@@ -56,18 +56,18 @@ def policy_loss(
     """
     totals = Totals(tokens, sequences, response_tokens, response_sequences)
     parts = _loss(log_probs, batch, result, correction, loss, totals, generator)
-    return parts.value, Measured.of(_measured(parts, batch.response_mask, correction, loss, totals))
+    return parts.value, MomentTable.of(_measured(parts, batch.response_mask, correction, loss, totals))
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """The number that is differentiated, and what it is made of: 0 outside `keep`, or outside a KL term's tokens."""
+    """The number that is differentiated, and its parts. They are 0 outside `keep`, or outside the KL term's tokens."""
 
     value: Tensor
-    pg: Tensor  # () without the KL terms
-    kl: KLTerm | None  # against the reference, and against the engine
-    rollout_kl: KLTerm | None
-    log_probs: Tensor  # (B, T), with their graph
+    pg: Tensor  # () policy loss without the KL terms
+    kl: KLTerm | None  # against the reference
+    rollout_kl: KLTerm | None  # against the engine
+    log_probs: Tensor  # (B, T), with a graph
     old: Tensor
     advantages: Tensor
     keep: Tensor
@@ -107,15 +107,15 @@ def _loss(
     if kl is not None:
         value = value + loss.kl_loss_coef * total(kl.per_token, kl.tokens, loss.loss_agg_mode)
     if rollout_kl is not None:
-        pull = total(rollout_kl.per_token, rollout_kl.tokens, loss.rollout_kl_loss_agg_mode)
-        value = value + loss.rollout_kl_loss_coef * pull
+        penalty = total(rollout_kl.per_token, rollout_kl.tokens, loss.rollout_kl_loss_agg_mode)
+        value = value + loss.rollout_kl_loss_coef * penalty
     return _Loss(value, pg, kl, rollout_kl, theta, old, advantages, keep)
 
 
 def _kl_terms(
     log_probs: Tensor, batch: TokenBatch, keep: Tensor, loss: LossConfig
 ) -> tuple[KLTerm | None, KLTerm | None]:
-    """Return the terms against the reference and against the engine, where `loss` asks for them."""
+    """Return the KL terms against the reference and against the engine; None for those that `loss` does not use."""
     kl = rollout_kl = None
     if loss.use_kl_loss:
         if batch.ref_log_probs is None:
@@ -123,8 +123,8 @@ def _kl_terms(
         tokens = keep if loss.kl_loss_tokens == "kept" else batch.response_mask
         kl = kl_term(log_probs, batch.ref_log_probs, tokens, keep, loss.kl_loss_type)
     if loss.use_rollout_kl_loss:
-        of_engine, estimator = batch.rollout_log_probs, loss.rollout_kl_estimator_type
-        rollout_kl = kl_term(log_probs, of_engine, batch.response_mask, keep, estimator)
+        rollout, estimator = batch.rollout_log_probs, loss.rollout_kl_estimator_type
+        rollout_kl = kl_term(log_probs, rollout, batch.response_mask, keep, estimator)
     return kl, rollout_kl
 
 
@@ -140,7 +140,9 @@ def score_coefficients(
     response_tokens: float | None = None,
     response_sequences: float | None = None,
 ) -> Tensor:
-    """Return c (B, T) with −∇loss = Σ c ∇ log π_θ over all tokens. Arguments: `policy_loss`.
+    """Return the coefficients c (B, T) in −∇loss = Σ c ∇ log π_θ, a sum over all tokens.
+
+    The arguments are those of `policy_loss`.
 
     >>> mask = torch.tensor([[True, True, True]])
     >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
@@ -156,7 +158,7 @@ def score_coefficients(
 
 
 def neutral(x: Tensor, keep: Tensor) -> Tensor:
-    """Return x without gradient, as floats, and 0 outside `keep`, where it may hold anything.
+    """Return x without gradient, as floats, and 0 outside `keep`, where x may contain anything.
 
     >>> neutral(torch.tensor([1.0, torch.nan]), torch.tensor([True, False])).tolist()
     [1.0, 0.0]
@@ -173,36 +175,36 @@ def token_losses(
     keep: Tensor,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The loss that `correction.loss_type` names, with the numbers of `loss`.
+    """Compute the losses per token, (B, T), of `correction.loss_type` with the hyperparameters in `loss`.
 
     >>> log_p, keep = torch.tensor([[-1.0]]), torch.ones(1, 1, dtype=torch.bool)
     >>> gpg = CorrectionConfig(loss_type="gpg")
     >>> token_losses(gpg, LossConfig(), log_p, log_p, torch.tensor([[2.0]]), keep).tolist()
     [[2.0]]
     """
-    low, high, given = loss.clip_ratio_low, loss.clip_ratio_high, (log_probs, old, advantages)
+    low, high, args = loss.clip_ratio_low, loss.clip_ratio_high, (log_probs, old, advantages)
     match correction.loss_type:
         case "reinforce" | "gpg":
             return per_token.reinforce(log_probs, advantages)
         case "ppo_clip" | "cispo" as name:
-            return {"ppo_clip": per_token.ppo_clip, "cispo": per_token.cispo}[name](*given, low=low, high=high)
+            return {"ppo_clip": per_token.ppo_clip, "cispo": per_token.cispo}[name](*args, low=low, high=high)
         case "dual_clip":
-            return per_token.dual_clip(*given, low=low, high=high, c=loss.clip_ratio_c)
+            return per_token.dual_clip(*args, low=low, high=high, c=loss.clip_ratio_c)
         case "gspo" | "geo_mean" as name:
-            return {"gspo": per_token.gspo, "geo_mean": per_token.geo_mean}[name](*given, keep, low=low, high=high)
+            return {"gspo": per_token.gspo, "geo_mean": per_token.geo_mean}[name](*args, keep, low=low, high=high)
         case "sapo":
-            return per_token.sapo(*given, tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)
+            return per_token.sapo(*args, tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)
         case "dppo_tv" | "dppo_kl":
-            return per_token.dppo(correction.loss_type, *given, low=low, high=high, cap=loss.dppo_ratio_cap)
+            return per_token.dppo(correction.loss_type, *args, low=low, high=high, cap=loss.dppo_ratio_cap)
         case "drpo":
-            return per_token.drpo(*given, epsilon=loss.drpo_epsilon)
+            return per_token.drpo(*args, epsilon=loss.drpo_epsilon)
         case "vespo" | "fipo" | "cppo":
-            return answer_losses(correction.loss_type, loss, *given, keep)
+            return answer_losses(correction.loss_type, loss, *args, keep)
         case "clip_cov":
             share, bounds = loss.clip_cov_ratio, (loss.clip_cov_lb, loss.clip_cov_ub)
-            return per_token.clip_cov(*given, keep, low=low, high=high, share=share, bounds=bounds, generator=generator)
+            return per_token.clip_cov(*args, keep, low=low, high=high, share=share, bounds=bounds, generator=generator)
         case "kl_cov":
-            return per_token.kl_cov(*given, keep, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef)
+            return per_token.kl_cov(*args, keep, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef)
 
 
 def _measured(
@@ -212,8 +214,11 @@ def _measured(
     loss: LossConfig,
     totals: Totals,
 ) -> dict[Quantity, Moments]:
-    """Return the loss without its KL terms and what rejection does to the step, each weighted with this batch's share;
-    and the KL terms over their own tokens."""
+    """Compute the moments of the loss's metrics.
+
+    The loss without KL terms and the learning-rate factor are weighted with this batch's share of the tokens or
+    sequences. The KL terms are measured over their own tokens.
+    """
     tokens, sequences = totals.tokens, totals.sequences
     keep, pg = parts.keep, parts.pg.detach()
     counted = mask if correction.denominator == "fixed" else keep
@@ -230,12 +235,12 @@ def _measured(
         measured["rollout_kl"] = _sums(per_sequence, parts.rollout_kl.compared.any(-1)).double()
     left_out = [term.left_out for term in (parts.kl, parts.rollout_kl) if term is not None]
     if left_out:
-        measured["kl_left_out"] = shares(torch.stack(left_out).any(0), mask).pooled()
+        measured["kl_left_out"] = flag_moments(torch.stack(left_out).any(0), mask).pooled()
     return measured
 
 
 def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quantity, Moments]:
-    """verl's `actor/` metrics over the kept tokens: how far π_θ has moved, and where the loss's clip binds."""
+    """Compute verl's `actor/` metrics over the kept tokens: how far π_θ moved, and which tokens the clip affects."""
     log_probs, old, advantages, keep = parts.log_probs.detach(), parts.old, parts.advantages, parts.keep
     d = log_probs - old
     measured: dict[Quantity, Moments] = {"actor/ppo_kl": _sums(-d, keep).pooled()}
@@ -243,19 +248,19 @@ def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quanti
     up, down = advantages > 0, advantages < 0
     if loss_type in ("ppo_clip", "dual_clip", "gspo", "clip_cov"):
         rho = ratio(masked_mean(d, keep, -1)[:, None] if loss_type == "gspo" else d)
-        measured["actor/pg_clipfrac"] = shares((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
+        measured["actor/pg_clipfrac"] = flag_moments((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
         if loss_type == "dual_clip":
-            measured["actor/pg_clipfrac_lower"] = shares(down & (rho > loss.clip_ratio_c), keep).pooled()
+            measured["actor/pg_clipfrac_lower"] = flag_moments(down & (rho > loss.clip_ratio_c), keep).pooled()
     elif loss_type == "cispo":
         rho = ratio(d)
-        measured["actor/pg_clipfrac"] = shares((rho > 1 + high) | (rho < 1 - low), keep).pooled()
+        measured["actor/pg_clipfrac"] = flag_moments((rho > 1 + high) | (rho < 1 - low), keep).pooled()
     elif loss_type == "geo_mean":
         beyond = (d > high) | (d < -low)
-        measured["actor/pg_clipfrac"] = shares(up & beyond, keep).pooled()
-        measured["actor/pg_clipfrac_lower"] = shares(down & beyond, keep).pooled()
+        measured["actor/pg_clipfrac"] = flag_moments(up & beyond, keep).pooled()
+        measured["actor/pg_clipfrac_lower"] = flag_moments(down & beyond, keep).pooled()
     elif loss_type in ("dppo_tv", "dppo_kl"):
         outside = ~per_token.dppo_inside(loss_type, log_probs, old, advantages, low=low, high=high)
-        measured["actor/pg_clipfrac"] = shares(outside, keep).pooled()
+        measured["actor/pg_clipfrac"] = flag_moments(outside, keep).pooled()
     return measured
 
 
@@ -265,6 +270,8 @@ def _sums(x: Tensor, mask: Tensor) -> Moments:
 
 
 def _one(part: Tensor, share: Tensor) -> Moments:
-    """A micro-batch's part of one number of a mini-batch, and its share of the tokens: merged over the mini-batch, the
-    mean is the sum of the parts."""
+    """Return the moments of a micro-batch's part of one number, with its share of the tokens as count.
+
+    Merged over the micro-batches of a mini-batch, the mean is the sum of the parts.
+    """
     return Moments(share, part, part * part, part, part).double()

@@ -1,5 +1,6 @@
-"""Policy losses per token that look at the whole answer of the token: its product of ratios, what comes later, or what
-came before. Shapes, signs and gradients as in `losses`.
+"""Policy losses per token that depend on the whole answer: on its product of ratios, on later or on earlier tokens.
+
+Shapes, signs and gradients are as in `per_token`; sg is stop-gradient.
 """
 
 from typing import Literal
@@ -14,7 +15,7 @@ from rlcorr.prefix_gap import prefix_gap
 from rlcorr.ratios import SAFETY_BOUND, ratio
 
 SMALLEST_LOG_WEIGHT = -18.420680743952367
-"""log 1e-8: TRL holds the product of the ratios above 1e-8."""
+"""log 1e-8. TRL clamps the product of the ratios to at least 1e-8."""
 
 
 def answer_losses(
@@ -25,22 +26,22 @@ def answer_losses(
     advantages: Tensor,
     keep: Tensor,
 ) -> Tensor:
-    """The loss of that name, with the numbers of `loss`.
+    """Compute the losses per token of this name, with the hyperparameters in `loss`.
 
-    >>> keep, given = torch.ones(1, 1, dtype=torch.bool), torch.tensor([[-1.0]])  # ρ = 1 and A = 2
-    >>> answer_losses("fipo", LossConfig(), given, given, torch.tensor([[2.0]]), keep).tolist()
+    >>> keep, theta = torch.ones(1, 1, dtype=torch.bool), torch.tensor([[-1.0]])  # ρ = 1 and A = 2
+    >>> answer_losses("fipo", LossConfig(), theta, theta, torch.tensor([[2.0]]), keep).tolist()
     [[-2.0]]
     """
-    given = (log_probs, old_log_probs, advantages, keep)
+    inputs = (log_probs, old_log_probs, advantages, keep)
     if loss_type == "vespo":
         positive, negative = (loss.vespo_k_pos, loss.vespo_lambda_pos), (loss.vespo_k_neg, loss.vespo_lambda_neg)
-        return vespo(*given, positive=positive, negative=negative)
+        return vespo(*inputs, positive=positive, negative=negative)
     if loss_type == "cppo":
-        return cppo(*given, delta=loss.cppo_delta, last=loss.cppo_w_min, budget=loss.cppo_delta_b)
+        return cppo(*inputs, delta=loss.cppo_delta, last=loss.cppo_w_min, budget=loss.cppo_delta_b)
     low, high = loss.clip_ratio_low, loss.clip_ratio_high
     clip = (1.0 if loss.fipo_clip_high_only else 1 - loss.fipo_clip_range, 1 + loss.fipo_clip_range)
     half_life, safety = loss.fipo_decay_rate, loss.fipo_safety_threshold
-    return fipo(*given, low=low, high=high, half_life=half_life, clip=clip, safety=safety)
+    return fipo(*inputs, low=low, high=high, half_life=half_life, clip=clip, safety=safety)
 
 
 def vespo(
@@ -52,10 +53,11 @@ def vespo(
     positive: tuple[float, float],
     negative: tuple[float, float],
 ) -> Tensor:
-    """−sg(φ(W)) A log π_θ, φ(W) = W^k e^{λ(1 − W)}, W the product of the answer's ρ in [1e-8, e²⁰]; (k, λ) by the sign
-    of A (VESPO; TRL 1.16.0, loss_type vespo: 2 and 3 where A ≥ 0, 3 and 2 elsewhere).
+    """Compute VESPO's loss −sg(φ(W)) A log π_θ with φ(W) = W^k e^{λ(1 − W)}.
 
-    It hurts where answers are long: W leaves the neighbourhood of 1, where φ is near 0, and nearly nothing teaches.
+    W is the product of the answer's ρ, clamped to [1e-8, e²⁰]. (k, λ) is `positive` if A ≥ 0, else `negative`; TRL
+    1.16.0 (loss_type vespo) uses (2, 3) and (3, 2). VESPO fails on long answers: W is far from 1, so φ is near 0 and
+    almost no token is trained on.
 
     >>> old, keep = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
     >>> theta = torch.tensor([[0.5, 1.0]]).log()  # W = 0.5: φ = 0.25 e^{1.5}
@@ -80,12 +82,12 @@ def fipo(
     clip: tuple[float, float],
     safety: float,
 ) -> Tensor:
-    """ppo_clip times sg(clip(exp F)), F_t = Σ_{j ≥ t} 2^{−(j − t)/half_life} log ρ_j over the kept tokens; within
-    [0.8, 1] as well where A < 0 and ρ > `safety` (FIPO, arXiv:2603.19835; ms-swift 4.6.0: half-life 32, clip 1 to 1.2,
-    safety 4). ms-swift's delta, off by default, is left out.
+    """Compute FIPO's loss: ppo_clip times sg(clip(exp F)), F_t = Σ_{j ≥ t} 2^{−(j − t)/half_life} log ρ_j.
 
-    It hurts where the engine differs from the trainer: a drift of the same sign in all later tokens is read as their
-    influence, and every early token sits on the upper bound.
+    The sum is over kept tokens. If A < 0 and ρ > `safety`, the factor is also clamped to [0.8, 1]. Source:
+    arXiv:2603.19835; ms-swift 4.6.0 (half-life 32, clip 1 to 1.2, safety 4), whose option delta, off by default, is
+    left out. FIPO fails if engine and trainer differ: if all later tokens drift with the same sign, FIPO takes this for
+    their influence, and every early token gets the upper bound.
 
     >>> theta, keep = torch.tensor([[1.0, 1.1]]).log(), torch.ones(1, 2, dtype=torch.bool)  # F₁ = log(1.1)/2
     >>> numbers = {"low": 0.2, "high": 0.2, "half_life": 1.0, "clip": (1.0, 1.2), "safety": 4.0}
@@ -109,9 +111,10 @@ def cppo(
     last: float,
     budget: float,
 ) -> Tensor:
-    """−A ρ where `cppo_inside`, else 0 (CPPO, arXiv:2606.10968; UniRL, unirl/algorithms/cppo.py).
+    """Compute CPPO's loss: −A ρ on the tokens of `cppo_inside`, else 0.
 
-    It hurts where an answer starts with a few tokens that are far off: they spend the budget, and the rest is dropped.
+    Source: arXiv:2606.10968; UniRL, unirl/algorithms/cppo.py. CPPO fails if the first few tokens of an answer have a
+    large gap: they use up the budget, and the rest of the answer is dropped.
 
     >>> theta, old = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.45, 0.2]]).log()
     >>> keep = torch.ones(1, 2, dtype=torch.bool)
@@ -127,19 +130,21 @@ def cppo(
 def cppo_inside(
     theta: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, *, delta: float, last: float, budget: float
 ) -> Tensor:
-    """`prefix_gap` ≤ δ, or A pushes back.
+    """Check for each token whether `prefix_gap` ≤ δ, or the update moves π_θ back towards π_old.
 
     >>> theta, old = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.2, 0.2]]).log()  # 0.3 and 0.24, beyond δ = 0.2
     >>> keep = torch.ones(1, 2, dtype=torch.bool)
     >>> cppo_inside(theta, old, torch.tensor([[1.0, -1.0]]), keep, delta=0.2, last=0.8, budget=0.02).tolist()
     [[False, True]]
     """
-    spends = prefix_gap(theta, old, keep, last=last, budget=budget)
-    return (spends <= delta) | (advantages * (theta - old) <= 0)
+    gap = prefix_gap(theta, old, keep, last=last, budget=budget)
+    return (gap <= delta) | (advantages * (theta - old) <= 0)
 
 
 def discounted(x: Tensor, gamma: float) -> Tensor:
-    """Σ_{j ≥ t} γ^{j−t} x_j along the last dimension, in log₂ T passes, each of which doubles how far a sum reaches.
+    """Compute Σ_{j ≥ t} γ^{j−t} x_j along the last dimension.
+
+    This takes log₂ T passes. Each pass doubles the number of terms in every sum.
 
     >>> discounted(torch.tensor([1.0, 0.0, 4.0]), 0.5).tolist()
     [2.0, 2.0, 4.0]

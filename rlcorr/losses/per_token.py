@@ -1,8 +1,8 @@
 """Policy and value losses per token, (B, T).
 
-ρ = π_θ/π_old, log ρ clamped to ±20; A the advantages. In bypass mode π_rollout stands in for π_old. Only log π_θ
-carries a gradient. Positions outside `keep` must hold finite numbers (`objective.neutral` sees to it); what comes out
-there is not used.
+ρ = π_θ/π_old, with log ρ clamped to ±20; A is the advantage; sg is stop-gradient. In bypass mode π_rollout takes the
+place of π_old. Only log π_θ has a gradient. Inputs outside `keep` must be finite, and losses there are not used.
+`objective.neutral` makes the inputs finite.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ from rlcorr.rejection import prob_diff, signed_kl
 
 
 def ppo_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """max(−A ρ, −A clip(ρ, 1 − low, 1 + high)) (Schulman et al., arXiv:1707.06347).
+    """Compute PPO's loss max(−A ρ, −A clip(ρ, 1 − low, 1 + high)) (Schulman et al., arXiv:1707.06347).
 
     >>> theta, old = torch.tensor([1.5, 0.5]).log(), torch.tensor([1.0, 1.0]).log()  # ρ = 1.5 and 0.5
     >>> [round(x, 3) for x in ppo_clip(theta, old, torch.tensor([1.0, 1.0]), low=0.2, high=0.2).tolist()]
@@ -28,7 +28,7 @@ def ppo_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, lo
 def dual_clip(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float, c: float
 ) -> Tensor:
-    """ppo_clip, but at most c |A| where A < 0 (Ye et al., arXiv:1912.09729). verl's "vanilla".
+    """Compute ppo_clip, limited to c |A| if A < 0 (Ye et al., arXiv:1912.09729). verl calls it "vanilla".
 
     >>> theta, old = torch.tensor([0.9]).log(), torch.tensor([0.1]).log()  # ρ = 9
     >>> dual_clip(theta, old, torch.tensor([-1.0]), low=0.2, high=0.2, c=3.0).tolist()
@@ -39,7 +39,7 @@ def dual_clip(
 
 
 def reinforce(log_probs: Tensor, advantages: Tensor) -> Tensor:
-    """−A log π_θ (Williams, 1992). verl calls it gpg where π_old is recomputed.
+    """Compute −A log π_θ (Williams, 1992). verl calls it gpg if π_old is recomputed.
 
     >>> reinforce(torch.tensor([-2.0]), torch.tensor([0.5])).tolist()
     [1.0]
@@ -50,8 +50,9 @@ def reinforce(log_probs: Tensor, advantages: Tensor) -> Tensor:
 def gspo(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, low: float, high: float
 ) -> Tensor:
-    """ppo_clip of the sequence ratio s = exp(mean log ρ), at most e¹⁰, with each token's own gradient
-    (Zheng et al., arXiv:2507.18071).
+    """Compute ppo_clip of the sequence ratio s = exp(mean log ρ) ≤ e¹⁰, with the gradient of each token's log π_θ.
+
+    Source: Zheng et al., arXiv:2507.18071.
 
     >>> old = torch.zeros(1, 2)
     >>> theta, keep = old + torch.tensor([2.0, 4.0]).log(), torch.ones(1, 2, dtype=torch.bool)  # s = √8
@@ -63,7 +64,9 @@ def gspo(
 
 
 def cispo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """−sg(clip(ρ, 1 − low, 1 + high)) A log π_θ (MiniMax-M1, arXiv:2506.13585). SkyRL's numbers are 1 and 4.
+    """Compute −sg(clip(ρ, 1 − low, 1 + high)) A log π_θ (MiniMax-M1, arXiv:2506.13585).
+
+    SkyRL uses low = 1 and high = 4.
 
     >>> theta, old = torch.tensor([-1.0]), torch.tensor([-3.0])  # ρ = e², cut to 1.2
     >>> round(cispo(theta, old, torch.tensor([1.0]), low=0.2, high=0.2).item(), 3)
@@ -74,7 +77,9 @@ def cispo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: 
 
 
 def sapo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, tau_pos: float, tau_neg: float) -> Tensor:
-    """−(4/τ) σ(τ(ρ − 1)) A, τ by the sign of A: a soft gate in place of the clip (arXiv:2511.20347).
+    """Compute −(4/τ) σ(τ(ρ − 1)) A, a soft gate instead of a clip (arXiv:2511.20347).
+
+    τ is `tau_pos` if A > 0, else `tau_neg`.
 
     >>> log_p = torch.tensor([-1.0])  # ρ = 1: the gate is σ(0) = 1/2
     >>> sapo(log_p, log_p, torch.tensor([1.0]), tau_pos=1.0, tau_neg=1.05).tolist()
@@ -87,8 +92,10 @@ def sapo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, tau_po
 def geo_mean(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, low: float, high: float
 ) -> Tensor:
-    """−mean(A) exp(mean of log ρ, clipped to [−low, high] on the side that A pushes to), the same on every token of a
-    sequence (geometric-mean policy optimisation, arXiv:2507.20673).
+    """Compute −mean(A) exp(mean of clipped log ρ), the same on every token of a sequence.
+
+    log ρ is clipped to [−low, high], but only on the side to which the sign of A moves it (geometric-mean policy
+    optimisation, arXiv:2507.20673).
 
     >>> old, keep = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
     >>> theta = torch.tensor([[0.4, -0.4]])  # clipped above to 0.2 where A > 0: mean −0.1
@@ -111,7 +118,7 @@ def dppo(
     high: float,
     cap: float,
 ) -> Tensor:
-    """−sg(min(ρ, cap)) A log π_θ inside the trust region, else 0 (Qi et al., arXiv:2602.04879).
+    """Compute −sg(min(ρ, cap)) A log π_θ inside the trust region, else 0 (Qi et al., arXiv:2602.04879).
 
     >>> theta, old = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.4, 0.1]).log()  # moved by 0.1 and by 0.4
     >>> loss = dppo("dppo_tv", theta, old, torch.ones(2), low=0.2, high=0.2, cap=20.0)
@@ -126,23 +133,24 @@ def dppo(
 def dppo_inside(
     loss_type: Literal["dppo_tv", "dppo_kl"], theta: Tensor, old: Tensor, advantages: Tensor, *, low: float, high: float
 ) -> Tensor:
-    """−low ≤ D ≤ high on the side that A pushes to: D is π_θ − π_old (dppo_tv), or the binary KL(π_old‖π_θ) with the
-    sign of that difference (dppo_kl).
+    """Check whether D ≤ high if A > 0, else whether D ≥ −low.
+
+    D is π_θ − π_old (dppo_tv), or the binary KL(π_old‖π_θ) with the sign of that difference (dppo_kl).
 
     >>> theta, old = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.4, 0.1]).log()
     >>> dppo_inside("dppo_tv", theta, old, torch.ones(2), low=0.2, high=0.2).tolist()
     [True, False]
     """
-    moved = (prob_diff if loss_type == "dppo_tv" else signed_kl)(theta, old)
-    return torch.where(advantages > 0, moved <= high, moved >= -low)
+    difference = (prob_diff if loss_type == "dppo_tv" else signed_kl)(theta, old)
+    return torch.where(advantages > 0, difference <= high, difference >= -low)
 
 
 def drpo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, epsilon: float) -> Tensor:
-    """−A ρ + |A| π_old (ρ − 1)²/(2ε): DPPO's bound on π_θ − π_old as a penalty, whose gradient is that of −A ρ times
-    1 − sign(A)(π_θ − π_old)/ε (arXiv:2606.09821; UniRL, unirl/algorithms/drpo.py).
+    """Compute −A ρ + |A| π_old (ρ − 1)²/(2ε), which turns DPPO's bound on π_θ − π_old into a penalty.
 
-    It hurts where it should hold: with ε = 12.5 that factor stays within 1 ± 0.08, as probabilities differ by less than
-    1, and where both are small nothing bounds ρ.
+    Its gradient is that of −A ρ times 1 − sign(A)(π_θ − π_old)/ε (arXiv:2606.09821; UniRL, unirl/algorithms/drpo.py).
+    DRPO fails at its purpose with ε = 12.5: probabilities differ by less than 1, so that factor stays within 1 ± 0.08.
+    If both probabilities are small, nothing bounds ρ.
 
     >>> theta, old = torch.tensor([0.4]).log(), torch.tensor([0.2]).log()  # ρ = 2: −2 + 0.2/(2·0.5)
     >>> round(drpo(theta, old, torch.ones(1), epsilon=0.5).item(), 4)
@@ -164,11 +172,10 @@ def clip_cov(
     bounds: tuple[float, float],
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """ppo_clip without a random `share` of the tokens (at least one) whose covariance lies within the bounds
-    (Cui et al., arXiv:2505.22617).
+    """Compute ppo_clip without some random tokens whose covariance is within the bounds (Cui et al., arXiv:2505.22617).
 
-    cov = (A − mean A)(log π_θ − mean log π_θ), over the kept tokens of this mini-batch: on a micro-batch it would be
-    another selection.
+    The number of these tokens is `share` of the kept tokens, at least one. cov = (A − mean A)(log π_θ − mean log π_θ),
+    with means over the kept tokens of this mini-batch. A micro-batch has other means, so it would select other tokens.
 
     >>> theta, advantages = torch.tensor([[-1.0, -3.0]]), torch.tensor([[1.0, -1.0]])  # both covariances are 1
     >>> keep = torch.ones(1, 2, dtype=torch.bool)
@@ -177,18 +184,20 @@ def clip_cov(
     """
     loss = ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
     rho = ratio((log_probs - old_log_probs).detach())
-    free = rho * advantages <= rho.clamp(1 - low, 1 + high) * advantages  # not clipped already
+    free = rho * advantages <= rho.clamp(1 - low, 1 + high) * advantages  # tokens that are not clipped already
     cov = covariance(log_probs, advantages, keep)
     candidates = keep & free & (cov > bounds[0]) & (cov < bounds[1])
-    lot = torch.rand(cov.shape, generator=generator, device=cov.device)
-    dropped = _first(torch.where(candidates, lot, -torch.inf), keep, share)
+    random = torch.rand(cov.shape, generator=generator, device=cov.device)
+    dropped = _first(torch.where(candidates, random, -torch.inf), keep, share)
     return torch.where(dropped, 0 * loss, loss)
 
 
 def kl_cov(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, keep: Tensor, *, share: float, coef: float
 ) -> Tensor:
-    """−A ρ, plus coef |log ρ| on the `share` of the tokens (at least one) of the largest covariance (see clip_cov).
+    """Compute −A ρ, plus coef |log ρ| on the tokens of largest covariance: a `share` of the kept tokens, at least one.
+
+    The covariance is that of `clip_cov`.
 
     >>> theta, advantages = torch.tensor([[-1.0, -3.0]]), torch.tensor([[1.0, -1.0]])
     >>> kl_cov(theta, theta, advantages, torch.ones(1, 2, dtype=torch.bool), share=0.5, coef=0.1).tolist()  # ρ = 1
@@ -200,7 +209,7 @@ def kl_cov(
 
 
 def covariance(log_probs: Tensor, advantages: Tensor, keep: Tensor) -> Tensor:
-    """(A − mean A)(log π_θ − mean log π_θ), means over `keep`.
+    """Compute (A − mean A)(log π_θ − mean log π_θ), with means over `keep` and without gradient.
 
     >>> theta, advantages = torch.tensor([[-1.0, -3.0]]), torch.tensor([[1.0, -1.0]])
     >>> covariance(theta, advantages, torch.ones(1, 2, dtype=torch.bool)).tolist()
@@ -211,12 +220,12 @@ def covariance(log_probs: Tensor, advantages: Tensor, keep: Tensor) -> Tensor:
 
 
 def _first(score: Tensor, keep: Tensor, share: float) -> Tensor:
-    """The ⌊share · kept tokens⌋ positions, at least one, of the highest score; never one of −inf."""
+    """Return the ⌊share · kept tokens⌋ positions with the highest scores, at least one, but none with −inf."""
     if not score.numel():
         return keep
-    number = (keep.sum() * share).long().clamp(min=1)
+    count = (keep.sum() * share).long().clamp(min=1)
     order = score.flatten().argsort(descending=True, stable=True)
-    first = torch.arange(score.numel(), device=score.device) < number
+    first = torch.arange(score.numel(), device=score.device) < count  # rank < count
     return torch.empty_like(first).scatter(0, order, first).view_as(score) & (score > -torch.inf)
 
 
@@ -225,7 +234,7 @@ def _clipped(rho: Tensor, advantages: Tensor, low: float, high: float) -> Tensor
 
 
 def clipped_value(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float) -> Tensor:
-    """½ max((V − R)², (clip(V, V_old ± clip) − R)²).
+    """Compute the value loss ½ max((V − R)², (clip(V, V_old ± clip) − R)²).
 
     >>> clipped_value(torch.tensor([2.0]), torch.tensor([0.0]), torch.tensor([2.0]), clip=0.5).tolist()  # (0.5 − 2)²/2
     [1.125]

@@ -1,1 +1,1 @@
-"""What a correction did: moments that merge exactly, and the metrics that follow from them."""
+"""Measurement of a correction: moments that merge exactly, and the metrics computed from them."""

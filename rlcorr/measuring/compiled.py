@@ -1,4 +1,4 @@
-"""`correct` and `measure` in one pass that torch.compile fuses, for large batches under settings that stay."""
+"""`correct` and `measure` in one pass that torch.compile fuses, for large batches with an unchanging configuration."""
 
 import functools
 import os
@@ -9,38 +9,46 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import decide, normalise, require
+from rlcorr.correction import normalise, require_fields, weights_and_rejections
 from rlcorr.errors import UsageError
 from rlcorr.measuring.batch_moments import batch_moments
-from rlcorr.measuring.moments import Measured
-from rlcorr.measuring.sequence_moments import Named, NamedOfRule, SequenceMoments, correction_moments, pair_moments
+from rlcorr.measuring.moments import MomentTable
+from rlcorr.measuring.sequence_moments import (
+    MomentsByName,
+    RuleMoments,
+    SequenceMoments,
+    correction_moments,
+    pair_moments,
+)
 from rlcorr.types import CorrectionResult, TokenBatch
 
-OnePass = tuple[Tensor, Tensor, Tensor, Named, dict[str, NamedOfRule]]
-"""Log-ratio, weights and the rejecting rule (B, T), and moments per sequence."""
+OnePass = tuple[Tensor, Tensor, Tensor, MomentsByName, dict[str, RuleMoments]]
+"""Log-ratio, weights, number of the rejecting rule, (B, T) each, and the moments per sequence."""
 
 
-def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, Measured]:
-    """What `correct` and `measure` give, to rounding, in one pass over the batch.
+def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, MomentTable]:
+    """Compute the results of `correct` and `measure` in one pass over the batch. They are equal except for rounding.
 
     The first call for a configuration compiles, which takes seconds. Raises `UsageError` on a CPU without a C++
-    compiler, and as `correct` does:
+    compiler, and for the same reasons as `correct`:
 
     >>> without_old = TokenBatch(torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2))
     >>> correct_and_measure(without_old, CorrectionConfig())
     Traceback (most recent call last):
     rlcorr.errors.UsageError: the correction needs old_log_probs; the batch has only rollout_log_probs.
     """
-    require(batch, config)
+    require_fields(batch, config)
     if not can_compile(batch.response_mask.device):
         raise UsageError("the compiled pass needs a C++ compiler (g++ or clang); correct() and measure() need none.")
-    d, weights, by, of_batch, of_rules = _fused()(batch, config)
-    result = normalise(CorrectionResult(d, weights, batch.response_mask & (by == 0), by), config)
-    return result, Measured.of(batch_moments(SequenceMoments(of_batch, of_rules), config, result.norm_factor))
+    d, weights, rejected_by, quantities, rule_quantities = _fused()(batch, config)
+    keep = batch.response_mask & (rejected_by == 0)
+    result = normalise(CorrectionResult(d, weights, keep, rejected_by), config)
+    sequences = SequenceMoments(quantities, rule_quantities)
+    return result, MomentTable.of(batch_moments(sequences, config, result.norm_factor))
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether the one pass can be compiled: on a CPU that takes a C++ compiler; for a GPU torch brings its own.
+    """Check whether the one pass can be compiled. A CPU needs a C++ compiler; for a GPU, torch includes one.
 
     >>> can_compile(torch.device("meta"))
     True
@@ -50,15 +58,16 @@ def can_compile(device: torch.device) -> bool:
 
 
 def _one_pass(batch: TokenBatch, config: CorrectionConfig) -> OnePass:
-    d, weights, by = decide(batch, config)
-    result = CorrectionResult(d, weights, batch.response_mask & (by == 0), by)
+    d, weights, rejected_by = weights_and_rejections(batch, config)
+    result = CorrectionResult(d, weights, batch.response_mask & (rejected_by == 0), rejected_by)
     corrected = correction_moments(batch, result, config)
-    return d, weights, by.to(torch.int8), pair_moments(batch, d) | corrected.of_batch, corrected.of_rules
+    quantities = pair_moments(batch, d) | corrected.quantities
+    return d, weights, rejected_by.to(torch.int8), quantities, corrected.rule_quantities
 
 
 @functools.cache
 def _fused() -> Callable[..., OnePass]:
-    # At its own limits the compiler splits the reductions over several loops, each reading the tokens again.
+    # With its default limits the compiler splits the reductions into several loops, and each reads the tokens again.
     limits = (
         "realize_reads_threshold",
         "realize_opcount_threshold",

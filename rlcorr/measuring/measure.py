@@ -1,7 +1,7 @@
-"""What a correction did, measured: `measure` gathers moments on the device, `report.metrics` turns them into numbers.
+"""Measurement of a correction: `measure` computes moments on the device, and `metrics.metrics` turns them into numbers.
 
-Two stages: one pass over the tokens gives moments per sequence (`sequence_moments`), and everything else is computed
-from those (`batch_moments`). Rows are taken in blocks that fit into the cache.
+There are two stages. One pass over the tokens computes moments per sequence (`sequence_moments`), and everything else
+follows from those (`batch_moments`). The pass takes blocks of rows that fit into the cache.
 """
 
 import functools
@@ -12,21 +12,27 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import blocks, correct, divisor, old_log_probs, require, weight_votes
+from rlcorr.correction import correct, norm_divisor, norm_factor_sums, old_log_probs, require_fields, row_blocks
 from rlcorr.errors import UsageError
 from rlcorr.measuring.batch_moments import batch_moments, normalised
 from rlcorr.measuring.metrics import metrics
-from rlcorr.measuring.moments import Measured, moments
+from rlcorr.measuring.moments import MomentTable, moments
 from rlcorr.measuring.quantities import Quantity
-from rlcorr.measuring.sequence_moments import Named, SequenceMoments, correction_moments, joined, pair_moments
+from rlcorr.measuring.sequence_moments import (
+    MomentsByName,
+    SequenceMoments,
+    concat_moments,
+    correction_moments,
+    pair_moments,
+)
 from rlcorr.ratios import log_ratio
 from rlcorr.types import CorrectionResult, TokenBatch
 
 
 def evaluate(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
-    """`correct`, `measure` and `metrics` in one: the result of a correction, and its metrics by name.
+    """Return the result of a correction and its metrics by name: `correct`, `measure` and `metrics` in one call.
 
-    Waits for the device. Raises `UsageError` as `correct` does.
+    Waits for the device. Raises `UsageError` for the same reasons as `correct`.
 
     >>> rollout = torch.tensor([[0.5, 0.8, 0.5, 0.4]]).log()  # probabilities
     >>> old = torch.tensor([[0.6, 0.4, 0.5, 0.8]]).log()
@@ -42,45 +48,50 @@ def evaluate(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionRes
 
 
 def measure(
-    batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig, pairs: Sequence[Named] | None = None
-) -> Measured:
-    """The moments (count, Σx, Σx², min, max) of everything that the metrics read, as one float64 table (names, 5).
+    batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig, pairs: Sequence[MomentsByName] | None = None
+) -> MomentTable:
+    """Compute the moments (count, Σx, Σx², min, max) of all quantities that metrics read: a float64 table (names, 5).
 
-    `result` is what `correct` gave for this batch and configuration. Nothing leaves the device, and tables of
-    micro-batches merge exactly. `pairs` is what `measure_pairs` gave for the batch: half of the work, for those who
-    try many corrections on it. Raises `UsageError` without old_log_probs, or without advantages that a rule asks for.
+    The table stays on the device, and tables of micro-batches merge exactly. `result` is the result of `correct` for
+    this batch and configuration. `pairs` is the result of `measure_pairs` for this batch: pass it to save half of the
+    work if many corrections are measured on one batch. Raises `UsageError` if old_log_probs are missing, or advantages
+    although a rule reads their sign.
 
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
     >>> measured = measure(batch, correct(batch, CorrectionConfig()), CorrectionConfig())
     >>> measured.table[measured.names.index("d")].tolist()  # d = 0 and 2
     [2.0, 2.0, 4.0, 0.0, 2.0]
     """
-    require(batch, config)
-    rows = [(batch.rows(block), result.rows(block)) for block in blocks(batch)]
-    pairs = pairs or [pair_moments(part, of_part.log_ratio) for part, of_part in rows]
+    require_fields(batch, config)
+    blocks = [(batch.rows(rows), result.rows(rows)) for rows in row_blocks(batch)]
+    pairs = pairs or [pair_moments(block, corrected.log_ratio) for block, corrected in blocks]
     parts: list[SequenceMoments] = []
-    for of_pairs, (part, of_part) in zip(pairs, rows, strict=True):
-        corrected = correction_moments(part, of_part, config)
-        parts.append(SequenceMoments(of_pairs | corrected.of_batch, corrected.of_rules))
-    return Measured.of(batch_moments(joined(parts), config, result.norm_factor))
+    for block_pairs, (block, corrected) in zip(pairs, blocks, strict=True):
+        sequences = correction_moments(block, corrected, config)
+        parts.append(SequenceMoments(block_pairs | sequences.quantities, sequences.rule_quantities))
+    return MomentTable.of(batch_moments(concat_moments(parts), config, result.norm_factor))
 
 
-def measure_pairs(batch: TokenBatch) -> list[Named]:
-    """What `measure` gathers whatever the correction is, block by block. Raises `UsageError` without old_log_probs.
+def measure_pairs(batch: TokenBatch) -> list[MomentsByName]:
+    """Compute the moments of `measure` that do not depend on the correction, one entry per block of rows.
+
+    Raises `UsageError` if old_log_probs are missing.
 
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
     >>> [block["abs_d"].total.tolist() for block in measure_pairs(batch)]  # one block, one row, |d| = 0 and 2
     [[2.0]]
     """
-    parts = [batch.rows(block) for block in blocks(batch)]
+    parts = [batch.rows(block) for block in row_blocks(batch)]
     return [
         pair_moments(part, log_ratio(old_log_probs(part), part.rollout_log_probs, part.response_mask)) for part in parts
     ]
 
 
-def measure_stream(batches: Iterable[TokenBatch], config: CorrectionConfig) -> Measured:
-    """What `measure` gives for all these batches as one, of which only one need be in memory; batch normalisation
-    divides by the mean weight over all of them. Raises `UsageError` as `measure` does, and without batches.
+def measure_stream(batches: Iterable[TokenBatch], config: CorrectionConfig) -> MomentTable:
+    """Compute what `measure` gives for these batches as one batch, with one of them in memory at a time.
+
+    Batch normalisation divides by the mean weight over all batches. Raises `UsageError` for the same reasons as
+    `measure`, and if there are no batches.
 
     >>> parts = [TokenBatch.from_log_probs(-torch.ones(1, t), -torch.ones(1, t), torch.ones(1, t)) for t in (2, 5)]
     >>> numbers = metrics(measure_stream(parts, CorrectionConfig()))
@@ -88,27 +99,26 @@ def measure_stream(batches: Iterable[TokenBatch], config: CorrectionConfig) -> M
     (2.0, 7.0)
     """
     level = config.rollout_is if config.rollout_is_batch_normalize else None
-    plain = replace(config, rollout_is_batch_normalize=False)
-    measured, votes = None, torch.zeros(2, dtype=torch.float64)
+    unnormalised = replace(config, rollout_is_batch_normalize=False)
+    measured, sums = None, torch.zeros(2, dtype=torch.float64)  # sums: numerator and denominator of the mean weight
     for batch in batches:
-        result = correct(batch, plain)
-        part = measure(batch, result, plain)
+        result = correct(batch, unnormalised)
+        part = measure(batch, result, unnormalised)
         measured = part if measured is None else measured.merge(part)
         if level is not None:
-            votes += torch.stack(
-                [x.double().sum() for x in weight_votes(result.weights, result.keep_mask, level)]
-            ).cpu()
+            row_sums = norm_factor_sums(result.weights, result.keep_mask, level)
+            sums += torch.stack([x.double().sum() for x in row_sums]).cpu()
     if measured is None:
         raise UsageError("there is no batch to measure.")
     if level is None:
         return measured
-    return normalised(measured, divisor(votes[0] / votes[1].clamp(min=1)).to(measured.table.device))
+    return normalised(measured, norm_divisor(sums[0] / sums[1].clamp(min=1)).to(measured.table.device))
 
 
-def measure_probabilities(batch: TokenBatch) -> Measured:
-    """Moments of the two probabilities themselves, for verl's `training/rollout_probs_diff_*`; in float64.
+def measure_probabilities(batch: TokenBatch) -> MomentTable:
+    """Compute the moments of the two probabilities, in float64, for verl's metrics `training/rollout_probs_diff_*`.
 
-    Raises `UsageError` without old_log_probs.
+    Raises `UsageError` if old_log_probs are missing.
 
     >>> old, rollout = torch.tensor([[0.5, 0.9]]).log(), torch.tensor([[0.4, 0.9]]).log()
     >>> numbers = metrics(measure_probabilities(TokenBatch.from_log_probs(old, rollout, torch.ones(1, 2))))
@@ -116,17 +126,17 @@ def measure_probabilities(batch: TokenBatch) -> Measured:
     0.1
     """
     p, q = old_log_probs(batch).double().exp(), batch.rollout_log_probs.double().exp()
-    columns: Named = {}
+    columns: MomentsByName = {}
     quantities: dict[Quantity, Tensor] = {"probs_diff": (p - q).abs(), "p": p, "q": q, "p_plus_q": p + q}
     columns |= {name: moments(x, batch.response_mask).pooled() for name, x in quantities.items()}
-    return Measured.of(columns)
+    return MomentTable.of(columns)
 
 
-def merge(parts: Iterable[Measured]) -> Measured:
-    """The moments of the union of several micro-batches, exactly. Raises TypeError if there are none.
+def merge(parts: Iterable[MomentTable]) -> MomentTable:
+    """Return the moments of several micro-batches as one batch, exactly. Raises TypeError if there are none.
 
     >>> one = measure_probabilities(TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3)))
     >>> metrics(merge([one, one])) == metrics(one), merge([one, one]).table[0, 0].item()
     (True, 6.0)
     """
-    return functools.reduce(Measured.merge, parts)
+    return functools.reduce(MomentTable.merge, parts)

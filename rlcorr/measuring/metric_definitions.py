@@ -1,6 +1,6 @@
-"""The metrics by name: what each is computed from, its formula, its range, and what a bad value tells.
+"""Definitions of the metrics: the quantity that each reads, its formula, its range, and the meaning of a bad value.
 
-Means "per sequence", or "over rows", are over the sequences that have tokens.
+Means "per sequence" or "over rows" are over the sequences that have tokens.
 """
 
 from collections.abc import Callable
@@ -25,21 +25,21 @@ PREFIX = "rollout_corr/"
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of the report: which moments it reads, how, and what it means."""
+    """One metric: which moments it reads, how it is computed, and what it means."""
 
-    of: Quantity | RuleQuantity
+    quantity: Quantity | RuleQuantity
     read: Callable[..., float]
     formula: str
     meaning: str
     range: str
     bad: str
     also: tuple[Quantity, ...] = ()
-    """Further moments that `read` takes, after those of `of`."""
+    """Further quantities whose moments `read` takes, after those of `quantity`."""
     verl: str = ""
-    """In what verl's number of this name differs; of a rule of k1, what verl's is, and ours has another name."""
+    """How verl's number of this name differs. For a rule of k1: what verl's number is; ours has another name."""
 
 
-_REAL, _POSITIVE, _SHARE, _RATIO = "any real number", "≥ 0", "0 to 1", "> 0, 1 where the policies agree"
+_REAL, _POSITIVE, _SHARE, _RATIO = "any real number", "≥ 0", "0 to 1", "> 0; 1 if the policies agree"
 _EMPTY = "0: there was nothing to train on"
 _DRIFT = "growing over steps: the engine and the trainer drift apart"
 _TAIL = "far above the mean: a few tokens decide the gradient"
@@ -223,7 +223,7 @@ PROBABILITY_METRICS: dict[str, Metric] = {
         "correlation of the two probabilities", "−1 to 1",
         "below 0.99: the policies disagree about which tokens are likely", also=("q", "p_plus_q")),
 }  # fmt: skip
-"""verl's debug metrics, from `diagnostics.measure_probabilities`."""
+"""verl's debug metrics, from `measure.measure_probabilities`."""
 
 OBJECTIVE_METRICS: dict[str, Metric] = {
     "actor/pg_loss": Metric("actor/pg_loss", mean, "aggregate(w · L)", "policy loss without its KL terms", _REAL,
@@ -248,4 +248,4 @@ OBJECTIVE_METRICS: dict[str, Metric] = {
     "lr_factor": Metric("lr_factor", mean, "aggregate(1 over kept)/aggregate(1 over all)",
         "what rejection multiplies the gradient by", _SHARE, "far from 1: SGD steps less; Adam hides most of it"),
 }  # fmt: skip
-"""What `objective.policy_loss` measures."""
+"""Metrics of the policy loss, from `objective.policy_loss`."""

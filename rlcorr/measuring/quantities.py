@@ -1,15 +1,15 @@
-"""What is measured of a batch, by name. The names are types, so that a metric can only read what exists."""
+"""Names of the measured quantities. They are types, so that a metric can only read a quantity that exists."""
 
 from typing import Literal
 
 Quantity = Literal[
-    # of every token; d = log π_old − log π_rollout, and an excess is a ratio minus 1
+    # per token; d = log π_old − log π_rollout, and an excess is a ratio minus 1
     "training_log_prob", "rollout_log_prob", "d", "abs_d", "k3", "ratio", "ratio_excess",
-    # weights: after the bounds, before them (raw), outside the bounds, and what they were normalised by
+    # weights: after the bounds, before them (raw), outside the bounds, and the divisor of batch normalisation
     "weight", "weight_excess", "weight_low", "weight_high", "log_weight", "raw_weight", "raw_weight_excess", "outside",
-    "extreme_weight",  # as verl has it: of tokens after the bounds, of sequences before them
+    "extreme_weight",  # as in verl: token weights after the bounds, sequence weights before them
     "norm_factor",
-    # what the rules left: kept tokens, the weights on them, rejected tokens, rows beyond the veto's bounds
+    # rejection: kept tokens, the weights on them, rejected tokens, rows outside the veto's bounds
     "kept", "trained", "rejected", "veto",
     # one number per sequence
     "seq_rejected", "seq_training_log_ppl", "seq_rollout_log_ppl", "seq_training_ppl", "seq_rollout_ppl",
@@ -21,15 +21,15 @@ Quantity = Literal[
     "actor/pg_loss", "actor/ppo_kl", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/kl_loss", "rollout_kl",
     "kl_left_out", "lr_factor",
 ]  # fmt: skip
-"""Of the whole batch."""
+"""Quantities of the whole batch."""
 
 RuleQuantity = Literal[
-    "statistic",  # what the rule compares with its bounds
+    "statistic",  # the value that the rule compares with its bounds
     "clamped",  # the statistic, clamped to the bounds
-    "low", "high",  # whether it is below, or above, the bounds
-    "outside",  # whether it is either; NaN is
+    "low", "high",  # whether the statistic is below, or above, the bounds
+    "outside",  # whether it is below or above; true for NaN
     "rejected",  # whether the rule alone rejects the token
-    "extremes",  # the statistic of a token or of a row, whichever the rule compares
+    "extremes",  # the statistic of a token or of a row, depending on the level of the rule
     "seq", "seq_deviation", "seq_low", "seq_high", "seq_rejected",  # the same per sequence
 ]  # fmt: skip
-"""Of one rejection rule."""
+"""Quantities of one rejection rule."""

@@ -1,28 +1,38 @@
-"""Named corrections: what public systems do about π_old ≠ π_rollout, under their names and with their numbers.
+"""Presets: the corrections of public systems for π_old ≠ π_rollout, with the numbers that these systems use.
 
-verl's have verl's names, the others are `<system>_<method>`. A preset may be written in another form than the system's
-where the gradient is the same; what still differs is said in its source, and so is a number that is no default.
+verl's presets have verl's names, the others are named `<system>_<method>`. A preset may be written differently from the
+system if the gradient is the same. `source` records remaining differences and non-default numbers.
 """
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import unknown
-from rlcorr.presets.openrlhf_areal_prime_rl import OF_AREAL, OF_OPENRLHF, OF_PRIME_RL
-from rlcorr.presets.other_systems import OF_NEMO_RL, OF_OTHERS, OF_ROLL, OF_SLIME, OF_TRL
+from rlcorr.presets.openrlhf_areal_prime_rl import AREAL_PRESETS, OPENRLHF_PRESETS, PRIME_RL_PRESETS
+from rlcorr.presets.other_systems import NEMO_RL_PRESETS, OTHER_PRESETS, ROLL_PRESETS, SLIME_PRESETS, TRL_PRESETS
 from rlcorr.presets.parts import Preset
-from rlcorr.presets.verl_skyrl import OF_SKYRL, OF_VERL
+from rlcorr.presets.verl_skyrl import SKYRL_PRESETS, VERL_PRESETS
 
 PRESETS: dict[str, Preset] = (
-    OF_VERL | OF_SKYRL | OF_OPENRLHF | OF_AREAL | OF_TRL | OF_PRIME_RL | OF_SLIME | OF_NEMO_RL | OF_ROLL | OF_OTHERS
+    VERL_PRESETS
+    | SKYRL_PRESETS
+    | OPENRLHF_PRESETS
+    | AREAL_PRESETS
+    | TRL_PRESETS
+    | PRIME_RL_PRESETS
+    | SLIME_PRESETS
+    | NEMO_RL_PRESETS
+    | ROLL_PRESETS
+    | OTHER_PRESETS
 )
+"""Name → preset. Presets of one system are neighbours, and pickers show this order."""
 
 
 def preset(name: str) -> CorrectionConfig:
-    """The configuration of that name. Raises `UsageError` with the nearest name.
+    """Return the configuration with this name. Raises `UsageError`, with the nearest name, if there is none.
 
     >>> preset("decoupled_token_is").rollout_is_threshold
     2.0
-    >>> PRESETS["decoupled_token_is"].hurts
-    'large mismatch: ratios beyond the cap are all treated alike, which biases the gradient'
+    >>> PRESETS["decoupled_token_is"].fails_when
+    'large mismatch: all ratios beyond the cap get the same weight, which biases the gradient'
     """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)

@@ -1,4 +1,4 @@
-"""What several presets say of themselves: the papers, and the situations in which they hurt."""
+"""Texts that several presets share: their papers, and the situations in which they fail."""
 
 TIS = "truncated importance sampling; Yao et al., 2025, fengyao.notion.site/off-policy-rl"
 MIS = "masked importance sampling; Liu, Li et al., 2025, yingru.notion.site"
@@ -9,26 +9,47 @@ DPPO = "DPPO; Qi et al., arXiv:2602.04879"
 VACO = "VACO; arXiv:2603.01365"
 OPSM = "off-policy sequence masking; DeepSeek-V3.2, arXiv:2512.02556"
 
-NONE = "any mismatch: nothing is corrected"
-CLIP = "large mismatch: the clip takes the gradient from every token whose ratio has left it already"
-BIAS = "large mismatch: ratios beyond the cap are all treated alike, which biases the gradient"
-DROP = "rare but informative tokens lie outside the band and never teach anything"
-LONG = "long sequences: the product of many ratios leaves any fixed bound, so most weights sit on it"
-LONG_MASK = "long sequences: the product of many ratios leaves any fixed band, so most sequences are lost"
-LONG_CAP = "long sequences: products above the bound are lost, and those near 0 count for nothing"
-LONG_OPEN = "long sequences: products above the bound are lost, while those near 0 all pass"
-TIGHT = "noisy engines: ±0.1 % on the geometric mean rejects nearly everything in bf16 or with experts"
-TIGHT_RAW = "noisy engines: so narrow a band rejects nearly everything, and what it keeps has weights without a cap"
-MEAN = "a few broken tokens in a long sequence: the geometric mean hides them"
-MEAN_WEIGHT = "long sequences: their geometric mean is near 1, so the weight corrects almost nothing"
-RARE = "one very unlikely token can lift a short sequence over the limit"
-RARE_LONG = "one very unlikely token can lift even a long sequence over the limit: e^10 among 10 000 is enough"
-RARE_RAW = "answers with a few rare tokens are lost as a whole, and what is kept has weights without a cap"
-RARE_PASSES = "rare tokens: where both probabilities are small, even a huge ratio passes"
-VETO = "long sequences: any one token can lose the whole of them"
-VETO_ONLY = "ordinary mismatch: everything short of a broken token counts as it is"
-LONG_GAMMA = "long sequences: the product of their ratios leaves the neighbourhood of 1, and then nothing teaches"
-LATER = "large mismatch: later ratios of one sign are read as influence, so early tokens sit on the weight's bound"
-SPENT = "sequences that start with a few tokens far off: those spend the budget, and the rest is dropped"
-ONE_SIDED = "mismatch in successes: only sequences with a negative advantage are looked at"
-NO_FAILURES = "noisy engines: a mean log-ratio of −0.0001 drops a failure, so few failures ever teach"
+FAILURES = {
+    "no_correction": "any mismatch: nothing is corrected",
+    "ppo_clip": "large mismatch: a token whose ratio is outside the clip before the update gets no gradient",
+    # --- bounds on single tokens ---
+    "token_cap": "large mismatch: all ratios beyond the cap get the same weight, which biases the gradient",
+    "token_band": "rare but informative tokens are outside the band, so they are never trained on",
+    "probability_difference": "rare tokens: if both probabilities are small, even a huge ratio passes",
+    # --- products of ratios ---
+    "sequence_cap": "long sequences: the product of many ratios leaves any fixed bound, so most weights equal it",
+    "sequence_band": "long sequences: the product of many ratios leaves any fixed band, so most sequences are rejected",
+    "sequence_masked_above": "long sequences: products above the bound get weight 0, and those near 0 hardly count",
+    "product_upper_bound": "long sequences: products above the bound are rejected, while those near 0 all pass",
+    # --- geometric means ---
+    "tight_band": "noisy engines: ±0.1 % on the geometric mean rejects nearly everything in bf16 or with experts",
+    "tight_band_uncapped": (
+        "noisy engines: such a narrow band rejects nearly everything, and the kept tokens have weights without a cap"
+    ),
+    "geometric_mean_rule": "a few broken tokens in a long sequence: the geometric mean hides them",
+    "geometric_mean_weight": "long sequences: their geometric mean is near 1, so the weight corrects almost nothing",
+    # --- mean divergences ---
+    "mean_divergence": "one very unlikely token can lift the mean of a short sequence over the limit",
+    "mean_divergence_uncapped": (
+        "answers with a few rare tokens are rejected as a whole, and the kept ones have weights without a cap"
+    ),
+    "mean_factor": (
+        "one very unlikely token can lift the mean of even a long sequence over the limit: e^10 among 10 000 is enough"
+    ),
+    # --- vetoes ---
+    "veto": "long sequences: any single token can get the whole sequence rejected",
+    "veto_alone": "ordinary mismatch: only sequences with a broken token are rejected, and nothing else is corrected",
+    # --- rules for negative advantages only ---
+    "negative_only": "mismatch in successes: only sequences with a negative advantage are checked",
+    "tight_negative_only": (
+        "noisy engines: a mean log-ratio of −0.0001 rejects a failure, so few failures are ever trained on"
+    ),
+    # --- losses ---
+    "drpo": "large mismatch: probabilities differ by less than 1, so with 12.5 no gradient changes by more than 8 %",
+    "vespo": "long sequences: the product of their ratios is far from 1, and then almost no token is trained on",
+    "fipo": (
+        "large mismatch: later log-ratios of one sign are taken for influence, so early weights equal their bound"
+    ),
+    "cppo": "sequences that start with a few large differences: these use up the budget, and the rest is dropped",
+}
+"""Kind of correction → the situation in which it fails, and what happens then. The views add the full stop."""

@@ -1,4 +1,4 @@
-"""What presets are made of: a configuration with its provenance, and short ways to write the common configurations."""
+"""The type `Preset`, and short functions for the common configurations."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,25 +8,25 @@ from rlcorr.config import CorrectionConfig, LossConfig, WeightLevel
 from rlcorr.rules import RejectionRule
 
 ON_EVERY_TOKEN = LossConfig(kl_loss_tokens="response")
-"""For systems whose rules reject tokens from the policy loss alone, not from a KL term to the reference."""
+"""For systems whose rules reject tokens from the policy loss only, not from the KL term to the reference."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A configuration with its provenance and the situation in which it hurts."""
+    """A configuration with its source and the situation in which it fails."""
 
     system: str
     config: CorrectionConfig
     source: str
-    """Version or commit, keys, paper; and in what the system differs from the configuration."""
-    hurts: str
-    """In which situation, and what happens then."""
+    """Version or commit, keys and paper, and what the system does differently from this configuration."""
+    fails_when: str
+    """The situation, and what happens in it."""
     loss: LossConfig = field(default_factory=LossConfig)
-    """The loss's numbers, where the method has its own."""
+    """Hyperparameters of the loss, if the method sets them."""
 
 
 def truncated(level: WeightLevel = "token", upper: float = 2.0, **changes: Any) -> CorrectionConfig:
-    """Weights truncated above.
+    """Return a configuration with truncated weights.
 
     >>> config = truncated(upper=5.0)
     >>> config.rollout_is, config.rollout_is_threshold, config.rollout_is_mode
@@ -36,7 +36,7 @@ def truncated(level: WeightLevel = "token", upper: float = 2.0, **changes: Any) 
 
 
 def unbounded(level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
-    """Weights without a bound.
+    """Return a configuration with weights without a bound.
 
     >>> unbounded("sequence").rollout_is_threshold
     inf
@@ -45,7 +45,7 @@ def unbounded(level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
 
 
 def masked(lower: float | None, upper: float, level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
-    """Weights that are zero outside the bounds.
+    """Return a configuration with weights that are 0 outside the bounds.
 
     >>> config = masked(0.5, 5.0)
     >>> config.rollout_is_threshold_lower, config.rollout_is_threshold, config.rollout_is_mode
@@ -55,7 +55,7 @@ def masked(lower: float | None, upper: float, level: WeightLevel = "token", **ch
 
 
 def rules(**bounds: tuple[float | None, float]) -> tuple[RejectionRule, ...]:
-    """Rules by name, with (lower, upper).
+    """Return rejection rules from their names and (lower, upper) bounds.
 
     >>> [rule.explain() for rule in rules(seq_mean_k1=(0.999, 1.001))]
     ["Rule seq_mean_k1 keeps a sequence while 0.999 ≤ geometric mean of the sequence's ratios ≤ 1.001."]
@@ -63,10 +63,10 @@ def rules(**bounds: tuple[float | None, float]) -> tuple[RejectionRule, ...]:
     return tuple(RejectionRule.named(name, lower=lower, upper=upper) for name, (lower, upper) in bounds.items())
 
 
-def clip_of(half_width: float) -> LossConfig:
-    """A clip as wide below as above.
+def symmetric_clip(half_width: float) -> LossConfig:
+    """Return a loss configuration whose clip has the same width below and above 1.
 
-    >>> clip_of(0.15).clip_ratio_low, clip_of(0.15).clip_ratio_high
+    >>> symmetric_clip(0.15).clip_ratio_low, symmetric_clip(0.15).clip_ratio_high
     (0.15, 0.15)
     """
     return LossConfig(clip_ratio_low=half_width, clip_ratio_high=half_width)

@@ -1,4 +1,4 @@
-"""What records the pairs of somebody's training while it runs: `Recorder`, and hooks on it for TRL, verl and SkyRL."""
+"""Record the log-prob pairs of any training run while it runs: `Recorder`, and hooks for TRL, verl and SkyRL."""
 
 from rlcorr.recorders.recorder import Recorder
 

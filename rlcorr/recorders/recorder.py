@@ -1,4 +1,4 @@
-"""One run of a training's pairs, a step at a time, written beside the training, which it never breaks.
+"""Record the pairs of a training run, step by step, in a thread. Errors never stop the training run.
 
 with Recorder("my_run") as recorder:
     recorder.add(step=step, batch={"rollout_log_probs": …, "old_log_probs": …, "response_mask": …})
@@ -16,27 +16,28 @@ from typing import Any, Self, SupportsIndex
 
 from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.columns import Columns
-from rlcorr.foreign.held import copied
-from rlcorr.foreign.imported import write_one
-from rlcorr.foreign.pairs import parts_of, record_of
+from rlcorr.foreign.import_run import write_step_with_metrics
+from rlcorr.foreign.read_file import merge_parts, to_parts
+from rlcorr.foreign.trainer_batch import copy_columns
 from rlcorr.records import runs
 from rlcorr.records.runs import RunManifest
 from rlcorr.types import TokenBatch
 
 Batch = TokenBatch | Mapping[str, Any]
-"""Tensors (B, T), or per response (B,), jagged tensors, arrays, lists with an entry per response, and texts, under our
-names or those of a system whose dumps are read. What is None is not there, and names that nobody reads are ignored."""
+"""Tensors (B, T), or (B,) with one number per response, jagged tensors, arrays, lists with one entry per response, and
+texts. Names are ours, or those of a system whose dumps can be read. Values that are None and unknown names are
+ignored."""
 
 LEFT_OUT = "a step is left out"
 
 
 class Recorder:
-    """A run in runs/local/<name>, or in `folder`. A step appears whole or not at all, so the run can be followed.
+    """A run in runs/local/<name>, or in `folder`. Steps are written atomically, so the run can be read at any time.
 
-    `add` copies the columns and returns; a thread looks at them and writes them, and the next `add` waits for it, so
-    that one step at most is held. Nothing that goes wrong in `add` or `close` is raised. It becomes a warning, one of
-    each kind: after an error of the disk nothing more is written, a batch that cannot be read is left out, and so is a
-    column beside the pair. Raises `UsageError` on entering where there is such a run.
+    `add` copies the columns and returns. A thread checks and writes them, and the next `add` waits for it, so at most
+    one step is in memory. `add` and `close` raise nothing. An error becomes a warning, once per kind: after a disk
+    error nothing more is written, and a batch or an additional column that cannot be read is left out. Entering raises
+    `UsageError` if there is a run with this name already.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Recorder:
         if Path(name).name != name or name == "..":
             raise UsageError(f"the name of a run must be plain, without folders; got {name!r}.")
         self.run = (folder or runs.LOCAL) / name
-        self._manifest = RunManifest(slug=name, story=story or "Recorded during a training.", engine="unknown")
+        self._manifest = RunManifest(slug=name, story=story or "Recorded during a training run.", engine="unknown")
         self._options = {"nan_is_ratio_one": nan_is_ratio_one, "clamp_rounding": clamp_rounding}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rlcorr-recorder")
         self._pending: Future[tuple[str, ...]] | None = None
@@ -68,28 +69,29 @@ class Recorder:
         self.close("complete" if kind is None else "interrupted")
 
     def start(self) -> None:
-        """Enter, for hooks that are called when a training runs already: without a run, nothing is recorded."""
+        """Enter without raising, for hooks that are called in a training run. After an error, nothing is recorded."""
         if not self.attempt(self.__enter__, "nothing is recorded"):
             self._stopped = True
 
     def add(self, *, step: SupportsIndex, batch: Batch) -> None:
-        """Record the pairs of a step, from before any correction."""
+        """Record the pairs of a step. The log-probs must be from before any correction."""
         self.attempt(lambda: self._add(step, batch), LEFT_OUT)
 
     def close(self, status: str = "complete") -> None:
-        """Write what is left, and the hashes of all files."""
+        """Write the last step, and the hashes of all files."""
         self.attempt(lambda: self._close(status), "the run stays unfinished")
         self._closed = True
 
     def attempt(self, work: Callable[[], object], consequence: str) -> bool:
-        """Do the work, and return whether it was done. What it raises becomes a warning, the first of its kind."""
+        """Do the work, and return whether it succeeded. An error becomes a warning, if it is the first of its kind."""
         try:
             work()
-        # Only here: a training run is worth more than its record, and what a trainer's tensors or a future torch may
-        # raise cannot be listed. The warning has the error's class. KeyboardInterrupt and SystemExit pass.
+        # Only here is every error caught: the training run is worth more than its record, and the errors of a trainer's
+        # tensors or of a future torch cannot be listed. The warning contains the class of the error.
+        # KeyboardInterrupt and SystemExit are not caught.
         except Exception as error:
-            said = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {first_line(error)}"
-            self._warn(consequence, said.rstrip("."))
+            reason = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {first_line(error)}"
+            self._warn(consequence, reason.rstrip("."))
             return False
         return True
 
@@ -98,11 +100,11 @@ class Recorder:
             return
         if self._closed:
             raise UsageError(f"step {step} came after the run was closed.")
-        number = operator.index(step)  # also of numpy and torch
+        number = operator.index(step)  # also accepts integers of numpy and torch
         if number < 0:
             raise UsageError(f"a step is a number ≥ 0; got {number}.")
         tensors = batch.tensors() if isinstance(batch, TokenBatch) else batch
-        columns, names = copied(tensors), [str(name) for name, x in tensors.items() if x is not None]
+        columns, names = copy_columns(tensors), [str(name) for name, x in tensors.items() if x is not None]
         self._wait()
         if not self._stopped:
             self._pending = self._writer.submit(self._write, number, columns, names)
@@ -116,17 +118,17 @@ class Recorder:
     def _write(self, step: int, columns: Columns, names: list[str]) -> tuple[str, ...]:
         if step in runs.list_steps(self.run):
             raise UsageError(f"step {step} is recorded already.")
-        record = record_of(parts_of(columns, names, None, **self._options), step)
-        write_one(self.run, record)
+        record = merge_parts(to_parts(columns, names, None, **self._options), step)
+        write_step_with_metrics(self.run, record)
         return record.notes
 
     def _wait(self) -> None:
-        """Wait for the step that is being written, and say what went wrong with it."""
+        """Wait for the step that is being written, and warn if it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self.attempt(lambda: self._written(pending), LEFT_OUT)
+            self.attempt(lambda: self._check_written(pending), LEFT_OUT)
 
-    def _written(self, pending: Future[tuple[str, ...]]) -> None:
+    def _check_written(self, pending: Future[tuple[str, ...]]) -> None:
         try:
             notes = pending.result()
         except OSError as error:
@@ -138,12 +140,12 @@ class Recorder:
         if notes:
             self._warn("not all is recorded", " ".join(notes).rstrip("."))
 
-    def _warn(self, consequence: str, why: str) -> None:
+    def _warn(self, consequence: str, reason: str) -> None:
         if consequence in self._warned:
             return
         self._warned.add(consequence)
-        said = f"rlcorr: of the run {self.run.name}, {consequence}: {why}. The training goes on."
+        message = f"rlcorr: in the run {self.run.name}, {consequence}: {reason}. The training run continues."
         try:
-            warnings.warn(said, stacklevel=5)
-        except Exception:  # as a warning is with -W error; and for the same reason as in `attempt`
-            print(said, file=sys.stderr)
+            warnings.warn(message, stacklevel=5)
+        except Exception:  # with -W error a warning raises; everything is caught for the same reason as in `attempt`
+            print(message, file=sys.stderr)

@@ -1,6 +1,6 @@
 """SkyRL: `trainer.add_callback(record_pairs("my_run"))` records the batch of every step.
 
-Read at SkyRL 0.3.0 (train/utils/callbacks.py).
+Source of the hooks: SkyRL 0.3.0, train/utils/callbacks.py.
 """
 
 import importlib
@@ -15,7 +15,7 @@ COLUMNS = (
 
 
 def record_pairs(name: str, **options: Any) -> Any:
-    """A TrainingCallback that writes a run. SkyRL is imported here, where it is."""
+    """Return a TrainingCallback that writes a run. SkyRL is imported only when this function is called."""
     base: Any = importlib.import_module("skyrl.train.utils.callbacks").TrainingCallback
 
     class RecordPairs(base):

@@ -1,7 +1,7 @@
-"""TRL: `GRPOTrainer(…, callbacks=[RecordPairs("my_run")])` records what the trainer has of every generation.
+"""TRL: `GRPOTrainer(…, callbacks=[RecordPairs("my_run")])` records the trainer's columns of every generation.
 
-Read at TRL 1.16.0 (trainer/grpo_trainer.py). It has the sampler's log-probs with use_vllm=True. On several processes
-the rows of the first are recorded.
+Source of the names: TRL 1.16.0, trainer/grpo_trainer.py. It has the sampler's log-probs if use_vllm=True. With several
+processes the rows of the first one are recorded.
 """
 
 import functools
@@ -16,13 +16,14 @@ COLUMNS = (
     "sampling_per_token_logps", "ref_per_token_logps",
 )  # fmt: skip
 GENERATES = "_generate_and_score_completions"
+"""The method of the trainer that makes a generation."""
 
-
-_BASE: Any = importlib.import_module("transformers").TrainerCallback  # as TRL, it is not there without a training
+# importlib, because neither transformers nor TRL is a dependency of rlcorr.recorders.
+_BASE: Any = importlib.import_module("transformers").TrainerCallback
 
 
 class RecordPairs(_BASE):
-    """A run whose steps are the trainer's generations, from 1. A NaN of the sampler is a ratio of 1, as in TRL."""
+    """A run whose steps are the trainer's generations, from 1. A NaN of the sampler means a ratio of 1, as in TRL."""
 
     def __init__(self, name: str, **options: Any) -> None:
         self._recorder = Recorder(name, nan_is_ratio_one=True, **options)
@@ -39,7 +40,7 @@ class RecordPairs(_BASE):
             self._recorder.close()
 
     def take(self, trainer: Any, generated: dict[str, Any]) -> None:
-        """Record what a trainer made of one generation, if this is one of its callbacks."""
+        """Record the columns of one generation, if this is one of the trainer's callbacks."""
         self._recorder.attempt(lambda: self._take(trainer, generated), LEFT_OUT)
 
     def _take(self, trainer: Any, generated: dict[str, Any]) -> None:
@@ -55,8 +56,10 @@ CALLBACKS: WeakSet[RecordPairs] = WeakSet()
 
 
 def wrap(trainer: Any) -> None:
-    """A callback is not told of its trainer's batches. So the method of the class that makes them is wrapped, once: it
-    does what it did, and shows trainer and result to the callbacks of this kind."""
+    """Wrap the trainer's method that makes generations, once, so that it passes them to the callbacks of this kind.
+
+    This is necessary because TRL does not pass its batches to callbacks.
+    """
     generate = getattr(trainer, GENERATES)
     if getattr(generate, "records_pairs", False):
         return

@@ -1,7 +1,7 @@
 """verl: RLCORR_VERL=record writes the pairs of every step to a run, from before verl's correction.
 
-verl's compute_rollout_correction_and_add_to_batch is wrapped, before anybody has imported it: it does what it did. The
-run is called RLCORR_RUN, else verl_1 and so on. Read at verl 0.9.1 (trainer/ppo/rollout_corr_helper.py).
+verl's compute_rollout_correction_and_add_to_batch is wrapped before it is imported anywhere else; it still does the
+same. The name of the run is $RLCORR_RUN, or verl_1, verl_2, …. Source: verl 0.9.1, trainer/ppo/rollout_corr_helper.py.
 """
 
 import atexit
@@ -20,19 +20,19 @@ COLUMNS = (
 
 
 def wrap(helper: Any, recorder: Recorder | None = None) -> None:
-    """Record every batch that `helper` corrects. A run that is there already becomes a warning."""
+    """Record every batch that `helper` corrects. If a run with this name exists, a warning says so."""
     correct = getattr(helper, FUNCTION)
     recording = recorder or Recorder(os.environ.get("RLCORR_RUN") or runs.free_name("verl"))
     calls = 0
 
     def take(batch: Any) -> None:
         nonlocal calls
-        if not calls:  # every process of verl imports it; one of them corrects
+        if not calls:  # every process of verl imports the helper, but only one of them corrects
             recording.start()
             atexit.register(recording.close)
         calls += 1
-        there = set(batch.batch.keys())
-        tensors = {name: batch.batch[name] for name in COLUMNS if name in there}
+        names = set(batch.batch.keys())
+        tensors = {name: batch.batch[name] for name in COLUMNS if name in names}
         recording.add(step=batch.meta_info.get("global_steps", calls), batch=tensors)
 
     @functools.wraps(correct)

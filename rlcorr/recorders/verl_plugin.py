@@ -1,10 +1,10 @@
-"""What verl loads of us by the entry point `verl.plugins`: nothing, unless RLCORR_VERL says so.
+"""The plugin that verl loads by the entry point `verl.plugins`. It does nothing unless RLCORR_VERL is set.
 
-    RLCORR_VERL=helper    `rlcorr.systems.verl.helper` takes the place of verl.trainer.ppo.rollout_corr_helper
+    RLCORR_VERL=helper    `rlcorr.systems.verl.helper` replaces verl.trainer.ppo.rollout_corr_helper
     RLCORR_VERL=record    the pairs of every step are recorded (`rlcorr.recorders.verl`)
 
-verl loads plugins at the start of `import verl`, before anybody has taken a function out of its helper, and hides what
-a plugin raises: so what is wrong with RLCORR_VERL is printed. Several words are separated by commas.
+Several words are separated by commas. verl loads plugins at the start of `import verl`, before it imports functions
+from its helper. It hides the exceptions of a plugin, so mistakes in RLCORR_VERL are printed.
 """
 
 import importlib
@@ -17,12 +17,12 @@ WORDS = ("helper", "record")
 
 
 def install(words: str) -> list[str]:
-    """Do what the words say; what is wrong with them, a sentence each.
+    """Install what the words name, and return one sentence per unknown word.
 
     >>> install("hepler")
     ["RLCORR_VERL='hepler' is not known; known: helper, record. verl runs as it is."]
     """
-    wrong = []
+    problems = []
     for word in sorted(filter(None, (part.strip() for part in words.split(",")))):  # helper comes before record
         if word == "helper":
             from rlcorr.systems.verl import helper
@@ -33,8 +33,8 @@ def install(words: str) -> list[str]:
 
             verl.wrap(importlib.import_module(HELPER))
         else:
-            wrong.append(f"{VARIABLE}={word!r} is not known; known: {', '.join(WORDS)}. verl runs as it is.")
-    return wrong
+            problems.append(f"{VARIABLE}={word!r} is not known; known: {', '.join(WORDS)}. verl runs as it is.")
+    return problems
 
 
 for sentence in install(os.environ.get(VARIABLE, "")):

@@ -1,1 +1,5 @@
-"""Recorded runs as files: written whole or not at all, read, verified, made again."""
+"""Recorded runs as files: write them atomically, read them, verify them, and record them again."""
+
+from rlcorr.errors import require_extra
+
+require_extra("data", "numpy", "pyarrow", "safetensors")

@@ -1,4 +1,4 @@
-"""Greedy answers to the same few held-out prompts, over the steps of a training run: `answers.jsonl` in the run.
+"""Greedy answers to a few held-out prompts over the steps of a training run: the file `answers.jsonl` of the run.
 
 One JSON object per step and prompt; step 0 is before the first update.
 """
@@ -49,7 +49,7 @@ def _parsed(line: str) -> HeldOutAnswer | None:
 
 
 def rewind_answers(run: Path, step: int) -> None:
-    """Forget the answers after `step`, for a run that goes on from there."""
+    """Delete the answers after `step`, for a run that continues from there."""
     kept = [asdict(answer) for answer in read_answers(run) if answer.step <= step]
     if kept:
         runs.write_whole(run / FILE, "".join(json.dumps(row) + "\n" for row in kept).encode())

@@ -1,13 +1,20 @@
-"""The committed runs: each is made again by one command, from its entry in `runs/index.toml`."""
+"""The committed runs, and how to record each of them again: with one command, from its entry in `runs/index.toml`.
+
+An index file has a table [shared] and one table per name. The index of the studies has the same format.
+"""
 
 import shutil
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, unknown
 from rlcorr.records import runs
-from rlcorr.records.index import entry_named, in_runs, read_entries
 from rlcorr.records.verify import verify
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -16,49 +23,69 @@ class Recipe:
 
     name: str
     story: str
-    """What the run is, in one sentence."""
+    """A sentence that describes the run."""
     look: str
-    """What to look at."""
+    """The part of the run that is worth a look."""
     options: tuple[str, ...]
-    """Of `python -m rlcorr train`."""
+    """Options of `python -m rlcorr train`."""
     gpu: bool = False
-    """Whether it needs a GPU; the others are recorded without one."""
+    """True if it needs a GPU; the others are recorded without one."""
+
+
+def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the table [shared] of an index file, and name → entry in the order of the file."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    return entries.pop("shared"), entries
+
+
+def find_entry(kind: str, name: str, index: Mapping[str, Entry]) -> Entry:
+    """Return the entry with this name. Raises `UsageError`, which lists the names, if there is none."""
+    if name not in index:
+        raise unknown(kind, name, index)
+    return index[name]
+
+
+def expand_runs_folder(options: Iterable[str]) -> tuple[str, ...]:
+    """Replace $RLCORR_RUNS in the options of a command by the folder of the runs, as in a run's config.yaml."""
+    return tuple(option.replace("$RLCORR_RUNS", str(runs.ROOT)) for option in options)
 
 
 def read_index() -> dict[str, Recipe]:
-    """Name → recipe, in the order of the file. Options that all runs share stand first in each."""
+    """Return name → recipe, in the order of the file. The options that all runs share are first in each."""
     shared, entries = read_entries(runs.ROOT / "index.toml")
     return {
         name: Recipe(
             name,
             entry["story"],
             entry["look"],
-            in_runs(f"{shared['options']} {entry['options']} --run {name}".split()),
+            expand_runs_folder(f"{shared['options']} {entry['options']} --run {name}".split()),
             entry.get("gpu", False),
         )
         for name, entry in entries.items()
     }
 
 
-def sketched() -> list[str]:
-    """Names of the entries that are recorded here, and have score sketches."""
+def sketched_runs() -> list[str]:
+    """Return the names of the committed runs that have score sketches."""
     return [name for name in read_index() if runs.list_sketches(runs.ROOT / name)]
 
 
 def find_recipe(name: str) -> Recipe:
-    """Raises `UsageError` naming what exists."""
-    return entry_named("run in the index", name, read_index())
+    """Return the recipe of a run. Raises `UsageError`, which lists the names, if there is none."""
+    return find_entry("run in the index", name, read_index())
 
 
 def install(recorded: Path, recipe: Recipe) -> Path:
-    """Put a recorded run in the place of the committed one, with its story and with its metrics packed. Raises
-    `UsageError` for a damaged one."""
+    """Replace the committed run by a recorded one, with the story of the recipe and with packed metrics.
+
+    Raises `UsageError` if the recorded run is damaged.
+    """
     problems = verify(recorded).problems
     if problems:
-        raise UsageError(f"{recorded} is damaged and stays where it is: {problems[0]}")
+        raise UsageError(f"{recorded} is damaged, so it was not installed: {problems[0]}")
     runs.pack_metrics(recorded)
     runs.finish_run(recorded, replace(runs.read_manifest(recorded), story=recipe.story))
-    place = runs.ROOT / recipe.name
-    if place.exists():
-        shutil.rmtree(place)
-    return recorded.rename(place)
+    committed = runs.ROOT / recipe.name
+    if committed.exists():
+        shutil.rmtree(committed)
+    return recorded.rename(committed)

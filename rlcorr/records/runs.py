@@ -1,14 +1,14 @@
-"""Recorded runs: write them whole or not at all, read what is there, say which file is damaged.
+"""Recorded runs: write files atomically, read what is there, and name the file that is damaged.
 
     runs/<slug>/manifest.json                  what made the run, and a sha256 per file once it is finished
                metrics.jsonl                   one JSON object per step, flushed as it is written; in the committed
-                                               runs, which grow no more, as metrics.jsonl.gz
+                                               runs, which are finished, as metrics.jsonl.gz
                answers.jsonl                   greedy answers to a few held-out prompts over the steps (`held_out.py`)
                steps/step_000012.parquet       one row per sequence: texts, ids, log-probs
                sketch/step_000012.safetensors.gz  score sketches (`sketch_files.py`), in runs that have them
                checkpoint/                     in runs that ship a model
 
-A run holds pairs of log-probs from before any correction, so every preset can be replayed on it.
+A run contains the pairs of log-probs from before any correction, so every preset can be replayed on it.
 """
 
 import gzip
@@ -28,18 +28,21 @@ from rlcorr.records import step_files
 from rlcorr.records.step_files import StepRecord
 
 SCHEMA_VERSION = 1
-ROOT = Path(os.environ.get("RLCORR_RUNS", Path(rlcorr.__file__).resolve().parent.parent / "runs"))
-"""Committed runs; those made here lie in `runs/local`. RLCORR_RUNS names another folder."""
-LOCAL = ROOT / "local"
+_PARENT = Path(rlcorr.__file__).resolve().parent.parent
+_PACKAGED = _PARENT / "rlcorr_runs"  # the folder of the runs in a wheel
+ROOT = Path(os.environ.get("RLCORR_RUNS") or (_PACKAGED if _PACKAGED.is_dir() else _PARENT / "runs"))
+"""Committed runs. RLCORR_RUNS names another folder."""
+LOCAL = Path.cwd() / "runs" / "local" if ROOT == _PACKAGED else ROOT / "local"
+"""Local runs. If rlcorr is installed from a wheel, they are below the working directory."""
 
-# Not hashed: unfinished files, logs, and folders whose files go on growing after the run has ended.
+# Not hashed: unfinished files, logs, and folders whose files still grow after the run has ended.
 _UNHASHED_ENDINGS = (".tmp", ".log")
 _UNHASHED_FOLDERS = ("tensorboard", "wandb")
 
 
 @dataclass(frozen=True)
 class RunManifest:
-    """Where a run comes from. `status` is running, complete or interrupted; `files` maps path → sha256."""
+    """The origin of a run. `status` is running, complete or interrupted; `files` maps path → sha256."""
 
     slug: str
     story: str = ""
@@ -68,7 +71,7 @@ class DamagedFile(UsageError):
 
 
 def list_runs() -> dict[str, Path]:
-    """slug → directory: committed runs first, then local ones, newest first. Only runs that hold steps."""
+    """Return slug → directory of the runs with steps: committed runs first, then local ones, newest first."""
     runs: dict[str, Path] = {}
     for root, newest_first in ((ROOT, False), (LOCAL, True)):
         directories = [p for p in root.glob("*/") if (p / "steps").is_dir()]
@@ -79,7 +82,7 @@ def list_runs() -> dict[str, Path]:
 
 
 def find_run(name: str) -> Path:
-    """The directory of a run, given its slug or its path. Raises `UsageError` naming what exists."""
+    """Return the directory of a run, given its slug or path. Raises `UsageError`, which lists the runs, if unknown."""
     runs = list_runs()
     if name in runs:
         return runs[name]
@@ -92,7 +95,7 @@ def find_run(name: str) -> Path:
 
 
 def read_manifest(run: Path) -> RunManifest:
-    """Raises `DamagedFile` if it is missing, unreadable or of another schema version."""
+    """Read the manifest. Raises `DamagedFile` if it is missing, unreadable or of another schema version."""
     path = run / "manifest.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -102,28 +105,32 @@ def read_manifest(run: Path) -> RunManifest:
         raise DamagedFile(f"{path}: not a readable manifest ({error}).") from error
     if manifest.schema_version != SCHEMA_VERSION:
         raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
-    if wrong := _wrong_types(manifest):
-        raise DamagedFile(f"{path}: not a readable manifest (wrong type: {', '.join(wrong)}).")
+    if wrong_names := _wrong_types(manifest):
+        raise DamagedFile(f"{path}: not a readable manifest (wrong type: {', '.join(wrong_names)}).")
     return manifest
 
 
 def _wrong_types(manifest: RunManifest) -> list[str]:
-    """Fields that are not of the type of their default; JSON would let any type in."""
-    usual = RunManifest(slug="")
+    """Return the fields that do not have the type of their default; JSON allows any type."""
+    default = RunManifest(slug="")
     names = [f.name for f in fields(RunManifest)]
-    wrong = [name for name in names if type(getattr(manifest, name)) is not type(getattr(usual, name))]
-    hashed = "files" in wrong or all(isinstance(value, str) for value in manifest.files.values())
-    return wrong if hashed else [*wrong, "files"]
+    wrong_names = [name for name in names if type(getattr(manifest, name)) is not type(getattr(default, name))]
+    if "files" not in wrong_names and not all(isinstance(value, str) for value in manifest.files.values()):
+        wrong_names.append("files")
+    return wrong_names
 
 
 def metrics_path(run: Path) -> Path:
-    """Of the lines as they grow, or of the packed ones of a run that is finished."""
+    """Return the path of the metrics: the packed file if there is one, else the file to which lines are added."""
     packed = run / "metrics.jsonl.gz"
     return packed if packed.is_file() else run / "metrics.jsonl"
 
 
 def metric_lines(run: Path) -> list[str]:
-    """The last one is not complete, or empty. Raises `DamagedFile` for packed ones that cannot be read."""
+    """Return the lines of the metrics; the last one is incomplete or empty.
+
+    Raises `DamagedFile` for a packed file that cannot be read.
+    """
     path = metrics_path(run)
     if not path.is_file():
         return [""]
@@ -137,15 +144,17 @@ def metric_lines(run: Path) -> list[str]:
 
 
 def pack_metrics(run: Path) -> None:
-    """An eighth of the bytes; DuckDB, pandas and polars read them as they are."""
+    """Pack the metrics into an eighth of the bytes. DuckDB, pandas and polars read the compressed file, too."""
     plain = run / "metrics.jsonl"
     write_whole(run / "metrics.jsonl.gz", gzip.compress(plain.read_bytes(), mtime=0))
     plain.unlink()
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Every complete line of the metrics. A line that is still being written, or was cut off, is left out. Raises as
-    `metric_lines`."""
+    """Return every complete line of the metrics; a line that is cut off or still being written is left out.
+
+    Raises `DamagedFile` as `metric_lines` does.
+    """
     rows = []
     for line in metric_lines(run)[:-1]:
         try:
@@ -158,12 +167,12 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def list_steps(run: Path) -> list[int]:
-    """Recorded steps, ascending, readable or not."""
-    return numbered(run / "steps", "parquet")
+    """Return the recorded steps, ascending, including damaged ones."""
+    return list_numbers(run / "steps", "parquet")
 
 
-def numbered(folder: Path, ending: str) -> list[int]:
-    """The steps that have a file `step_000012.ending` in this folder, ascending. Unfinished files do not count."""
+def list_numbers(folder: Path, ending: str) -> list[int]:
+    """Return the steps that have a file `step_000012.ending` in this folder, ascending, without unfinished files."""
     names = (re.fullmatch(rf"step_(\d+)\.{re.escape(ending)}", path.name) for path in folder.glob("step_*"))
     return sorted(int(match[1]) for match in names if match)
 
@@ -173,8 +182,8 @@ def step_path(run: Path, step: int) -> Path:
 
 
 def list_sketches(run: Path) -> list[int]:
-    """Steps with a score sketch, ascending; `sketch_files.py` reads and writes them."""
-    return numbered(run / "sketch", "safetensors.gz")
+    """Return the steps with a score sketch, ascending; `sketch_files.py` reads and writes them."""
+    return list_numbers(run / "sketch", "safetensors.gz")
 
 
 def sketch_path(run: Path, step: int) -> Path:
@@ -182,7 +191,7 @@ def sketch_path(run: Path, step: int) -> Path:
 
 
 def read_step(run: Path, step: int) -> StepRecord:
-    """One recorded step as a batch. Raises `DamagedFile` if the file is missing, cut off or lacks a column."""
+    """Read one recorded step. Raises `DamagedFile` if the file is missing, cut off or lacks a column."""
     path = step_path(run, step)
     try:
         return step_files.to_step(path, step)
@@ -196,20 +205,20 @@ def read_step(run: Path, step: int) -> StepRecord:
 def new_directory(run: Path) -> None:
     """Make the directory of a new run. Raises `UsageError` if a run is there already."""
     if (run / "manifest.json").exists():
-        raise UsageError(f"{run} already holds a run; choose another name or delete it.")
+        raise UsageError(f"{run} already contains a run; choose another name or delete it.")
     run.mkdir(parents=True, exist_ok=True)
 
 
 def start_run(run: Path, manifest: RunManifest) -> None:
-    """A new directory and its first manifest."""
+    """Make the directory of a new run, and write its first manifest. Raises `UsageError` if a run is there already."""
     new_directory(run)
     write_manifest(run, manifest)
 
 
 def free_name(prefix: str) -> str:
-    """`prefix_1`, or the next number that no local run has."""
-    taken = {path.name for path in LOCAL.glob(f"{prefix}_*")}
-    return next(name for n in itertools.count(1) if (name := f"{prefix}_{n}") not in taken)
+    """Return `prefix_1`, or the name with the next number that no local run has."""
+    used_names = {path.name for path in LOCAL.glob(f"{prefix}_*")}
+    return next(name for n in itertools.count(1) if (name := f"{prefix}_{n}") not in used_names)
 
 
 def write_manifest(run: Path, manifest: RunManifest) -> None:
@@ -225,15 +234,15 @@ def finish_run(run: Path, manifest: RunManifest) -> None:
 
 
 def append_metrics(run: Path, row: dict[str, Any]) -> None:
-    """Add a row of metrics. Numbers keep the seven digits that float32 has."""
+    """Add a row of metrics. Numbers are rounded to seven digits, as many as float32 has."""
     short = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
     append_line(run / "metrics.jsonl", short)
 
 
 def append_line(path: Path, row: dict[str, Any]) -> None:
-    """Add one JSON line with one call, so that a reader sees it whole or not at all.
+    """Add one JSON line with one call, so that a reader sees all of it or nothing.
 
-    A line that a killed process left unfinished is ended first; otherwise the new one would be lost with it.
+    If a killed process left an unfinished line, this line is ended first; otherwise the new one would be lost, too.
     """
     with path.open("a+b") as file:
         file.seek(max(file.tell() - 1, 0))
@@ -242,7 +251,7 @@ def append_line(path: Path, row: dict[str, Any]) -> None:
 
 
 def rewind(run: Path, step: int) -> None:
-    """Forget everything after `step`, for a run that goes on from there."""
+    """Delete everything after `step`, for a run that continues from there."""
     rows = [row for row in read_metrics(run) if row["step"] <= step]
     metrics_path(run).unlink(missing_ok=True)
     write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -253,7 +262,7 @@ def rewind(run: Path, step: int) -> None:
 
 
 def write_step(run: Path, record: StepRecord) -> None:
-    """The pairs of one step, bit-exact float32, as Parquet."""
+    """Write the pairs of one step as Parquet, in bit-exact float32."""
     content = step_files.from_step(record)
     (run / "steps").mkdir(exist_ok=True)
     write_whole(step_path(run, record.step), content)
@@ -264,7 +273,7 @@ def sha256(path: Path) -> str:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
+    """Write a file atomically: a reader sees the old file or the new one. Temporary name, fsync, rename."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(content)

@@ -1,25 +1,25 @@
-"""Score sketches of recorded steps as files: `sketch/step_000012.safetensors.gz` beside `steps/`.
+"""Score sketches of recorded steps as files: `sketch/step_000012.safetensors.gz`, next to `steps/`.
 
     scores (N, K) int8, units (N,) bfloat16
                                         one row per response token, in the order of the step's Parquet file
     by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32    the reference, in blocks of responses
     next_log_probs, next_ref_log_probs, next_rollout_log_probs (P, V) float32, next_scores (P, V, K) float16
-                                        every token that could follow at P places; what was not known is not there
-And in steps that have them, all likely answers to some other prompts, a node per token:
+                                        every token of the vocabulary at P positions; unknown columns are missing
+Some steps also have all likely answers to some other prompts, with one node per token:
     tree_prompts, tree_parents, tree_tokens, tree_{old, rollout, sampled}_log_probs float32, all (E,);
-                                        sampled only where it is not what the engine reports
-    exact_advantages (N,) float16       of every token, answer by answer
+                                        sampled only if it differs from what the engine reports
+    exact_advantages (N,) float16       one per token, answer by answer
     exact_scores (E, K) int8, exact_units (E,)
-    exact_task_prompts (1,)             how many prompts the training has, where they are finitely many
-Or A sampled answers to other prompts, of N tokens, one answer after the other:
+    exact_task_prompts (1,)             number of prompts of the training run, if it is finite
+Or they have A sampled answers to other prompts, with N tokens, one answer after the other:
     drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
     drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
 
-A score is a whole number between -15 and 15, times the unit of its row. It is off by at most half a unit, 3.3 % of the
-largest of its K numbers, by as much upwards as downwards. Of normal numbers that is a three-hundredth of their square
-(K = 128, where projecting leaves a squared length off by an eighth). Sums over the next token cancel to less than that,
-so they keep float16. Integers are as narrow as their values allow.
-The manifest and the file both carry the hashes of the weights and of the directions; they must agree.
+A score is an integer between -15 and 15, times the unit of its row. Its rounding error is at most half a unit, 3.3 % of
+the largest of the row's K numbers, and has mean 0. For normal numbers the squared error is 1/300 of the square, with
+K = 128, for which the projection itself changes a squared length by about 1/8. Sums over the next token cancel to less
+than that error, so their scores are float16. Integers are as narrow as their values allow.
+The manifest and the file both contain the hashes of the weights and of the directions; they must be equal.
 """
 
 import gzip
@@ -51,23 +51,23 @@ from rlcorr.records.step_files import pad
 from rlcorr.types import TokenBatch
 
 _INCOMPLETE = (KeyError, TypeError, RuntimeError, ValueError)
-"""What tensors raise that are missing, or whose sizes do not fit."""
+"""Exceptions of tensors that are missing, or whose sizes do not fit."""
 HASHES = ("weights_hash", "directions_hash")
 LARGEST = 15
-"""Of a score in units: five bits, which is what gzip makes of such numbers."""
+"""The largest score, in units. gzip compresses such integers to five bits."""
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def write_sketch(run: Path, step: int, sketch: SampledSketch, others: ExactSketch | DrawnAnswers | None = None) -> None:
-    """With the answers that its gradients are measured on, where these are others than the step's own."""
+def write_sketch(run: Path, step: int, sketch: SampledSketch, other: ExactSketch | DrawnAnswers | None = None) -> None:
+    """Write the sketch of a step, and the answers on which gradients are measured, if these are not the step's own."""
     tensors = {**_in_units("", sketch.scores), **vars(sketch.reference)}
     if sketch.next_tokens is not None:
         tensors |= {f"next_{name}": value for name, value in vars(sketch.next_tokens).items() if value is not None}
         tensors["next_scores"] = sketch.next_tokens.scores.half()
-    if isinstance(others, ExactSketch):
-        tensors |= _of_exact(others)
-    if isinstance(others, DrawnAnswers):
-        tensors |= _of_drawn(others)
+    if isinstance(other, ExactSketch):
+        tensors |= _exact_tensors(other)
+    if isinstance(other, DrawnAnswers):
+        tensors |= _drawn_tensors(other)
     (run / "sketch").mkdir(exist_ok=True)
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_tensors(sketch_path(run, step), content, {name: getattr(sketch, name) for name in HASHES})
@@ -78,14 +78,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """With the metadata, which a safetensors file has in JSON behind the eight bytes of its length."""
+    """Read the tensors and the metadata. In a safetensors file these are JSON after eight bytes with their length."""
     content = gzip.decompress(path.read_bytes())
     tensors = load(content)
     end = 8 + int.from_bytes(content[:8], "little")
     return tensors, json.loads(content[8:end]).get("__metadata__", {})
 
 
-def _of_exact(sketch: ExactSketch) -> dict[str, Tensor]:
+def _exact_tensors(sketch: ExactSketch) -> dict[str, Tensor]:
     tree = {f"tree_{name}": _narrow(values) for name, values in vars(sketch.tree).items()}
     if torch.equal(sketch.tree.sampled_log_probs, sketch.tree.rollout_log_probs):
         del tree["tree_sampled_log_probs"]
@@ -94,7 +94,7 @@ def _of_exact(sketch: ExactSketch) -> dict[str, Tensor]:
     return {**tree, "exact_advantages": sketch.advantages.half(), **_in_units("exact_", sketch.scores)}
 
 
-def _of_drawn(answers: DrawnAnswers) -> dict[str, Tensor]:
+def _drawn_tensors(answers: DrawnAnswers) -> dict[str, Tensor]:
     batch = answers.batch
     assert batch.old_log_probs is not None
     assert batch.advantages is not None
@@ -108,13 +108,13 @@ def _of_drawn(answers: DrawnAnswers) -> dict[str, Tensor]:
 
 
 def _in_units(prefix: str, scores: Tensor) -> dict[str, Tensor]:
-    """(N, K) as whole numbers, with a unit for each row."""
+    """Return scores (N, K) as integers, with a unit for each row."""
     units = (scores.abs().amax(-1).clamp(min=1e-30) / LARGEST).bfloat16()
     return {f"{prefix}scores": (scores / units[:, None]).round().to(torch.int8), f"{prefix}units": units}
 
 
 def _narrow(values: Tensor) -> Tensor:
-    """Integers in the first type that holds them all, anything else in float32."""
+    """Return integers in the narrowest type that fits them all, anything else in float32."""
     if values.is_floating_point():
         return values.float()
     low, high = (int(bound) for bound in values.aminmax())
@@ -122,9 +122,11 @@ def _narrow(values: Tensor) -> Tensor:
 
 
 def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
-    """What gradients are measured on: every likely answer to some prompts, or the answers drawn for it, where the step
-    has them; else its own answers as its update sees them. Raises as `read_sketch`, and where the step itself cannot
-    be read."""
+    """Return the batch and the sketch on which the gradients of a step are measured.
+
+    These are every likely answer to some prompts, or the answers that were sampled for it, if the step has them. Else
+    they are its own answers as its update sees them. Raises as `read_sketch` does, and if the step cannot be read.
+    """
     sketch, tensors = _read(run, step)
     if "drawn_scores" in tensors:
         return _drawn(run, step, sketch, tensors)
@@ -133,7 +135,7 @@ def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
 
 
 def read_exact(run: Path, step: int) -> ExactSketch | None:
-    """None where the step has no answers but its own. Raises as `read_sketch`."""
+    """Return the exact sketch of a step, or None if it has none. Raises as `read_sketch` does."""
     return _exact(run, step, *_read(run, step))
 
 
@@ -157,7 +159,7 @@ def _exact(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
 
 
 def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tensor]) -> tuple[TokenBatch, SampledSketch]:
-    """The drawn answers, and the step's sketch with their scores in place of its own."""
+    """Return the sampled answers, and the step's sketch with their scores instead of its own."""
     try:
         lengths, scores = tensors["drawn_lengths"].long(), _scores("drawn_", tensors)
         columns = {
@@ -174,7 +176,7 @@ def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
 
 
 def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:
-    """As float32, (N, K). Raises `KeyError` without units."""
+    """Return the scores (N, K) in float32. Raises `KeyError` if there are no units."""
     return tensors[f"{prefix}scores"].float() * tensors[f"{prefix}units"][:, None].float()
 
 
@@ -183,19 +185,22 @@ def _wide(values: Tensor) -> Tensor:
 
 
 def read_sketch(run: Path, step: int) -> SampledSketch:
-    """Of the step's own answers. Raises `UsageError` where the step has none, with the command that records them, or
-    where the hashes of manifest and file differ; `DamagedFile` where it cannot be read."""
+    """Read the sketch of the step's own answers.
+
+    Raises `UsageError` if the step has none, with the command that records one, and `DamagedFile` if it cannot be read
+    or if the hashes in the manifest and in the file differ.
+    """
     return _read(run, step)[0]
 
 
 def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
-    """The sketch of the step's own answers, and everything that is in its file."""
+    """Return the sketch of the step's own answers, and all tensors of its file."""
     path = sketch_path(run, step)
     if not path.is_file():
-        sketched = ", ".join(map(str, list_sketches(run))) or "none"
+        sketched_steps = ", ".join(map(str, list_sketches(run))) or "none"
         raise UsageError(
-            f"step {step} of {run.name} has no score sketch (steps that have one: {sketched}). They are made while "
-            f"training: python -m rlcorr train --config {run / 'config.yaml'} --run {run.name}_sketched "
+            f"step {step} of {run.name} has no score sketch (steps that have one: {sketched_steps}). They are made "
+            f"during training: python -m rlcorr train --config {run / 'config.yaml'} --run {run.name}_sketched "
             f"--sketch.every {step}"
         )
     try:
@@ -206,7 +211,7 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
         )
     except (OSError, EOFError, zlib.error, SafetensorError, *_INCOMPLETE) as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
-    _compare(path, sketch, read_manifest(run), step)
+    _check_hashes(path, sketch, read_manifest(run), step)
     return sketch, tensors
 
 
@@ -217,7 +222,7 @@ def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
 
 
 def last_sketch(run: Path) -> int:
-    """The last step that has a sketch; without any the last recorded one, whose `read_sketch` says what to do."""
+    """Return the last step that has a sketch, or else the last step: the error of its `read_sketch` says what to do."""
     steps = list_sketches(run) or list_steps(run)
     if not steps:
         raise UsageError(f"{run.name} has no recorded steps.")
@@ -225,8 +230,11 @@ def last_sketch(run: Path) -> int:
 
 
 def updated_batch(run: Path, step: int) -> TokenBatch:
-    """The recorded batch with its advantages as an update sees them: where the run whitens them, of mean 0 and
-    variance 1 over all tokens. (The trainer whitens over the tokens that its own preset keeps.)"""
+    """Return the recorded batch with the advantages that an update sees.
+
+    If the run whitens them, they have mean 0 and variance 1 over all tokens. (The trainer itself whitens over the
+    tokens that its own preset keeps.)
+    """
     batch, advantage = read_step(run, step).batch, read_manifest(run).config.get("advantage", {})
     if batch.advantages is None or advantage.get("estimator") in GROUPED or not advantage.get("whiten"):
         return batch
@@ -234,24 +242,24 @@ def updated_batch(run: Path, step: int) -> TokenBatch:
 
 
 def with_sketch(manifest: RunManifest, step: int, sketch: SampledSketch) -> RunManifest:
-    """The manifest that knows this sketch."""
+    """Return the manifest with the hashes of this sketch."""
     hashes = {name: getattr(sketch, name) for name in HASHES}
     return replace(manifest, sketches={**manifest.sketches, str(step): hashes})
 
 
 def sketches_until(run: Path, step: int) -> dict[str, dict[str, str]]:
-    """The hashes that the manifest has of the sketches up to this step."""
-    return {number: hashes for number, hashes in read_manifest(run).sketches.items() if int(number) <= step}
+    """Return the hashes in the manifest of the sketches up to this step."""
+    return {other: hashes for other, hashes in read_manifest(run).sketches.items() if int(other) <= step}
 
 
-def _compare(path: Path, sketch: SampledSketch, manifest: RunManifest, step: int) -> None:
+def _check_hashes(path: Path, sketch: SampledSketch, manifest: RunManifest, step: int) -> None:
     hashes = manifest.sketches.get(str(step))
     if hashes is None:
-        raise DamagedFile(f"{path}: the manifest knows no sketch of step {step}.")
+        raise DamagedFile(f"{path}: the manifest has no sketch of step {step}.")
     for name in HASHES:
         if getattr(sketch, name) != hashes.get(name):
-            what = name.removesuffix("_hash")
+            kind = name.removesuffix("_hash")
             raise DamagedFile(
-                f"{path}: of other {what} than the manifest says: {getattr(sketch, name)[:16]}… in the file, "
+                f"{path}: made with other {kind} than in the manifest: {getattr(sketch, name)[:16]}… in the file, "
                 f"{str(hashes.get(name))[:16]}… in the manifest."
             )

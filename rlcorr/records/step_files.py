@@ -1,4 +1,4 @@
-"""The Parquet files of recorded runs and of the study: from tensors to columns and back."""
+"""The Parquet files of recorded runs and of the study: tensors to columns and back."""
 
 import itertools
 import json
@@ -19,32 +19,33 @@ _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advant
 _TOKEN_TEXTS = "response_token_texts"
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 UNPAIRED = "unpaired_tokens"
-"""Column of the steps that left tokens out because the engine's log-prob was NaN: how many of each row."""
+"""Column with the number of tokens in each row that were left out, because the engine's log-prob was NaN. Only steps
+with such tokens have it."""
 ZSTD_LEVEL = 15
 """5 % smaller than the default; a step of 8,000 tokens is written in 40 ms."""
-GROUP = 1 << 18
-"""Places, padding included, that are written at once."""
+ROW_GROUP_POSITIONS = 1 << 18
+"""Positions, including padding, in one row group of a file."""
 UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError)
-"""What reading a damaged or foreign file may raise."""
+"""Exceptions that a damaged or foreign file may cause."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One recorded step: the pairs, and the texts they belong to."""
+    """One recorded step: the pairs of log-probs and their texts."""
 
     step: int
     batch: TokenBatch
     prompts: list[str]
     responses: list[str]
-    notes: tuple[str, ...] = ()  # what reading a stranger's file left out or changed; not recorded
-    tokens: list[list[str]] | None = None  # the text of each response token, where one is not a character
+    notes: tuple[str, ...] = ()  # what an import left out or changed; not recorded
+    tokens: list[list[str]] | None = None  # the text of each response token, unless every token is a character
 
 
 # --- the pairs of a step ---
 
 
 def to_step(path: Path, step: int) -> StepRecord:
-    """Raises one of `UNREADABLE` if the file is missing, cut off or lacks a column."""
+    """Read a step. Raises one of `UNREADABLE` if the file is missing, cut off or lacks a column."""
     table = pq.read_table(path)
     tokens = table[_TOKEN_TEXTS].to_pylist() if _TOKEN_TEXTS in table.column_names else None
     batch = _batch(table)
@@ -62,8 +63,8 @@ def _batch(table: pa.Table) -> TokenBatch:
             columns[name], filled = _padded(table[name], pa.float32())
             if not torch.equal(filled, mask):
                 raise UsageError(f"{name} and response_ids have lists of different lengths")
-    of_rows = _ROW_COLUMNS | ({UNPAIRED: UNPAIRED} if UNPAIRED in table.column_names else {})
-    columns |= {ours: torch.tensor(table[theirs].to_numpy().copy()) for theirs, ours in of_rows.items()}
+    row_columns = _ROW_COLUMNS | ({UNPAIRED: UNPAIRED} if UNPAIRED in table.column_names else {})
+    columns |= {field: torch.tensor(table[column].to_numpy().copy()) for column, field in row_columns.items()}
     return TokenBatch(
         response_mask=mask,
         response_ids=response_ids,
@@ -75,22 +76,25 @@ def _batch(table: pa.Table) -> TokenBatch:
 
 
 def _padded(column: pa.ChunkedArray, kind: pa.DataType, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """A list column as (values (B, T) padded with 0, mask (B, T)). Raises `UsageError` for another type or a null."""
+    """Return a list column as (values (B, T) padded with 0, mask (B, T)). Raises `UsageError` for another type."""
     lists = column.combine_chunks()
     if lists.type != pa.list_(kind) or lists.null_count or lists.flatten().null_count:
-        raise UsageError(f"a column of {lists.type} where list<{kind}> without nulls belongs")
+        raise UsageError(f"a column must be list<{kind}> without nulls; got {lists.type}")
     lengths = torch.tensor(lists.value_lengths().to_numpy(zero_copy_only=False).copy(), dtype=torch.int64)
     return pad(torch.tensor(lists.flatten().to_numpy(zero_copy_only=False).copy()), lengths, left=left)
 
 
 def from_step(record: StepRecord) -> bytes:
-    """One row per sequence, log-probs bit-exact. Raises `UsageError` where the batch lacks a column."""
+    """Return a Parquet file with one row per sequence and bit-exact log-probs.
+
+    Raises `UsageError` if the batch lacks a column, or if a response has holes.
+    """
     batch = record.batch
     if bool((batch.response_mask[:, 1:] & ~batch.response_mask[:, :-1]).any()):
         raise UsageError("a recorded response starts at its first column and has no holes; this response_mask has.")
     rows, width = batch.response_mask.shape
-    at_once = max(GROUP // max(width, 1), 1)
-    return _bytes(_table(_rows(record, slice(start, start + at_once))) for start in range(0, max(rows, 1), at_once))
+    size = max(ROW_GROUP_POSITIONS // max(width, 1), 1)
+    return _bytes(_table(_rows(record, slice(start, start + size))) for start in range(0, max(rows, 1), size))
 
 
 def _rows(record: StepRecord, rows: slice) -> StepRecord:
@@ -101,24 +105,24 @@ def _rows(record: StepRecord, rows: slice) -> StepRecord:
 def _table(record: StepRecord) -> pa.Table:
     batch = record.batch
     columns: dict[str, Any] = {"step": pa.array([record.step] * len(record.prompts), pa.int32())}
-    for theirs, ours in _ROW_COLUMNS.items():
-        columns[theirs] = pa.array(_present(batch, ours).tolist(), pa.int32())
+    for column, name in _ROW_COLUMNS.items():
+        columns[column] = pa.array(_require(batch, name).tolist(), pa.int32())
     if UNPAIRED in batch.tensors():
-        columns[UNPAIRED] = pa.array(_present(batch, UNPAIRED).tolist(), pa.int32())
-    columns["reward"] = pa.array(_present(batch, "rewards").tolist(), pa.float32())
+        columns[UNPAIRED] = pa.array(_require(batch, UNPAIRED).tolist(), pa.int32())
+    columns["reward"] = pa.array(_require(batch, "rewards").tolist(), pa.float32())
     columns["prompt"] = pa.array(record.prompts, pa.string())
     columns["response"] = pa.array(record.responses, pa.string())
-    columns["prompt_ids"] = _ragged(_present(batch, "prompt_ids"), _present(batch, "prompt_mask"), pa.int32())
-    columns["response_ids"] = _ragged(_present(batch, "response_ids"), batch.response_mask, pa.int32())
+    columns["prompt_ids"] = _ragged(_require(batch, "prompt_ids"), _require(batch, "prompt_mask"), pa.int32())
+    columns["response_ids"] = _ragged(_require(batch, "response_ids"), batch.response_mask, pa.int32())
     if record.tokens is not None:
         columns[_TOKEN_TEXTS] = pa.array(record.tokens, pa.list_(pa.string()))
     for name in _TOKEN_COLUMNS:
         if name in batch.tensors():
-            columns[name] = _ragged(_present(batch, name).float(), batch.response_mask, pa.float32())
+            columns[name] = _ragged(_require(batch, name).float(), batch.response_mask, pa.float32())
     return pa.table(columns)
 
 
-def _present(batch: TokenBatch, name: str) -> Tensor:
+def _require(batch: TokenBatch, name: str) -> Tensor:
     tensor = batch.tensors().get(name)
     if tensor is None:
         raise UsageError(f"a recorded step needs {name}; the batch has {', '.join(batch.tensors())}.")
@@ -126,7 +130,7 @@ def _present(batch: TokenBatch, name: str) -> Tensor:
 
 
 def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
-    """(B, T) and its mask as a column of lists without padding."""
+    """Return values (B, T) as a column of lists without padding."""
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), mask.sum(-1).cpu().cumsum(0)]).to(torch.int32)
     flat = values[mask].cpu().numpy()
     return pa.ListArray.from_arrays(pa.array(offsets.numpy()), pa.array(flat, type=kind))
@@ -136,7 +140,7 @@ def _ragged(values: Tensor, mask: Tensor, kind: pa.DataType) -> pa.Array:
 
 
 def from_rows(rows: list[dict[str, Any]], about: dict[str, Any]) -> bytes:
-    """Numbers that are not whole as float32; with the rows, as JSON, where they come from."""
+    """Return a Parquet file of the rows, with floats as float32 and `about`, their origin, as JSON in its metadata."""
     table = pa.Table.from_pylist(rows)
     narrow = [
         field.with_type(pa.float32()) if pa.types.is_floating(field.type) or pa.types.is_null(field.type) else field
@@ -146,14 +150,17 @@ def from_rows(rows: list[dict[str, Any]], about: dict[str, Any]) -> bytes:
 
 
 def to_rows(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows, and where they come from. Raises one of `UNREADABLE` if the file is missing or no such table."""
+    """Read the rows and their origin. Raises one of `UNREADABLE` if the file is missing or is not such a table."""
     table = pq.read_table(path)
     return table.to_pylist(), json.loads((table.schema.metadata or {})[b"rlcorr"])
 
 
 def _bytes(tables: Iterable[pa.Table]) -> bytes:
-    """A row group for each. The bytes of floats apart, first all first ones: exponents are alike, and compress by a
-    quarter of the whole."""
+    """Return a Parquet file with one row group per table.
+
+    Floats are split into byte streams (all first bytes, then all second bytes, …). Their exponents are similar, so the
+    file becomes a quarter smaller.
+    """
     sink, groups = pa.BufferOutputStream(), iter(tables)
     first = next(groups)
     leaves = dict(_leaf(field) for field in first.schema)
@@ -169,14 +176,14 @@ def _bytes(tables: Iterable[pa.Table]) -> bytes:
 
 
 def _leaf(field: pa.Field) -> tuple[str, pa.DataType]:
-    """What Parquet calls the numbers of a column, and their type."""
+    """Return the Parquet path of the numbers of a column, and their type."""
     if pa.types.is_list(field.type):
         return f"{field.name}.list.element", field.type.value_type
     return field.name, field.type
 
 
 def pad(values: Tensor, lengths: Tensor, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Lists as (values (B, T) padded with 0, mask (B, T))."""
+    """Return lists as (values (B, T) padded with 0, mask (B, T)). `values` has all lists, one after the other."""
     width = int(lengths.max()) if len(lengths) else 0
     position = torch.arange(width, dtype=torch.int32)
     mask = position >= width - lengths[:, None] if left else position < lengths[:, None]

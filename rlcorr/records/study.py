@@ -1,7 +1,7 @@
-"""The study: mismatches strong enough to break a training, against the families of presets, several seeds each.
+"""The studies: mismatches strong enough to break a training run, with one arm per correction and several seeds each.
 
-`runs/study/index.toml` says which trainings, `runs/study/NAME.parquet` holds what came of them: one row per preset,
-seed and step, and where that step has a score sketch the gradient of that preset beside the on-policy one.
+`runs/study/index.toml` lists the training runs. `runs/study/NAME.parquet` has their results: one row per preset, seed
+and step. If the step has a score sketch, its row also compares the preset's gradient with the on-policy gradient.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.records import runs, step_files
-from rlcorr.records.index import entry_named, read_entries
+from rlcorr.records.recipes import find_entry, read_entries
 from rlcorr.records.sketch_files import read_gradients
 
 FOLDER = runs.ROOT / "study"
@@ -33,18 +33,18 @@ MEASURED = {
 }
 """Column → key of metrics.jsonl."""
 GRADIENT = ("relative_bias", "cosine", "scale", "reference_length")
-"""Numbers of the gradient report, each with its interval."""
+"""Numbers of the gradient report; the rows have each with its interval."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One training of the study."""
+    """One training run of the study."""
 
     name: str
-    """Of an entry in [shared.arms], or of a preset."""
+    """Name of an entry in [shared.arm], or of a preset."""
     seed: int
     options: tuple[str, ...]
-    """Of `python -m rlcorr train`."""
+    """Options of `python -m rlcorr train`."""
 
     @property
     def label(self) -> str:
@@ -53,19 +53,19 @@ class Arm:
 
 @dataclass(frozen=True)
 class Study:
-    """One mismatch and the trainings under it."""
+    """One mismatch and its training runs."""
 
     name: str
     story: str
     look: str
     arms: tuple[Arm, ...]
-    """Seed by seed."""
+    """All arms of the first seed, then those of the next."""
     by_chance: Mapping[str, str] = field(default_factory=dict)
-    """Arm → the arm that rejects as many tokens by chance."""
+    """Arm → the arm that rejects as many tokens at random."""
 
 
 def read_index() -> dict[str, Study]:
-    """Name → study, in the order of the file."""
+    """Return name → study, in the order of the file."""
     shared, entries = read_entries(FOLDER / "index.toml")
     return {name: _study(name, shared | entry, shared) for name, entry in entries.items()}
 
@@ -75,8 +75,8 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     for seed in entry["seeds"]:
         for arm in entry["arms"]:
             first = seed == entry["seeds"][0] and arm in entry.get("sketched", entry["arms"])
-            of_arm = shared.get("arm", {}).get(arm, f"--preset {arm}")
-            options = f"{shared['options']} {entry['options']} {entry['sketches'] if first else ''} {of_arm}"
+            arm_options = shared.get("arm", {}).get(arm, f"--preset {arm}")
+            options = f"{shared['options']} {entry['options']} {entry['sketches'] if first else ''} {arm_options}"
             options += f" --seed {seed} --run study_{name}_{arm}_{seed}"
             arms.append(Arm(arm, seed, tuple(options.split())))
     by_chance = {arm: other for arm, other in shared.get("by_chance", {}).items() if arm in entry["arms"]}
@@ -84,22 +84,22 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
 
 
 def find_study(name: str) -> Study:
-    """Raises `UsageError` naming what exists."""
-    return entry_named("study", name, read_index())
+    """Return the study with this name. Raises `UsageError`, which lists the names, if there is none."""
+    return find_entry("study", name, read_index())
 
 
-# --- from a finished training to rows ---
+# --- from a finished training run to rows ---
 
 
-def rows_of(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig) -> list[dict[str, Any]]:
-    """One row per step of a finished training; what a step does not have is None."""
+def run_rows(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig) -> list[dict[str, Any]]:
+    """Return one row per step of a finished training run; a number that a step does not have is None."""
     rows = []
-    sketched = runs.list_sketches(run)
+    sketched_steps = runs.list_sketches(run)
     for metrics in runs.read_metrics(run):
         step = metrics["step"]
         row = {"preset": arm.name, "seed": arm.seed, "step": step}
         row |= {column: metrics.get(key) for column, key in MEASURED.items()}
-        row |= _gradient(run, step, correction, loss) if step in sketched else dict.fromkeys(_gradient_columns())
+        row |= _gradient(run, step, correction, loss) if step in sketched_steps else dict.fromkeys(_gradient_columns())
         rows.append(row)
     return rows
 
@@ -120,11 +120,13 @@ def study_path(name: str) -> Path:
 
 
 def read_study(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows, by seed, preset and step; and the engine, versions, hardware and commits of the trainings. Raises
-    `UsageError` where the study has not been trained."""
+    """Read the rows of a study, and the engine, versions, hardware and commits of its training runs.
+
+    Raises `UsageError` if the study has not been trained.
+    """
     path = study_path(find_study(name).name)
     if not path.is_file():
-        raise UsageError(f"{path} is not there: python -m rlcorr study {name} --train makes it.")
+        raise UsageError(f"{path} does not exist: python -m rlcorr study {name} --train makes it.")
     return read_table(name)
 
 
@@ -134,19 +136,19 @@ def read_table(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     except step_files.UNREADABLE as error:
         raise runs.DamagedFile(
             f"{study_path(name)}: cannot be read ({first_line(error)}). Delete it; python -m rlcorr study {name} "
-            "--train makes it anew."
+            "--train makes it again."
         ) from error
 
 
-# --- what came of it ---
+# --- results ---
 
 LAST = 0.25
-"""The end of a training: its last quarter."""
+"""Share of the steps that are the end of a training run."""
 
 
 @dataclass(frozen=True)
 class SeedRange:
-    """A number over the seeds. With three of them nothing narrower than from the lowest to the highest is honest."""
+    """A number over the seeds: mean, lowest and highest. Three seeds are too few for a narrower interval."""
 
     mean: float
     lowest: float
@@ -155,7 +157,7 @@ class SeedRange:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a preset, over the seeds."""
+    """The results of a preset, over the seeds."""
 
     preset: str
     reward: SeedRange
@@ -169,7 +171,7 @@ class Outcome:
 
 
 def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
-    """One per preset, the highest reward at the end first."""
+    """Return the outcome of each preset, the highest reward at the end first."""
     outcomes = []
     for preset in dict.fromkeys(row["preset"] for row in rows):
         trained = [row for row in rows if row["preset"] == preset]
@@ -187,14 +189,14 @@ def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
 
 
 def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[list[int], list[SeedRange]]:
-    """The steps of a preset, and a column over its seeds at each."""
+    """Return the steps of a preset, and at each step the range of a column over its seeds."""
     trained = [row for row in rows if row["preset"] == preset]
     steps = sorted({row["step"] for row in trained})
     return steps, [over_seeds([row[column] for row in trained if row["step"] == step]) for step in steps]
 
 
 def end_rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Arm → seed → mean reward over the last quarter of the steps."""
+    """Return arm → seed → mean reward over the last quarter of the steps."""
     ends: dict[str, dict[int, float]] = {}
     for arm, seed in dict.fromkeys((row["preset"], row["seed"]) for row in rows):
         trained = [row for row in rows if (row["preset"], row["seed"]) == (arm, seed)]
@@ -211,7 +213,7 @@ def _end(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
-    """Of the steps that have one: a step whose batch was skipped lacks numbers. nan where all lack it."""
+    """Return the numbers of a column. A step whose batch was skipped has none; NaN if no step has one."""
     return [row[column] for row in rows if row[column] is not None] or [nan]
 
 

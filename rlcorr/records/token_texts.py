@@ -1,19 +1,17 @@
-"""What a token of a recorded response says."""
+"""The text with which a token of a recorded response is shown."""
 
 from typing import Literal
 
 from rlcorr.records.step_files import StepRecord
 
 END = "⏎"
-"""What an end token, which has no text, is shown as."""
-
+"""Shown for an end token, which has no text."""
 
 NO_TEXT = "·"
-"""What a token is shown as of which neither text nor id was recorded; unknown ids are negative."""
-
+"""Shown for a token without recorded text and id; unknown ids are negative."""
 
 NEW_LINE = "↵"
-"""Stands for a line break within a token."""
+"""Shown for a line break within a token."""
 
 TextKind = Literal["texts", "characters", "ids", "unknown"]
 
@@ -22,8 +20,8 @@ def text_kind(record: StepRecord) -> TextKind:
     """Return how the tokens of a record can be shown.
 
     texts        the text of each token was recorded
-    characters   every response has as many characters as tokens, an end token aside, and no id stands for two of them
-    ids          otherwise, where ids were recorded
+    characters   every response has as many characters as tokens (apart from an end token), and no id means two of them
+    ids          none of these, but ids were recorded
     unknown      neither texts of that length nor ids
     """
     if record.tokens is not None:
@@ -36,13 +34,15 @@ def text_kind(record: StepRecord) -> TextKind:
     if not agree:
         return "ids"
     rows = zip(ids.tolist(), texts, strict=True)
-    meant = {pair for row, text in rows for pair in zip(row[: len(text)], text, strict=True)}
-    return "characters" if len({token for token, _ in meant}) == len(meant) else "ids"
+    pairs = {pair for row, text in rows for pair in zip(row[: len(text)], text, strict=True)}
+    return "characters" if len({token for token, _ in pairs}) == len(pairs) else "ids"
 
 
 def pieces(record: StepRecord) -> list[list[str]]:
-    """Return what every response token is shown as: its text or its character, or `END`; its id as "#123"; or `NO_TEXT`
-    (`text_kind`)."""
+    """Return the text with which every response token is shown.
+
+    It is its text or character, `END`, its id as "#123", or `NO_TEXT`, depending on `text_kind`.
+    """
     if record.tokens is not None:
         return [[text.replace("\n", NEW_LINE) for text in row] for row in record.tokens]
     lengths = record.batch.response_mask.sum(-1).tolist()

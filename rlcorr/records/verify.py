@@ -1,4 +1,4 @@
-"""Whether the files of a recorded run are those that its manifest says, and whether they can be read."""
+"""Check a recorded run: its files must match the hashes in its manifest, and must be readable."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from rlcorr.records.runs import (
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` says of a run: one sentence per problem, and how much can be read all the same."""
+    """The result of `verify`: one sentence per problem, and how much can be read nevertheless."""
 
     status: str
     problems: list[str]
@@ -71,7 +71,7 @@ def _step_problem(run: Path, step: int) -> str | None:
 
 
 def _metrics(run: Path) -> tuple[int, list[str]]:
-    """How many rows can be read, and what is wrong with the others."""
+    """Return the number of readable rows, and a sentence about the others, if there are any."""
     try:
         readable, lines = len(read_metrics(run)), metric_lines(run)
     except DamagedFile as error:

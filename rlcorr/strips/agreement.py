@@ -1,4 +1,4 @@
-"""Which tokens two corrections train on, at every place of a slider of one of them; the other stands still."""
+"""Which tokens two corrections train on, at every slider value of a bound of one of them; the other stays fixed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcorr.analysis.bound_curve import MovingCorrection, moving_correction, running, token_weights
 from rlcorr.analysis.comparison import SHARED, Agreement, agreement_of, trained_on
-from rlcorr.bounds import Side, moved_rule
+from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import old_log_probs, require
 from rlcorr.figures.cells import binned
-from rlcorr.ratios import log_ratio
 from rlcorr.strips.cells import Cells
-from rlcorr.strips.entries import Entries, entries, opening
-from rlcorr.strips.numbers import running, token_weights
 from rlcorr.types import CorrectionResult, TokenBatch
 
 BOTH, NEITHER = SHARED.index("both"), SHARED.index("neither")
@@ -23,7 +20,7 @@ BOTH, NEITHER = SHARED.index("both"), SHARED.index("neither")
 
 @dataclass(frozen=True)
 class AgreementStrip:
-    """Place k of each part is what `agreement` and `figures.comparison.mask_map` give for the bound there."""
+    """Entry k of each part is what `agreement` and `figures.comparison.mask_map` give for the bound there."""
 
     agreements: tuple[Agreement, ...]
     cells: Cells
@@ -31,50 +28,50 @@ class AgreementStrip:
 
 def agreement_strip(
     batch: TokenBatch,
-    moving: CorrectionConfig,
-    still: CorrectionResult,
-    places: Sequence[float],
+    varied: CorrectionConfig,
+    fixed: CorrectionResult,
+    slider_values: Sequence[float],
     *,
-    moving_is_a: bool,
-    rule: int | None = None,
-    side: Side = "band",
+    varied_is_a: bool,
+    bound: BoundId = BAND,
 ) -> AgreementStrip:
-    """Of the bounds of the weights of the moving correction, or of its rule with this index, as in `strip`. Raises
-    `UsageError` where `strip` does."""
-    require(batch, moving)
-    rule = moved_rule(moving, rule)
-    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
-    of = entries(batch, d, moving, opening(moving, places, rule, side), rule)
-    first = _trained_from(token_weights(batch, d, moving, rule), of, moving, len(places))
-    by_still = batch.response_mask & trained_on(still)
-    only_still = batch.response_mask & ~by_still
-    both = running(first[by_still], len(places)).long()
-    only_moving = running(first[only_still], len(places)).long()
-    one, other = only_moving, int(by_still.sum()) - both
-    only_a, only_b = (one, other) if moving_is_a else (other, one)
-    neither = int(only_still.sum()) - only_moving
+    """Compute which tokens both, one, or neither correction trains on, while one bound of `varied` moves.
+
+    Raises `UsageError` if `strip` does.
+    """
+    moved, count = moving_correction(batch, varied, slider_values, bound), len(slider_values)
+    first = _trained_from(batch, varied, moved, count)
+    by_fixed = batch.response_mask & trained_on(fixed)
+    not_by_fixed = batch.response_mask & ~by_fixed
+    both = running(first[by_fixed], count).long()
+    only_varied = running(first[not_by_fixed], count).long()
+    only_fixed = int(by_fixed.sum()) - both
+    only_a, only_b = (only_varied, only_fixed) if varied_is_a else (only_fixed, only_varied)
+    neither = int(not_by_fixed.sum()) - only_varied
     counts = torch.stack([both, neither, only_a, only_b], 1).tolist()
-    cells = _cells(batch.response_mask, by_still, first, len(places), moving_is_a=moving_is_a)
-    return AgreementStrip(tuple(agreement_of(*at) for at in counts), cells)
+    cells = _cells(batch.response_mask, by_fixed, first, count, varied_is_a=varied_is_a)
+    return AgreementStrip(tuple(agreement_of(*row) for row in counts), cells)
 
 
-def _trained_from(weights: Tensor, of: Entries, moving: CorrectionConfig, never: int) -> Tensor:
-    """(B, T): the first place at which each token is kept and has a weight above 0. `weights` are not yet bounded where
-    their own bounds move."""
-    is_masked = moving.rollout_is is not None and moving.rollout_is_mode == "mask"
-    first = torch.maximum(of.kept, of.inside) if is_masked else of.kept
-    return torch.where(weights > 0, first, never)
+def _trained_from(batch: TokenBatch, varied: CorrectionConfig, moved: MovingCorrection, never: int) -> Tensor:
+    """Return the first index at which each token is kept and has a weight above 0, (B, T)."""
+    is_masked = varied.rollout_is is not None and varied.rollout_is_mode == "mask"
+    first = torch.maximum(moved.entries.kept, moved.entries.inside) if is_masked else moved.entries.kept
+    return torch.where(token_weights(batch, moved.d, varied, moved.bound) > 0, first, never)
 
 
-def _cells(mask: Tensor, by_still: Tensor, first: Tensor, never: int, *, moving_is_a: bool) -> Cells:
-    """A token that the correction which stands still trains on is its own until the other takes it too; any other
-    token is nobody's until then, and the moving one's from then on."""
-    only_moving, only_still = (SHARED.index(f"only {name}") for name in ("AB" if moving_is_a else "BA"))
-    others = mask & ~by_still
+def _cells(mask: Tensor, by_fixed: Tensor, first: Tensor, never: int, *, varied_is_a: bool) -> Cells:
+    """Return the cells of the shared mask.
 
-    def latest(of: Tensor, values: Tensor) -> np.ndarray:
-        return binned(torch.where(of, values, 0).numpy().astype(np.uint16))
+    A token of the fixed correction belongs to it alone until the varied one trains on it too. Any other token belongs
+    to neither until then, and to the varied one alone from then on.
+    """
+    only_varied, only_fixed = (SHARED.index(f"only {name}") for name in ("AB" if varied_is_a else "BA"))
+    others = mask & ~by_fixed
 
-    until = {only_still: latest(by_still, first), NEITHER: latest(others, first)}
-    since = {only_moving: never - latest(others, never - first)}
+    def latest(tokens: Tensor, values: Tensor) -> np.ndarray:
+        return binned(torch.where(tokens, values, 0).numpy().astype(np.uint16))
+
+    until = {only_fixed: latest(by_fixed, first), NEITHER: latest(others, first)}
+    since = {only_varied: never - latest(others, never - first)}
     return Cells(binned(torch.where(mask, BOTH, 0).numpy().astype(np.uint8)), until, since)

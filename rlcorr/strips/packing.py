@@ -1,52 +1,112 @@
-"""A strip as bytes that a browser reads without a library: version 2.
+"""The wire format of strips, version 2: bytes that a browser reads without a library (`strip_reading.js`).
 
 zlib ("deflate" of DecompressionStream) over
 
     uint32    n, little-endian as everything here
-    n bytes   JSON, filled up with spaces so that 4 + n is a multiple of 8, `about` as in folding.py:
+    n bytes   JSON, filled up with spaces so that 4 + n is a multiple of 8, `about` as in json_columns.py:
               {"version": 2, "about": {…}, "arrays": {name: {"dtype", "shape", "at", "differences"}}}
-    arrays    each `at` so many bytes after the JSON, a multiple of 8, in rows: u1 u2 i4 f8 are Uint8Array, Uint16Array,
-              Int32Array, Float64Array. Where `differences` is true, each row but the first holds what it has more than
-              the row before it: most bars do not change from one place to the next.
+    arrays    each starts `at` bytes after the JSON, a multiple of 8, and is stored row by row; u1 u2 i4 are Uint8Array,
+              Uint16Array, Int32Array. If `differences` is true, each row but the first holds its difference to the row
+              before: most bars do not change from one slider value to the next.
 
-Of a strip with K places and 81 bars: `places` f8 (K); `numbers/METRIC` f8 (K); of each histogram, `weights` and where a
-rule moves `statistic`, HISTOGRAM`/counts/`TRACE i4 (K, 81) as differences, with the ends of its axis and its K lists of
-shapes in `about`; `cells/base` u1 (H, W), `cells/until/`CODE and `cells/since/`CODE u2 (H, W): see `Cells`.
+A strip with K slider values and histograms of 81 bars has the arrays
+
+    weights/counts/TRACE      i4 (K, 81) as differences; the same under `statistic` if a rule moves
+    cells/base                u1 (H, W)
+    cells/until/CODE          u2 (H, W), and cells/since/CODE: see `Cells`
+
+and in `about` what the page shows at each slider value:
+
+    numbers, beside           headline → K texts: its value, and its interval if it has one
+    texts, tables             name → K texts
+    shapes                    a list of K lists of lines and notes, as plotly's `layout.shapes`
+    pictures                  key → {"bars": {trace: array}, "cells": whether it is the mask, "shapes": index into
+                              `shapes` or null, "figures": K whole figures as JSON or null}
 """
 
 import json
 import struct
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.strips.bars import Bars
-from rlcorr.strips.cells import Cells
-from rlcorr.strips.folding import folded, unfolded
+from rlcorr.strips.json_columns import compress, expand
 from rlcorr.strips.strip import Strip
 
 VERSION = 2
-DTYPES = ("u1", "u2", "i4", "f8")
+DTYPES = ("u1", "u2", "i4")
 LEVEL, SMALLEST = 6, 9
-"""Of zlib: a strip that somebody waits for, and one that is kept."""
+"""Levels of zlib: for a strip that somebody waits for, and for one that is kept."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """Named arrays, and what else there is to know, as JSON."""
+    """Named arrays, and everything else as JSON."""
 
     arrays: Mapping[str, np.ndarray]
     about: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class PictureStrip:
+    """What a slider changes in a picture."""
+
+    bars: Mapping[str, str] = field(default_factory=dict)
+    """Trace → name of the array with its heights."""
+    cells: bool = False
+    """Whether the picture shows the cells of the mask."""
+    shapes: Sequence[Sequence[Mapping[str, Any]]] | None = None
+    """The lines of the picture for each slider value."""
+    figures: Sequence[str] | None = None
+    """The whole picture for each slider value, as JSON; for small pictures, or if everything in them changes."""
+
+
+def strip_package(
+    arrays: Mapping[str, np.ndarray],
+    numbers: Sequence[Mapping[str, tuple[str, str | None]]],
+    texts: Mapping[str, Sequence[str]],
+    pictures: Mapping[str, PictureStrip],
+    tables: Mapping[str, Sequence[str]],
+) -> Package:
+    """Put everything that moves with a slider into one package.
+
+    Args:
+        arrays: the arrays that pictures draw.
+        numbers: label → the text of a number and of its interval, for each slider value.
+        texts: name → text for each slider value.
+        pictures: key → what the slider changes in the picture. Pictures may share their lines.
+        tables: name → HTML for each slider value.
+    """
+    first, shapes = numbers[0], []
+    for picture in pictures.values():
+        if picture.shapes is not None and picture.shapes not in shapes:
+            shapes.append(picture.shapes)
+    about = {
+        "numbers": {label: [one[label][0] for one in numbers] for label in first},
+        "beside": {label: [one[label][1] for one in numbers] for label, (_, beside) in first.items() if beside},
+        "texts": dict(texts),
+        "tables": dict(tables),
+        "shapes": [[[_rounded(line) for line in lines] for lines in of_picture] for of_picture in shapes],
+        "pictures": {
+            key: vars(picture) | {"shapes": None if picture.shapes is None else shapes.index(picture.shapes)}
+            for key, picture in pictures.items()
+        },
+    }
+    return Package(arrays, about)
+
+
+def _rounded(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Round the ends of a line to the resolution of a pixel. Unrounded they would be most of a strip's size."""
+    return {**line, **{end: float(f"{line[end]:.6g}") for end in ("x0", "x1") if end in line}}
+
+
 def pack(package: Package, level: int = LEVEL) -> bytes:
-    """The bytes of a package, compressed at this level of zlib. Two-dimensional int32 arrays are written as
-    differences. Raises `UsageError` for another dtype than the four."""
+    """Return the bytes of a package, compressed at this level of zlib. Two-dimensional int32 arrays are written as
+    differences. Raises `UsageError` for another dtype than the three."""
     listed, parts, at = {}, [], 0
     for name, array in package.arrays.items():
         dtype = array.dtype.str[1:]
@@ -58,13 +118,13 @@ def pack(package: Package, level: int = LEVEL) -> bytes:
         listed[name] = {"dtype": dtype, "shape": list(array.shape), "at": at, "differences": differences}
         parts.append(raw + bytes(-len(raw) % 8))
         at += len(parts[-1])
-    head = json.dumps({"version": VERSION, "about": folded(dict(package.about)), "arrays": listed}).encode()
+    head = json.dumps({"version": VERSION, "about": compress(dict(package.about)), "arrays": listed}).encode()
     head += b" " * (-(4 + len(head)) % 8)
     return zlib.compress(b"".join([struct.pack("<I", len(head)), head, *parts]), level)
 
 
 def unpack(data: bytes) -> Package:
-    """What was packed. Raises `UsageError` for another version."""
+    """Return the package that was packed. Raises `UsageError` for another version."""
     whole = zlib.decompress(data)
     (length,) = struct.unpack_from("<I", whole)
     head = json.loads(whole[4 : 4 + length])
@@ -76,44 +136,11 @@ def unpack(data: bytes) -> Package:
         array = np.frombuffer(whole, f"<{listed['dtype']}", count, 4 + length + listed["at"])
         array = array.reshape(listed["shape"])
         arrays[name] = array.cumsum(0, dtype=array.dtype) if listed["differences"] else array
-    return Package(arrays, unfolded(head["about"]))
+    return Package(arrays, expand(head["about"]))
 
 
-def pack_strip(strip: Strip) -> bytes:
-    """Of a strip."""
-    return pack(package_of(strip))
-
-
-def package_of(strip: Strip) -> Package:
-    """Its arrays by the names above."""
-    arrays = {"places": np.array(strip.places)}
-    arrays |= {f"numbers/{name}": values.numpy() for name, values in strip.numbers.items()}
+def arrays_of(strip: Strip) -> dict[str, np.ndarray]:
+    """Return the arrays of a strip by the names above."""
     histograms = {"weights": strip.weights} | ({} if strip.statistic is None else {"statistic": strip.statistic})
-    for name, bars in histograms.items():
-        arrays |= {f"{name}/counts/{trace}": counts for trace, counts in bars.counts.items()}
-    arrays |= strip.cells.arrays()
-    axes = {name: [bars.low, bars.high] for name, bars in histograms.items()}
-    return Package(arrays, {"axes": axes, "marks": {name: bars.marks for name, bars in histograms.items()}})
-
-
-def read_strip(data: bytes) -> Strip:
-    """The strip that was packed. Raises `UsageError` for another version."""
-    package = unpack(data)
-    arrays, axes, marks = package.arrays, package.about["axes"], package.about["marks"]
-    histograms = {
-        name: Bars(low, high, _below(f"{name}/counts/", arrays), marks[name]) for name, (low, high) in axes.items()
-    }
-    until, since = (
-        {int(code): array for code, array in _below(f"cells/{when}/", arrays).items()} for when in ("until", "since")
-    )
-    return Strip(
-        places=tuple(arrays["places"].tolist()),
-        numbers={name: torch.tensor(values) for name, values in _below("numbers/", arrays).items()},
-        weights=histograms["weights"],
-        statistic=histograms.get("statistic"),
-        cells=Cells(arrays["cells/base"], until, since),
-    )
-
-
-def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    bars = {f"{name}/counts/{trace}": c for name, bars in histograms.items() for trace, c in bars.counts.items()}
+    return bars | strip.cells.arrays()

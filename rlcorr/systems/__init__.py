@@ -1,1 +1,1 @@
-"""Configurations as other systems write them, both ways, one file per system."""
+"""Translators between our configurations and those of other systems: one file per system, and a folder for verl."""

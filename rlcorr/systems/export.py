@@ -1,4 +1,4 @@
-"""A configuration as text to carry away: in the words of every system that can say it, and as Python."""
+"""Export of a configuration as text: in the format of every system that can express it, and as Python."""
 
 import math
 from collections.abc import Callable
@@ -27,27 +27,27 @@ from rlcorr.systems.xtuner import from_xtuner, xtuner_text
 
 @dataclass(frozen=True)
 class System:
-    """Where a configuration can go."""
+    """A system to which a configuration can be exported."""
 
     text: Callable[..., str]
-    """Of a configuration. Raises `UsageError` with the nearest thing that the system can say."""
+    """Configuration → text. Raises `UsageError`, which names the nearest setting that the system has."""
     read: Callable[..., Any]
-    """From the system's own words to a configuration, or to one and the loss's numbers; from none to its defaults."""
+    """The system's own settings → configuration, or configuration and loss; an empty mapping gives its defaults."""
     versions: tuple[str, ...] = ()
-    """Where its dialect has moved, the newest first."""
+    """Versions with different formats, the newest first; empty if there is one format."""
     loss_too: bool = False
-    """Whether it takes the loss's numbers as well."""
+    """True if the exporter takes the loss's numbers as well."""
     rollout_kl: bool = False
-    """True if its exporter writes the rollout KL loss, or refuses it."""
+    """True if the exporter writes the rollout KL loss, or refuses it."""
 
 
 def to_python(config: CorrectionConfig) -> str:
-    """Source that builds it; what has its default is left out."""
-    plain = CorrectionConfig()
+    """Return Python code that builds the configuration. Fields with their default are left out."""
+    defaults = CorrectionConfig()
     lines = [
         f"    {f.name}={_literal(getattr(config, f.name))},"
         for f in fields(config)
-        if getattr(config, f.name) != getattr(plain, f.name)
+        if getattr(config, f.name) != getattr(defaults, f.name)
     ]
     imports = ["from rlcorr import CorrectionConfig" + (", RejectionRule" if config.rollout_rs else "")]
     if any("math.inf" in line for line in lines):
@@ -75,11 +75,11 @@ SYSTEMS = {
 
 
 def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None, *, version: str | None = None) -> str:
-    """Return the text that a person pastes into the configuration of this system; None is its newest version. A rollout
-    KL loss that the text lacks is named in a comment.
+    """Return the text to paste into the configuration of this system.
 
-    Raises `UsageError` for an unknown system or version, and with the nearest thing that it can say for what it cannot
-    do.
+    `version` None means its newest version. If the text cannot contain the rollout KL loss, a comment says so. Raises
+    `UsageError` for an unknown system or version, and for what the system cannot do: the message names the nearest
+    setting.
 
     >>> print(export(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "slime"), end="")
     # slime v0.3.1
@@ -89,19 +89,21 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     """
     if system not in SYSTEMS:
         raise unknown("system", system, SYSTEMS)
-    chosen = SYSTEMS[system]
-    if version is not None and not chosen.versions:
+    target = SYSTEMS[system]
+    if version is not None and not target.versions:
         raise UsageError(f"{system} is written in one version only; got {version!r}.")
-    numbers = (loss,) if chosen.loss_too else ()
-    text = chosen.text(config, *numbers, **({} if version is None else {"version": version}))
-    if chosen.rollout_kl or loss is None or not loss.use_rollout_kl_loss:
+    numbers = (loss,) if target.loss_too else ()
+    text = target.text(config, *numbers, **({} if version is None else {"version": version}))
+    if target.rollout_kl or loss is None or not loss.use_rollout_kl_loss:
         return text
     return f"# The rollout KL loss (rollout_kl_loss_coef={loss.rollout_kl_loss_coef:g}) is not in this text.\n{text}"
 
 
 def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, str]:
-    """The text for each system: in its newest version that can do it, which the text names; where none can, a comment
-    that says why the newest cannot."""
+    """Return the text for each system, in its newest version that can do it; the text names the version.
+
+    If no version can do it, the text is a comment with the reason why the newest cannot.
+    """
     texts = {}
     for title in SYSTEMS:
         try:
@@ -112,28 +114,31 @@ def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[st
 
 
 def refused(error: UsageError) -> str:
-    """What stands in place of a text that cannot be written."""
+    """Return the comment that replaces a text that cannot be written."""
     return f"# cannot be expressed: {error}"
 
 
 def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> tuple[str, list[str]]:
-    """The text of `exports`, and its lines that the text of the system's own defaults does not have. Raises
-    `UsageError` where no version of the system can do it.
+    """Return the text of `exports`, and its lines that are not in the text of the system's own defaults.
+
+    Raises `UsageError` if no version of the system can do it.
 
     >>> beyond_defaults(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "verl")[1]
     ['rollout_is: token']
     """
     version, text = _newest(config, system, loss)
     dialect = {} if version is None else {"version": version}
-    usual = SYSTEMS[system].read({}, **dialect)
-    usual_config, usual_loss = usual if isinstance(usual, tuple) else (usual, None)
-    there = set(export(usual_config, system, usual_loss, version=version).splitlines())
-    return text, [line.strip(" \\,") for line in text.splitlines() if line not in there]
+    defaults = SYSTEMS[system].read({}, **dialect)
+    default_config, default_loss = defaults if isinstance(defaults, tuple) else (defaults, None)
+    default_lines = set(export(default_config, system, default_loss, version=version).splitlines())
+    return text, [line.strip(" \\,") for line in text.splitlines() if line not in default_lines]
 
 
 def _newest(config: CorrectionConfig, title: str, loss: LossConfig | None) -> tuple[str | None, str]:
-    """The newest version that can do it, None where there is but one, and its text. Raises `UsageError` as the newest
-    of all does where none can."""
+    """Return the newest version that can do it, and its text; the version is None if the system has only one.
+
+    Raises the `UsageError` of the newest version if none can.
+    """
     refusals = []
     for version in SYSTEMS[title].versions or (None,):
         try:

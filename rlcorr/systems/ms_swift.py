@@ -1,5 +1,7 @@
-"""ms-swift's rollout_importance_sampling as ours and back (4.6.0: swift/rlhf_trainers/grpo_trainer.py:1066-1081 and
-2328-2430, args_mixin.py:358). Modes have TRL's names, but a sequence's ratio is the geometric mean; no lower bound.
+"""ms-swift's rollout_importance_sampling as ours and back.
+
+Source: 4.6.0, swift/rlhf_trainers/grpo_trainer.py:1066-1081 and 2328-2430, args_mixin.py:358. Modes have TRL's names,
+but the ratio of a sequence is the geometric mean, and there is no lower bound.
 """
 
 import math
@@ -9,7 +11,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import choice, number, options, refuse_ignored, settings
-from rlcorr.systems.mapping.refusals import minus_log, no_rule, raw, refuse
+from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, no_rule, require_plain
 from rlcorr.systems.mapping.serialize import as_flags, commented
 
 FIELDS: dict[str, Any] = {
@@ -23,28 +25,32 @@ RETIRED = {"log_rollout_offpolicy_metrics": "it chooses what ms-swift logs, so l
 OPSM = "off_policy_sequence_mask compares π_θ with π_rollout: the same as π_old in a batch's first update only"
 
 
-def from_ms_swift(given: Any) -> CorrectionConfig:
-    """Return the configuration of the arguments, a mapping {flag: value} with or without `--`, or ms-swift's own.
+def from_ms_swift(source: Any) -> CorrectionConfig:
+    """Return the configuration of the arguments.
 
-    token_truncate and token_mask bound r above; sequence_truncate weighs with the bounded geometric mean; sequence_mask
-    rejects by it and keeps token ratios. off_policy_sequence_mask_delta δ takes sequences with A < 0 and
-    mean −log r > δ out of the mask, over which the loss is then averaged. Raises `UsageError` for unknown keys, and for
-    a threshold without a mode, which ms-swift ignores.
+    `source` is a mapping {flag: value} with or without `--`, or ms-swift's own object.
+
+    - token_truncate and token_mask bound r above.
+    - sequence_truncate weighs with the bounded geometric mean; sequence_mask rejects by it and keeps token ratios.
+    - off_policy_sequence_mask_delta δ removes sequences with A < 0 and mean −log r > δ from the mask. The loss is then
+      averaged over the remaining tokens.
+
+    Raises `UsageError` for unknown keys, and for a threshold without a mode, which ms-swift ignores.
     """
-    given = options("ms-swift's correction", given, retired=RETIRED)
-    held = settings("ms-swift's arguments", given, FIELDS)
+    source = options("ms-swift's correction", source, retired=RETIRED)
+    values = settings("ms-swift's arguments", source, FIELDS)
     rules: tuple[RejectionRule, ...] = ()
     denominator: Any = "fixed"
-    if held["off_policy_sequence_mask_delta"] is not None:
-        delta = number("off_policy_sequence_mask_delta", held["off_policy_sequence_mask_delta"])
+    if values["off_policy_sequence_mask_delta"] is not None:
+        delta = number("off_policy_sequence_mask_delta", values["off_policy_sequence_mask_delta"])
         rules, denominator = (RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta)),), "kept"
-    mode = held["rollout_importance_sampling_mode"]
+    mode = values["rollout_importance_sampling_mode"]
     if mode is None:
         names = ["rollout_importance_sampling_threshold"]
-        refuse_ignored("ms-swift", held, FIELDS, names, "without rollout_importance_sampling_mode")
+        refuse_ignored("ms-swift", values, FIELDS, names, "without rollout_importance_sampling_mode")
         return CorrectionConfig(rollout_rs=rules, denominator=denominator)
     choice("rollout_importance_sampling_mode", mode, MODES)
-    upper = number("rollout_importance_sampling_threshold", held["rollout_importance_sampling_threshold"])
+    upper = number("rollout_importance_sampling_threshold", values["rollout_importance_sampling_threshold"])
     if mode == "sequence_mask":
         if rules:
             raise UsageError(
@@ -61,10 +67,10 @@ def from_ms_swift(given: Any) -> CorrectionConfig:
 
 
 def to_ms_swift(config: CorrectionConfig) -> dict[str, Any]:
-    """The arguments. Raises `UsageError` for what ms-swift cannot do; `ms_swift_text` adds what it does differently."""
+    """Return the arguments. Raises `UsageError` for what ms-swift cannot do; `ms_swift_text` notes a difference."""
     opsm = any(rule.name == "seq_mean_k1_negative" for rule in config.rollout_rs)
     bypass = "its default, without a correction"
-    refuse("ms-swift", config, bypass=bypass, loss="--loss_type", denominator="kept" if opsm else "fixed")
+    require_plain("ms-swift", config, bypass=bypass, loss="--loss_type", denominator="kept" if opsm else "fixed")
     fields = dict(FIELDS)
     geometric = None
     for rule in config.rollout_rs:
@@ -75,8 +81,10 @@ def to_ms_swift(config: CorrectionConfig) -> dict[str, Any]:
         else:
             raise no_rule("ms-swift", rule, "an upper bound on seq_mean_k1, or a lower one on seq_mean_k1_negative")
     if geometric is not None:
-        if not raw(config):
-            raise UsageError("what ms-swift's sequence_mask keeps has its raw ratio; nearest: token, threshold inf.")
+        if not is_unbounded(config):
+            raise UsageError(
+                "ms-swift's sequence_mask weighs kept tokens with raw ratios; nearest: token, threshold inf."
+            )
         return fields | _mode("sequence_mask", geometric.upper)
     return fields | ({} if config.rollout_is is None else _weights(config))
 
@@ -97,12 +105,10 @@ def _mode(mode: str, upper: float) -> dict[str, Any]:
 
 
 def ms_swift_text(config: CorrectionConfig) -> str:
-    """The flags. Raises `UsageError` as `to_ms_swift` does."""
+    """Return the flags. Raises `UsageError` as `to_ms_swift` does."""
     fields = to_ms_swift(config)
     notes = [OPSM] if fields["off_policy_sequence_mask_delta"] is not None else []
     if fields["rollout_importance_sampling_mode"] is None:
         fields.pop("rollout_importance_sampling_threshold")
     text = as_flags(fields)
-    return commented(
-        text, ["ms-swift 4.6.0", *notes] + [] * bool(text) + ["no flag: nothing is corrected"] * (not text)
-    )
+    return commented(text, ["ms-swift 4.6.0", *notes] + ["no flag: nothing is corrected"] * (not text))

@@ -1,7 +1,9 @@
-"""NeMo RL's loss_fn as ours and back, and its dump (v0.7.0, commit 7ea279ab: nemo_rl/algorithms/loss/loss_functions.py,
-lines 111-165, 292-325, 566-690; nemo_rl/algorithms/grpo.py, seq_logprob_error_threshold).
+"""NeMo RL's loss_fn as ours and back, and its dump.
 
-train_data_step{N}.jsonl holds arrays over prompt and response, and two masks.
+Source: v0.7.0, commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.py:111-165, 292-325, 566-690, and
+nemo_rl/algorithms/grpo.py, seq_logprob_error_threshold.
+
+train_data_step{N}.jsonl has arrays over prompt and response, and two masks.
 """
 
 import math
@@ -13,7 +15,7 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import band, bounds, no_rule, raw, refuse
+from rlcorr.systems.mapping.refusals import bounds, is_unbounded, no_rule, ratio_rule, require_plain
 from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 DUMP = Dump(
@@ -31,51 +33,52 @@ FIELDS: dict[str, Any] = {
     f"{_TIS}_ratio_min": None,
     "sequence_level_importance_ratios": False,
 }
-"""Of `loss_fn`, with NeMo RL's defaults."""
+"""Fields of `loss_fn`, with NeMo RL's defaults."""
 RATIOS = (f"{_TIS}_ratio", f"{_TIS}_ratio_min")
 ERROR = "seq_logprob_error_threshold"
 
 
-def from_nemo_rl(given: Mapping[str, Any]) -> CorrectionConfig:
-    """Return the configuration of NeMo RL's `loss_fn` keys and, under `grpo`, seq_logprob_error_threshold: a mapping
-    {"loss_fn": …, "grpo": …}, or the keys of `loss_fn` alone.
+def from_nemo_rl(source: Mapping[str, Any]) -> CorrectionConfig:
+    """Return the configuration of NeMo RL's `loss_fn` and of seq_logprob_error_threshold, which is under `grpo`.
 
-    tis clamps r, icepop zeroes it outside, seq-mask-tis rejects by the geometric mean and keeps raw r, no type keeps
-    raw r. Raises `UsageError` for unknown keys and types, for what NeMo RL refuses, for a ratio without a type, which
-    it ignores (pull request 1348 clamped at it), and for GSPO's sequence ratios.
+    `source` is a mapping {"loss_fn": …, "grpo": …}, or only the keys of `loss_fn`. tis clamps r, icepop sets r to 0
+    outside the bounds, seq-mask-tis rejects by the geometric mean and keeps the raw r, no type keeps the raw r.
+
+    Raises `UsageError` for unknown keys and types, for what NeMo RL refuses, for GSPO's sequence ratios, and for a
+    ratio without a type, which NeMo RL ignores (pull request 1348 clamped at it).
     """
-    given = options("NeMo RL's configuration", given)
-    if isinstance(given, Mapping) and given and not given.keys() & {"loss_fn", "grpo"}:
-        given = {"loss_fn": given}
-    known_keys("NeMo RL's configuration", given, ("loss_fn", "grpo"))
-    known_keys("NeMo RL's grpo", given.get("grpo", {}), (ERROR,))
-    known_keys("NeMo RL's loss_fn", given.get("loss_fn", {}), FIELDS)
-    held = FIELDS | dict(given.get("loss_fn", {}))
-    error = optional(ERROR, given.get("grpo", {}).get(ERROR))
+    source = options("NeMo RL's configuration", source)
+    if isinstance(source, Mapping) and source and not source.keys() & {"loss_fn", "grpo"}:
+        source = {"loss_fn": source}
+    known_keys("NeMo RL's configuration", source, ("loss_fn", "grpo"))
+    known_keys("NeMo RL's grpo", source.get("grpo", {}), (ERROR,))
+    known_keys("NeMo RL's loss_fn", source.get("loss_fn", {}), FIELDS)
+    values = FIELDS | dict(source.get("loss_fn", {}))
+    error = optional(ERROR, source.get("grpo", {}).get(ERROR))
     rules = () if error is None else (RejectionRule.named("seq_mean_mult_error", upper=error),)
-    kind = held[f"{_TIS}_type"]
-    if switch("sequence_level_importance_ratios", held["sequence_level_importance_ratios"]):
+    kind = values[f"{_TIS}_type"]
+    if switch("sequence_level_importance_ratios", values["sequence_level_importance_ratios"]):
         raise UsageError("sequence_level_importance_ratios is GSPO's ratio, unbounded; nearest: rollout_is='sequence'.")
-    if not switch("use_importance_sampling_correction", held["use_importance_sampling_correction"]):
+    if not switch("use_importance_sampling_correction", values["use_importance_sampling_correction"]):
         if kind is not None:
             raise UsageError(f"NeMo RL refuses {_TIS}_type without use_importance_sampling_correction: true.")
-        refuse_ignored("NeMo RL", held, FIELDS, RATIOS, "without use_importance_sampling_correction: true")
+        refuse_ignored("NeMo RL", values, FIELDS, RATIOS, "without use_importance_sampling_correction: true")
         return CorrectionConfig(rollout_rs=rules)
-    return _weights(kind, held, rules)
+    return _weights(kind, values, rules)
 
 
-def _weights(kind: Any, held: dict[str, Any], rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
+def _weights(kind: Any, values: dict[str, Any], rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
     weights: dict[str, Any] = {"rollout_is": "token", "rollout_is_threshold": math.inf}
     if kind is None:
-        refuse_ignored("NeMo RL", held, FIELDS, RATIOS, f"without {_TIS}_type (tis clamps at it)")
+        refuse_ignored("NeMo RL", values, FIELDS, RATIOS, f"without {_TIS}_type (tis clamps at it)")
         return CorrectionConfig(**weights, rollout_rs=rules)
     choice(f"{_TIS}_type", kind, ("tis", "icepop", "seq-mask-tis"))
-    upper, lower = number(f"{_TIS}_ratio", held[f"{_TIS}_ratio"]), held[f"{_TIS}_ratio_min"]
+    upper, lower = number(f"{_TIS}_ratio", values[f"{_TIS}_ratio"]), values[f"{_TIS}_ratio_min"]
     if kind != "tis":
         lower = number(f"{_TIS}_ratio_min", lower)
     lower = optional(f"{_TIS}_ratio_min", lower)
     if kind == "seq-mask-tis":
-        return CorrectionConfig(**weights, rollout_rs=(band("seq_mean_k1", lower, upper), *rules))
+        return CorrectionConfig(**weights, rollout_rs=(ratio_rule("seq_mean_k1", lower, upper), *rules))
     return CorrectionConfig(
         rollout_is="token",
         rollout_is_threshold=upper,
@@ -86,8 +89,8 @@ def _weights(kind: Any, held: dict[str, Any], rules: tuple[RejectionRule, ...]) 
 
 
 def to_nemo_rl(config: CorrectionConfig) -> dict[str, Any]:
-    """`loss_fn` and, where it is needed, `grpo`. Raises `UsageError` for what NeMo RL cannot do."""
-    refuse(
+    """Return `loss_fn` and, if needed, `grpo`. Raises `UsageError` for what NeMo RL cannot do."""
+    require_plain(
         "NeMo RL",
         config,
         bypass="force_on_policy_ratio, which leaves the clip out",
@@ -96,18 +99,17 @@ def to_nemo_rl(config: CorrectionConfig) -> dict[str, Any]:
     rules = {rule.name: rule for rule in config.rollout_rs}
     error, geometric = rules.pop("seq_mean_mult_error", None), rules.pop("seq_mean_k1", None)
     if rules:
-        raise no_rule("NeMo RL", next(iter(rules.values())), "seq_mean_k1 beside raw weights, or seq_mean_mult_error")
-    fields = FIELDS | _said(config, geometric)
-    written: dict[str, Any] = {"loss_fn": fields}
-    return written | ({} if error is None else {"grpo": {ERROR: float(error.upper)}})
+        raise no_rule("NeMo RL", next(iter(rules.values())), "seq_mean_k1 with raw weights, or seq_mean_mult_error")
+    loss_fn: dict[str, Any] = {"loss_fn": FIELDS | _loss_fields(config, geometric)}
+    return loss_fn | ({} if error is None else {"grpo": {ERROR: float(error.upper)}})
 
 
-def _said(config: CorrectionConfig, geometric: RejectionRule | None) -> dict[str, Any]:
+def _loss_fields(config: CorrectionConfig, geometric: RejectionRule | None) -> dict[str, Any]:
     on = {"use_importance_sampling_correction": True}
     if geometric is not None:
-        if not raw(config):
+        if not is_unbounded(config):
             raise UsageError(
-                "what NeMo RL's seq-mask-tis keeps has its raw ratio; nearest: token, rollout_is_threshold=inf."
+                "NeMo RL's seq-mask-tis weighs kept tokens with raw ratios; nearest: token, rollout_is_threshold=inf."
             )
         low, high = bounds(geometric)
         if high == math.inf:
@@ -117,7 +119,7 @@ def _said(config: CorrectionConfig, geometric: RejectionRule | None) -> dict[str
         return {}
     if config.rollout_is != "token":
         raise UsageError(f"NeMo RL's weights are token ratios; nearest: rollout_is='token'; got {config.rollout_is!r}.")
-    if raw(config):
+    if is_unbounded(config):
         return on
     low, high = config.rollout_is_threshold_lower, float(config.rollout_is_threshold)
     if config.rollout_is_mode == "truncate":
@@ -126,5 +128,5 @@ def _said(config: CorrectionConfig, geometric: RejectionRule | None) -> dict[str
 
 
 def nemo_rl_text(config: CorrectionConfig) -> str:
-    """YAML. Raises `UsageError` as `to_nemo_rl` does."""
+    """Return YAML. Raises `UsageError` as `to_nemo_rl` does."""
     return commented(as_yaml("", to_nemo_rl(config)), ["NeMo RL v0.7.0"])

@@ -1,5 +1,7 @@
-"""open-instruct's rho flags as ours and back, and its rollouts (commit e6c3044a: open_instruct/grpo_utils.py:110-135,
-325-337, 372-463). 0 means "no bound"; what a mask drops keeps its place in the denominator.
+"""open-instruct's rho flags as ours and back, and its rollouts.
+
+Source: commit e6c3044a, open_instruct/grpo_utils.py:110-135, 325-337, 372-463. 0 means "no bound". A token that a mask
+drops still counts in the denominator.
 """
 
 import math
@@ -10,11 +12,11 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
 from rlcorr.systems.mapping.keys import number, options, refuse_ignored, settings, switch
-from rlcorr.systems.mapping.refusals import alone, band, bounds, no_rule, refuse
+from rlcorr.systems.mapping.refusals import bounds, no_rule, only_rule, ratio_rule, require_plain
 from rlcorr.systems.mapping.serialize import as_flags, commented
 
 ROLLOUTS = WithoutPair(
-    frozenset({"response_tokens", "logprobs"}), "open-instruct's rollouts, which have vLLM's log-probs alone"
+    frozenset({"response_tokens", "logprobs"}), "open-instruct's rollouts, which have only vLLM's log-probs"
 )
 
 FIELDS: dict[str, Any] = {
@@ -30,30 +32,34 @@ FIELDS: dict[str, Any] = {
 RETIRED = {
     "truncated_importance_sampling_ratio_cap": "it is now rho_clamp_upper_bound, and 0 is now use_rho_correction false "
     "(pull request 1650)",
-    "use_icepop": "it is now rho_mask_lower_bound and rho_mask_upper_bound beside rho_clamp_upper_bound 0 (pull "
+    "use_icepop": "it is now rho_mask_lower_bound and rho_mask_upper_bound with rho_clamp_upper_bound 0 (pull "
     "request 1650)",
-    "use_vllm_logprobs": "where it is true there is no correction: leave it out, and write use_rho_correction false",
+    "use_vllm_logprobs": "if it is true there is no correction: leave it out, and write use_rho_correction false",
 }
 RULES = {"token": "token_k1", "geometric": "seq_mean_k1"}
-VACO = "seq_mean_tv_outward"
+VACO = "seq_mean_abs_ratio_error_outward"
+"""The rule of rho_mask_tv_divergence."""
 
 
-def from_open_instruct(given: Any) -> CorrectionConfig:
-    """Return the configuration of the flags, a mapping {flag: value} with or without `--`, or open-instruct's own.
+def from_open_instruct(source: Any) -> CorrectionConfig:
+    """Return the configuration of the flags.
 
-    ρ is r, or with rho_mask_sequence_level the geometric mean; it is clamped, and 0 outside the mask's bounds. With
-    rho_mask_tv_divergence the bounds are on the sequence's mean |r − 1|, for tokens that the update moves further away.
-    Raises `UsageError` for unknown keys and for bounds that open-instruct refuses or ignores.
+    `source` is a mapping {flag: value} with or without `--`, or open-instruct's own object.
+
+    ρ is r, or with rho_mask_sequence_level the geometric mean. It is clamped, and set to 0 outside the mask's bounds.
+    With rho_mask_tv_divergence the mask's bounds are on the sequence's mean |r − 1|, and only tokens that the update
+    moves further away are masked. Raises `UsageError` for unknown keys and for bounds that open-instruct refuses or
+    ignores.
     """
-    given = options("open-instruct's correction", given, retired=RETIRED)
-    held = settings("open-instruct's correction", given, FIELDS)
-    if not switch("use_rho_correction", held["use_rho_correction"]):
-        refuse_ignored("open-instruct", held, FIELDS, list(FIELDS)[1:], "without use_rho_correction")
+    source = options("open-instruct's correction", source, retired=RETIRED)
+    values = settings("open-instruct's correction", source, FIELDS)
+    if not switch("use_rho_correction", values["use_rho_correction"]):
+        refuse_ignored("open-instruct", values, FIELDS, list(FIELDS)[1:], "without use_rho_correction")
         return CorrectionConfig()
-    low, high = _sides("clamp", held)
-    mask_low, mask_high = _sides("mask", held)
-    level: Any = "geometric" if switch("rho_mask_sequence_level", held["rho_mask_sequence_level"]) else "token"
-    tv, masks = switch("rho_mask_tv_divergence", held["rho_mask_tv_divergence"]), mask_low or mask_high
+    low, high = _sides("clamp", values)
+    mask_low, mask_high = _sides("mask", values)
+    level: Any = "geometric" if switch("rho_mask_sequence_level", values["rho_mask_sequence_level"]) else "token"
+    tv, masks = switch("rho_mask_tv_divergence", values["rho_mask_tv_divergence"]), mask_low or mask_high
     if tv and not masks:
         raise UsageError(
             "open-instruct ignores rho_mask_tv_divergence without rho_mask_upper_bound: leave it out, or give it."
@@ -69,36 +75,36 @@ def from_open_instruct(given: Any) -> CorrectionConfig:
             raise UsageError("a lower bound on |r − 1| has no counterpart; nearest: rho_mask_lower_bound 0.")
         rules = (RejectionRule.named(VACO, upper=mask_high or math.inf),)
     elif masks:
-        rules = (band(RULES[level], mask_low, mask_high),)
+        rules = (ratio_rule(RULES[level], mask_low, mask_high),)
     return CorrectionConfig(
         rollout_is=level, rollout_is_threshold=high or math.inf, rollout_is_threshold_lower=low, rollout_rs=rules
     )
 
 
-def _sides(what: str, held: dict[str, Any]) -> tuple[float | None, float | None]:
-    low, high = (number(f"rho_{what}_{side}_bound", held[f"rho_{what}_{side}_bound"]) for side in ("lower", "upper"))
+def _sides(kind: str, values: dict[str, Any]) -> tuple[float | None, float | None]:
+    low, high = (number(f"rho_{kind}_{side}_bound", values[f"rho_{kind}_{side}_bound"]) for side in ("lower", "upper"))
     if not 0 <= low < 1 or not (high == 0 or high > 1):
-        raise UsageError(f"open-instruct wants 0 ≤ rho_{what}_lower_bound < 1 and rho_{what}_upper_bound 0 or > 1.")
+        raise UsageError(f"open-instruct wants 0 ≤ rho_{kind}_lower_bound < 1 and rho_{kind}_upper_bound 0 or > 1.")
     return low or None, high or None
 
 
 def to_open_instruct(config: CorrectionConfig) -> dict[str, Any]:
-    """The flags. Raises `UsageError` for what open-instruct cannot do."""
-    refuse("open-instruct", config, bypass="--use_vllm_logprobs, without a correction", loss="--loss_fn")
+    """Return the flags. Raises `UsageError` for what open-instruct cannot do."""
+    require_plain("open-instruct", config, bypass="--use_vllm_logprobs, without a correction", loss="--loss_fn")
     if config.rollout_is is None:
         if config.rollout_rs:
             raise UsageError(
-                "open-instruct rejects only beside weights; nearest: rollout_is='token', a threshold of 1e9."
+                "open-instruct rejects only together with weights; nearest: rollout_is='token', a threshold of 1e9."
             )
         return FIELDS | {"use_rho_correction": False}
     if config.rollout_is == "sequence":
         raise UsageError("open-instruct's sequence ratio is the geometric mean; nearest: rollout_is='geometric'.")
-    nearest = "token_k1, seq_mean_k1 beside geometric weights, or seq_mean_tv_outward"
-    rule = alone("open-instruct", config.rollout_rs, (RULES[config.rollout_is], VACO), nearest)
+    nearest = "token_k1, seq_mean_k1 with geometric weights, or seq_mean_abs_ratio_error_outward"
+    rule = only_rule("open-instruct", config.rollout_rs, (RULES[config.rollout_is], VACO), nearest)
     weights = _bounds(config.rollout_is_threshold_lower or 0.0, float(config.rollout_is_threshold))
     if config.rollout_is_mode == "mask":
         if rule is not None:
-            raise UsageError("open-instruct has one mask; nearest: truncated weights beside the rule.")
+            raise UsageError("open-instruct has one mask; nearest: truncated weights and the rule.")
         clamp, mask = (0.0, 0.0), weights
     else:
         clamp, mask = weights, (0.0, 0.0) if rule is None else _bounds(*bounds(rule))
@@ -122,6 +128,6 @@ def _bounds(low: float, high: float) -> tuple[float, float]:
 
 
 def open_instruct_text(config: CorrectionConfig) -> str:
-    """The flags. Raises `UsageError` as `to_open_instruct` does."""
-    written = {name: str(value).lower() for name, value in to_open_instruct(config).items()}
-    return commented(as_flags(written), ["open-instruct (commit e6c3044a)"])
+    """Return the flags. Raises `UsageError` as `to_open_instruct` does."""
+    flags = {name: str(value).lower() for name, value in to_open_instruct(config).items()}
+    return commented(as_flags(flags), ["open-instruct (commit e6c3044a)"])

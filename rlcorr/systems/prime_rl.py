@@ -1,10 +1,11 @@
 """prime-rl's [trainer.loss] as ours and back, and its dump. It has two policies: π_θ, which is trained, and π_rollout.
 
-"2026-09": the default is IPO with eps 0.3 (pull requests 3418, 3526, 3586, and configs/trainer.py after them).
-"2026-08": commit 559b4477, where DPPO was the default and a squared log-ratio was added.
+Version "2026-09": the default is IPO with eps 0.3 (pull requests 3418, 3526, 3586, and configs/trainer.py after them).
+Version "2026-08": commit 559b4477. The default was DPPO, and the loss had a squared log-ratio as an additional term.
 
-token_exports/step_N/*.jsonl are arrays over prompt and response, null for what is not finite. Its trainer's log-probs
-are π_θ's, and are compared with the engine's as π_old's are here. The files of several ranks are concatenated.
+token_exports/step_N/*.jsonl has arrays over prompt and response, with null for numbers that are not finite. Its
+trainer's log-probs are those of π_θ; they are compared with the engine's log-probs, as those of π_old are here. The
+files of several ranks are concatenated.
 """
 
 import math
@@ -16,15 +17,15 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump
-from rlcorr.systems.mapping.keys import choice, known_keys, number, of_other_versions, options, version_of
-from rlcorr.systems.mapping.refusals import no_rule, raw, refuse_normalised
+from rlcorr.systems.mapping.keys import choice, known_keys, names_of_other_versions, number, options, version_of
+from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, refuse_normalised
 from rlcorr.systems.mapping.serialize import as_toml, commented
 
 DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
 
 VERSIONS = ("2026-09", "2026-08")
 CAP = 1e4
-"""max_importance_ratio"""
+"""Default of max_importance_ratio."""
 FIELDS: dict[str, dict[str, float]] = {
     "ipo": {"eps": 0.3, "max_importance_ratio": CAP},
     "icepop": {"ratio_low": 0.2, "ratio_high": 5.0},
@@ -47,72 +48,79 @@ RETIRED = dict.fromkeys(
     "with ratio_low and ratio_high is nearest today",
 )
 _PG: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce", "rollout_is": "token"}
-_ALL = LossConfig(kl_loss_tokens="response")
-"""KL terms act on every token of loss_mask, also on those that the loss's own mask drops."""
+_RESPONSE_KL = LossConfig(kl_loss_tokens="response")
+"""KL terms act on every token of loss_mask, including those that the loss's own mask drops."""
 
 
-def from_prime_rl(given: Any, *, version: str = "2026-09") -> tuple[CorrectionConfig, LossConfig]:
-    """Return the correction and the loss's numbers of the table [trainer.loss], a mapping with or without `trainer` and
-    `loss` around it, or of prime-rl's own loss config.
+def from_prime_rl(source: Any, *, version: str = "2026-09") -> tuple[CorrectionConfig, LossConfig]:
+    """Return the correction and the loss's numbers of the table [trainer.loss].
 
-    Its losses are −A·w·log π_θ with w = π_θ/π_rollout held constant, or PPO's clip of that ratio. ipo keeps tokens with
-    |π_θ − π_rollout| ≤ eps; default (DPPO) looks only at tokens that the update moves further away; icepop zeroes w
-    outside its bounds, cispo clamps it. kl_tau·(log ratio)² of every token of loss_mask is 2·kl_tau times k2. Raises
-    `UsageError` for unknown keys, types and versions, and for adv_tau other than 1, which scales the advantages.
+    `source` is a mapping, with or without `trainer` and `loss` around it, or prime-rl's own loss config. The losses are
+    −A·w·log π_θ with a constant w = π_θ/π_rollout, or PPO's clip of that ratio:
+
+    - ipo keeps tokens with |π_θ − π_rollout| ≤ eps.
+    - default (DPPO) tests only tokens that the update moves further away.
+    - icepop sets w to 0 outside its bounds, cispo clamps it.
+    - kl_tau·(log ratio)² of every token of loss_mask is 2·kl_tau times k2.
+
+    Raises `UsageError` for unknown keys, types and versions, and for adv_tau other than 1, which scales advantages.
     """
     recent = version_of("prime-rl", version, VERSIONS) == "2026-09"
     table = _TABLES[version]
-    retired = RETIRED | of_other_versions("prime-rl", version, _NAMES)
-    given = options("prime-rl's loss", given, ("trainer", "loss"), retired)
-    given = given if isinstance(given, Mapping) else dict(vars(given))
-    kind = given.get("type", "ipo" if recent else "default")
+    retired = RETIRED | names_of_other_versions("prime-rl", version, _NAMES)
+    source = options("prime-rl's loss", source, ("trainer", "loss"), retired)
+    source = source if isinstance(source, Mapping) else dict(vars(source))
+    kind = source.get("type", "ipo" if recent else "default")
     for other in VERSIONS:
         if kind not in table and kind in _TABLES[other]:
             raise UsageError(f"type {kind!r} is a loss of prime-rl {other}: read it with version={other!r}.")
     kind = choice("type of prime-rl's loss", kind, table)
-    known_keys(f"prime-rl's loss {kind}", given, ("type", "adv_tau", *table[kind]))
-    if number("adv_tau", given.get("adv_tau", 1.0)) != 1:
-        raise UsageError(f"adv_tau must be 1: it scales the advantages, not the correction; got {given['adv_tau']!r}.")
-    held = {name: number(name, given.get(name, default)) for name, default in table[kind].items()}
-    return _read(kind, held) if recent else _read_2026_08(kind, held)
+    known_keys(f"prime-rl's loss {kind}", source, ("type", "adv_tau", *table[kind]))
+    if number("adv_tau", source.get("adv_tau", 1.0)) != 1:
+        raise UsageError(f"adv_tau must be 1: it scales the advantages, not the correction; got {source['adv_tau']!r}.")
+    values = {name: number(name, source.get(name, default)) for name, default in table[kind].items()}
+    return _read(kind, values) if recent else _read_2026_08(kind, values)
 
 
-def _read(kind: str, held: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
+def _read(kind: str, values: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
     if kind == "ipo":
-        rule = RejectionRule.named("token_prob_diff", lower=-held["eps"], upper=held["eps"])
-        cap = held["max_importance_ratio"]
-        return CorrectionConfig(rollout_is_threshold=cap, rollout_rs=(rule,), **_PG), _ALL
-    low, high = held["ratio_low"], held["ratio_high"]
+        rule = RejectionRule.named("token_prob_diff", lower=-values["eps"], upper=values["eps"])
+        cap = values["max_importance_ratio"]
+        return CorrectionConfig(rollout_is_threshold=cap, rollout_rs=(rule,), **_PG), _RESPONSE_KL
+    low, high = values["ratio_low"], values["ratio_high"]
     if kind == "ppo":
-        if held["max_importance_ratio"] != CAP:
+        if values["max_importance_ratio"] != CAP:
             raise UsageError("max_importance_ratio of prime-rl's ppo has no counterpart; nearest: its default, 1e4.")
-        numbers = replace(_ALL, clip_ratio_low=float(f"{1 - low:.12g}"), clip_ratio_high=float(f"{high - 1:.12g}"))
+        numbers = replace(
+            _RESPONSE_KL, clip_ratio_low=float(f"{1 - low:.12g}"), clip_ratio_high=float(f"{high - 1:.12g}")
+        )
         return CorrectionConfig(bypass_mode=True), numbers
     mode: Any = "mask" if kind == "icepop" else "truncate"
     weights = {"rollout_is_mode": mode, "rollout_is_threshold": high, "rollout_is_threshold_lower": low or None}
-    return CorrectionConfig(**weights, **_PG), _ALL
+    return CorrectionConfig(**weights, **_PG), _RESPONSE_KL
 
 
-def _read_2026_08(kind: str, held: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
+def _read_2026_08(kind: str, values: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
     if kind == "ipo":
-        rule = RejectionRule.named("token_prob_diff", lower=-held["ipo_threshold"], upper=held["ipo_threshold"])
+        rule = RejectionRule.named("token_prob_diff", lower=-values["ipo_threshold"], upper=values["ipo_threshold"])
     else:
-        low, high = -held["dppo_mask_low"], held["dppo_mask_high"]
+        low, high = -values["dppo_mask_low"], values["dppo_mask_high"]
         rule = RejectionRule.named("token_prob_diff_outward", lower=low, upper=high)
-    tau = held["kl_tau"]
+    tau = values["kl_tau"]
     config = CorrectionConfig(rollout_is_threshold=math.inf, rollout_rs=(rule,), **_PG)
-    return config, squared_log_ratio(tau) if tau else _ALL
+    return config, squared_log_ratio(tau) if tau else _RESPONSE_KL
 
 
 def squared_log_ratio(tau: float) -> LossConfig:
-    """Return the loss with τ·(log π_θ/π_rollout)² of every token of loss_mask, also of those that a mask drops from the
-    policy loss, summed and divided by the tokens of the batch: k2 is half the square.
+    """Return the loss with the term τ·(log π_θ/π_rollout)², averaged over all tokens of loss_mask in the batch.
+
+    Tokens that a mask drops from the policy loss are included. The coefficient is 2τ, because k2 is half the square.
 
     >>> squared_log_ratio(1e-3).rollout_kl_loss_coef
     0.002
     """
     return replace(
-        _ALL,
+        _RESPONSE_KL,
         use_rollout_kl_loss=True,
         rollout_kl_loss_coef=2 * tau,
         rollout_kl_estimator_type="k2",
@@ -123,8 +131,10 @@ def squared_log_ratio(tau: float) -> LossConfig:
 def to_prime_rl(
     config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "2026-09"
 ) -> dict[str, Any]:
-    """The table [trainer.loss]; `loss` holds the clip of ppo and the k2 term. Raises `UsageError`
-    for what prime-rl cannot do."""
+    """Return the table [trainer.loss]. `loss` has the clip of ppo and the k2 term.
+
+    Raises `UsageError` for what prime-rl cannot do.
+    """
     version_of("prime-rl", version, VERSIONS)
     loss = loss or LossConfig()
     refuse_normalised("prime-rl", config)
@@ -139,13 +149,13 @@ def to_prime_rl(
     if loss.use_kl_loss:
         raise UsageError("prime-rl's [trainer.loss] has no KL to a reference; nearest: use_kl_loss=False.")
     if version == "2026-08":
-        return _written_2026_08(config, loss)
+        return _table_2026_08(config, loss)
     if loss.use_rollout_kl_loss:
         raise UsageError("prime-rl has no KL term since pull request 3586; nearest: version='2026-08', kl_tau.")
-    return _written_ppo(config, loss) if config.loss_type == "ppo_clip" else _written(config)
+    return _ppo_table(config, loss) if config.loss_type == "ppo_clip" else _table(config)
 
 
-def _written(config: CorrectionConfig) -> dict[str, Any]:
+def _table(config: CorrectionConfig) -> dict[str, Any]:
     lower, upper = config.rollout_is_threshold_lower, float(config.rollout_is_threshold)
     if config.rollout_is != "token":
         raise UsageError(
@@ -170,16 +180,17 @@ def _written(config: CorrectionConfig) -> dict[str, Any]:
 
 
 def _symmetric(config: CorrectionConfig) -> RejectionRule:
-    rule, *more = config.rollout_rs
-    if more or rule.name != "token_prob_diff" or rule.lower is None or rule.lower != -rule.upper:
-        wrong = more[0] if more and rule.name == "token_prob_diff" else rule
+    """Return the only rule, which must have bounds −eps and eps. Raises `UsageError` for others."""
+    rule, *more_rules = config.rollout_rs
+    if more_rules or rule.name != "token_prob_diff" or rule.lower is None or rule.lower != -rule.upper:
+        refused = more_rules[0] if more_rules and rule.name == "token_prob_diff" else rule
         raise no_rule(
-            "prime-rl", wrong, "token_prob_diff from −eps to eps alone (ipo), or rollout_is_mode='mask' (icepop)"
+            "prime-rl", refused, "token_prob_diff from −eps to eps alone (ipo), or rollout_is_mode='mask' (icepop)"
         )
     return rule
 
 
-def _written_ppo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
+def _ppo_table(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
     if config.rollout_rs:
         raise no_rule("prime-rl's ppo", config.rollout_rs[0], "loss_type='reinforce' with token_prob_diff, its ipo")
     low, high = (float(f"{1 + x:.12g}") for x in (-loss.clip_ratio_low, loss.clip_ratio_high))
@@ -188,8 +199,8 @@ def _written_ppo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
     return {"type": "ppo", "ratio_low": low, "ratio_high": high}
 
 
-def _written_2026_08(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
-    if not raw(config) or config.loss_type == "ppo_clip" or len(config.rollout_rs) != 1:
+def _table_2026_08(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
+    if not is_unbounded(config) or config.loss_type == "ppo_clip" or len(config.rollout_rs) != 1:
         raise UsageError("prime-rl of 2026-08 has raw token ratios and one rule on π_θ − π_rollout; nearest: its ipo.")
     rule = config.rollout_rs[0]
     if loss.use_rollout_kl_loss and loss.rollout_kl_estimator_type not in ("k2", "mse"):
@@ -206,5 +217,5 @@ def _written_2026_08(config: CorrectionConfig, loss: LossConfig) -> dict[str, An
 
 
 def prime_rl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "2026-09") -> str:
-    """The table as TOML. Raises `UsageError` as `to_prime_rl` does."""
+    """Return the table as TOML. Raises `UsageError` as `to_prime_rl` does."""
     return commented(as_toml("trainer.loss", to_prime_rl(config, loss, version=version)), [f"prime-rl {version}"])

@@ -1,7 +1,8 @@
-"""ROLL's train_infer_correction as ours and back (v0.3.0, commit 8eb27cc2: roll/configs/base_config.py:424-480,
-roll/utils/train_infer_corrections.py:16-165).
+"""ROLL's train_infer_correction as ours and back.
 
-A filter takes tokens out of the mask over which its default loss, seq-mean-token-mean, averages: denominator "kept".
+Source: v0.3.0, commit 8eb27cc2, roll/configs/base_config.py:424-480 and roll/utils/train_infer_corrections.py:16-165.
+
+A filter removes tokens from the mask over which the default loss, seq-mean-token-mean, averages: denominator "kept".
 """
 
 import math
@@ -12,7 +13,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import band, no_rule, refuse
+from rlcorr.systems.mapping.refusals import no_rule, ratio_rule, require_plain
 from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 IS_WEIGHT: dict[str, Any] = {"enabled": False, "weight_type": "token", "upper_bound": 1.2, "detach": True}
@@ -40,32 +41,32 @@ RETIRED = {
         "an older ROLL rejected a sequence for one tiny ratio; today's has no such filter",
     ),
 }  # fmt: skip
-"""The older ones: docs of October 2025, infer_correction."""
+"""Older keys → what to write now. Source: the docs of October 2025, infer_correction."""
+# ROLL's level → the start of our rule's name; our divergence → ROLL's name of the quantity.
 PREFIXES = {"token": "token", "geometric": "seq_mean", "sequence": "seq_sum"}
 MEASURES = {"k1": "ratio", "prob_diff": "diff"}
 SEGMENT = "segments, the parts of an answer between two tool calls, have no counterpart; nearest: geometric."
 
 
-def from_roll(given: Mapping[str, Any]) -> CorrectionConfig:
-    """Return the configuration of ROLL's `train_infer_correction`, a mapping of is_weight and filters with or without
-    that name around it.
+def from_roll(source: Mapping[str, Any]) -> CorrectionConfig:
+    """Return the configuration of ROLL's `train_infer_correction`.
 
-    Weights are truncated above; a filter bounds r, or π_old − π_rollout, of tokens, their geometric (or plain) mean, or
-    their product (or sum). What says `enabled: false` is off and not read; bounds without any `enabled` are refused,
-    because ROLL takes that for off as well. Raises `UsageError` for unknown keys and names, segments, weights with a
-    gradient, and what ROLL ignores.
+    `source` is a mapping of is_weight and filters, with or without that name around it. Weights are truncated above. A
+    filter bounds r of tokens, their geometric mean or their product; or π_old − π_rollout of tokens, their mean or
+    their sum. A part with `enabled: false` is not read. Bounds without `enabled` are refused, because ROLL then ignores
+    them. Raises `UsageError` for unknown keys and names, segments, weights with a gradient, and what ROLL ignores.
     """
-    given = options("ROLL's correction", given, ("train_infer_correction",), RETIRED)
-    known_keys("ROLL's train_infer_correction", given, ("is_weight", "filters"))
-    known_keys("ROLL's is_weight", given.get("is_weight", {}), IS_WEIGHT)
-    weight = IS_WEIGHT | dict(given.get("is_weight", {}))
-    rules = tuple(rule for entry in given.get("filters", ()) for rule in _filter(entry))
+    source = options("ROLL's correction", source, ("train_infer_correction",), RETIRED)
+    known_keys("ROLL's train_infer_correction", source, ("is_weight", "filters"))
+    known_keys("ROLL's is_weight", source.get("is_weight", {}), IS_WEIGHT)
+    weight = IS_WEIGHT | dict(source.get("is_weight", {}))
+    rules = tuple(rule for entry in source.get("filters", ()) for rule in _filter(entry))
     denominator: Any = "kept" if rules else "fixed"
     if not switch("is_weight.enabled", weight["enabled"]):
-        _switched_off("is_weight", given.get("is_weight", {}), IS_WEIGHT)
+        _switched_off("is_weight", source.get("is_weight", {}), IS_WEIGHT)
         return CorrectionConfig(rollout_rs=rules, denominator=denominator)
     if not switch("is_weight.detach", weight["detach"]):
-        raise UsageError("weights that carry a gradient (detach: false) have no counterpart; nearest: detach: true.")
+        raise UsageError("weights with a gradient (detach: false) have no counterpart; nearest: detach: true.")
     level = _level("is_weight.weight_type", weight["weight_type"])
     upper = optional("is_weight.upper_bound", weight["upper_bound"])
     return CorrectionConfig(
@@ -82,38 +83,38 @@ def _level(name: str, value: Any) -> Any:
     return choice(name, value, PREFIXES)
 
 
-def _switched_off(what: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    if "enabled" not in given:
-        refuse_ignored("ROLL", {**defaults, **given}, defaults, defaults, f"in {what} without enabled: true")
+def _switched_off(part: str, source: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    if "enabled" not in source:
+        refuse_ignored("ROLL", {**defaults, **source}, defaults, defaults, f"in {part} without enabled: true")
 
 
 def _filter(entry: Mapping[str, Any]) -> list[RejectionRule]:
     known_keys("a filter of ROLL", entry, FILTER)
-    held = FILTER | dict(entry)
-    if not switch("enabled", held["enabled"]):
+    values = FILTER | dict(entry)
+    if not switch("enabled", values["enabled"]):
         _switched_off("a filter", entry, FILTER)
         return []
-    kinds = [kind for kind in MEASURES.values() if switch(f"{kind}_enabled", held[f"{kind}_enabled"])]
+    kinds = [kind for kind in MEASURES.values() if switch(f"{kind}_enabled", values[f"{kind}_enabled"])]
     for kind in MEASURES.values():
         if kind not in kinds:
-            refuse_ignored("ROLL", held, FILTER, [f"{kind}_low", f"{kind}_high"], f"without {kind}_enabled: true")
+            refuse_ignored("ROLL", values, FILTER, [f"{kind}_low", f"{kind}_high"], f"without {kind}_enabled: true")
     if not kinds:
         raise UsageError("a filter of ROLL with neither ratio_enabled nor diff_enabled rejects nothing: leave it out.")
-    prefix = PREFIXES[_level("agg_type", held["agg_type"])]
+    prefix = PREFIXES[_level("agg_type", values["agg_type"])]
     rules = []
     if "ratio" in kinds:
         rules.append(
-            band(f"{prefix}_k1", *(number(f"ratio_{side}", held[f"ratio_{side}"]) for side in ("low", "high")))
+            ratio_rule(f"{prefix}_k1", *(number(f"ratio_{side}", values[f"ratio_{side}"]) for side in ("low", "high")))
         )
     if "diff" in kinds:
-        low, high = (number(f"diff_{side}", held[f"diff_{side}"]) for side in ("low", "high"))
+        low, high = (number(f"diff_{side}", values[f"diff_{side}"]) for side in ("low", "high"))
         rules.append(RejectionRule.named(f"{prefix}_prob_diff", lower=None if low == -math.inf else low, upper=high))
     return rules
 
 
 def to_roll(config: CorrectionConfig) -> dict[str, Any]:
-    """ROLL's `train_infer_correction`. Raises `UsageError` for what ROLL cannot do."""
-    refuse(
+    """Return ROLL's `train_infer_correction`. Raises `UsageError` for what ROLL cannot do."""
+    require_plain(
         "ROLL", config, bypass="pg_variant vanilla without recomputed log-probs", loss="pg_variant", denominator="kept"
     )
     upper = float(config.rollout_is_threshold)
@@ -141,6 +142,6 @@ def _entry(rule: RejectionRule) -> dict[str, Any]:
 
 
 def roll_text(config: CorrectionConfig) -> str:
-    """YAML under `train_infer_correction`. Raises `UsageError` as `to_roll` does."""
+    """Return YAML under `train_infer_correction`. Raises `UsageError` as `to_roll` does."""
     notes = ["ROLL v0.3.0", "averaged over the kept tokens with loss_agg_mode: seq-mean-token-mean, its default"]
     return commented(as_yaml("train_infer_correction", to_roll(config)), notes if config.rollout_rs else notes[:1])

@@ -1,6 +1,11 @@
-"""SkyRL's off_policy_correction as ours and back, and our metrics under SkyRL's names (SkyRL, commit a9564572).
+"""SkyRL's off_policy_correction as ours and back (commit a9564572), and its dump of a batch (0.3.0).
 
-What one side cannot say is refused with the nearest thing that it can say; nothing is approximated in silence.
+Whatever one side cannot express is refused, and the error names the nearest setting; nothing is approximated silently.
+
+The dump is dumped_data/global_step_N_training_input.pkl (trainer.dump_data_batch=true): a TrainingInputBatch of arrays.
+Its response_mask covers the whole response, including the answers of tools; the loss runs over loss_mask. Responses are
+at the end of `sequences`, so the last T columns of a short response contain a part of its prompt. Source: SkyRL 0.3.0,
+skyrl/backends/skyrl_train/training_batch.py and skyrl/train/dataset/preprocess.py.
 """
 
 import math
@@ -9,10 +14,21 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
-from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
 from rlcorr.systems.mapping.serialize import as_yaml, commented
+
+DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
+SEQUENCES = "sequences"
+RESPONSE_MASK = "response_mask"
+LOSS_MASK = "loss_mask"
+PICKLE_MARK = b"_rebuild_tensor_batch"
+"""Part of the pickle of a batch since SkyRL 0.2: arrays are stored as bytes."""
+FROM_PICKLE = (
+    "a TrainingInputBatch of SkyRL becomes arrays by `numpy.savez('pairs.npz', **{name: x.float().numpy() for name, x "
+    "in pickle.load(open(FILE, 'rb')).items() if isinstance(x, torch.Tensor)})`"
+)
+"""How to convert its pickle into a file that can be read."""
 
 FIELDS = {
     "tis_ratio_type": None,
@@ -30,96 +46,100 @@ FIELDS = {
 }
 """SkyRL's fields and defaults (commit a9564572)."""
 DEPRECATED = {"use_tis": False, "tis_imp_ratio_cap": -1.0}
-BESIDE = {**DEPRECATED, "policy_loss_type": "regular"}
-"""Keys of `trainer.algorithm` that act on the correction; regular was their default up to 0.4.0."""
-PLACE = "off_policy_correction"
+ALGORITHM = {**DEPRECATED, "policy_loss_type": "regular"}
+"""Other keys of `trainer.algorithm` that act on the correction; regular was SkyRL's default up to 0.4.0."""
+PARENT = "off_policy_correction"
 NOTE = "without policy_loss_type, SkyRL 0.5.0 takes dppo, which counts the gap by itself; a weight would count it twice"
 SEQUENCE_MASKS = {"product": ("seq_sum_k1", "product_mask"), "geometric": ("seq_mean_k1", "geo_mask")}
 
 
-def from_skyrl(mapping: Any) -> CorrectionConfig:
-    """Return the configuration of SkyRL's `trainer.algorithm.off_policy_correction`, a mapping with or without these
-    names around it, or of its own OffPolicyCorrectionConfig.
+def from_skyrl(source: Any) -> CorrectionConfig:
+    """Return the configuration of SkyRL's `trainer.algorithm.off_policy_correction`.
 
     outlier → seq_min_k1 and seq_max_k1, token mask → token_k1, sequence mask → seq_sum_k1 (product) or seq_mean_k1
-    (geometric). A lower bound of 0 is no bound. What is left out has SkyRL's default. SkyRL sums a sequence over the
-    tokens that its token mask left, ours over all of them: sequence weights and masks beside a token mask differ.
-    Raises `UsageError` for unknown keys and for what SkyRL would ignore or turn around without a word.
+    (geometric). A lower bound of 0 means no bound. A missing key has SkyRL's default. One difference remains: SkyRL
+    sums a sequence over the tokens that its token mask keeps, and we sum over all tokens. So sequence weights and
+    masks differ if there is a token mask as well.
 
-    Beside off_policy_correction may be, as in `trainer.algorithm`, the deprecated use_tis and tis_imp_ratio_cap, and
-    policy_loss_type: regular, which is PPO's clip and is meant where it is left out. It was SkyRL's default up to
-    0.4.0; with 0.5.0's, dppo, a weight would count the gap twice.
+    Args:
+        source: a mapping, with or without these names around it, or SkyRL's own OffPolicyCorrectionConfig. As in
+            `trainer.algorithm`, the mapping may have three keys next to off_policy_correction: the deprecated use_tis
+            and tis_imp_ratio_cap, and policy_loss_type. The last must be regular, PPO's clip, which is assumed if it is
+            missing. It was SkyRL's default up to 0.4.0; with dppo, 0.5.0's, a weight would count the gap twice.
+
+    Raises:
+        UsageError: for unknown keys, and for what SkyRL would ignore or invert silently.
     """
-    mapping = options("SkyRL's off_policy_correction", mapping, ("trainer", "algorithm"))
-    if isinstance(mapping, Mapping) and PLACE in mapping:
-        beside = {name: value for name, value in mapping.items() if name != PLACE}
-        known_keys("SkyRL's algorithm", beside, (PLACE, *BESIDE))
-        mapping = beside | dict(mapping[PLACE] or {})
-    allowed = FIELDS | BESIDE if isinstance(mapping, Mapping) else FIELDS
-    given = BESIDE | settings("SkyRL's off_policy_correction", mapping, allowed)
-    _check_loss(given)
-    _check_switches(given)
-    level, cap = _weights(given)
-    rules = (*_outliers(given), *_token_mask(given), *_sequence_mask(given))
+    source = options("SkyRL's off_policy_correction", source, ("trainer", "algorithm"))
+    if isinstance(source, Mapping) and PARENT in source:
+        neighbours = {name: value for name, value in source.items() if name != PARENT}
+        known_keys("SkyRL's algorithm", neighbours, (PARENT, *ALGORITHM))
+        source = neighbours | dict(source[PARENT] or {})
+    allowed = FIELDS | ALGORITHM if isinstance(source, Mapping) else FIELDS
+    values = ALGORITHM | settings("SkyRL's off_policy_correction", source, allowed)
+    _check_loss(values)
+    _check_switches(values)
+    level, cap = _weights(values)
+    rules = (*_outliers(values), *_token_mask(values), *_sequence_mask(values))
     return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=rules)
 
 
-def _check_loss(given: dict[str, Any]) -> None:
-    loss = given["policy_loss_type"]
-    if loss == "dppo" and (given["tis_ratio_type"] is not None or given["use_tis"] is True):
+def _check_loss(values: dict[str, Any]) -> None:
+    loss = values["policy_loss_type"]
+    if loss == "dppo" and (values["tis_ratio_type"] is not None or values["use_tis"] is True):
         raise UsageError(
-            "policy_loss_type dppo compares π_θ with π_rollout, so a weight beside it counts the gap twice; write "
+            "policy_loss_type dppo compares π_θ with π_rollout, so a weight with it counts the gap twice; write "
             "policy_loss_type: regular, or leave the weight out."
         )
     if loss != "regular":
         raise UsageError(
-            f"off_policy_correction is read beside policy_loss_type: regular; got {loss!r}: leave it out, and set our "
+            f"off_policy_correction is read with policy_loss_type: regular; got {loss!r}: leave it out, and set our "
             f"loss_type to what is meant."
         )
 
 
-def _check_switches(given: dict[str, Any]) -> None:
-    """Raise `UsageError` for a bound whose switch is off, which SkyRL does not look at."""
-    level, metric = given["tis_ratio_type"], given["sequence_mask_metric"]
+def _check_switches(values: dict[str, Any]) -> None:
+    """Raise `UsageError` for a bound whose switch is off, which SkyRL ignores."""
+    level, metric = values["tis_ratio_type"], values["sequence_mask_metric"]
     switched = {f"{name}_tis_ratio_clip_high": ("tis_ratio_type", name, level) for name in ("token", "sequence")} | {
         f"{prefix}_{side}": ("sequence_mask_metric", name, metric)
         for name, (_, prefix) in SEQUENCE_MASKS.items()
         for side in ("low", "high")
     }
-    for bound, (key, wanted, got) in switched.items():
-        if got != wanted:
-            refuse_ignored("SkyRL", given, FIELDS, [bound], f"without {key}: {wanted}")
-    if given["use_tis"] is False:
-        refuse_ignored("SkyRL", given, BESIDE, ["tis_imp_ratio_cap"], "without the deprecated use_tis: true")
+    for bound, (key, required, got) in switched.items():
+        if got != required:
+            refuse_ignored("SkyRL", values, FIELDS, [bound], f"without {key}: {required}")
+    if values["use_tis"] is False:
+        refuse_ignored("SkyRL", values, ALGORITHM, ["tis_imp_ratio_cap"], "without the deprecated use_tis: true")
 
 
-def _weights(given: dict[str, Any]) -> tuple[WeightLevel | None, float]:
-    level = given["tis_ratio_type"]
-    if not isinstance(given["use_tis"], bool):
-        raise UsageError(f"use_tis must be True or False; got {given['use_tis']!r}.")
-    if given["use_tis"]:
+def _weights(values: dict[str, Any]) -> tuple[WeightLevel | None, float]:
+    level = values["tis_ratio_type"]
+    if not isinstance(values["use_tis"], bool):
+        raise UsageError(f"use_tis must be True or False; got {values['use_tis']!r}.")
+    if values["use_tis"]:
         if level is not None:
             raise UsageError(f"use_tis overrides tis_ratio_type={level!r} in SkyRL: leave out the deprecated use_tis.")
-        return "token", _cap(given, "tis_imp_ratio_cap")
+        return "token", _cap(values, "tis_imp_ratio_cap")
     if level is None:
         return None, CorrectionConfig.rollout_is_threshold
     if level not in ("token", "sequence"):
         raise unknown("tis_ratio_type", str(level), ("token", "sequence"))
-    return level, _cap(given, f"{level}_tis_ratio_clip_high")
+    return level, _cap(values, f"{level}_tis_ratio_clip_high")
 
 
-def _cap(given: dict[str, Any], name: str) -> float:
-    cap = number(name, given[name])
+def _cap(values: dict[str, Any], name: str) -> float:
+    cap = number(name, values[name])
     if not cap > 0:
         raise UsageError(
-            f"{name} must be > 0; got {cap:g}. SkyRL takes min(ρ, cap), so that every weight would be {cap:g}: the "
-            f"default of tis_imp_ratio_cap, -1, turns the gradient around."
+            f"{name} must be > 0; got {cap:g}. SkyRL takes min(ρ, cap), so every weight would be {cap:g}: the "
+            f"default of tis_imp_ratio_cap, -1, reverses the gradient."
         )
     return cap
 
 
-def _outliers(given: dict[str, Any]) -> list[RejectionRule]:
-    low, high = given["outlier_token_is_threshold_low"], given["outlier_token_is_threshold_high"]
+def _outliers(values: dict[str, Any]) -> list[RejectionRule]:
+    low, high = values["outlier_token_is_threshold_low"], values["outlier_token_is_threshold_high"]
     rules = []
     if low is not None:
         rules.append(RejectionRule.named("seq_min_k1", lower=number("outlier_token_is_threshold_low", low)))
@@ -128,8 +148,8 @@ def _outliers(given: dict[str, Any]) -> list[RejectionRule]:
     return rules
 
 
-def _token_mask(given: dict[str, Any]) -> list[RejectionRule]:
-    low, high = given["token_mask_is_threshold_low"], given["token_mask_is_threshold_high"]
+def _token_mask(values: dict[str, Any]) -> list[RejectionRule]:
+    low, high = values["token_mask_is_threshold_low"], values["token_mask_is_threshold_high"]
     if low is None and high is None:
         return []
     if low is None or high is None:
@@ -137,28 +157,28 @@ def _token_mask(given: dict[str, Any]) -> list[RejectionRule]:
         raise UsageError(
             f"{missing} is missing: SkyRL then leaves its token mask off. Give both, 0.0 or inf for no bound."
         )
-    return [_band(given, "token_k1", "token_mask_is_threshold")]
+    return [_ratio_rule(values, "token_k1", "token_mask_is_threshold")]
 
 
-def _sequence_mask(given: dict[str, Any]) -> list[RejectionRule]:
-    metric = given["sequence_mask_metric"]
+def _sequence_mask(values: dict[str, Any]) -> list[RejectionRule]:
+    metric = values["sequence_mask_metric"]
     if metric is None:
         return []
     if metric not in SEQUENCE_MASKS:
         raise unknown("sequence_mask_metric", str(metric), SEQUENCE_MASKS)
-    return [_band(given, *SEQUENCE_MASKS[metric])]
+    return [_ratio_rule(values, *SEQUENCE_MASKS[metric])]
 
 
-def _band(given: dict[str, Any], rule: str, prefix: str) -> RejectionRule:
-    low, high = (number(f"{prefix}_{side}", given[f"{prefix}_{side}"]) for side in ("low", "high"))
+def _ratio_rule(values: dict[str, Any], rule: str, prefix: str) -> RejectionRule:
+    low, high = (number(f"{prefix}_{side}", values[f"{prefix}_{side}"]) for side in ("low", "high"))
     return RejectionRule.named(rule, lower=None if low == 0 else low, upper=high)
 
 
 def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
     """Return SkyRL's `off_policy_correction`, every field. Raises `UsageError` for what SkyRL cannot do.
 
-    It is for policy_loss_type: regular, which `skyrl_text` writes beside it: 0.5.0's default, dppo, compares π_θ with
-    π_rollout itself, so that a weight beside it would count the gap twice.
+    It requires policy_loss_type: regular, which `skyrl_text` writes next to it. The default of 0.5.0, dppo, compares
+    π_θ with π_rollout itself, so a weight would count the gap twice.
     """
     _refuse(config)
     fields = dict(FIELDS)
@@ -175,9 +195,11 @@ def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
 
 
 def skyrl_text(config: CorrectionConfig) -> str:
-    """Return YAML under `trainer.algorithm`: off_policy_correction, and the loss that it is for. Raises `UsageError` as
-    `to_skyrl` does."""
-    fields = {"policy_loss_type": BESIDE["policy_loss_type"], PLACE: to_skyrl(config)}
+    """Return YAML under `trainer.algorithm`: off_policy_correction, and the loss that it requires.
+
+    Raises `UsageError` as `to_skyrl` does.
+    """
+    fields = {"policy_loss_type": ALGORITHM["policy_loss_type"], PARENT: to_skyrl(config)}
     return commented(as_yaml("trainer.algorithm", fields), ["SkyRL 0.4.0", NOTE])
 
 
@@ -225,38 +247,5 @@ def _rule(rule: RejectionRule) -> dict[str, Any]:
             return {"sequence_mask_metric": metric, f"{prefix}_low": low, f"{prefix}_high": high}
     nearest = f"{'token' if rule.level == 'token' else 'seq_mean'}_k1"
     raise UsageError(
-        f"SkyRL's rules bound ratios, for every token alike, so it has no {rule.name}; nearest: {nearest}."
+        f"SkyRL's rules bound ratios, and the same for every token, so it has no {rule.name}; nearest: {nearest}."
     )
-
-
-# --- metrics ---
-
-METRICS = {
-    "is_ratio_mean": "is_ratio_mean",
-    "is_ratio_std": "is_ratio_std",
-    "is_ratio_max": "is_ratio_max",
-    "is_ratio_min": "is_ratio_min",
-    "outlier_seq_masked_ratio": "rollout_rs_veto_seq_masked_fraction",
-    "outlier_seq_over_high_ratio": "rollout_rs_seq_max_k1_log_ratio_fraction_high",
-    "outlier_seq_under_low_ratio": "rollout_rs_seq_min_k1_log_ratio_fraction_low",
-    "token_mask_ratio": "rollout_rs_token_k1_masked_fraction",
-    "tis_token_clip_high_ratio": "rollout_is_ratio_fraction_high",
-    "tis_seq_clip_high_ratio": "rollout_is_ratio_fraction_high",
-    "geo_sequence_mask_masked_ratio": "rollout_rs_seq_mean_k1_seq_masked_fraction",
-    "geo_sequence_mask_over_high_ratio": "rollout_rs_seq_mean_k1_log_ratio_fraction_high",
-    "geo_sequence_mask_under_low_ratio": "rollout_rs_seq_mean_k1_log_ratio_fraction_low",
-    "product_sequence_mask_masked_ratio": "rollout_rs_seq_sum_k1_seq_masked_fraction",
-    "product_sequence_mask_over_high_ratio": "rollout_rs_seq_sum_k1_log_ratio_fraction_high",
-    "product_sequence_mask_under_low_ratio": "rollout_rs_seq_sum_k1_log_ratio_fraction_low",
-    "rollout_train_logprobs_abs_diff_mean": "abs_log_ratio",
-    "rollout_train_logprobs_abs_diff_std": "abs_log_ratio_std",
-    "rollout_train_logprobs_abs_diff_max": "abs_log_ratio_max",
-    "rollout_train_logprobs_abs_diff_min": "abs_log_ratio_min",
-}
-"""SkyRL's name of a metric → ours. Its masked positions count as ratio 0 in is_ratio_*; ours are left out."""
-
-
-def skyrl_metrics(report: dict[str, float], config: CorrectionConfig) -> dict[str, float]:
-    """The same numbers under SkyRL's names, where this configuration has them."""
-    other = {"token": "tis_seq_clip_high_ratio", "sequence": "tis_token_clip_high_ratio"}.get(config.rollout_is or "")
-    return {name: report[PREFIX + key] for name, key in METRICS.items() if PREFIX + key in report and name != other}

@@ -1,7 +1,9 @@
-"""slime's flags and its mis.yaml as ours and back, and its dumps (v0.3.1, commit 624b824a: slime/utils/arguments.py,
-lines 1027-1114; slime/backends/megatron_utils/loss.py:884-931; examples/train_infer_mismatch_helper/mis.py:119-307).
+"""slime's flags and its mis.yaml as ours and back, and its dumps.
 
-train_data/{id}.pt, converted, is lists over the response, under "samples". Its log_probs are π_old's.
+Source: v0.3.1, commit 624b824a, slime/utils/arguments.py:1027-1114, slime/backends/megatron_utils/loss.py:884-931, and
+examples/train_infer_mismatch_helper/mis.py:119-307.
+
+A converted train_data/{id}.pt has lists over the response, under "samples". Its log_probs are those of π_old.
 """
 
 import math
@@ -13,7 +15,7 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump, WithoutPair
 from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import band, bounds, minus_log, no_rule, refuse
+from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, ratio_rule, require_plain
 from rlcorr.systems.mapping.serialize import as_flags, as_yaml, commented
 
 DUMP = Dump(
@@ -23,13 +25,13 @@ DUMP = Dump(
 )
 ROLLOUT_DATA = WithoutPair(
     frozenset({"tokens", "rollout_log_probs", "response_length"}),
-    "slime's rollout_data, which has the engine's log-probs alone; --save-debug-train-data writes both",
+    "slime's rollout_data, which has only the engine's log-probs; --save-debug-train-data writes both",
 )
 FROM_PICKLE = (
     "Samples of slime become JSON Lines by `for s in torch.load(FILE, weights_only=True)['samples']: "
     "print(json.dumps(s, default=lambda x: x.tolist()))`"
 )
-"""How its pickle becomes a file that is read."""
+"""How to convert its pickle into a file that can be read."""
 
 FLAGS: dict[str, Any] = {
     "use_tis": False, "tis_clip": 2.0, "tis_clip_low": 0.0, "custom_tis_function_path": None,
@@ -42,105 +44,108 @@ MIS: dict[str, Any] = {
     "use_rs": True, "rs_level": "token", "rs_lower_bound": None, "rs_upper_bound": None, "rs_veto_threshold": 1e-4,
     "tis_batch_normalize": True,
 }  # fmt: skip
-"""mis.yaml and what it sets."""
+"""The keys of mis.yaml, with the values that this file has."""
 LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
-NORMALISES = "slime divides by the mean weight over all tokens, the rejected ones included"
+NORMALISES = "slime divides by the mean weight over all tokens, including the rejected ones"
 
 
-def from_slime(given: Mapping[str, Any]) -> CorrectionConfig:
-    """Return the configuration of slime's flags, a mapping {flag: value} with or without `--`, or of the keys of
-    mis.yaml.
+def from_slime(source: Mapping[str, Any]) -> CorrectionConfig:
+    """Return the configuration of slime's flags, or of the keys of mis.yaml.
 
-    --use-tis clamps r, or zeroes what lies outside with its icepop_function; --use-opsm beside --use-rollout-logprobs
-    rejects sequences with A < 0 and mean −log(π_θ/π_rollout) > delta. mis.yaml truncates, clips or rejects by one level
-    and rejects by another, with a veto of the sequence where a ratio is tiny; a difference stays: it normalises before
-    it rejects. Raises `UsageError` for unknown keys, and for what slime would ignore or refuse.
+    `source` is a mapping {flag: value} with or without `--`, or the keys of mis.yaml.
+
+    - --use-tis clamps r; with icepop_function it sets r to 0 outside the bounds.
+    - --use-opsm with --use-rollout-logprobs rejects sequences with A < 0 and mean −log(π_θ/π_rollout) > delta.
+    - mis.yaml truncates, clips or rejects by one level, rejects by another, and rejects a sequence with one tiny ratio.
+      One difference remains: slime normalises before it rejects.
+
+    Raises `UsageError` for unknown keys, and for what slime would ignore or refuse.
     """
-    given = options("slime's correction", given)
-    if isinstance(given, Mapping) and given.keys() & (MIS.keys() - {"use_tis"}):
-        known_keys("slime's mis.yaml", given, MIS)
-        _check_mis(given)
-        return _from_mis(MIS | dict(given))
-    known_keys("slime's flags", given, FLAGS)
-    return _from_flags(FLAGS | dict(given))
+    source = options("slime's correction", source)
+    if isinstance(source, Mapping) and source.keys() & (MIS.keys() - {"use_tis"}):
+        known_keys("slime's mis.yaml", source, MIS)
+        _check_mis(source)
+        return _from_mis(MIS | dict(source))
+    known_keys("slime's flags", source, FLAGS)
+    return _from_flags(FLAGS | dict(source))
 
 
-def _from_flags(held: dict[str, Any]) -> CorrectionConfig:
-    bypass, tis = switch("use_rollout_logprobs", held["use_rollout_logprobs"]), switch("use_tis", held["use_tis"])
+def _from_flags(values: dict[str, Any]) -> CorrectionConfig:
+    bypass, tis = switch("use_rollout_logprobs", values["use_rollout_logprobs"]), switch("use_tis", values["use_tis"])
     if bypass and tis:
-        raise UsageError("slime refuses --use-tis beside --use-rollout-logprobs, which would correct twice.")
+        raise UsageError("slime refuses --use-tis with --use-rollout-logprobs, which would correct twice.")
     if not tis:
         refuse_ignored(
-            "slime", held, FLAGS, ["tis_clip", "tis_clip_low", "custom_tis_function_path"], "without --use-tis"
+            "slime", values, FLAGS, ["tis_clip", "tis_clip_low", "custom_tis_function_path"], "without --use-tis"
         )
-    if switch("use_opsm", held["use_opsm"]):
-        return _from_opsm(held, bypass)
-    refuse_ignored("slime", held, FLAGS, ["opsm_delta"], "without --use-opsm")
-    if held["custom_tis_function_path"] == MIS_PATH:
+    if switch("use_opsm", values["use_opsm"]):
+        return _from_opsm(values, bypass)
+    refuse_ignored("slime", values, FLAGS, ["opsm_delta"], "without --use-opsm")
+    if values["custom_tis_function_path"] == MIS_PATH:
         raise UsageError("this custom_tis_function_path reads its bounds from mis.yaml: give the keys of that file.")
-    custom = choice("custom_tis_function_path", held["custom_tis_function_path"] or "none", ("none", ICEPOP))
+    custom = choice("custom_tis_function_path", values["custom_tis_function_path"] or "none", ("none", ICEPOP))
     if not tis:
         return CorrectionConfig(bypass_mode=bypass)
     return CorrectionConfig(
         rollout_is="token",
-        rollout_is_threshold=number("tis_clip", held["tis_clip"]),
-        rollout_is_threshold_lower=number("tis_clip_low", held["tis_clip_low"]) or None,
+        rollout_is_threshold=number("tis_clip", values["tis_clip"]),
+        rollout_is_threshold_lower=number("tis_clip_low", values["tis_clip_low"]) or None,
         rollout_is_mode="truncate" if custom == "none" else "mask",
     )
 
 
-def _from_opsm(held: dict[str, Any], bypass: bool) -> CorrectionConfig:
+def _from_opsm(values: dict[str, Any], bypass: bool) -> CorrectionConfig:
     if not bypass:
         raise UsageError("without --use-rollout-logprobs slime's OPSM compares π_θ with π_old, which is no mismatch.")
-    delta = number("opsm_delta", held["opsm_delta"])
+    delta = number("opsm_delta", values["opsm_delta"])
     rule = RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta))
     return CorrectionConfig(bypass_mode=True, rollout_rs=(rule,))
 
 
-def _check_mis(given: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for what mis.py does not look at (mis.py:119-307) or refuses.
+def _check_mis(source: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for keys that mis.py (lines 119-307) ignores or refuses.
 
-    What mis.yaml has anyway passes: with use_rs: false its veto is off as well, as in slime.
+    A key with the value of slime's own mis.yaml is accepted, also if it is ignored. With use_rs: false the veto is off.
     """
-    held = MIS | {name: value for name, value in given.items() if value is not None}
-    if held["use_rs"] is False:
-        refuse_ignored("slime", held, MIS, [name for name in MIS if name.startswith("rs_")], "with use_rs: false")
-    # tis_lower_bound is read by the modes clip and mask, and where rs_lower_bound is null; 0 is no bound.
-    read = held["tis_mode"] != "truncate" or (held["use_rs"] and held["rs_lower_bound"] is None)
-    if not read and held["tis_lower_bound"] != 0:
-        refuse_ignored("slime", held, MIS, ["tis_lower_bound"], "with tis_mode: truncate")
-    if held["tis_level"] == "geometric" and held["tis_batch_normalize"]:
+    values = MIS | {name: value for name, value in source.items() if value is not None}
+    if values["use_rs"] is False:
+        refuse_ignored("slime", values, MIS, [name for name in MIS if name.startswith("rs_")], "with use_rs: false")
+    # slime reads tis_lower_bound in the modes clip and mask, and if rs_lower_bound is null; 0 means no bound.
+    is_read = values["tis_mode"] != "truncate" or (values["use_rs"] and values["rs_lower_bound"] is None)
+    if not is_read and values["tis_lower_bound"] != 0:
+        refuse_ignored("slime", values, MIS, ["tis_lower_bound"], "with tis_mode: truncate")
+    if values["tis_level"] == "geometric" and values["tis_batch_normalize"]:
         raise UsageError(
             "slime refuses tis_batch_normalize with tis_level: geometric; write tis_batch_normalize: false."
         )
 
 
-def _from_mis(held: dict[str, Any]) -> CorrectionConfig:
-    if not switch("use_tis", held["use_tis"]):
-        raise UsageError("mis.yaml does nothing without use_tis: true, its rejection and its veto included.")
-    level = choice("tis_level", held["tis_level"], LEVELS)
-    mode = choice("tis_mode", held["tis_mode"], ("truncate", "clip", "mask"))
-    high = number("tis_upper_bound", held["tis_upper_bound"])
-    low = optional("tis_lower_bound", held["tis_lower_bound"])
+def _from_mis(values: dict[str, Any]) -> CorrectionConfig:
+    if not switch("use_tis", values["use_tis"]):
+        raise UsageError("mis.yaml does nothing without use_tis: true; its rejection and its veto are off, too.")
+    level = choice("tis_level", values["tis_level"], LEVELS)
+    mode = choice("tis_mode", values["tis_mode"], ("truncate", "clip", "mask"))
+    high = number("tis_upper_bound", values["tis_upper_bound"])
+    low = optional("tis_lower_bound", values["tis_lower_bound"])
     low = 1 / high if low is None else low
-    rules = [band(LEVELS[level], low, high)] if mode == "mask" else []
-    if switch("use_rs", held["use_rs"]):
-        lower, upper = (optional(f"rs_{side}_bound", held[f"rs_{side}_bound"]) for side in ("lower", "upper"))
-        name = LEVELS[choice("rs_level", held["rs_level"], LEVELS)]
-        rules.append(band(name, low if lower is None else lower, high if upper is None else upper))
-        veto = optional("rs_veto_threshold", held["rs_veto_threshold"])
+    rules = [ratio_rule(LEVELS[level], low, high)] if mode == "mask" else []
+    if switch("use_rs", values["use_rs"]):
+        lower, upper = (optional(f"rs_{side}_bound", values[f"rs_{side}_bound"]) for side in ("lower", "upper"))
+        name = LEVELS[choice("rs_level", values["rs_level"], LEVELS)]
+        rules.append(ratio_rule(name, low if lower is None else lower, high if upper is None else upper))
+        veto = optional("rs_veto_threshold", values["rs_veto_threshold"])
         rules += [] if veto is None else [RejectionRule.named("seq_min_k1", lower=veto)]
     return CorrectionConfig(
         rollout_is=level,
         rollout_is_threshold=math.inf if mode == "mask" else high,
         rollout_is_threshold_lower=(low or None) if mode == "clip" else None,
-        rollout_is_batch_normalize=switch("tis_batch_normalize", held["tis_batch_normalize"]),
+        rollout_is_batch_normalize=switch("tis_batch_normalize", values["tis_batch_normalize"]),
         rollout_rs=tuple(rules),
     )
 
 
 def to_slime(config: CorrectionConfig) -> dict[str, Any]:
-    """slime's flags, or the keys of mis.yaml where they are needed. Raises `UsageError` for what slime cannot do."""
+    """Return slime's flags, or, if needed, the keys of mis.yaml. Raises `UsageError` for what slime cannot do."""
     if config.bypass_mode:
         return _bypass(config)
     if config.rollout_is_batch_normalize and config.rollout_is == "geometric":
@@ -149,14 +154,16 @@ def to_slime(config: CorrectionConfig) -> dict[str, Any]:
     if config.rollout_is is None:
         if not config.rollout_rs:
             return {"use_tis": False}
-        raise UsageError("slime rejects only beside weights; nearest: rollout_is='token' with a threshold of 1e9.")
+        raise UsageError(
+            "slime rejects only together with weights; nearest: rollout_is='token' with a threshold of 1e9."
+        )
     flags = config.rollout_is == "token" and not config.rollout_rs and not config.rollout_is_batch_normalize
     return _flags(config) if flags else _mis(config)
 
 
 def _refuse(config: CorrectionConfig) -> None:
     plain = CorrectionConfig(loss_type=config.loss_type, denominator=config.denominator, rollout_rs=config.rollout_rs)
-    refuse("slime", plain, bypass="", loss="--custom-pg-loss-reducer-function-path and the like")
+    require_plain("slime", plain, bypass="", loss="--custom-pg-loss-reducer-function-path and the like")
 
 
 def _bypass(config: CorrectionConfig) -> dict[str, Any]:
@@ -180,10 +187,10 @@ def _mis(config: CorrectionConfig) -> dict[str, Any]:
     if config.rollout_is_mode == "mask":
         raise UsageError("slime's mis.yaml rejects what it masks; nearest: rollout_is_threshold=inf and a rule of k1.")
     rules = {rule.name: rule for rule in config.rollout_rs}
-    veto, unlike = rules.pop("seq_min_k1", None), [r for r in rules.values() if r.name not in LEVELS.values()]
-    if unlike or len(rules) > 1 or (veto is not None and veto.upper != math.inf):
-        wrong = unlike[0] if unlike else veto or list(rules.values())[1]
-        raise no_rule("slime", wrong, "one of token_k1, seq_sum_k1, seq_mean_k1 on both sides, and seq_min_k1 below")
+    veto, unknown_rules = rules.pop("seq_min_k1", None), [r for r in rules.values() if r.name not in LEVELS.values()]
+    if unknown_rules or len(rules) > 1 or (veto is not None and veto.upper != math.inf):
+        refused = unknown_rules[0] if unknown_rules else veto or list(rules.values())[1]
+        raise no_rule("slime", refused, "one of token_k1, seq_sum_k1, seq_mean_k1 on both sides, and seq_min_k1 below")
     level, lower = config.rollout_is or "token", config.rollout_is_threshold_lower
     low, high = lower or 0.0, float(config.rollout_is_threshold)
     fields = MIS | {"tis_level": level, "tis_mode": "truncate" if lower is None else "clip", "tis_lower_bound": low,
@@ -197,7 +204,7 @@ def _mis(config: CorrectionConfig) -> dict[str, Any]:
 
 
 def slime_text(config: CorrectionConfig) -> str:
-    """The flags, and mis.yaml where it is needed. Raises `UsageError` as `to_slime` does."""
+    """Return the flags, and mis.yaml if it is needed. Raises `UsageError` as `to_slime` does."""
     fields = to_slime(config)
     if "tis_level" not in fields:
         return commented(as_flags(fields, hyphens=True), ["slime v0.3.1"])

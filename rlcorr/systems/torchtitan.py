@@ -1,6 +1,6 @@
 """torchtitan's DAPOLoss and GRPOLoss as ours and back (0.3.0: torchtitan/experiments/rl/losses/dapo.py, grpo.py).
 
-It has two policies and no weights: the clip of π_θ/π_rollout is the correction. log-ratios are clamped to ±10.
+It has two policies and no weights: the clip of π_θ/π_rollout is the correction. Log-ratios are clamped to ±10.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,24 @@ DAPO = {"ratio_clip_low": 0.2, "ratio_clip_high": 0.2}
 GRPO = {"clip_eps": 0.2}
 
 
-def from_torchtitan(given: Any) -> tuple[CorrectionConfig, LossConfig]:
-    """Return the correction and the loss's numbers of DAPOLoss.Config or GRPOLoss.Config, its fields as a mapping (with
-    or without `loss` around them) or such an object. Raises `UsageError` for unknown keys and both kinds at once."""
-    given = options("torchtitan's loss", given, ("loss",))
-    if not isinstance(given, Mapping):
-        names = GRPO if "clip_eps" in dir(given) else DAPO
-        given = {name: getattr(given, name) for name in names}
-    kind = GRPO if "clip_eps" in given else DAPO
-    known_keys("torchtitan's loss", given, kind)
-    held = [number(name, given.get(name, default)) for name, default in kind.items()]
-    return CorrectionConfig(bypass_mode=True), LossConfig(clip_ratio_low=held[0], clip_ratio_high=held[-1])
+def from_torchtitan(source: Any) -> tuple[CorrectionConfig, LossConfig]:
+    """Return the correction and the loss's numbers of DAPOLoss.Config or GRPOLoss.Config.
+
+    `source` is a mapping of its fields, with or without `loss` around them, or such an object. Raises `UsageError` for
+    unknown keys, and for a mixture of both kinds.
+    """
+    source = options("torchtitan's loss", source, ("loss",))
+    if not isinstance(source, Mapping):
+        names = GRPO if "clip_eps" in dir(source) else DAPO
+        source = {name: getattr(source, name) for name in names}
+    kind = GRPO if "clip_eps" in source else DAPO
+    known_keys("torchtitan's loss", source, kind)
+    clips = [number(name, source.get(name, default)) for name, default in kind.items()]  # one number, or low and high
+    return CorrectionConfig(bypass_mode=True), LossConfig(clip_ratio_low=clips[0], clip_ratio_high=clips[-1])
 
 
 def to_torchtitan(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
-    """The fields of DAPOLoss.Config. Raises `UsageError` for what torchtitan cannot do."""
+    """Return the fields of DAPOLoss.Config. Raises `UsageError` for what torchtitan cannot do."""
     loss = loss or LossConfig()
     if not config.bypass_mode or config.loss_type != "ppo_clip":
         raise UsageError("torchtitan clips π_θ/π_rollout and weighs nothing; nearest: bypass_mode=True with ppo_clip.")
@@ -42,5 +45,5 @@ def to_torchtitan(config: CorrectionConfig, loss: LossConfig | None = None) -> d
 
 
 def torchtitan_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
-    """The call of DAPOLoss.Config. Raises `UsageError` as `to_torchtitan` does."""
+    """Return the call of DAPOLoss.Config. Raises `UsageError` as `to_torchtitan` does."""
     return commented(as_call("DAPOLoss.Config", to_torchtitan(config, loss)), ["torchtitan 0.3.0, experiments/rl"])

@@ -1,6 +1,6 @@
 """TRL's GRPOConfig as ours and back (1.16.0: trl/trainer/grpo_config.py, grpo_trainer.py:2660-2706); its completions.
 
-Before 1.6 there was one bound, vllm_importance_sampling_cap; the modes and defaults are those of 0.26 to 1.16.
+Before 1.6 there was one bound, vllm_importance_sampling_cap. The modes and defaults are the same from 0.26 to 1.16.
 """
 
 import math
@@ -13,8 +13,8 @@ from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
 from rlcorr.systems.mapping.keys import (
     choice,
+    names_of_other_versions,
     number,
-    of_other_versions,
     optional,
     options,
     refuse_ignored,
@@ -22,10 +22,10 @@ from rlcorr.systems.mapping.keys import (
     switch,
     version_of,
 )
-from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse
+from rlcorr.systems.mapping.refusals import minus_log, no_rule, require_plain
 from rlcorr.systems.mapping.serialize import as_call, commented
 
-COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have texts alone")
+COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
 
 VERSIONS = ("1.16", "1.5")
 _IS = "vllm_importance_sampling"
@@ -42,73 +42,80 @@ FIELDS: dict[str, Any] = {
 FIELDS_1_5 = {"use_vllm": True, f"{_IS}_correction": True, f"{_IS}_mode": "sequence_mask", f"{_IS}_cap": 3.0}
 RETIRED = {"importance_sampling_level": "it chooses the loss (sequence is GSPO), not the correction, so leave it out"}
 PPO_CLIPS = ("dapo", "grpo", "bnpo", "dr_grpo")
-"""Its losses that are PPO's clip; they differ in what the sum is divided by, which the correction does not say."""
+"""Losses that are PPO's clip. They differ in the divisor of the sum, which is not a part of the correction."""
 OPSM = "off_policy_mask_threshold compares π_θ with π_rollout: the same as π_old in a batch's first update only"
 
 VESPO = {"loss_type": "vespo", f"{_IS}_correction": True, f"{_IS}_mode": "token_mask", f"{_IS}_clip_max": None,
          f"{_IS}_clip_min": None}  # fmt: skip
-"""What makes TRL's product one of π_θ/π_rollout: a mask without bounds lets every π_old/π_rollout into it."""
+"""Settings with which TRL's product is one of π_θ/π_rollout: a mask without bounds admits every π_old/π_rollout."""
 VESPO_NUMBERS = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
 
 
-def from_trl(given: Any, *, version: str = "1.16") -> CorrectionConfig:
-    """Return the configuration of TRL's fields, a mapping of the arguments of GRPOConfig, or of its own GRPOConfig.
+def from_trl(source: Any, *, version: str = "1.16") -> CorrectionConfig:
+    """Return the configuration of TRL's fields.
 
-    token_* weighs with r, sequence_* with the product of a sequence's r; *_truncate clamps, *_mask zeroes what lies
-    outside, and a bound of None is none. off_policy_mask_threshold δ rejects sequences with A < 0 and mean −log r > δ.
-    Of the losses VESPO alone is read, as it compares with the engine; its numbers are those of our `LossConfig`, under
-    the same names. Unsloth has these fields with another default, vllm_importance_sampling_correction=False: write it.
-    Raises `UsageError` for unknown keys, modes and versions, for other losses, and for bounds that TRL ignores.
+    `source` is a mapping of the arguments of GRPOConfig, or a GRPOConfig.
+
+    - token_* weighs with r, sequence_* with the product of a sequence's r.
+    - *_truncate clamps, *_mask sets weights outside the bounds to 0; None means no bound.
+    - off_policy_mask_threshold δ rejects sequences with A < 0 and mean −log r > δ.
+    - PPO's clips and VESPO are the only losses that are read. VESPO compares with the engine; its numbers have the same
+      names in our `LossConfig`.
+
+    Unsloth has another default for one field: write vllm_importance_sampling_correction=False. Raises `UsageError` for
+    unknown keys, modes and versions, for other losses, and for bounds that TRL ignores.
     """
     old = version_of("TRL", version, VERSIONS) == "1.5"
     fields = FIELDS_1_5 if old else FIELDS
-    retired = RETIRED | of_other_versions("TRL", version, {"1.16": tuple(FIELDS), "1.5": tuple(FIELDS_1_5)})
-    given = options("TRL's GRPOConfig", given, retired=retired)
-    if isinstance(given, Mapping) and given.get("loss_type") == "vespo":
-        given = {name: value for name, value in given.items() if name not in VESPO_NUMBERS}
-    held = settings("TRL's GRPOConfig", given, fields)
-    if held.get("loss_type") == "vespo":
-        return _from_vespo(held)
-    _check_loss(held)
-    rules = () if old else _opsm(held)
-    if not (switch("use_vllm", held["use_vllm"]) and switch(f"{_IS}_correction", held[f"{_IS}_correction"])):
+    retired = RETIRED | names_of_other_versions("TRL", version, {"1.16": tuple(FIELDS), "1.5": tuple(FIELDS_1_5)})
+    source = options("TRL's GRPOConfig", source, retired=retired)
+    if isinstance(source, Mapping) and source.get("loss_type") == "vespo":
+        source = {name: value for name, value in source.items() if name not in VESPO_NUMBERS}
+    values = settings("TRL's GRPOConfig", source, fields)
+    if values.get("loss_type") == "vespo":
+        return _from_vespo(values)
+    _check_loss(values)
+    rules = () if old else _opsm(values)
+    if not (switch("use_vllm", values["use_vllm"]) and switch(f"{_IS}_correction", values[f"{_IS}_correction"])):
         bounds = [name for name in fields if name.startswith(_IS) and name != f"{_IS}_correction"]
-        refuse_ignored("TRL", held, fields, bounds, f"without use_vllm and {_IS}_correction")
+        refuse_ignored("TRL", values, fields, bounds, f"without use_vllm and {_IS}_correction")
         return CorrectionConfig(rollout_rs=rules)
-    return _weights(held, old, rules)
+    return _weights(values, old, rules)
 
 
-def _check_loss(held: dict[str, Any]) -> None:
-    loss = held.get("loss_type", "dapo")
+def _check_loss(values: dict[str, Any]) -> None:
+    loss = values.get("loss_type", "dapo")
     if loss not in PPO_CLIPS:
         raise UsageError(
             f"TRL's loss_type {loss!r} is not read, only {', '.join(PPO_CLIPS)} and vespo: leave it out, and set our "
-            f"loss_type to what is meant."
+            f"loss_type instead."
         )
 
 
-def _weights(held: dict[str, Any], old: bool, rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
+def _weights(values: dict[str, Any], old: bool, rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
     names = [f"{level}_{mode}" for level in ("token", "sequence") for mode in ("truncate", "mask")]
-    level, mode = choice(f"{_IS}_mode", held[f"{_IS}_mode"], names).split("_")
-    if held.get(f"{_IS}_clip_max", 0) is None and held[f"{_IS}_clip_min"] is None:
+    level, mode = choice(f"{_IS}_mode", values[f"{_IS}_mode"], names).split("_")
+    if values.get(f"{_IS}_clip_max", 0) is None and values[f"{_IS}_clip_min"] is None:
         if mode == "truncate":
             raise UsageError(f"TRL cannot clamp without a bound; nearest: {level}_mask, which then keeps every ratio.")
         return CorrectionConfig(rollout_is=level, rollout_is_threshold=math.inf, rollout_rs=rules)
-    upper = number(f"{_IS}_cap", held[f"{_IS}_cap"]) if old else optional(f"{_IS}_clip_max", held[f"{_IS}_clip_max"])
+    upper = (
+        number(f"{_IS}_cap", values[f"{_IS}_cap"]) if old else optional(f"{_IS}_clip_max", values[f"{_IS}_clip_max"])
+    )
     return CorrectionConfig(
         rollout_is=level,
         rollout_is_mode=mode,
         rollout_is_threshold=math.inf if upper is None else upper,
-        rollout_is_threshold_lower=None if old else optional(f"{_IS}_clip_min", held[f"{_IS}_clip_min"]),
+        rollout_is_threshold_lower=None if old else optional(f"{_IS}_clip_min", values[f"{_IS}_clip_min"]),
         rollout_rs=rules,
     )
 
 
-def _opsm(held: dict[str, Any]) -> tuple[RejectionRule, ...]:
-    threshold = held["off_policy_mask_threshold"]
+def _opsm(values: dict[str, Any]) -> tuple[RejectionRule, ...]:
+    threshold = values["off_policy_mask_threshold"]
     if threshold is None:
         return ()
-    if not switch("use_vllm", held["use_vllm"]):
+    if not switch("use_vllm", values["use_vllm"]):
         raise UsageError(
             "without use_vllm TRL's off_policy_mask_threshold compares π_θ with π_old, which is no mismatch."
         )
@@ -116,21 +123,25 @@ def _opsm(held: dict[str, Any]) -> tuple[RejectionRule, ...]:
     return (RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta)),)
 
 
-def _from_vespo(held: dict[str, Any]) -> CorrectionConfig:
-    wanted = {"use_vllm": True, **VESPO}
-    if held["off_policy_mask_threshold"] is not None or any(held[name] != value for name, value in wanted.items()):
-        says = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
-        raise UsageError(f"TRL's VESPO with a bounded π_old/π_rollout is not known here; nearest: {says}.")
+def _from_vespo(values: dict[str, Any]) -> CorrectionConfig:
+    required = {"use_vllm": True, **VESPO}
+    if values["off_policy_mask_threshold"] is not None or any(
+        values[name] != value for name, value in required.items()
+    ):
+        nearest = ", ".join(f"{name}={value!r}" for name, value in required.items())
+        raise UsageError(f"TRL's VESPO with a bounded π_old/π_rollout is not known here; nearest: {nearest}.")
     return CorrectionConfig(bypass_mode=True, loss_type="vespo")
 
 
 def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "1.16") -> dict[str, Any]:
-    """Arguments of GRPOConfig; the numbers of `loss` are those of VESPO. Raises `UsageError` for what TRL cannot do;
-    `trl_text` adds what it does differently."""
+    """Return the arguments of GRPOConfig; `loss` has the numbers of VESPO.
+
+    Raises `UsageError` for what TRL cannot do. `trl_text` notes a difference.
+    """
     old = version_of("TRL", version, VERSIONS) == "1.5"
     if config.loss_type == "vespo" and not old:
         return _to_vespo(config, loss or LossConfig())
-    refuse("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
+    require_plain("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
     if config.rollout_is == "geometric":
         raise UsageError("TRL has no geometric weights; nearest: rollout_is='sequence', the product.")
     fields: dict[str, Any] = {"use_vllm": True, f"{_IS}_correction": config.rollout_is is not None}
@@ -138,7 +149,7 @@ def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version:
     if config.rollout_is is not None:
         if old and (lower is not None or upper == math.inf):
             raise UsageError("TRL 1.5 has an upper bound only, and always one; nearest: version='1.16'.")
-        # torch.clamp refuses two bounds of None, and a mask with them lets every ratio through.
+        # torch.clamp refuses two bounds of None; a mask with them keeps every ratio.
         mode = "mask" if upper == math.inf and lower is None else config.rollout_is_mode
         fields[f"{_IS}_mode"] = f"{config.rollout_is}_{mode}"
         fields |= (
@@ -156,14 +167,14 @@ def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version:
 def _to_vespo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
     if not config.bypass_mode or config.rollout_rs:
         raise UsageError(
-            "TRL's VESPO takes π_old/π_rollout into its product, and has no weights or rules beside it; nearest: "
+            "TRL's VESPO includes π_old/π_rollout in its product, and has no other weights or rules; nearest: "
             "bypass_mode=True without rollout_rs."
         )
     return {"use_vllm": True, **VESPO, **{name: getattr(loss, name) for name in VESPO_NUMBERS}}
 
 
 def trl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "1.16") -> str:
-    """The call of GRPOConfig. Raises `UsageError` as `to_trl` does."""
+    """Return the call of GRPOConfig. Raises `UsageError` as `to_trl` does."""
     fields = to_trl(config, loss, version=version)
     notes = [OPSM] if "off_policy_mask_threshold" in fields else []
     return commented(as_call("GRPOConfig", fields), [f"TRL {version}", *notes])

@@ -1,1 +1,1 @@
-"""What only learners need: checks of exercises, the glossary, the map of presets."""
+"""For learners: checks of exercises, the glossary, and the map of presets."""

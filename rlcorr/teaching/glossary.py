@@ -1,4 +1,4 @@
-"""One vocabulary: what each word of the field means here. Metrics are described in `report`, and nowhere else."""
+"""The glossary: the meaning of each technical term. Metrics are described in `measuring.metrics` only."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,14 @@ from rlcorr.measuring.metrics import describe
 
 @dataclass(frozen=True)
 class Term:
-    """A word: its symbol, its meaning, or the metric whose description is its meaning, and how others call it."""
+    """An entry of the glossary. It has either a meaning or a metric."""
 
     symbol: str = ""
     meaning: str = ""
     metric: str = ""
+    """The metric whose description is the meaning."""
     also: str = ""
+    """Other names."""
 
 
 GLOSSARY: dict[str, Term] = {
@@ -31,24 +33,28 @@ GLOSSARY: dict[str, Term] = {
         also="behaviour policy, sampler policy",
     ),
     "π_old": Term("p", "The trainer's policy before the update, on the same tokens.", also="proximal policy"),
-    "π_θ": Term("", "The trainer's policy while the update goes on. Before its first step it is π_old."),
-    "π_ref": Term("", "A policy that does not move, to which a KL term holds the trained one."),
+    "π_θ": Term("", "The trainer's policy during the update. Before the first step it equals π_old."),
+    "π_ref": Term("", "A fixed policy. A KL term keeps the trained policy close to it."),
     "mismatch": Term(
         "", "π_old ≠ π_rollout, although both should be the same policy: rounding, other kernels, a quantised KV "
         "cache, sampler settings, old weights, bugs.", also="training–inference gap, off-policy gap",
     ),
-    "staleness": Term("", "By how many updates the weights that sampled are older.", also="policy lag, off-policyness"),
-    "on-policy": Term("", "Tokens sampled by the very policy whose gradient is taken: every ratio is 1."),
+    "staleness": Term(
+        "", "The number of updates by which the weights that sampled the tokens are older than the trainer's.",
+        also="policy lag, off-policyness",
+    ),
+    "on-policy": Term("", "Tokens sampled from the policy whose gradient is taken: every ratio is 1."),
     # --- one token, one answer ---
     "log-ratio": Term("d", "log π_old − log π_rollout of one token."),
     "ratio": Term("r = eᵈ", "π_old/π_rollout: how often the trainer would write a token for each time the engine did."),
     "response mask": Term("mask", "True for the tokens of a response, False for padding."),
-    "advantage": Term("A", "By how much an answer, or a token, is better than what was expected."),
-    "token level": Term("", "Every token has its own ratio: little noise, and biased, since what came before it is not "
-        "corrected."),
-    "sequence level": Term("∏ r", "The product of an answer's ratios. Unbiased, and noisier the longer the answer."),
-    "geometric level": Term("(∏ r)^(1/T)", "The geometric mean of an answer's ratios, so a number of the same size "
-        "whatever the length. It measures more than it corrects."),
+    "advantage": Term("A", "How much better an answer, or a token, is than expected."),
+    "token level": Term("", "Every token has its own ratio. Low variance, but biased, because the tokens before it are "
+        "not corrected."),
+    "sequence level": Term("∏ r", "The product of an answer's ratios. Unbiased, but its variance grows with "
+        "the length of the answer."),
+    "geometric level": Term("(∏ r)^(1/T)", "The geometric mean of an answer's ratios. Its size does not depend on "
+        "the length. It is more useful for measuring than for correcting."),
     # --- how far apart ---
     "k1": Term("−d", metric="kl"),
     "k2": Term("d²/2", metric="k2_kl"),
@@ -59,32 +65,33 @@ GLOSSARY: dict[str, Term] = {
         "", "KL losses with the value of the estimator and the gradient of k2: straight through.", also="low_var_kl+"
     ),
     # --- what is done about it ---
-    "importance weight": Term("w", "What the gradient of a token, or of an answer, is multiplied by, so that an "
-        "average over the engine's tokens becomes one over the trainer's."),
-    "truncation": Term("min(r, C)", "A weight beyond its bound becomes the bound.", also="TIS, clamp, cap"),
+    "importance weight": Term("w", "The factor by which the gradient of a token, or of an answer, is multiplied. It "
+        "turns an average over the engine's tokens into one over the trainer's."),
+    "truncation": Term("min(r, C)", "A weight outside its bounds becomes the nearest bound.", also="TIS, clamp, cap"),
     "masking": Term("r·[a ≤ r ≤ b]", "A weight outside its bounds becomes 0.", also="IcePop, MIS"),
-    "rejection": Term("", "A rule leaves out tokens, or whole answers, whose divergence lies outside its bounds.",
+    "rejection": Term("", "A rule leaves out tokens, or whole answers, whose divergence is outside its bounds.",
         also="rejection sampling, filter, mask"),
-    "veto": Term("", "One impossible token rejects its whole answer.", also="outlier mask"),
+    "veto": Term("", "A rule that rejects a whole answer because of one impossible token.", also="outlier mask"),
     "kept tokens": Term("", metric="kept_fraction"),
     "clipped mass": Term("", metric="rollout_is_oob_ratio"),
     "effective sample size": Term("(Σw)²/(n Σw²)", metric="trained_eff_sample_size", also="ESS"),
-    "denominator": Term("", "What the loss is divided by: all response tokens (fixed), so that rejecting makes the "
-        "step smaller, or those that are kept (kept)."),
+    "denominator": Term("", "The number by which the loss is divided: all response tokens (fixed), so that rejection "
+        "makes the step smaller, or only the kept tokens (kept)."),
     "learning-rate factor": Term("", metric="lr_factor"),
-    "decoupled PPO": Term("", "Three policies: the weight corrects π_rollout to π_old, the clip holds π_θ near π_old."),
-    "bypass": Term("", "Two policies: the loss compares π_θ with π_rollout at once, and π_old is never computed."),
+    "decoupled PPO": Term("", "Three policies: the weight corrects π_rollout to π_old, the clip keeps π_θ near π_old."),
+    "bypass": Term("", "Two policies: the loss compares π_θ with π_rollout directly, and π_old is never computed."),
     # --- what it does to the gradient ---
-    "bias": Term("", "How far the average gradient is from the one without a mismatch. More data does not mend it."),
-    "noise": Term("", "How far the gradient of one batch is from the average gradient. More data mends it.",
+    "bias": Term("", "How far the average gradient is from the one without a mismatch. More data does not reduce it."),
+    "noise": Term("", "How far the gradient of one batch is from the average gradient. More data reduces it.",
         also="standard deviation, variance"),
-    "budget": Term("", "What a bound may cost, in tokens or in effective sample size; the bound follows from it."),
+    "budget": Term("", "The largest accepted cost of a bound, in tokens or in effective sample size. The bound is "
+        "computed from it."),
 }  # fmt: skip
-"""Word → term, in the order in which one needs them."""
+"""Word → term, in the order in which a reader needs them."""
 
 
 def define(word: str) -> str:
-    """What a word of the glossary means. Raises `UsageError` with the nearest word."""
+    """Return the meaning of a word. Raises `UsageError`, with the nearest word, if the glossary does not have it."""
     if word not in GLOSSARY:
         raise unknown("word", word, GLOSSARY)
     term = GLOSSARY[word]
@@ -92,13 +99,16 @@ def define(word: str) -> str:
 
 
 def find(text: str) -> list[str]:
-    """The words whose name, symbol, meaning or other names hold this text, whatever its case; all for an empty one."""
+    """Find the words whose name, symbol, meaning or other names contain this text, ignoring case.
+
+    An empty text matches all words.
+    """
     wanted = text.casefold().strip()
     parts = {word: (word, term.symbol, define(word), term.also) for word, term in GLOSSARY.items()}
     return [word for word, texts in parts.items() if wanted in "\n".join(texts).casefold()]
 
 
 def find_metrics(text: str) -> dict[str, str]:
-    """Metric of the report → its description, for those that hold this text."""
+    """Find the metrics whose name or description contains this text, ignoring case: name → description."""
     wanted = text.casefold().strip()
     return {key: meaning for key in METRICS if wanted in f"{key}\n{(meaning := describe(key))}".casefold()}

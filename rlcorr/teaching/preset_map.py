@@ -1,24 +1,27 @@
-"""All presets on one map: what their weights are taken of, against what their rules look at."""
+"""All presets in one table: the level of their weights against the kind of their rules."""
 
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.presets import PRESETS
 
 LEVELS = ("none", "token", "sequence", "geometric")
-"""Of the weights, as in `CorrectionConfig.rollout_is`."""
+"""Levels of the weights, as in `CorrectionConfig.rollout_is`."""
 RULES = (
     "none", "the loss itself", "single tokens", "product or sum", "geometric mean", "mean divergence", "worst token",
     "several",
 )  # fmt: skip
-"""What is looked at before anything is left out."""
+"""Kinds of rules: the quantity that decides what is rejected."""
 
 
 def weight_level(config: CorrectionConfig) -> str:
-    """One of LEVELS."""
+    """Return the level of the weights, one of LEVELS."""
     return config.rollout_is or "none"
 
 
 def rule_kind(config: CorrectionConfig) -> str:
-    """One of RULES. Without a rule, bypass mode leaves it to its loss, unless that is one without a clip."""
+    """Return the kind of the rejection rules, one of RULES.
+
+    Without a rule in bypass mode it is "the loss itself", unless the loss has no clip.
+    """
     if len(config.rollout_rs) > 1:
         return "several"
     for rule in config.rollout_rs:
@@ -28,8 +31,8 @@ def rule_kind(config: CorrectionConfig) -> str:
 
 
 def preset_map() -> dict[tuple[str, str], list[str]]:
-    """(level, rule) → the presets there, in the order of `PRESETS`; a place without any is left out."""
-    places: dict[tuple[str, str], list[str]] = {}
+    """Return (level, rule) → names of the presets, in the order of `PRESETS`. Empty cells are left out."""
+    cells: dict[tuple[str, str], list[str]] = {}
     for name, entry in PRESETS.items():
-        places.setdefault((weight_level(entry.config), rule_kind(entry.config)), []).append(name)
-    return places
+        cells.setdefault((weight_level(entry.config), rule_kind(entry.config)), []).append(name)
+    return cells

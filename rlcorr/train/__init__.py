@@ -1,1 +1,1 @@
-"""The trainer: the only place that imports transformers or vllm."""
+"""The trainer, the only part that imports transformers or vllm."""

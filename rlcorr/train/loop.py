@@ -1,6 +1,6 @@
 """The training loop: sample, score, correct, update, record; one step after the other.
 
-The loop is the same for PPO, GRPO, RLOO and REINFORCE++: they differ in how `learner/score.py` makes advantages of
+The loop is the same for PPO, GRPO, RLOO and REINFORCE++. They differ in how `learner/score.py` computes advantages from
 rewards, and in whether there is a critic.
 """
 
@@ -24,15 +24,15 @@ from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
-from rlcorr.train.learner.ranks import Ranks, full_state, gather, start_ranks, state_here, stop_ranks, whole
+from rlcorr.train.learner.ranks import Ranks, full_state, full_tensor, gather, local_state, start_ranks, stop_ranks
 from rlcorr.train.learner.score import ALL_ROWS, corrected, score, whitened
 from rlcorr.train.learner.update import update
 from rlcorr.train.output.config_file import write_config
 from rlcorr.train.output.follow import Follow, check_installed
-from rlcorr.train.output.recorder import Recorder, manifest_of
+from rlcorr.train.output.run_writer import RunWriter, manifest_of
 from rlcorr.train.output.stopwatch import Stopwatch
 from rlcorr.train.rollout.batch_queue import BatchRequest
-from rlcorr.train.rollout.collect import Collected, batch_of, greedy, greedy_accuracy, joined, learned_rows, scored
+from rlcorr.train.rollout.collect import Collected, batch_of, greedy, greedy_accuracy, learned_rows, merge_ranks, scored
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
 from rlcorr.train.session.checkpoint import Checkpoint, read_checkpoint, restore, save
@@ -42,13 +42,14 @@ from rlcorr.train.sketches.exact import exact_sketch
 from rlcorr.train.sketches.sampled import sampled_sketch
 
 FOLLOWED = 3
-"""Held-out prompts whose greedy answers are recorded at every evaluation."""
+"""Number of held-out prompts whose greedy answers are recorded at every evaluation."""
 
 
 def train(config: TrainConfig, *, resume: bool = False) -> Path:
-    """Train, and return the directory of the recorded run. Wrong settings are refused before the engine starts.
+    """Train, and return the directory of the recorded run.
 
-    With `resume` the run of that name goes on after its last checkpoint, on the very same trajectory.
+    With `resume`, continue the run of that name after its last checkpoint; the numbers are the same as if it had never
+    been interrupted. Wrong settings raise `UsageError` before the engine starts.
     """
     ranks = start_ranks()
     try:
@@ -65,7 +66,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
             else:
                 runs.new_directory(path)
             write_config(path / "config.yaml", config)
-        gather(ranks, None)  # nobody writes before the directory is there
+        gather(ranks, None)  # a barrier: no rank writes before the directory exists
         run_steps(config, ranks, path, state)
         if ranks.main:
             print(f"recorded in {path}")
@@ -75,13 +76,13 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
 
 
 def announce(config: TrainConfig, ranks: Ranks) -> None:
-    """Say what will happen: the engine, the mode, the correction, and faults that were asked for."""
+    """Print what will happen: the engine, the mode, the correction, and a warning about faults that were asked for."""
     engine = resolve_engine(config.rollout)
     if not ranks.main:
         return
     check_installed(config)
     if engine == "transformers" and config.rollout.engine == "auto":
-        print("no vLLM on this platform: the transformers engine samples, more slowly.")
+        print("vLLM is not installed: the transformers engine samples, which is slower.")
     if config.rollout.stale_lm_head:
         print("WARNING: stale_lm_head is on: every sync leaves lm_head.weight out, so the engine keeps an old head.")
     size = f" × {ranks.size} ranks ({config.optim.sharding})" if ranks.size > 1 else ""
@@ -90,7 +91,7 @@ def announce(config: TrainConfig, ranks: Ranks) -> None:
 
 
 def mode_of(correction: CorrectionConfig) -> str:
-    """Which policies enter which ratio, in one sentence."""
+    """Return one sentence that says which policies enter which ratio."""
     plain = correction.loss_type in UNCLIPPED
     if not correction.bypass_mode:
         ratio = "no ratio" if plain else "π_θ/π_old"
@@ -101,7 +102,7 @@ def mode_of(correction: CorrectionConfig) -> str:
 
 
 def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint | None) -> None:
-    """From the first step, or the one after the checkpoint, to the last."""
+    """Make all steps from the first one, or from the one after the checkpoint, to the last one."""
     done = state.step if state else 0
     session = prepare(config, ranks, path, first_step=_first_request(state, done + 1))
     if ranks.main:
@@ -114,18 +115,19 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     if state:
         manifest = replace(manifest, sketches=sketches_until(path, done))
     try:
-        with Recorder(path, manifest, ranks.main) as recorder, Follow(path, config, done, ranks.main) as follow:
-            start = restore(session, state) if state else (held_out_accuracy(session, recorder, 0), 0, 0.0)
-            accuracy, bad_steps, before = start
-            begin = time.perf_counter() - before
-            reached = state is not None and accuracy >= config.stop_at_accuracy  # killed before the model was written
+        with RunWriter(path, manifest, ranks.main) as writer, Follow(path, config, done, ranks.main) as follow:
+            start = restore(session, state) if state else (held_out_accuracy(session, writer, 0), 0, 0.0)
+            accuracy, bad_steps, earlier_seconds = start
+            begin = time.perf_counter() - earlier_seconds
+            # A resumed run may have been killed after its last step, before the model was written.
+            reached = state is not None and accuracy >= config.stop_at_accuracy
             for step in range(done + 1, 1 + (done if reached else config.steps)):
-                row = finite(one_step(session, recorder, step))
+                row = finite(one_step(session, writer, step))
                 bad_steps = bad_steps + 1 if any(row[name] for name in BAD) else 0
                 row["elapsed"] = time.perf_counter() - begin
                 if step % config.eval_every == 0 or step == config.steps:
-                    row["accuracy"] = accuracy = held_out_accuracy(session, recorder, step)
-                recorder.metrics(row)
+                    row["accuracy"] = accuracy = held_out_accuracy(session, writer, step)
+                writer.metrics(row)
                 follow.row(row, accuracy)
                 stop = step == config.steps or accuracy >= config.stop_at_accuracy
                 if config.checkpoint_every and (stop or step % config.checkpoint_every == 0):
@@ -134,44 +136,45 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
                 if stop:
                     break
             if config.save_model:
-                recorder.model(session.policy.lm, full_state(session.learner.module), session.worker.tokenizer)
+                writer.model(session.policy.lm, full_state(session.learner.module), session.worker.tokenizer)
     finally:
         session.queue.close()
         session.worker.engine.close()
 
 
-def _first_request(state: Checkpoint | None, otherwise: int) -> int:
-    """The first step whose batch has to be sampled: of a resumed run, that of the oldest request it had waiting."""
-    return state.requests[0].step if state and state.requests else otherwise
+def _first_request(state: Checkpoint | None, next_step: int) -> int:
+    """Return the first step whose batch must be sampled: the oldest one that a resumed run had requested, if any."""
+    return state.requests[0].step if state and state.requests else next_step
 
 
-def one_step(session: Session, recorder: Recorder, step: int) -> dict[str, Any]:
-    """One training step; returns its row of metrics. Bad numbers skip what they would have spoiled."""
+def one_step(session: Session, writer: RunWriter, step: int) -> dict[str, Any]:
+    """Make one training step, and return its row of metrics. A batch with bad numbers is not learned from."""
     config, watch = session.config, Stopwatch()
     with watch.part("request"):
         request_batches(session, step)
     with watch.part("wait"):
-        request, mine = session.queue.get()
-    collected = joined(gather(session.ranks, mine)[:: config.rollout.tensor_parallel_size])
+        request, rank_samples = session.queue.get()
+    # Ranks that share an engine have the same samples, so that one of them is enough.
+    collected = merge_ranks(gather(session.ranks, rank_samples)[:: config.rollout.tensor_parallel_size])
     unscored = [reward is None for reward in collected.rewards]
     batch, mask = batch_of(collected, session.ranks.device), config.mask_truncated
     row = {"step": step, **summary(batch, unscored=unscored, truncated=collected.truncated, mask=mask)}
     if not any(row[name] for name in BAD):
-        row |= learn(session, recorder, scored(collected), watch, request)
+        row |= learn(session, writer, scored(collected), watch, request)
     return row | watch.report(collected.seconds, asynchronous=config.rollout.asynchronous)
 
 
 def learn(
     session: Session,
-    recorder: Recorder,
+    writer: RunWriter,
     collected: Collected,
     watch: Stopwatch,
     request: BatchRequest,
 ) -> dict[str, Any]:
-    """Score, correct, update and record samples of good numbers.
+    """Score, correct and record samples without bad numbers, and update the policy; return the metrics.
 
-    With `mask_truncated` all are recorded and count in their groups; the correction, its metrics and the update see
-    only those that ended by themselves.
+    With `mask_truncated`, all samples are recorded and count in their groups, but the correction, its metrics and the
+    update use only those that did not hit the length limit.
     """
     config, learner, step = session.config, session.learner, request.step
     with watch.part("score"):
@@ -181,25 +184,25 @@ def learn(
         rows = learned_rows(collected, batch.response_mask.device) if config.mask_truncated else ALL_ROWS
         batch, result, correction = corrected(batch, config, step, rows)
         part = batch.rows(rows)
-        report = metrics(measure(part, result, correction))
-        if config.rollout.router_replay or batch.routed_experts is None:  # else a tie may swap experts
-            prove_step(report[f"{PREFIX}k3_kl"], config.rollout, config.optim.precision)
+        row = metrics(measure(part, result, correction))
+        if config.rollout.router_replay or batch.routed_experts is None:  # else rounding may swap experts in a tie
+            prove_step(row[f"{PREFIX}k3_kl"], config.rollout, config.optim.precision)
     sketched = config.sketch.made_at(step)
     if sketched:
         with watch.part("sketch"):
             sketch = sampled_sketch(session, batch, step, request.weights)
-            recorder.sketch(step, sketch, other_answers(session, request))
+            writer.sketch(step, sketch, other_answers(session, request))
     with watch.part("update"):
         set_learning_rate(learner.optimizer, config.optim, step, config.steps)
-        report |= update(learner, whitened(part, result, config.advantage), result)
+        row |= update(learner, whitened(part, result, config.advantage), result)
     if sketched or step % config.record_every == 0 or step == config.steps:
         with watch.part("record"):
-            recorder.step(step, collected, batch, session.worker)
-    return report
+            writer.step(step, collected, batch, session.worker)
+    return row
 
 
 def other_answers(session: Session, request: BatchRequest) -> ExactSketch | DrawnAnswers | None:
-    """What gradients are measured on instead of the step's own answers, where the run asks for it."""
+    """Return the answers on which gradients are measured instead of the step's own; None if the run asks for none."""
     sketch = session.config.sketch
     if sketch.exact_prompts:
         return exact_sketch(session, request.weights)
@@ -207,17 +210,18 @@ def other_answers(session: Session, request: BatchRequest) -> ExactSketch | Draw
 
 
 def request_batches(session: Session, step: int) -> None:
-    """Request the batches up to `staleness` steps ahead that are not requested yet, from the present weights."""
+    """Request all batches up to `staleness` steps ahead that are not requested yet, with the present weights."""
     config, queue = session.config, session.queue
     ahead = config.rollout.staleness
     first = queue.requests[-1].step + 1 if queue.requests else step
     last = min(step + ahead, config.steps)
     if first > last:
         return
-    weights = engine_weights(state_here(session.learner.module), session.policy.lm)
-    if config.rollout.asynchronous:  # gathered now: in its thread that would cross what the trainer gathers
-        weights = [(name, whole(tensor)) for name, tensor in weights]
-    if ahead:  # the trainer goes on with these tensors before the engine, or a checkpoint, has read them
+    weights = engine_weights(local_state(session.learner.module), session.policy.lm)
+    if config.rollout.asynchronous:
+        # Gather here: collective calls from the engine's thread would mix with those of the trainer.
+        weights = [(name, full_tensor(tensor)) for name, tensor in weights]
+    if ahead:  # copies: the trainer changes its tensors before the engine or a checkpoint has read them
         dtype = waiting_dtype(config)
         weights = [(name, tensor.to(dtype, copy=True)) for name, tensor in weights]
     for requested in range(first, last + 1):
@@ -225,37 +229,41 @@ def request_batches(session: Session, step: int) -> None:
 
 
 def waiting_dtype(config: TrainConfig) -> torch.dtype:
-    """Return the number format of weights that wait to sample: the engine's, which it rounds them to anyway; float32 if
-    a sketch is made of them."""
+    """Return the number format of weights that wait in the queue.
+
+    It is the engine's format, to which the engine rounds them anyway; float32 if the run makes sketches from them.
+    """
     return torch.float32 if config.sketch.every else getattr(torch, config.rollout.dtype)
 
 
-def held_out_accuracy(session: Session, recorder: Recorder, step: int) -> float:
+def held_out_accuracy(session: Session, writer: RunWriter, step: int) -> float:
     """Return the greedy accuracy of the trained weights on the held-out prompts, and record the first few answers.
-    Ranks share the prompts."""
+
+    The prompts are split over the engines of all ranks.
+    """
     ranks, config = session.ranks, session.config
     per_engine = config.rollout.tensor_parallel_size
     engines = max(ranks.size // per_engine, 1)
-    mine = session.held_out[ranks.rank // per_engine :: engines]
-    weights = engine_weights(state_here(session.learner.module), session.policy.lm)
+    prompts = session.held_out[ranks.rank // per_engine :: engines]
+    weights = engine_weights(local_state(session.learner.module), session.policy.lm)
 
     def work() -> Collected:
         session.worker.engine.sync(weights)
-        return greedy(session.worker, mine)
+        return greedy(session.worker, prompts)
 
-    answers = session.queue.when_idle(work)
-    recorder.held_out(
+    answers = session.queue.run_exclusive(work)
+    writer.held_out(
         [
             HeldOutAnswer(step, *answer)
             for answer in zip(answers.prompts, answers.responses, answers.rewards, strict=True)
         ][:FOLLOWED]
     )
-    counts = gather(ranks, (greedy_accuracy(answers) * len(mine), len(mine)))[::per_engine]
+    counts = gather(ranks, (greedy_accuracy(answers) * len(prompts), len(prompts)))[::per_engine]
     return sum(right for right, _ in counts) / sum(asked for _, asked in counts)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, optim: OptimConfig, step: int, steps: int) -> None:
-    """A linear rise over the warm-up, then linear from the first value to the last one's."""
+    """Set the learning rate of a step: linear from the first value to the final one, after a linear warm-up."""
     done = (step - 1) / max(steps - 1, 1)
     rate = optim.learning_rate + done * (optim.final_learning_rate - optim.learning_rate)
     for group in optimizer.param_groups:

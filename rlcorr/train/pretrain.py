@@ -1,4 +1,4 @@
-"""The warm starts: small models that half know their tasks, trained by supervision."""
+"""Pretraining of the warm starts: small models, trained with supervision until they know half of their task."""
 
 import itertools
 from dataclasses import asdict
@@ -24,7 +24,10 @@ from rlcorr.types import TokenBatch
 
 
 def pretrain(config: PretrainConfig) -> Path:
-    """Train, measure greedy accuracy on held-out prompts, save in Hugging Face format with a manifest."""
+    """Train a new model, measure its greedy accuracy on held-out prompts, and save it in Hugging Face format.
+
+    Return the directory of the run, which has a manifest as well.
+    """
     path = runs.LOCAL / config.run
     runs.new_directory(path)
     torch.manual_seed(config.seed)
@@ -33,13 +36,13 @@ def pretrain(config: PretrainConfig) -> Path:
     policy = Policy(NEW_MODELS[config.architecture](len(tokenizer))).to(device)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=config.warmup_steps)
-    streams = {name: examples(get_task(name), config.seed) for name in _names(config)}
+    streams = {name: examples(get_task(name), config.seed) for name in _task_names(config)}
     rows = {
         "addition": config.addition_batch, "running_sum": config.running_sum_batch, "sorting": config.sorting_batch
     }  # fmt: skip
     with tqdm(range(1, config.max_steps + 1), desc="pretrain", unit="step", dynamic_ncols=True) as progress:
         for step in progress:
-            name = _name_at(config, step)
+            name = _task_at(config, step)
             batch = _supervised(list(itertools.islice(streams[name], rows[name])), tokenizer, device)
             loss = -policy(batch, 1.0).log_probs[batch.response_mask].mean()
             optimizer.zero_grad()
@@ -55,36 +58,39 @@ def pretrain(config: PretrainConfig) -> Path:
     return _save(path, config, policy, tokenizer)
 
 
-def _names(config: PretrainConfig) -> tuple[str, ...]:
-    """The tasks it is trained on, the one that decides when it stops first."""
+def _task_names(config: PretrainConfig) -> tuple[str, ...]:
+    """Return the tasks that are trained; the first one decides when training stops."""
     return (config.task, "running_sum") if config.task == "addition" and config.addition_every > 1 else (config.task,)
 
 
-def _name_at(config: PretrainConfig, step: int) -> str:
-    return "running_sum" if "running_sum" in _names(config) and step % config.addition_every else config.task
+def _task_at(config: PretrainConfig, step: int) -> str:
+    return "running_sum" if "running_sum" in _task_names(config) and step % config.addition_every else config.task
 
 
-def _supervised(drawn: list[Example], tokenizer: PreTrainedTokenizerFast, device: torch.device) -> TokenBatch:
-    """Prompts and their right answers. Nothing sampled these, so the rollout log-probs are placeholders."""
-    answers = [[*encode(tokenizer, e.answer)[1:], eos_id(tokenizer)] for e in drawn]
+def _supervised(rows: list[Example], tokenizer: PreTrainedTokenizerFast, device: torch.device) -> TokenBatch:
+    """Return a batch of prompts and right answers. No policy sampled these, so rollout log-probs are placeholders."""
+    answers = [[*encode(tokenizer, e.answer)[1:], eos_id(tokenizer)] for e in rows]  # without the <bos> of a prompt
     placeholders = [[0.0] * len(answer) for answer in answers]
-    prompts = [encode(tokenizer, e.prompt) for e in drawn]
+    prompts = [encode(tokenizer, e.prompt) for e in rows]
     return to_batch(prompts, Samples(answers, placeholders), device)
 
 
 def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrainedTokenizerFast) -> Path:
-    """bfloat16 on disk: half the size, and the engine and the trainer start from the very same numbers."""
+    """Save the model in bfloat16, and return the directory of the run.
+
+    bfloat16 takes half the size, and engine and trainer then start from exactly the same numbers.
+    """
     checkpoint = path / "checkpoint"
     policy.lm.bfloat16().save_pretrained(checkpoint)
     tokenizer.save_pretrained(checkpoint)
     policy.lm.float()
-    accuracy = {name: _accuracy(policy, tokenizer, name, config.eval_prompts) for name in _names(config)}
+    accuracy = {name: _accuracy(policy, tokenizer, name, config.eval_prompts) for name in _task_names(config)}
     print(", ".join(f"greedy accuracy on {name}: {value:.1%}" for name, value in accuracy.items()))
     manifest = RunManifest(
         slug=config.run,
         story=f"A model to start from, {config.architecture}, taught by supervision until it half knows its task.",
         status="complete",
-        task=", ".join(_names(config)),
+        task=", ".join(_task_names(config)),
         seed=config.seed,
         trainer_dtype="float32",
         versions=versions(),
@@ -98,7 +104,7 @@ def _save(path: Path, config: PretrainConfig, policy: Policy, tokenizer: PreTrai
 
 def _accuracy(policy: Policy, tokenizer: PreTrainedTokenizerFast, name: str, prompts: int) -> float:
     task = get_task(name)
-    stops = [eos_id(tokenizer)]
-    engine = TransformersEngine(RolloutConfig(dtype="float32"), policy.lm, stops)
+    eos_ids = [eos_id(tokenizer)]
+    engine = TransformersEngine(RolloutConfig(dtype="float32"), policy.lm, eos_ids)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), prompts))
-    return greedy_accuracy(greedy(RolloutWorker(engine, tokenizer, task, stops), held_out))
+    return greedy_accuracy(greedy(RolloutWorker(engine, tokenizer, task, eos_ids), held_out))

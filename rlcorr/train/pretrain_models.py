@@ -1,4 +1,4 @@
-"""The models that pretraining starts from scratch: small ones, and one of a real size."""
+"""New models with random weights, for pretraining: three small ones, and one of half a billion parameters."""
 
 from typing import Any
 
@@ -14,18 +14,18 @@ _FOUR_HEADS: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 
 
 
 def new_lm(vocab_size: int) -> Qwen2ForCausalLM:
-    """The small Qwen2: 3 layers of width 192, tied embeddings, 1.3 M parameters."""
+    """Return a small Qwen2: 3 layers of width 192, tied embeddings, 1.3 M parameters."""
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocab_size, hidden_size=192, intermediate_size=512, **_SHARED))
 
 
 def new_narrow_lm(vocab_size: int) -> Qwen2ForCausalLM:
-    """A narrower Qwen2: 3 layers of width 128 with 4 heads, tied embeddings, 0.64 M parameters."""
+    """Return a narrower Qwen2: 3 layers of width 128 with 4 heads, tied embeddings, 0.64 M parameters."""
     config = Qwen2Config(vocab_size=vocab_size, hidden_size=128, intermediate_size=384, **_SHARED | _FOUR_HEADS)
     return Qwen2ForCausalLM(config)
 
 
 def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
-    """The small Qwen3-MoE: 3 layers of width 96, 8 experts of which a token takes 2, 0.6 M parameters."""
+    """Return a small Qwen3-MoE: 3 layers of width 96, 8 experts of which a token uses 2, 0.6 M parameters."""
     config = Qwen3MoeConfig(
         vocab_size=vocab_size,
         hidden_size=96,
@@ -40,8 +40,11 @@ def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
 
 
 def new_half_billion_lm(vocab_size: int) -> Qwen2ForCausalLM:
-    """Qwen2.5-0.5B's shape: 24 layers of width 896, tied embeddings of 151,936 entries, 494 M parameters. Entries that
-    the tokenizer lacks are there as well: they take part in every softmax."""
+    """Return a Qwen2 in the shape of Qwen2.5-0.5B: 24 layers of width 896, 494 M parameters.
+
+    The tied embeddings have 151,936 entries. Entries that the tokenizer lacks are there as well, and take part in every
+    softmax.
+    """
     wide: dict[str, Any] = {"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}
     config = Qwen2Config(vocab_size=max(vocab_size, 151_936), hidden_size=896, intermediate_size=4864, **_SHARED | wide)
     return Qwen2ForCausalLM(config)
@@ -50,4 +53,4 @@ def new_half_billion_lm(vocab_size: int) -> Qwen2ForCausalLM:
 NEW_MODELS = {
     "qwen2": new_lm, "qwen2_narrow": new_narrow_lm, "qwen2_half_billion": new_half_billion_lm, "qwen3_moe": new_moe_lm
 }  # fmt: skip
-"""Architecture → a new model of it, given the size of its vocabulary."""
+"""Architecture → function that makes a new model of it, given the size of the vocabulary."""

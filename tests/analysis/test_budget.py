@@ -7,7 +7,7 @@ from ratio_batches import effective_share, of_ratios
 
 from rlcorr import correct
 from rlcorr.analysis.budget import ess_at_least, keep_at_least, with_budget
-from rlcorr.bounds import at_threshold
+from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
@@ -114,9 +114,9 @@ def test_a_rule_is_solved_for_beside_other_rules_and_a_mask() -> None:
     with pytest.raises(UsageError, match=r"token_k3 rejects 0\.2 of the tokens\."):
         keep_at_least(batch(), both, 0.9)
     masked = replace(preset("decoupled_token_icepop"), rollout_is_threshold_lower=0.4, rollout_rs=(NARROW,))  # up to 5
-    assert 2 <= keep_at_least(batch(), masked, 0.8, rule=0) <= 2 * GRID
+    assert 2 <= keep_at_least(batch(), masked, 0.8, BoundId(0)) <= 2 * GRID
     with pytest.raises(UsageError, match=r"the mask of the weights rejects 0\.2 of the tokens\."):
-        keep_at_least(batch(), masked, 0.9, rule=0)
+        keep_at_least(batch(), masked, 0.9, BoundId(0))
 
 
 def test_the_sample_size_of_what_every_bound_keeps() -> None:
@@ -139,7 +139,7 @@ def test_a_budget_on_a_recorded_run_leaves_what_it_says() -> None:
     correction = preset("decoupled_geo_rs_token_tis")
     with pytest.raises(UsageError, match=r"leaves 0\.0698261\. Wherever this bound is, seq_mean_k1 rejects 0\.93 of"):
         keep_at_least(recorded, correction, 0.95)
-    moved = at_threshold(correction, keep_at_least(recorded, correction, 0.95, rule=0), rule=0)
+    moved = at_threshold(correction, keep_at_least(recorded, correction, 0.95, BoundId(0)), BoundId(0))
     kept = correct(recorded, moved).keep_mask[recorded.response_mask].double().mean()
     assert 0.95 <= float(kept) < 0.96
 

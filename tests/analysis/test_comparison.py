@@ -51,7 +51,7 @@ def test_two_that_train_on_nothing_agree() -> None:
 
 def test_results_of_another_batch_are_refused() -> None:
     other = correct(BATCH.rows(slice(0, 9)), TIS)
-    with pytest.raises(UsageError, match=r"one batch only: it is \(40, 7\), a result is \(9, 7\)"):
+    with pytest.raises(UsageError, match=r"must be of this batch: its shape is \(40, 7\), a result has \(9, 7\)"):
         comparison.shared(BATCH, correct(BATCH, TIS), other)
 
 

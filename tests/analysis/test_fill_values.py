@@ -63,7 +63,7 @@ def test_a_side_of_nothing_but_zeros_was_not_filled_in() -> None:
     batch = scored(draw(small()))
     (symptom,) = triage(zeroed(batch, WIDTH))
     assert symptom.pattern == "padding"
-    assert "exactly 0 on all 2,000 tokens, so it was not filled in, or the sampling was greedy" in symptom.sentence
+    assert "exactly 0 on all 2,000 tokens. It was not filled in, or sampling was greedy." in symptom.sentence
 
 
 def zeroed(batch: TokenBatch, columns: int) -> TokenBatch:
@@ -97,7 +97,7 @@ def test_marks_on_both_sides_are_the_masks_fault() -> None:
     (symptom,) = triage(batch.replace(**marked))
     assert (symptom.pattern, symptom.strength) == ("padding", 0.2)
     assert "both log-probs are exactly −100 on 400 tokens (20 %)" in symptom.sentence
-    assert "The response_mask counts places that hold no token" in symptom.sentence
+    assert "The response_mask includes positions without a token." in symptom.sentence
     same = batch.replace(old_log_probs=marked["rollout_log_probs"], rollout_log_probs=marked["rollout_log_probs"])
     assert patterns(same) == ["padding"]  # not "identical" alone, which would look well
 

@@ -5,7 +5,17 @@ from typing import get_args
 
 import pytest
 
-from rlcorr.analysis.published import WORDS, Cause, Format, Known, gaps, largest_rounding, like, placed, rounding
+from rlcorr.analysis.published import (
+    WORDS,
+    Cause,
+    Format,
+    KnownCause,
+    gaps,
+    largest_rounding,
+    match_cause,
+    matching_causes,
+    rounding,
+)
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -66,7 +76,7 @@ def test_a_format_without_a_k3_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown number format 'w8a8'"):
         rounding("w8a8")  # its only gap is 0, of kernels that are the same on both sides
     with pytest.raises(UsageError, match="unknown cause 'w8a8'"):
-        placed("w8a8", 1e-3)
+        match_cause("w8a8", 1e-3)
 
 
 def test_formats_and_age_of_one_size() -> None:
@@ -85,15 +95,15 @@ def test_formats_and_age_of_one_size() -> None:
         3.0: [],
         0.0: [],
     }.items():
-        assert [one.cause for one in like(size)] == causes, size
-    for one in like(3e-2):
+        assert [one.cause for one in matching_causes(size)] == causes, size
+    for one in matching_causes(3e-2):
         assert (one.low, one.high) == RANGES.get(one.cause, (2.7e-3, 0.5))
 
 
 def test_there_is_a_cause_for_every_size_up_to_the_largest_rounding() -> None:
     size = rounding("bfloat16")[1]
     while size <= largest_rounding().high:
-        assert like(size), size
+        assert matching_causes(size), size
         size *= 1.05
 
 
@@ -107,8 +117,8 @@ def test_there_is_a_cause_for_every_size_up_to_the_largest_rounding() -> None:
         ("age", 0.05, "warm start", (0.028, 0.14)),
     ],
 )
-def test_the_example_is_the_nearest(cause: Known, size: float, model: str, k3: tuple[float, float]) -> None:
-    place = placed(cause, size)
+def test_the_example_is_the_nearest(cause: KnownCause, size: float, model: str, k3: tuple[float, float]) -> None:
+    place = match_cause(cause, size)
     assert (place.example.model, place.example_k3) == (model, k3)
 
 

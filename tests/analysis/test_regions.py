@@ -126,7 +126,7 @@ def test_what_has_no_region_is_said() -> None:
     assert not has_region(preset("decoupled_seq_is"))
     assert not has_region(preset("ms_swift_sequence_mask"))  # token weights without a bound
     assert has_region(preset("prime_rl_dppo"))
-    with pytest.raises(UsageError, match="looks at no single token"):
+    with pytest.raises(UsageError, match="has no region of tokens"):
         region(preset("decoupled_geo_rs"), torch.tensor([-1.0]))
     with pytest.raises(UsageError, match="rejects ratio 1"):
         region(rule("token_k1", lower=1.5, upper=2.0), torch.tensor([-1.0]))

@@ -197,7 +197,7 @@ def test_batch_normalisation() -> None:
     """Weights 1.52196 and 2: their mean is 1.76098; 1.522/1.761 = 0.8643."""
     config = weights("token", rollout_is_batch_normalize=True)
     line = lines_of([-0.51, -1.0], [-0.93, -3.0], config)[2]
-    assert line == "w = 1.522/1.761 = 0.8643   (divided by the mean weight of what is kept)"
+    assert line == "w = 1.522/1.761 = 0.8643   (divided by the mean of the kept weights)"
 
 
 def test_a_log_ratio_beyond_the_clamp() -> None:
@@ -249,10 +249,18 @@ def test_a_bound_that_is_met_exactly() -> None:
 @pytest.mark.parametrize(
     ("name", "advantage", "expected"),
     [
-        ("token_k1_negative", 0.5, ["A = 0.5000 ≥ 0", "7.389 > 2   (outside, but not its concern)"]),
+        (
+            "token_k1_negative",
+            0.5,
+            ["A = 0.5000 ≥ 0", "7.389 > 2   (outside, but the rule skips this token)"],
+        ),
         ("token_k1_negative", -0.5, ["A = −0.5000 < 0", "7.389 > 2   (outside: rejected)"]),
         ("token_k1_outward", 0.5, ["log r·A = 2·0.5000 = 1 > 0", "7.389 > 2   (outside: rejected)"]),
-        ("token_k1_outward", -0.5, ["log r·A = 2·(−0.5000) = −1 ≤ 0", "7.389 > 2   (outside, but not its concern)"]),
+        (
+            "token_k1_outward",
+            -0.5,
+            ["log r·A = 2·(−0.5000) = −1 ≤ 0", "7.389 > 2   (outside, but the rule skips this token)"],
+        ),
     ],
 )
 def test_rules_that_look_at_some_tokens_only(name: str, advantage: float, expected: list[str]) -> None:
@@ -301,8 +309,8 @@ def test_forward_kl_and_the_gap_of_two_probabilities() -> None:
     told = lines_of(*pair, rules("token_forward_kl", upper=0.1))
     assert told[-2].startswith("forward_kl = 0.6000·0.6931 + 0.4000·")
     assert told[-2].endswith(" = 0.1920")
-    assert lines_of(*pair, rules("token_prob_gap", upper=0.2))[-2:] == [
-        "prob_gap = |0.3000 − 0.6000| = 0.3000",
+    assert lines_of(*pair, rules("token_binary_tv", upper=0.2))[-2:] == [
+        "binary_tv = |0.3000 − 0.6000| = 0.3000",
         "0.3000 > 0.2   (outside: rejected)",
     ]
 
@@ -312,7 +320,7 @@ def test_divergences_of_the_ratio() -> None:
     for name, line in (
         ("k2", "k2 = (−0.5000)²/2 = 0.1250"),
         ("k3", "k3 = exp(−0.5000) − 1 − (−0.5000) = 0.1065"),
-        ("tv", "|r − 1| = |exp(−0.5000) − 1| = 0.3935"),
+        ("abs_ratio_error", "|r − 1| = |exp(−0.5000) − 1| = 0.3935"),
         ("mult_error", "e^|log r| = exp(|−0.5000|) = 1.649"),
     ):
         assert lines_of([-1.0], [-0.5], rules(f"token_{name}", upper=9.0))[3] == line
@@ -326,7 +334,7 @@ def test_a_loss_that_clips_by_itself() -> None:
     """Bypassing, r = e² lies beyond 1.2: ppo_clip takes the gradient of a token with A > 0, not of one with A < 0."""
     config = CorrectionConfig(bypass_mode=True)
     clipped = lines_of([-1.0], [-3.0], config, advantage=0.5)[-1]
-    assert clipped == "c = 0   (the clip of ppo_clip takes the gradient)"
+    assert clipped == "c = 0   (the clip of ppo_clip removes the gradient)"
     assert lines_of([-1.0], [-3.0], config, advantage=-2.0)[-1] == "c = r·A/N = 7.389·(−2)/1 = −14.78"
 
 
@@ -342,7 +350,7 @@ def test_numbers_that_are_not_finite() -> None:
     lines = lines_of([-math.inf, -1.0], [-1.0, math.nan], rules("seq_sum_k1", upper=2.0))
     assert lines[0] == "log r = −∞ − (−1) = −∞   (counts as −20)"
     assert lines[4] == "Σ log r = nan   (over 2 tokens; this one has −∞)"
-    assert lines[-1] == "nan lies outside every bound   (outside: rejected)"
+    assert lines[-1] == "nan is outside every bound   (outside: rejected)"
 
 
 def test_a_probability_of_zero_under_every_preset() -> None:

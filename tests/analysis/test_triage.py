@@ -48,9 +48,9 @@ def test_a_temperature_is_named_and_its_slope_is_near(make, temperature: float, 
     expected = (1 / temperature if raw else temperature) - 1
     assert 0.7 < symptom.numbers["slope"] / expected < 1.1
     assert symptom.numbers["temperature"] == pytest.approx(1 / (1 + symptom.numbers["slope"]))
-    assert f"slope {symptom.numbers['slope']:.2f}; expected 1/T − 1" in symptom.sentence
+    assert f"is {symptom.numbers['slope']:.2f}. It should be 1/T − 1" in symptom.sentence
     if temperature in (0.6, 0.7):
-        assert ("they are raw" in symptom.sentence) == raw
+        assert ("these are raw" in symptom.sentence) == raw
 
 
 def test_with_two_tokens_the_temperature_is_exact() -> None:
@@ -98,7 +98,7 @@ def test_other_weights_are_undecided_and_nothing_else(make, size: float) -> None
 def test_another_prompt_is_told_by_its_size(make) -> None:
     (symptom,) = triage(scored(draw(make()), make(seed=7)))
     assert symptom.pattern == "beyond rounding"
-    assert "Another prompt or chat template" in symptom.sentence
+    assert "another prompt or chat template" in symptom.sentence
 
 
 @pytest.mark.parametrize(("by", "name"), [(1, "next"), (-1, "previous")])

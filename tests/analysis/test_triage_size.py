@@ -47,16 +47,16 @@ SAID = {
         "undecided",
         [
             "a KV cache in fp8 (8e-4 to 0.038), weights in fp8 (0.0014 to 0.06), a KV cache in e5m2 (0.0064 to 0.2) "
-            "and weights a few updates old (0.0027 to 0.5); the log-probs do not show which",
-            "Measure again right after a sync: a gap of old weights is gone.",
-            "Measure with the engine in float32: a gap of its rounding is gone.",
+            "and weights a few updates old (0.0027 to 0.5); the log-probs do not show which one",
+            "Measure again right after a weight sync: a gap from old weights disappears.",
+            "Measure with the engine in float32: a gap from its rounding disappears.",
         ],
     ),
-    0.35: ("undecided", ["have come from weights a few updates old (0.0027 to 0.5); the log-probs"]),
+    0.35: ("undecided", ["were measured with weights a few updates old (0.0027 to 0.5); the log-probs"]),
     0.7: ("undecided", ["weights in int4 (0.62 to 0.81) and weights a few updates old (0.0027 to 0.5)"]),
     3.0: (
         "beyond rounding",
-        ["makes at most 0.81 (weights in int4)", "Another prompt or chat template, much older weights or a fault"],
+        ["makes at most 0.81 (weights in int4)", "another prompt or chat template, much older weights, or a bug"],
     ),
 }
 
@@ -106,6 +106,6 @@ def test_one_token_that_makes_all_of_it_is_mentioned_and_decides_nothing() -> No
     (symptom,) = triage(batch_of(rollout + d, rollout))
     assert symptom.numbers["mult_error"] > 1000
     assert symptom.pattern == "precision"
-    assert symptom.sentence.endswith("1 % of the tokens make 100 % of k3.")
+    assert symptom.sentence.endswith("1 % of the tokens cause 100 % of k3.")
     (symptom,) = triage(uncertain(1.3e-3))
     assert "1 % of the tokens" not in symptom.sentence

@@ -17,8 +17,8 @@ def test_the_bench_says_what_its_numbers_say() -> None:
     at = open_app("views/bench.py", run="kv_fp8_e5m2", preset="decoupled_geo_rs_token_tis")
     numbers = {label: text for label, (text, _) in headlines(at).items()}
     assert (
-        f"This keeps {numbers['Kept tokens']} of the tokens, cuts the weights of {numbers['Clipped mass']}, with an "
-        f"effective sample size of {numbers['ESS of the kept']}."
+        f"This keeps {numbers['Kept tokens']} of the tokens and cuts the weights of {numbers['Weights cut']}. The "
+        f"effective sample size is {numbers['ESS of the kept']}."
     ) in said(at)
 
 
@@ -30,8 +30,8 @@ def test_tokens_names_the_largest_gap() -> None:
     k3 = (d.exp() - 1 - d)[batch.response_mask].sort(descending=True).values
     share = float(k3[: -(-len(k3) // 100)].sum() / k3.sum())
     text = said(open_app("views/tokens.py", run="kv_fp8_e5m2"))
-    assert f"One token in a hundred carries {100 * share:.2f} %" in text
-    assert f"token {column} of response {row}, to which the engine gave" in text
+    assert f"1 % of the tokens make {100 * share:.2f} % of the mismatch" in text
+    assert f"token {column} of response {row}. Its probability is" in text
 
 
 def test_training_says_how_reward_and_mismatch_went() -> None:
@@ -44,16 +44,16 @@ def test_training_says_how_reward_and_mismatch_went() -> None:
 
 def test_compare_takes_neither_where_the_data_do_not_tell() -> None:
     text = said(open_app("views/compare.py", run="kv_fp8_e5m2", preset_b="decoupled_seq_is"))
-    assert "these data do not tell which makes more progress" in text
+    assert "A and B do not differ significantly in progress" in text
     assert "A and B train on the same tokens." in text
 
 
 @pytest.mark.parametrize(
     ("progress", "expected"),
     [
-        (Interval(0.2, 0.1, 0.3), "With 64 answers in a batch, B: it makes more progress"),
-        (Interval(-0.2, -0.3, -0.1), "With 64 answers in a batch, A: it makes more progress"),
-        (Interval(0.0, 0.0, 0.0), "Either: with 64 answers in a batch both make the same progress"),
+        (Interval(0.2, 0.1, 0.3), "With 64 answers in a batch, B makes more progress"),
+        (Interval(-0.2, -0.3, -0.1), "With 64 answers in a batch, A makes more progress"),
+        (Interval(0.0, 0.0, 0.0), "With 64 answers in a batch, A and B make the same progress"),
     ],
 )
 def test_compare_takes_the_one_that_its_interval_carries(
@@ -71,6 +71,7 @@ def test_gradient_names_no_bound_where_any_may_be_best(monkeypatch: pytest.Monke
 
     made, tried = Interval(0.2, 0.1, 0.3), [1.0, 2.0, 4.0]
     told: Any = answer(made, 64, Interval(2.0, 1.5, 4.0), tried)
-    assert told.endswith("The bound that makes most lies between 1.5 and 4, most likely at 2.")
-    assert answer(made, 64, Interval(2.0, 1.0, 4.0), tried).endswith("these data do not tell.")
-    assert answer(made, 64, None, []).endswith("of the progress that the exact gradient makes.")
+    assert told.endswith("The best threshold is between 1.5 and 4, most likely 2.")
+    assert answer(made, 64, Interval(2.0, 1.0, 4.0), tried).endswith("too noisy to choose a threshold.")
+    alone = "one step gains 20 % of what an exact, noise-free step gains (95 %: 10 to 30 %)."
+    assert answer(made, 64, None, []) == f"With 64 answers in a batch, {alone}"

@@ -232,7 +232,7 @@ def test_two_runs_under_one_configuration(root: Path) -> None:
     text = said(at)
     assert "A: alpha, step 0" in text
     assert "B: beta, step 1" in text
-    assert "nothing is compared token by token" in text
+    assert "the page does not compare token by token" in text
     assert "Jaccard" not in shown(at)
     means = []
     for d, mask in (log_ratios(run), log_ratios(other, 1)):

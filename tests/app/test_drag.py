@@ -46,7 +46,7 @@ def ask(address: str, query: str = "") -> Response:
 
     kind, ticket = address.split("/")
     scope = {"type": "http", "path_params": {"ticket": ticket}, "query_string": query.encode()}
-    return anyio.run({"moved": drag.moved, "strips": drag.packed_strip}[kind], Request(scope))
+    return anyio.run({"moved": drag.get_changes, "strips": drag.get_strip}[kind], Request(scope))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_strip_has_the_headlines_of_an_answer(opened: Callable[..., AppTest], 
     told = unpack(bytes(ask(bound["strip"]).body)).about["numbers"]
     assert ("M2 of the kept" in told) == ("token_k2" in rules)
     for place in (5, 60, 150):
-        answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['places'][place]}").body))
+        answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['values'][place]}").body))
         assert {label: texts[place] for label, texts in told.items()} == {k: x[0] for k, x in numbers(answer).items()}
 
 
@@ -89,9 +89,9 @@ def test_a_strip_of_the_gradient_is_what_the_server_answers(
     page = opened("gradient", preset=preset)
     moved = slider(page, slider_number)
     about = unpack(bytes(ask(moved["strip"]).body)).about
-    count = len(moved["places"])
+    count = len(moved["values"])
     for place in (0, 7, count // 2, count - 1):
-        answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['places'][place]}").body))
+        answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['values'][place]}").body))
         looked_up = {label: (texts[place], about["beside"][label][place]) for label, texts in about["numbers"].items()}
         assert looked_up == numbers(answer)
         changed = {key: moves["figures"][place] for key, moves in about["pictures"].items() if moves["figures"]}
@@ -120,8 +120,8 @@ def test_a_strip_of_two_corrections_is_what_the_server_answers(
     for moved in sliders:
         package = unpack(bytes(ask(moved["strip"]).body))
         about = package.about
-        for place in (3, len(moved["places"]) // 2):
-            answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['places'][place]}").body))
+        for place in (3, len(moved["values"]) // 2):
+            answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['values'][place]}").body))
             assert {label: texts[place] for label, texts in about["numbers"].items()} == {
                 label: text for label, (text, _) in numbers(answer).items()
             }
@@ -161,8 +161,8 @@ def test_every_bound_has_a_slider_with_a_strip(opened: Callable[..., AppTest], v
         about = unpack(bytes(ask(bound["strip"]).body)).about
         assert (curves <= set(about["pictures"])) == (number == 0)
         assert curves.isdisjoint(about["pictures"]) == (number > 0)
-        place = len(bound["places"]) // 3
-        answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['places'][place]}").body))
+        place = len(bound["values"]) // 3
+        answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['values'][place]}").body))
         assert {label: texts[place] for label, texts in about["numbers"].items()} == {
             label: text for label, (text, _) in numbers(answer).items()
         }
@@ -173,7 +173,7 @@ def test_every_bound_has_a_slider_with_a_strip(opened: Callable[..., AppTest], v
 def test_an_answer_is_what_the_page_shows(opened: Callable[..., AppTest], view: str, preset: str) -> None:
     at = opened(view, preset=preset)
     bound = slider(at)
-    value = bound["places"][60]
+    value = bound["values"][60]
     answer = json.loads(gzip.decompress(ask(bound["address"], f"at={value}").body))
     let_go = opened(view, preset=preset, **{at.session_state["shown_bounds"][0].key: f"{value:.12g}"})
     assert slider(let_go)["value"] == value

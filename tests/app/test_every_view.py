@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from rlcorr import PRESETS, correct, evaluate, preset
 from rlcorr.gradients.report import GradientReport, report
 from rlcorr.records import runs
-from rlcorr.records.recipes import sketched
+from rlcorr.records.recipes import sketched_runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 __all__ = ["committed", "one_scan"]  # fixtures
@@ -58,7 +58,7 @@ def test_every_preset_and_every_run_is_opened_in_every_view() -> None:
         assert sorted(name for of_run in opened for name in of_run) == sorted(names), view
         assert all(opened), view
     assert {*WITH_PRESETS} <= {*VIEWS}
-    assert {*SKETCHED} <= {*sketched()}
+    assert {*SKETCHED} <= {*sketched_runs()}
     assert {*OF_EACH_KIND} <= {*RUNS}
 
 
@@ -100,9 +100,9 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         touched = read_percent(numbers["Sequences touched"])
         assert touched == pytest.approx(expected["rollout_rs_seq_masked_fraction"], abs=1e-4), name
         clipped = expected.get("rollout_is_oob_ratio")
-        assert (numbers["Clipped mass"] == "–") == (clipped is None), name
+        assert (numbers["Weights cut"] == "–") == (clipped is None), name
         if clipped is not None:
-            assert read_percent(numbers["Clipped mass"]) == pytest.approx(clipped, abs=1e-4), name
+            assert read_percent(numbers["Weights cut"]) == pytest.approx(clipped, abs=1e-4), name
 
 
 def read_percent(text: str) -> float:
@@ -122,7 +122,7 @@ def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
         assert quiet(at), name
         reported = report(batch, sketch, preset(name))
         if reported.reference_length.value == 0:
-            assert "The on-policy gradient of this step cannot be told from noise" in said(at)
+            assert "The on-policy gradient of this step cannot be distinguished from noise" in said(at)
         else:
             assert headlines(at) == expected_headlines(reported), name
 

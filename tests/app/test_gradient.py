@@ -17,8 +17,9 @@ from rlcorr import PRESETS, TokenBatch, preset
 from rlcorr.figures.canvas import WARM
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.progress import units_needed
 from rlcorr.gradients.report import compare, report
-from rlcorr.gradients.sketch import Drawn, ExactSketch, Sketch
+from rlcorr.gradients.sketch import ExactSketch, SampledUnits, Sketch
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients
 
@@ -102,11 +103,10 @@ def test_exact_answers_are_the_librarys(exact: tuple[TokenBatch, Sketch]) -> Non
     assert numbers["Progress (η)"] == text(expected.progress[0].value)
     assert numbers["Bias"] == text(expected.relative_bias.value)
     assert float(numbers["Bias"]) > 0
-    assert "all likely answers to 12 prompts (covering 100.00 % of the probability in the trainer, 100.00 % in" in said(
-        at
-    )
+    covered = "They cover 100.00 % of the probability in the trainer and 100.00 % in the engine."
+    assert f"all likely answers to 12 prompts. {covered}" in said(at)
     share = round(100 * expected.reference_noise.value)
-    assert f"Of the squared length of their gradient {share} % [" in said(at)
+    assert f"The differences between the prompts make {share} % [" in said(at)
     assert not at.warning
 
 
@@ -114,8 +114,8 @@ def test_exact_answers_are_the_librarys(exact: tuple[TokenBatch, Sketch]) -> Non
 def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -> None:
     make_exact(root, covered)
     at = open_app(GRADIENT)
-    assert f"covering {100 * covered:.2f} % of the probability" in said(at)
-    warning = f"hold only {100 * covered:.2f} % of the probability in the trainer and 100.00 % in the engine"
+    assert f"They cover {100 * covered:.2f} % of the probability" in said(at)
+    warning = f"have only {100 * covered:.2f} % of the probability in the trainer and 100.00 % in the engine"
     assert (warning in said(at)) == warned
 
 
@@ -133,8 +133,8 @@ def test_the_answers_in_a_batch_move_numbers_and_pictures(exact: tuple[TokenBatc
     assert (usual["Bias"], usual["Cosine"]) == (large["Bias"], large["Cosine"])
     moved = {title for title, figure in pictures(at).items() if figure != drawn[title]}
     assert moved == {
-        "This step, over the bound", "The best bound, over the batch", "All presets by their progress",
-        "All presets between bias and noise",
+        "Progress of this step at each threshold", "Best threshold for each batch size",
+        "All presets by their progress", "Bias and noise of all presets",
     }  # fmt: skip
     assert shown(open_app(GRADIENT, answers="16"))["Progress (η)"] == text(expected.progress[0].value)
 
@@ -159,31 +159,34 @@ def test_the_sentence_about_the_best_preset(exact: tuple[TokenBatch, Sketch]) ->
     choice, names = ranking.choices[0], list(PRESETS)
     order = [number for group in choice.groups for number in group]
     sentences = said(open_app(GRADIENT))
-    assert f"With 256 answers in a batch, {names[choice.best]} makes the most progress; in " in sentences
-    assert f"in {100 * choice.support[choice.best]:.0f} % of the bootstrap samples" in sentences
-    assert f"{len(choice.groups[0]) - 1} others cannot be told from it" in sentences
-    assert f"the next, {names[order[1]]}" in sentences
+    assert f"With 256 answers in a batch, {names[choice.best]} makes the most progress. " in sentences
+    support = f"{100 * choice.support[choice.best]:.0f} % of the bootstrap samples"
+    assert f"It is the best of the {len(names)} presets in {support}." in sentences
+    assert f"{len(choice.groups[0]) - 1} other presets do not differ significantly from it." in sentences
+    assert f"that of the next preset, {names[order[1]]}" in sentences
     above = choice.over_nothing
     difference = f"{text(above.value)} [{text(above.low)}, {text(above.high)}]"
-    assert f"no correction ({difference}): that would take " in sentences
+    assert f"no correction ({difference}). That would take " in sentences
     assert f" prompts; there are {PROMPTS}." in sentences
 
 
 @pytest.mark.parametrize(
     ("over", "sentence"),
     [
-        ((0.4, 0.05, 0.64), "It is 0.40 [0.05, 0.64] above it."),
-        ((0.1, -0.1, 0.3), "it (0.10 [-0.10, 0.30]): that would take about 400 sampled answers; there are 100."),
-        ((0.1, -0.001, 0.2), "that would take a few more sampled answers; there are 100."),
-        ((1e-4, -0.1, 0.3), "that would take more than a million sampled answers; there are 100."),
-        ((0.0, -0.1, 0.1), "It is as good as it."),
+        ((0.4, 0.05, 0.64), "Its progress is 0.40 [0.05, 0.64] above that of it."),
+        ((0.1, -0.1, 0.3), "it (0.10 [-0.10, 0.30]). That would take about 400 sampled answers; there are 100."),
+        ((0.1, -0.001, 0.2), "That would take a few more sampled answers; there are 100."),
+        ((1e-4, -0.1, 0.3), "That would take more than a million sampled answers; there are 100."),
+        ((0.0, -0.1, 0.1), "Its progress is the same as that of it."),
     ],
 )  # fmt: skip
 def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, float], sentence: str) -> None:
     """Intervals shrink with the root of the number: half as wide as they are takes four times as many."""
-    from text import gradient
+    from text import gradient as say
 
-    assert gradient.over(Interval(*over), "it", Drawn(100, "sampled answers")).endswith(sentence)
+    paired = Interval(*over)
+    told = say.lead(paired, "it", SampledUnits(100, "sampled answers"), units_needed(100, paired))
+    assert told.endswith(sentence)
 
 
 def test_presets_are_ranked_as_the_library_ranks_them(exact: tuple[TokenBatch, Sketch]) -> None:
@@ -209,14 +212,14 @@ def test_presets_are_ranked_as_the_library_ranks_them(exact: tuple[TokenBatch, S
 @pytest.mark.usefixtures("exact")
 def test_the_best_bound_is_said() -> None:
     at = open_app(GRADIENT)
-    curve = pictures(at)["This step, over the bound"]
+    curve = pictures(at)["Progress of this step at each threshold"]
     best = next(shape for shape in curve["layout"]["shapes"] if shape["line"].get("dash") == "dash")
     line = next(trace for trace in curve["data"] if trace["name"] == "progress")
     highest = max(zip(line["y"], line["x"], strict=True))[1]
     assert best["x0"] == highest
     text, shown = said(at), f"{math.exp(highest):.4g}"
-    assert f"At {shown}:" in text
-    assert f"most likely at {shown}." in text or "Which bound makes most, these data do not tell." in text
+    assert f"Best threshold: {shown}." in text
+    assert f"most likely {shown}." in text or "These data are too noisy to choose a threshold." in text
 
 
 @pytest.mark.usefixtures("exact")
@@ -229,7 +232,7 @@ def test_the_toy_is_computed_once_it_is_opened() -> None:
 
 @pytest.mark.usefixtures("exact")
 def test_what_to_do_about_kl_is_said() -> None:
-    assert "As a loss: k2, or k3+" in said(open_app(GRADIENT))
+    assert "As a loss, use k2 or k3+." in said(open_app(GRADIENT))
 
 
 def test_a_preset_without_a_bound(committed: None) -> None:
@@ -242,7 +245,7 @@ def test_the_engines_distribution_is_not_always_known(root: Path) -> None:
     at = open_app(GRADIENT, run="alpha")
     at.segmented_control(key="kl_target").set_value("the engine's policy").run()
     assert not at.exception
-    assert "no distribution of the engine's policy" in said(at)
+    assert "no recorded distribution of the engine's policy" in said(at)
 
 
 def test_a_step_without_a_sketch_offers_one_that_has(committed: None) -> None:

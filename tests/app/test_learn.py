@@ -138,7 +138,7 @@ def test_the_glossary_can_be_searched(root: Path) -> None:
     assert "<td>masking</td>" in html(at)
     assert "<td>staleness</td>" not in html(at)
     at.text_input(key="search").set_value("<img>").run()
-    assert "No word and no metric holds <img>." in said(at)
+    assert "No word and no metric contains <img>." in said(at)
 
 
 def test_every_preset_is_on_the_map_once(root: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_preset_is_looked_up_and_opened(root: Path) -> None:
     at.selectbox(key="looked_up").set_value("trl_opsm").run()
     entry = PRESETS["trl_opsm"]
     assert entry.config.explain() in said(at)
-    assert entry.hurts in said(at)
+    assert entry.fails_when in said(at)
     assert entry.source in said(at)
     at = follow(at, "Open it in the bench")
     assert at.selectbox(key="preset").value == "trl_opsm"
@@ -180,11 +180,11 @@ def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> Non
 
 def test_what_can_be_hidden_is_listed_and_is_where_it_is_said_to_be(root: Path) -> None:
     from controls import sharing
-    from text import links as words_shared
+    from text import links as links_text
 
-    assert {*sharing.PLACES, "navigation"} == set(words_shared.HIDEABLE)
+    assert {*sharing.SELECTORS, "navigation"} == set(links_text.HIDEABLE)
     page = html(open_app(VIEW, learn="Teaching"))
-    for name in words_shared.HIDEABLE:
+    for name in links_text.HIDEABLE:
         assert f"<td>{name}</td>" in page
 
 

@@ -38,7 +38,7 @@ def test_every_lesson_opens_the_app() -> None:
     assert {page for page, link in LINKS if link.startswith(APP)} >= {p.name for p in LESSONS.glob("*.ipynb")}
 
 
-LITTLE = "The answers that are measured hold only"
+LITTLE = "The measured answers have only"
 """Of the step of `top_p`, whose engine never draws many answers that the trainer knows, each too rare for the tree."""
 
 

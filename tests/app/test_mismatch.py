@@ -14,8 +14,8 @@ from rlcorr import TokenBatch, preset
 from rlcorr.analysis.regions import TOKEN_METHODS
 from rlcorr.analysis.symptoms import Pattern
 from rlcorr.analysis.triage import triage
-from rlcorr.foreign.imported import write_run
-from rlcorr.foreign.unsaid import recordable
+from rlcorr.foreign.import_run import write_run
+from rlcorr.foreign.missing_fields import fill_missing
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 
@@ -70,8 +70,8 @@ def test_other_findings_stand_below_the_headline(root: Path) -> None:
 def test_the_next_step_follows_the_verdict() -> None:
     """Old weights leave a gap to bound; a forgotten output head is a fault to mend."""
     for slug, advice, label in (
-        ("stale_4", "Then choose a bound", "Choose a bound"),
-        ("stale_head", "Mend this before", "See the tokens"),
+        ("stale_4", "Then choose a threshold", "Choose a threshold"),
+        ("stale_head", "Fix this before", "See the tokens"),
     ):
         at = open_app(VIEW, run=slug)
         text = said(at)
@@ -145,12 +145,12 @@ def test_the_age_of_the_weights_is_said_or_drawn(root: Path, versions: list[int]
 
 
 def test_what_a_dropped_file_lacks_is_left_out(root: Path) -> None:
-    """Two log-probs and a mask, as `foreign.pairs` makes a run of them: no ids, no versions."""
+    """Two log-probs and a mask, as `foreign.read_file` makes a run of them: no ids, no versions."""
     batch = make_record(0).batch
     pairs = TokenBatch(batch.response_mask, batch.rollout_log_probs, batch.old_log_probs)
-    write_run(root / "alpha", [recordable(StepRecord(0, pairs, [""] * 24, [""] * 24))], "Dropped.")
+    write_run(root / "alpha", [fill_missing(StepRecord(0, pairs, [""] * 24, [""] * 24))], "Dropped.")
     text = said(open_app(VIEW))
-    assert "Which tokens differ is not known" in text
+    assert "The step has no token ids" in text
     assert "Tokens that differ most" not in text
     assert "The tail" in text
     assert "All responses of this step" not in text

@@ -66,6 +66,6 @@ def test_two_runs_are_named_on_their_own_sides(root: Path) -> None:
 
 def test_the_toy_is_not_the_step(committed: None) -> None:
     stamps = dict(sources(open_app("views/gradient.py", run="stale_4", toy="true")))
-    recorded = stamps["This step, over the bound"]
+    recorded = stamps["Progress of this step at each threshold"]
     assert recorded.startswith("stale_4 · step 40 · seed ")
     assert stamps["The toy, exactly"] == f"toy, with log-ratios as wide as in {recorded}"

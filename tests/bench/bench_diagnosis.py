@@ -9,7 +9,7 @@ wrong      another cause is named
 from collections import Counter
 from typing import Any
 
-from rlcorr.analysis.published import WORDS, Known, like
+from rlcorr.analysis.published import WORDS, KnownCause, matching_causes
 from rlcorr.analysis.symptoms import HEALTHY
 from rlcorr.analysis.triage import triage
 from rlcorr.records import runs
@@ -63,7 +63,7 @@ def judged(run: Any, step: int, cause: str) -> tuple[float, str, str]:
         return k3, said, "right"
     if healthy:
         return k3, said, "missed"
-    listed_causes: set[Known] = {place.cause for place in like(k3)}
+    listed_causes: set[KnownCause] = {place.cause for place in matching_causes(k3)}
     among = listed_causes & ({"age"} if cause == "old weights" else set(WORDS) - {"age"})
     return k3, said, "undecided" if patterns == {"undecided"} and among else "wrong"
 

@@ -44,7 +44,7 @@ def sampled(session: Session) -> Samples:
             prompts, n=ANSWERS // count, max_tokens=worker.task.max_tokens, sampling=config.rollout.sampling, seed=7
         )
 
-    return session.queue.when_idle(generate)
+    return session.queue.run_exclusive(generate)
 
 
 def lines(exact: ExactSketch, samples: Samples) -> Iterator[str]:

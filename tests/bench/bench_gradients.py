@@ -18,7 +18,7 @@ from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare, report
 from rlcorr.gradients.sketch import Reference, SampledSketch, Sketch
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
-from rlcorr.records.recipes import sketched
+from rlcorr.records.recipes import sketched_runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.types import TokenBatch
 
@@ -59,7 +59,7 @@ def printed(name: str, times: tuple[float, float], allowed: float | None = None)
 
 def on_committed_runs() -> None:
     """What the page and the table ask for."""
-    for name in sketched():
+    for name in sketched_runs():
         run = runs.find_run(name)
         batch, sketch = read_gradients(run, last_sketch(run))
         moved = iter(at_threshold(preset("decoupled_token_is"), 1 + 0.01 * n) for n in range(1, 1000))
@@ -85,7 +85,7 @@ def narrow_biases(ranking: Ranking) -> str:
 
 def what_is_told() -> None:
     """How many presets have a bias that is known, and how many pairs differ in η for sure."""
-    for name in sketched():
+    for name in sketched_runs():
         run = runs.find_run(name)
         ranking = all_ranked(*read_gradients(run, last_sketch(run)))
         line = f"{name}: {narrow_biases(ranking)}"

@@ -15,7 +15,7 @@ MEASURED = """
 import sys
 from pathlib import Path
 from hostile import MIB, peak
-from rlcorr.foreign.imported import import_files
+from rlcorr.foreign.import_run import import_files
 small, large, folder = map(Path, sys.argv[1:])
 import_files([small], folder / "a")
 before = peak()

@@ -84,7 +84,7 @@ def drawn(session: Session) -> Iterator[TokenBatch]:
             collected = collect(session.worker, some, samples=1, sampling=sampling, version=0, seed=number)
             return batch_of(collected, session.ranks.device)
 
-        batch = score(session.queue.when_idle(sample), session.policy, session.reference, config, ALONE)
+        batch = score(session.queue.run_exclusive(sample), session.policy, session.reference, config, ALONE)
         batch = with_advantages(batch, config.advantage)
         yield whitened(batch, correct(batch, CorrectionConfig()), config.advantage)
 
@@ -116,7 +116,7 @@ def right_answers(session: Session) -> TokenBatch:
     worker = session.worker
     some = list(itertools.islice(examples(worker.task, 0, held_out=True), JUDGED))
     bos = encode(worker.tokenizer, "")
-    answers = [[*encode(worker.tokenizer, example.answer)[len(bos) :], worker.stops[0]] for example in some]
+    answers = [[*encode(worker.tokenizer, example.answer)[len(bos) :], worker.eos_ids[0]] for example in some]
     prompts = [encode(worker.tokenizer, example.prompt) for example in some]
     return to_batch(prompts, Samples(answers, [[0.0] * len(ids) for ids in answers], None), session.ranks.device)
 

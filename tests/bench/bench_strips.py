@@ -6,16 +6,16 @@ import time
 import torch
 from app_runs import make_record
 
-from rlcorr.bounds import Side
+from rlcorr.bounds import BoundId, Side
 from rlcorr.presets import preset
-from rlcorr.strips.packing import pack_strip
-from rlcorr.strips.places import slider_places
+from rlcorr.strips.packing import Package, arrays_of, pack
+from rlcorr.strips.slider_scale import slider_scale
 from rlcorr.strips.strip import strip
 
 WIDTH = 1024
 SIZES = {"131k": 210, "1M": 1640}
 """Sequences, whose lengths are between a quarter of the width and the whole."""
-RATIO, DIVERGENCE = slider_places(1.0001, 100.0, of_ratio=True), slider_places(1e-7, 100.0, of_ratio=False)
+RATIO, DIVERGENCE = slider_scale(1.0001, 100.0, of_ratio=True), slider_scale(1e-7, 100.0, of_ratio=False)
 BOUNDS: tuple[tuple[str, int | None, Side, tuple[float, ...]], ...] = (
     ("decoupled_token_is", None, "upper", RATIO),
     ("decoupled_token_icepop", None, "upper", tuple(place for place in RATIO if place > 0.5)),
@@ -38,10 +38,10 @@ def main(repeats: int = 9) -> None:
             made, packing = [], []
             for _ in range(repeats):
                 start = time.perf_counter()
-                of_slider = strip(batch, preset(name), places, rule=rule, side=side)
+                of_slider = strip(batch, preset(name), places, BoundId(rule, side))
                 made.append(1000 * (time.perf_counter() - start))
                 start = time.perf_counter()
-                packed = pack_strip(of_slider)
+                packed = pack(Package(arrays_of(of_slider), {"shapes": of_slider.weights.marks}))
                 packing.append(1000 * (time.perf_counter() - start))
             print(
                 f"| {tokens:,} | {name} | {len(places)} | {statistics.median(made):.0f} ms | {max(made):.0f} ms "

@@ -64,7 +64,7 @@ def test_a_link_of_two_configurations_survives_a_reload_other_views_and_other_ru
     fits_a_phone(page)
 
     page.get_by_role("link", name="Correction bench").click()
-    expect(page.get_by_text("What the bound costs")).to_be_visible()
+    expect(page.get_by_text("Cost of the threshold")).to_be_visible()
     settled(page)
     assert "b.is_upper" not in page.url, "the bench has no B"
     page.get_by_role("link", name="Compare").click()

@@ -115,7 +115,7 @@ def test_a_link_shows_what_it_names_and_one_back_leaves_it(page: Page, url: str)
     settled(page)
     assert "is_upper" not in page.url
     page.go_back()
-    expect(page.get_by_role("heading", name="What do I want to understand?")).to_be_visible()
+    expect(page.get_by_role("heading", name="What do you want to understand?")).to_be_visible()
 
 
 def test_a_run_grows_while_one_watches(page: Page, url: str, local: Path) -> None:

@@ -21,12 +21,12 @@ from rlcorr.records import runs
 
 PAGES = {
     "": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
-    "mismatch": "Along the response", "bench": "What the bound costs",
-    "gradient": "the value of a KL estimator", "tokens": "mean ratio", "yours": "Bounds that keep so much",
+    "mismatch": "Along the response", "bench": "Cost of the threshold",
+    "gradient": "The value of a KL estimator", "tokens": "mean ratio", "yours": "Thresholds for your budget",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 LEARN = {
-    "Lessons": "What do I want to understand?", "Glossary": "Also called", "Cheat sheet": "Look up a preset",
+    "Lessons": "What do you want to understand?", "Glossary": "Also called", "Cheat sheet": "Look up a preset",
     "Teaching": "Make a link",
 }  # fmt: skip
 """The parts of the page that is left, and such a text of each."""
@@ -34,7 +34,7 @@ LEARN = {
 
 def visit(page: Page, address: str, text: str | None = None) -> None:
     page.goto(address)
-    page.get_by_text(text or "What the bound costs").first.wait_for(state="attached")
+    page.get_by_text(text or "Cost of the threshold").first.wait_for(state="attached")
     settled(page)
 
 
@@ -70,7 +70,7 @@ def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?hide=preset,choices,bounds,budget,use_it,upload")
     for name in ("Preset", "Upper bound of the weight"):
         expect(page.get_by_label(name, exact=True).first).to_be_hidden()
-    for text in ("Budget", "Use it", "Change what is weighed and rejected"):
+    for text in ("Budget", "Export the config", "Advanced: weights and rejection rules"):
         expect(page.get_by_text(text, exact=True)).to_be_hidden()
     expect(page.get_by_label("Run", exact=True)).to_be_visible()
     page.get_by_role("link", name="Tokens").click()
@@ -101,8 +101,8 @@ def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest
     from text.pages import PAGES as TITLED
 
     elsewhere = {"yours": {"upload"}, "mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
-    places = {"bench": set(sharing.PLACES).difference(*elsewhere.values()), **elsewhere}
-    for query in ("", f"?hide={','.join(sharing.PLACES)}"):
+    places = {"bench": set(sharing.SELECTORS).difference(*elsewhere.values()), **elsewhere}
+    for query in ("", f"?hide={','.join(sharing.SELECTORS)}"):
         visit(page, f"{url}/bench{query}", PAGES["bench"])
         for path, names in places.items():
             if path != "bench":
@@ -110,7 +110,7 @@ def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest
                 page.get_by_text(PAGES[path]).first.wait_for(state="attached")
                 settled(page)
             for name in names:
-                shown = page.locator(sharing.PLACES[name]).filter(visible=True)
+                shown = page.locator(sharing.SELECTORS[name]).filter(visible=True)
                 if query:
                     expect(shown).to_have_count(0)
                 else:
@@ -174,11 +174,11 @@ def test_a_link_is_copied_and_the_projector_enlarges_is_kept_and_taken_back(page
     page.get_by_role("link", name="Mismatch").click()
     expect(page.get_by_text("Along the response", exact=True)).to_be_visible()
     page.wait_for_url(re.compile("projector=1"))
-    expect(page.get_by_text("How many tokens differ by at least so much")).to_be_hidden()
+    expect(page.get_by_text("How many tokens differ by at least this much")).to_be_hidden()
     settled(page)  # a switch that is clicked while the view is still being made may be set back
     page.get_by_text("Projector").click()
     page.wait_for_url(lambda address: "projector" not in address)
-    expect(page.get_by_text("How many tokens differ by at least so much")).to_be_visible()
+    expect(page.get_by_text("How many tokens differ by at least this much")).to_be_visible()
 
 
 # --- saving ---

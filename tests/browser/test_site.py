@@ -16,7 +16,7 @@ from app_runs import PROJECT, unreadable
 from playwright.sync_api import Page, expect
 
 from rlcorr import PRESETS, evaluate
-from rlcorr.bounds import at_threshold
+from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.gradients.report import compare
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
@@ -99,7 +99,8 @@ def expect_library(page: Page, part: str, run: str, preset: str) -> None:
     steps = runs.list_steps(runs.ROOT / run)
     batch = runs.read_step(runs.ROOT / run, steps[-1]).batch
     config = PRESETS[preset].config
-    report = evaluate(batch, at_threshold(config, bound(page, part), None, "upper" if config.rollout_is else "band"))[1]
+    moved = BoundId(None, "upper" if config.rollout_is else "band")
+    report = evaluate(batch, at_threshold(config, bound(page, part), moved))[1]
     shown = numbers(page, part)
     for label, name in (("Kept tokens", "kept_fraction"), ("ESS of the kept", "trained_eff_sample_size")):
         assert share(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], abs=1e-4)
@@ -127,7 +128,7 @@ def test_the_first_story_is_small_dragged_says_what_the_library_says_and_answers
       dataTransfer.items.add(new File(["{}"], "pairs.jsonl"))
       dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }))
     }""")
-    expect(page.get_by_text("does not read files. To see your own, install rlcorr")).to_be_visible()
+    expect(page.get_by_text("cannot read files. To see your own data, install rlcorr")).to_be_visible()
 
 
 def test_the_first_story_needs_no_server(page: Page, folder: Path) -> None:
@@ -136,7 +137,7 @@ def test_the_first_story_needs_no_server(page: Page, folder: Path) -> None:
     expect_library(page, "first", WITHOUT_SKETCH, "decoupled_token_is")
     page.mouse.up()
     page.get_by_role("link", name="Mismatch").click()
-    expect(page.get_by_text("This page was opened as a file")).to_be_visible()
+    expect(page.get_by_text("this page was opened as a file")).to_be_visible()
 
 
 def test_a_chosen_preset_is_fetched_and_dragged(page: Page, url: str) -> None:
@@ -196,7 +197,7 @@ def test_the_ranking_follows_the_batch_size(page: Page, url: str) -> None:
 
 def test_the_configuration_to_copy_follows_the_bound_and_an_unknown_run_is_named(page: Page, url: str) -> None:
     visit(page, f"{url}#view=bench&run={RUN}&preset=decoupled_token_is", "bench")
-    page.get_by_text("Use it", exact=True).click()
+    page.get_by_text("Export the config", exact=True).click()
     expect(page.locator("#exported")).to_contain_text("rollout_is_threshold: 2.0")
     slider = page.locator("#bench .rl-slider [type=range]")
     slider.focus()

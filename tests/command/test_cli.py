@@ -57,7 +57,7 @@ def test_the_command_line_starts_without_transformers() -> None:
 
 @pytest.fixture
 def run(local_runs: Path) -> Path:
-    """A finished run of two steps."""
+    """Write a finished run of two steps."""
     path = local_runs / "example"
     runs.start_run(path, RunManifest(slug="example"))
     ones = torch.ones(2, 3)

@@ -24,9 +24,9 @@ def test_it_names_what_is_installed() -> None:
     assert torch.__version__ in check_of("packages").state
 
 
-def test_a_missing_warm_start_has_a_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_warm_start_has_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "ROOT", tmp_path)
-    assert "pretrain" in check_of("model").mend
+    assert "pretrain" in check_of("model").fix
     assert doctor() == 1
 
 
@@ -34,15 +34,15 @@ def test_no_engine_is_said_and_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(doctor_module, "_version", lambda package: None if "vllm" in package else "1")
     engine = check_of("engine")
     assert "transformers will sample" in engine.state
-    assert not engine.mend
+    assert not engine.fix
 
 
-def test_little_memory_has_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_memory_has_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module, "_free_gib", lambda: 1.5)
-    assert check_of("memory").mend == "close something: 4 GiB are needed"
+    assert check_of("memory").fix == "close something: 4 GiB are needed"
 
 
-def test_a_cpu_torch_beside_an_nvidia_driver_has_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_torch_beside_an_nvidia_driver_has_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module.torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    assert "make clean setup" in check_of("device").mend
+    assert "make clean setup" in check_of("device").fix

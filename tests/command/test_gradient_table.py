@@ -13,8 +13,15 @@ from tiny import tiny_config
 
 from rlcorr.bounds import at_threshold
 from rlcorr.command.cli import run_verb
-from rlcorr.command.gradient_document import gradient_document
-from rlcorr.command.gradient_table import HEADING, _covered, _measured_on, _told, gradient_table, sweep_table
+from rlcorr.command.gradient_table import (
+    HEADING,
+    _coverage_lines,
+    _difference_sentence,
+    _header,
+    gradient_document,
+    gradient_table,
+    sweep_table,
+)
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
@@ -28,7 +35,7 @@ from rlcorr.train import loop
 from rlcorr.train.config.learning import AdvantageConfig, SketchConfig
 from rlcorr.train.inputs.tasks import TASKS
 
-pytestmark = pytest.mark.slow  # whole trainings with large references
+pytestmark = pytest.mark.slow  # complete training runs with large references
 
 FEW = SketchConfig(every=2, directions=10, reference_prompts=256)
 SMALL = replace(FEW, reference_prompts=64)
@@ -36,7 +43,7 @@ SMALL = replace(FEW, reference_prompts=64)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
-    """A random model never answers right; long answers are good here."""
+    """Train a random model on a task that rewards long answers, because it never answers right."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("runs") / "local")
         rewarding = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
@@ -46,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[
 
 @pytest.fixture(scope="module")
 def exact_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
-    """With every likely answer to eight prompts; most of a random model's are too unlikely."""
+    """Train with an exact sketch of eight prompts. Most answers of a random model are too unlikely for it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("exact") / "local")
         rewarding = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
@@ -56,14 +63,14 @@ def exact_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Ite
 
 
 def rows_of(lines: list[str]) -> list[str]:
-    """The lines between the heading and what is said about them, without those that separate groups."""
+    """Return the rows of the table, without heading, separators and sentences."""
     heading = next(number for number, line in enumerate(lines) if line.endswith(HEADING.format("")[-40:]))
     after = lines[heading + 1 :]
     return [line for line in after[: after.index("")] if line.strip("-")]
 
 
 def prose(lines: list[str]) -> str:
-    """Wrapped lines as one."""
+    """Join wrapped lines."""
     return " ".join(lines)
 
 
@@ -72,7 +79,7 @@ def numbers_in(line: str) -> list[float]:
 
 
 def test_all_presets_by_their_progress(run: Path) -> None:
-    """At 256 answers, the most first; a line stands above each group."""
+    """Check the order by progress at 256 answers, and the lines between groups."""
     lines = gradient_table(run)
     tokens = int(runs.read_step(run, 2).batch.response_mask.sum())
     assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 10 directions; ")
@@ -112,20 +119,24 @@ def test_which_is_best_and_how_sure_that_is(run: Path) -> None:
 
 
 def test_what_would_be_needed_to_tell() -> None:
-    """By hand: a difference of 0.1 whose interval reaches to −0.1 needs four times as many answers, 64 here."""
+    """Compare with a calculation by hand: 0.1 with an interval from −0.1 needs four times as many answers, 64."""
     batch = of_ratios([1.0] * 16)
     sketch = SampledSketch(torch.zeros(16, 1), Reference(*torch.ones(2, 1, 1), *torch.ones(2, 1)))
-    untold = _told(Interval(0.1, -0.1, 0.3), "the next, x,", batch, sketch)
-    assert untold == (
-        " From the next, x, it cannot be told: η differs by 0.100 [-0.100, 0.300]. "
-        "Of such a difference about 64 sampled answers would tell; here are 16."
+    sentence = _difference_sentence(Interval(0.1, -0.1, 0.3), "x", batch, sketch)
+    assert sentence == (
+        " Its η does not differ significantly from that of x: by 0.100 [-0.100, 0.300]. "
+        "To make it significant, about 64 sampled answers are needed; here are 16."
     )
-    assert "can be told: η differs by 0.100 [0.050, 0.300]." in _told(Interval(0.1, 0.05, 0.3), "x", batch, sketch)
-    assert _told(Interval(1e-9, -1e-7, 1e-5), "x", batch, sketch) == " To three digits x makes the same progress."
-    assert "more than 1,000,000 sampled answers" in _told(Interval(1e-6, -0.2, 0.2), "x", batch, sketch)
-    unknown = _told(Interval(math.nan, math.nan, math.nan), "x", batch, sketch)
-    assert unknown.startswith(" From x it cannot be told")
-    assert "would tell" not in unknown
+    significant = _difference_sentence(Interval(0.1, 0.05, 0.3), "x", batch, sketch)
+    assert significant == " Its η differs significantly from that of x: by 0.100 [0.050, 0.300]."
+    assert (
+        _difference_sentence(Interval(1e-9, -1e-7, 1e-5), "x", batch, sketch)
+        == " To three digits x makes the same progress."
+    )
+    assert "more than 1,000,000 sampled answers" in _difference_sentence(Interval(1e-6, -0.2, 0.2), "x", batch, sketch)
+    unknown = _difference_sentence(Interval(math.nan, math.nan, math.nan), "x", batch, sketch)
+    assert unknown.startswith(" Its η does not differ significantly from that of x")
+    assert "needed" not in unknown
 
 
 def test_an_exact_sketch_says_what_it_covers(exact_run: Path) -> None:
@@ -140,24 +151,20 @@ def test_an_exact_sketch_says_what_it_covers(exact_run: Path) -> None:
     assert shares["old"] < 0.99
     noise = report(sketch.answers.batch, sketch, preset("disabled")).reference_noise
     share = f"{noise.value:.2f} [{noise.low:.2f}, {noise.high:.2f}]"
-    assert f"Of the squared length of their gradient {share} comes from the differences between them" in prose(lines)
+    assert f"Differences between the prompts make up the share {share} of the squared length" in prose(lines)
     assert f"worth {1 - noise.value:.2f} [{1 - noise.high:.2f}, {1 - noise.low:.2f}] times B here" in prose(lines)
     whole = replace(sketch, task_prompts=sketch.answers.prompt_count)
-    said = _measured_on(
-        exact_run, 2, sketch.answers.batch, whole, report(sketch.answers.batch, whole, preset("disabled"))
-    )
-    assert said[-1] == "The run trains on these prompts alone: nothing is a sample but the directions."
+    said = _header(exact_run, 2, sketch.answers.batch, whole, report(sketch.answers.batch, whole, preset("disabled")))
+    assert said[-1] == "The run trains on exactly these prompts: only the random directions are a sample."
     paired = Interval(0.1, -0.1, 0.3)  # twice as far to 0 as is allowed
-    untold = (
-        f"Of such a difference about {4 * whole.directions} random directions would tell; here are {whole.directions}."
-    )
-    assert untold in _told(paired, "x", sketch.answers.batch, whole)
-    covered = _covered(replace(sketch, tree=certain(sketch)))
+    needed = f"significant, about {4 * whole.directions} random directions are needed; here are {whole.directions}."
+    assert needed in _difference_sentence(paired, "x", sketch.answers.batch, whole)
+    covered = _coverage_lines(replace(sketch, tree=certain(sketch)))
     assert covered == ["These answers have 100.00% of the probability of π_old, 100.00% of the engine's."]
 
 
 def certain(sketch: ExactSketch) -> AnswerTree:
-    """As many nodes, and each prompt's answers have the same probability, together 1."""
+    """Return the tree with equal probabilities for the answers of a prompt, which sum to 1."""
     answers = sketch.answers
     counts = answers.prompts.bincount()
     log_probs = torch.zeros(len(sketch.tree.tokens))
@@ -168,7 +175,7 @@ def certain(sketch: ExactSketch) -> AnswerTree:
 
 
 def test_the_document(run: Path) -> None:
-    """Numbers of the report and paired differences, as JSON."""
+    """Compare the JSON numbers with the report and with paired differences."""
     names = ["decoupled_geo_rs", "disabled", "decoupled_seq_is"]
     document = json.loads(gradient_document(run, 2, names))
     assert [entry["preset"] for entry in document] == names
@@ -191,7 +198,7 @@ def test_the_document(run: Path) -> None:
 
 
 def test_the_document_on_the_command_line(exact_run: Path) -> None:
-    """Nothing but JSON on stdout, for all presets; null where nothing is known."""
+    """Print only JSON on stdout, for all presets, with null for unknown numbers."""
     done = rlcorr("gradients", str(exact_run), "--json", runs_folder=exact_run.parent.parent, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     document = json.loads(done.stdout, parse_constant=pytest.fail)
@@ -210,7 +217,7 @@ def test_the_document_on_the_command_line(exact_run: Path) -> None:
 
 
 def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_runs: Path) -> None:
-    """PPO whitens: mean 0 and variance 1 over the tokens. GRPO compares the samples of a prompt instead."""
+    """Check PPO's whitening (mean 0 and variance 1 over the tokens); GRPO compares the samples of a prompt instead."""
     batch = updated_batch(run, 2)
     assert batch.advantages is not None
     seen = batch.advantages[batch.response_mask]
@@ -223,7 +230,7 @@ def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_ru
 
 
 def test_one_preset_over_its_threshold(run: Path) -> None:
-    """Twenty thresholds, ascending, with the report at each; the best one is among them and in its own interval."""
+    """Check twenty ascending thresholds, the report at each, and that the best one is in its own interval."""
     lines = sweep_table(run, "decoupled_token_is", 2)
     rows = rows_of(lines)
     thresholds = [float(line.split()[0]) for line in rows]
@@ -240,7 +247,7 @@ def test_one_preset_over_its_threshold(run: Path) -> None:
 
 
 def test_m2po_over_its_threshold(run: Path) -> None:
-    """The loosest threshold is the mean of all d², at which nothing is dropped; half of it is M2PO's own bound."""
+    """Check the loosest threshold: the mean of all d², at which nothing is dropped."""
     lines = sweep_table(run, "m2po", 2)
     rows = rows_of(lines)
     thresholds = [float(line.split()[0]) for line in rows]
@@ -285,7 +292,7 @@ def test_without_a_sketch_it_names_the_command(run: Path, tiny_model: Path, loca
 
 
 def test_a_reference_that_is_noise_is_no_unit(tiny_model: Path, local_runs: Path) -> None:
-    """Nothing is rewarded: every advantage of GRPO is 0."""
+    """Refuse a run without rewards, in which every advantage of GRPO is 0."""
     silent = loop.train(tiny_config(tiny_model, advantage=AdvantageConfig(estimator="grpo"), sketch=SMALL))
-    with pytest.raises(UsageError, match="step 2 of tiny: the on-policy gradient cannot be told from its noise"):
+    with pytest.raises(UsageError, match="step 2 of tiny: the on-policy gradient cannot be distinguished from"):
         gradient_table(silent)

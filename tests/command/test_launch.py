@@ -1,4 +1,4 @@
-"""Trainings beside the app: requests, the lock, and real processes with real signals."""
+"""Training runs that the app starts: requests, the lock, and real processes with real signals."""
 
 import fcntl
 import json
@@ -23,7 +23,7 @@ from rlcorr.train.config.training import TrainConfig
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Runs of their own; a training that a test left behind is ended."""
+    """Use an empty folder of runs, and end a training run that a test left behind."""
     monkeypatch.delenv(launch.FORBID, raising=False)
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
@@ -80,7 +80,7 @@ def test_the_options_of_a_request_are_what_the_trainer_understands() -> None:
 
 
 def test_the_trainer_accepts_every_preset_of_the_list() -> None:
-    """The name is handed on as it is; how options are read is tested above."""
+    """Accept every preset's name; how options are read is tested above."""
     for name in choices()["preset"]:
         request = options_of(TrainRequest(preset=name))
         assert request[request.index("--preset") + 1] == name
@@ -92,11 +92,11 @@ def test_the_defaults_are_the_trainers_own() -> None:
     assert all(low <= getattr(TrainRequest(), name) <= high for name, (low, high) in LIMITS.items())
 
 
-# --- what is known of a training ---
+# --- the state of a training run ---
 
 
 def test_progress() -> None:
-    """Of the last two steps, 4 s and 6 s: 5 s each for the seven that are left. The first step alone took 2 s."""
+    """Predict 5 s for each of the seven remaining steps, from the last two (4 s and 6 s). The first took 2 s."""
     rows = [{"step": step, "elapsed": elapsed} for step, elapsed in ((1, 2.0), (2, 6.0), (3, 12.0))]
     assert launch.progress({"steps": 10}, rows, last=2) == launch.Progress(3, 10, 35.0)
     assert launch.progress({"steps": 10}, rows) == launch.Progress(3, 10, 28.0)  # 12 s for three steps
@@ -138,7 +138,7 @@ def test_a_second_start_is_refused_while_the_lock_is_held(folder: Path) -> None:
         assert not launch.in_progress()
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert launch.in_progress()
-        with pytest.raises(UsageError, match=r"a training is in progress already \(a\)"):
+        with pytest.raises(UsageError, match=r"a training run is in progress already \(a\)"):
             launch.start([])
     assert not launch.in_progress()
 
@@ -149,12 +149,12 @@ def test_starting_and_stopping_can_be_forbidden(folder: Path, monkeypatch: pytes
         with pytest.raises(UsageError, match="RLCORR_NO_TRAINING is set"):
             forbidden()
     assert not runs.LOCAL.exists()
-    launch.end({os.getpid()})  # `play` ends what it has started all the same; here there is nothing
+    launch.end({os.getpid()})  # `play` may still end its own run; there is none here
     monkeypatch.setenv(launch.FORBID, "0")
     launch.stop()  # nothing is in progress
 
 
-# --- real trainings ---
+# --- real training runs ---
 
 REQUEST = TrainRequest(engine="transformers", dtype="float32", prompts_per_step=4, steps=10_000)
 
@@ -189,14 +189,14 @@ def test_a_training_is_started_followed_and_stopped(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_training_that_does_not_listen_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped by SIGSTOP it cannot answer SIGINT; a second stop after the grace ends it, and its steps stay."""
+    """Stop a process that ignores SIGINT because of SIGSTOP: a second stop kills it, and its steps remain."""
     save_tiny_model(folder / "warm_start" / "checkpoint")
     started = launch.start([*options_of(REQUEST), "--eval-prompts", "4"], task="addition")
     run = runs.LOCAL / started.run
     wait_for("a step", lambda: len(runs.read_metrics(run)) >= 1)
     os.killpg(started.pid, signal.SIGSTOP)
     launch.stop()
-    launch.stop()  # within the grace: nothing more happens
+    launch.stop()  # before the end of GRACE nothing more happens
     assert launch.in_progress()
     monkeypatch.setattr(launch, "GRACE", 0.0)
     launch.stop()

@@ -28,7 +28,7 @@ def busy_port() -> Iterator[int]:
 
 
 def options(model: Path) -> list[str]:
-    """A training that is small, and does not end by itself."""
+    """Return the options of a small training run that does not end by itself."""
     return [
         *("--model", str(model), "--rollout.engine", "transformers", "--rollout.dtype", "float32", "--run", "r"),
         *("--steps", "100000", "--prompts-per-step", "4", "--eval-prompts", "4"),

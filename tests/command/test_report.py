@@ -1,4 +1,4 @@
-"""`python -m rlcorr report`: what a person reads, what a program reads, and the same numbers from DuckDB."""
+"""`python -m rlcorr report`: its text, its JSON, and the same numbers from DuckDB."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from processes import ROOT
 from rlcorr.analysis.triage import triage
 from rlcorr.command import report_table
 from rlcorr.command.cli import main, run_verb
-from rlcorr.foreign import step
+from rlcorr.foreign import to_record
 from rlcorr.measuring.metrics import describe
 from rlcorr.records.runs import list_steps, read_step
 
@@ -30,9 +30,10 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
 
 
 def test_duckdb_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The query of the README as it stands there, from the folder in which its reader is."""
+    """Run the query of rlcorr/foreign/README.md unchanged, in the folder that it assumes."""
     monkeypatch.chdir(ROOT)
-    query = re.findall(r"```sql\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    text = (ROOT / "rlcorr" / "foreign" / "README.md").read_text(encoding="utf-8")
+    query = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
     assert len(query) == 1
     (answer,) = duckdb.connect().execute(query[0]).fetchall()
     metrics = document(capsys, "runs/kv_fp8", "--preset", "decoupled_geo_rs")["metrics"]
@@ -59,7 +60,7 @@ def test_several_places_are_one_batch(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_table_to_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """First what was read and what the preset does, then the numbers that one looks at first."""
+    """Check the order: files and preset first, then the most important numbers."""
     assert run_verb(["report", str(RUN), "--preset", "decoupled_geo_rs"]) == 0
     printed = capsys.readouterr().out
     first, others, notes = printed.split("\n\n")[1:]
@@ -71,13 +72,13 @@ def test_a_table_to_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(f"rollout_corr/{name}" for name in shown) == sorted(
         document(capsys, str(RUN), "--preset", "decoupled_geo_rs")["metrics"]
     )
-    assert "quantiles" in notes
+    assert "Quantiles" in notes
 
 
 def test_the_diagnosis_is_that_of_the_first_tokens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of the two steps is a file, and a part; with ids, which a stale head needs. The first has the larger k3."""
+    """Diagnose two steps, each a file and a part, with the ids that a stale head needs. The first has more k3."""
     first, _ = (triage(read_step(RUN, step).batch)[0] for step in list_steps(RUN))
     whole = document(capsys, str(RUN))["diagnosis"]
     assert [one["sentence"] for one in whole["verdicts"]] == [first.sentence]
@@ -85,21 +86,22 @@ def test_the_diagnosis_is_that_of_the_first_tokens(
     assert [one["pattern"] for one in two] == ["undecided", "precision"]
     assert (whole["tokens"], whole["unpaired"], whole["why_not"]) == (1806, 0, None)
     assert document(capsys, "stale_head")["diagnosis"]["verdicts"][0]["pattern"] == "stale tensor"
-    monkeypatch.setattr(report_table, "LOOKED_AT", 1)
+    monkeypatch.setattr(report_table, "DIAGNOSED_TOKENS", 1)
     assert run_verb(["report", str(RUN)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     tokens = int(read_step(RUN, 20).batch.response_mask.sum())
-    assert f"The diagnosis is of the first {tokens} of 1,806 tokens. precision (1 part): {first.sentence}" in printed
+    assert f"The diagnosis is for the first {tokens} of 1,806 tokens. precision (1 part): {first.sentence}" in printed
 
 
 def test_without_a_diagnosis_the_numbers_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows of very different lengths need more places than are taken for a batch; the metrics need no such batch. And
-    rows of any step are read, also where the name says another step."""
+    """Print metrics if rows of very different lengths make a batch too large for the diagnosis.
+
+    Rows of any step are read, even if the name of the file has another step."""
     (tmp_path / "step_3.parquet").write_bytes(parquet(**PAIR, step=[4] * len(PAIR["rollout_log_probs"])))
     assert document(capsys, str(tmp_path))["diagnosis"]["why_not"] is None
-    monkeypatch.setattr(step, "MAX_PADDED", 1)
+    monkeypatch.setattr(to_record, "MAX_PADDED", 1)
     assert run_verb(["report", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "There is no diagnosis: " in printed
@@ -111,9 +113,9 @@ def test_without_a_diagnosis_the_numbers_are_there(
     [
         ([], "report needs something to read: a run, a folder of Parquet files, or a glob."),
         (["empty"], "empty holds no Parquet file."),
-        (["no_such_place"], "is neither a file, a folder or a glob nor a recorded run: "),
+        (["no_such_place"], "is neither a file, a folder or a glob, nor one of the recorded runs: "),
         (["pairs.parquet", "--preset", "decoupled_token_si"], "Did you mean 'decoupled_token_is'?"),
-        (["pairs.parquet", "--preset", "trl_opsm"], "pairs.parquet: the preset asks for the sign of the advantage"),
+        (["pairs.parquet", "--preset", "trl_opsm"], "pairs.parquet: the preset needs the sign of the advantage"),
         (["others.parquet"], "others.parquet: found the columns 'a'; needed are rollout_log_probs"),
         (["nothing.parquet"], "no tokens in 1 file(s), the first of which is nothing.parquet."),
         (["none.parquet"], "no tokens in 1 file(s), the first of which is none.parquet."),
@@ -143,7 +145,7 @@ def test_bad_input_is_one_sentence(
 
 @pytest.mark.slow
 def test_a_hundred_million_tokens_in_a_gibibyte(tmp_path: Path) -> None:
-    """Three pieces of a million tokens: in one file as a single row group, in another as one row group each time."""
+    """Read files of three pieces of a million tokens, as a single row group and as one row group per piece."""
     pieces = [many_tokens.piece(seed, 1 << 20) for seed in range(3)]
     times = {"one.parquet": (20, 10, 20), "many.parquet": (10, 20, 20)}
     for name, counts in times.items():

@@ -1,4 +1,4 @@
-"""Trainings of a study side by side: in processes and on Ray, whatever is killed on the way."""
+"""Training runs of a study at the same time, in processes and on Ray, with processes and nodes that are killed."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ look = "Nothing."
 options = ""
 """
 NAMES, STEPS = ["disabled_0", "half_0"], 30
-"""Two trainings: a process that trains imports PyTorch and transformers for 6 s, which is most of what it costs."""
+"""Two training runs: each process imports PyTorch and transformers for 6 s, most of the time of the test."""
 
 pytestmark = pytest.mark.slow
 
@@ -41,36 +41,36 @@ def study_folder(path: Path, tiny_model: Path) -> Path:
 
 
 def in_progress(folder: Path) -> list[Path]:
-    """Trainings that have made a step."""
+    """Return the folders of training runs that have made a step."""
     logs = (folder / "local").glob("study_small_*/metrics.jsonl")
     return [log.parent for log in logs if log.stat().st_size]
 
 
 def finished(folder: Path) -> dict[str, int]:
-    """Name → time of its file, of the trainings that are finished."""
+    """Return name → time of its file, for the training runs that are finished."""
     return {file.stem: file.stat().st_mtime_ns for file in (folder / "local" / "study_small").glob("*.parquet")}
 
 
 def begun(folder: Path) -> set[str]:
-    """Return the names of the trainings that have begun, whether they have ended or not."""
+    """Return the names of the training runs that have begun, finished or not."""
     folders = (folder / "local").glob("study_small_*")
     return {path.name.removeprefix("study_small_") for path in folders} | finished(folder).keys()
 
 
 def workers_of(process: int) -> list[int]:
-    """Children that train: Python started by multiprocessing, but not its tracker of resources."""
+    """Return the children that train: started by multiprocessing, but not its resource tracker."""
     children = map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def of_session(session: int) -> list[int]:
-    """Processes that are alive in a session."""
+    """Return the processes of a session that are alive."""
     alive = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, of_process = stat.read_text().rpartition(")")[2].split()[:4]
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # it has just ended
         if int(of_process) == session and state != "Z":
             alive.append(int(stat.parent.name))
     return alive
@@ -82,7 +82,7 @@ def table(folder: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def by_processes(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """All trainings in processes, of which one is killed on the way."""
+    """Train all arms in processes, and kill one of them."""
     folder = study_folder(tmp_path_factory.mktemp("processes"), tiny_model)
     log = folder / "log"
     with running(
@@ -95,7 +95,7 @@ def by_processes(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> 
 
 
 def test_a_killed_training_is_tried_again(by_processes: Path) -> None:
-    """And the table holds every step of every training."""
+    """Check that the table holds every step of every training run, although one was killed."""
     rows = table(by_processes)
     assert sorted(finished(by_processes)) == NAMES
     assert len(rows) == len(NAMES) * STEPS
@@ -103,11 +103,11 @@ def test_a_killed_training_is_tried_again(by_processes: Path) -> None:
     kept = {row["preset"]: row["kept_fraction"] for row in rows}
     assert kept["disabled"] == 1
     assert 0.5 <= kept["half"] < 0.9
-    assert not list((by_processes / "local").glob("study_small_*"))  # a finished training is its rows
+    assert not list((by_processes / "local").glob("study_small_*"))  # of a finished training run only its rows remain
 
 
 def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path, tiny_model: Path, by_processes: Path) -> None:
-    """Ctrl-C leaves nothing running. What was finished then is not made again, and all comes out the same."""
+    """Interrupt a study: nothing keeps running, finished runs are not repeated, and the results are the same."""
     folder = study_folder(tmp_path / "runs", tiny_model)
     log, words = tmp_path / "log", ("study", "small", "--train", "--pool", "processes", "--workers", "1")
     with running(*words, runs_folder=folder, log=log) as study:
@@ -140,7 +140,7 @@ def test_a_training_that_fails_ends_the_study(tmp_path: Path, tiny_model: Path) 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple]:
-    """Two nodes of a core each, and the folder in which they train."""
+    """Start two nodes of one core each, and yield them with the folder in which they train."""
     from ray.cluster_utils import Cluster
 
     folder = study_folder(tmp_path_factory.mktemp("ray"), tiny_model)
@@ -155,13 +155,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
 
 
 def test_a_killed_node_changes_nothing(cluster: tuple, tmp_path: Path, by_processes: Path) -> None:
-    """Once both nodes have work one is killed: its training is made again on the other, and every number is that of the
-    processes. On a busy machine one training may end before the other has imported PyTorch, so that both make steps at
-    the same time is nothing to wait for."""
+    """Kill a node when both have work: its run is repeated on the other, with the same numbers as in processes.
+
+    The test does not wait until both make steps at the same time: on a busy machine one training run may end before
+    the other has imported PyTorch."""
     nodes, second, folder = cluster
     log = tmp_path / "log"
     with running("study", "small", "--train", "--address", nodes.address, runs_folder=folder, log=log) as study:
-        wait_for("two trainings", lambda: len(begun(folder)) == 2, log)
+        wait_for("two training runs", lambda: len(begun(folder)) == 2, log)
         nodes.remove_node(second, allow_graceful=False)
         assert study.wait(300) == 0, log.read_text()
     assert table(folder) == table(by_processes)
@@ -172,7 +173,7 @@ def test_an_address_where_no_ray_answers(
 ) -> None:
     monkeypatch.setattr(studies, "FOLDER", study_folder(tmp_path, tiny_model) / "study")
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which the verb sets where it is not set
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # otherwise the verb sets it
     for words, refusal in (
         (["--address", "127.0.0.1:9"], "no Ray answers at '127.0.0.1:9'"),
         (["--address", "nonsense"], "no Ray answers at 'nonsense' (Invalid address format: nonsense)"),

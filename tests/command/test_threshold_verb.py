@@ -14,6 +14,7 @@ import yaml
 
 from rlcorr import TokenBatch
 from rlcorr.analysis.choosing import rounded_up
+from rlcorr.bounds import BoundId
 from rlcorr.command.cli import run_verb
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
@@ -33,7 +34,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(name: str, *differences: list[float]) -> None:
-    """A run, a step for each list of log-ratios of one answer."""
+    """Record a run with a step per list of log-ratios of one response."""
     with Recorder(name) as recorder:
         for step, row in enumerate(differences):
             rollout = torch.full((1, len(row)), -2.0)
@@ -47,7 +48,7 @@ def text_of(output: str) -> Any:
 
 
 def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of twenty log-ratios 19 must stay: |d| ≤ 0.19. The last step, which may not count, has half within that."""
+    """Keep 19 of twenty log-ratios: |d| ≤ 0.19. Half of the last step, which must not be used, is within that."""
     distances = [0.01 * k for k in range(1, 21)]
     signed = [x if k % 2 else -x for k, x in enumerate(distances)]
     record("mine", signed[:13], signed[13:], [0.1, 0.3, -0.19, 0.4])
@@ -56,25 +57,25 @@ def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pyte
     (rule,) = from_verl(text_of(output)["algorithm"]["rollout_correction"]).rollout_rs
     assert math.exp(0.19) <= rule.upper <= math.exp(0.19) * 1.001
     assert rule.lower == pytest.approx(1 / rule.upper, rel=1e-9)
-    assert "Chosen on step 0 to 1: 95.00% of 20 tokens are kept" in output
-    assert "On step 2, which had no part in the choice: 50.00% of 4 tokens are kept" in output
+    assert "Chosen on steps 0 to 1: 95.00% of 20 tokens are kept" in output
+    assert "On step 2, which was not used for the choice: 50.00% of 4 tokens are kept" in output
 
 
 def test_weights_and_a_run_of_one_step(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Truncation keeps every token; 3 of 4 weights stay as they are up to the third ratio."""
+    """Truncate weights: every token is kept, and 3 of 4 weights are unchanged up to the third ratio."""
     record("mine", [0.0, 0.1, 0.2, 0.9])
     assert run_verb(["threshold", "mine", "--preset", "decoupled_token_is", "--keep", "75", "--system", "SkyRL"]) == 0
     output = capsys.readouterr().out
     config = from_skyrl(text_of(output)["trainer"]["algorithm"]["off_policy_correction"])
     assert math.exp(0.2) <= config.rollout_is_threshold <= math.exp(0.2) * 1.001
-    assert "100.00% of 4 tokens are kept, the weights of 25.00% are cut" in output
+    assert "100.00% of 4 tokens are kept, the weights of 25.00% are truncated" in output
     assert "The run has no other step to check it on." in output
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--keep", "0"], "keep is a percentage, above 0 and at most 100; got 0"),
+        (["--keep", "0"], "keep must be a percentage above 0 and at most 100; got 0"),
         (["--preset", "disabled"], "neither weights nor rejection rules"),
         (["--preset", "geo"], "unknown preset 'geo'"),
         (["--system", "Verl"], "unknown system 'Verl'"),
@@ -101,24 +102,24 @@ def test_what_cannot_be_done_is_said_in_one_sentence(local: Path, words: list[st
 @pytest.mark.parametrize("threshold", [1.000123456, 1.5, 12345.678, 0.00012345678, 0.2, 1.9999999])
 def test_rounding_never_tightens(threshold: float) -> None:
     config = CorrectionConfig(rollout_is="token")
-    rounded = rounded_up(threshold, config, None)
+    rounded = rounded_up(threshold, config, BoundId())
     offset = 1 if threshold > 1 else 0
     assert 0 <= rounded - threshold <= 1e-3 * (threshold - offset) + 1e-15
 
 
-# --- the walks of the README, typed as it says ---
+# --- the walks of rlcorr/foreign/README.md, typed as it says ---
 
 
 def walks() -> list[list[str]]:
-    readme = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text(encoding="utf-8")
-    section = readme.split("### To a threshold")[1].split("##")[0]
+    foreign = Path(__file__).resolve().parent.parent.parent / "rlcorr" / "foreign"
+    section = (foreign / "README.md").read_text(encoding="utf-8").split("## To a threshold")[1].split("##")[0]
     return [
         line.split("#")[0].split()[3:] for line in re.findall(r"^    \.venv/bin/python -m rlcorr .*$", section, re.M)
     ]
 
 
 def test_from_every_systems_dump_to_its_own_text(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """SkyRL's folder of dumps, what TRL 1.16 made of a generation, and what verl's correction was given."""
+    """Import SkyRL's folder of dumps, TRL 1.16's batch, and the input of verl's correction."""
     shutil.copytree(DUMPS / "skyrl", local / "dumped_data")
     run_verb(["import", str(DUMPS / "trl" / "inputs.npz"), "--run", "my_run"])
     theirs = np.load(DUMPS / "trl" / "inputs.npz")

@@ -7,7 +7,7 @@ import pytest
 
 from rlcorr.figures import correction
 from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, threshold_scale
-from rlcorr.figures.canvas import Figure, digest, figure, spoken
+from rlcorr.figures.canvas import Figure, digest, figure, text_summary
 
 UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v}
 
@@ -80,4 +80,4 @@ def test_a_figure_says_how_far_its_lines_and_bars_reach() -> None:
         {"type": "scatter", "name": "nothing", "y": [math.nan]},
         {"type": "heatmap", "name": "cells", "z": [[1, 2]]},
     ]
-    assert spoken(figure(traces, height=100, x={}, y={})) == "k3 from 0.25 to 0.5; tokens from 2 to 7"
+    assert text_summary(figure(traces, height=100, x={}, y={})) == "k3 from 0.25 to 0.5; tokens from 2 to 7"

@@ -77,12 +77,11 @@ def test_progress_at_another_batch_size() -> None:
         gradients.progress_curves(sweep, 300)
 
 
-def test_bias_and_noise_over_a_divergence() -> None:
-    figure: Any = gradients.bias_noise_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False), 4096)
+def test_progress_over_a_divergence() -> None:
+    figure: Any = gradients.progress_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False), 4096)
     lines = lines_of(figure)
-    assert list(lines["bias"].x) == [0.001, 0.01, 0.1]
-    assert list(lines["bias"].y) == [0, 0.5, 1]
-    assert list(lines["noise"].y) == [1.5, 1.5, 1.5]
+    assert list(lines["progress"].x) == [0.001, 0.01, 0.1]
+    assert list(lines["progress"].y) == pytest.approx([0.15, 0.3, 0.45])
     assert list(figure.layout.xaxis.range) == pytest.approx([-3, -1])
 
 
@@ -105,10 +104,10 @@ def test_a_cursor_beyond_the_curve_stands_at_its_end(at: float, expected: float)
 
 def test_a_band_surrounds_its_line() -> None:
     """Up along the high ends, back along the low ones."""
-    figure: Any = gradients.bias_noise_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False))
-    band = next(trace for trace in figure.data if trace.name == "bias, 95 %")
+    figure: Any = gradients.progress_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False))
+    band = next(trace for trace in figure.data if trace.name == "progress, 95 %")
     assert list(band.x) == [0.001, 0.01, 0.1, 0.1, 0.01, 0.001]
-    assert list(band.y) == pytest.approx([0, 0.55, 1.1, 0.9, 0.45, 0])
+    assert list(band.y) == pytest.approx([0.11, 0.22, 0.33, 0.27, 0.18, 0.09])
 
 
 def ranking() -> Ranking:

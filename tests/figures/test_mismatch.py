@@ -81,7 +81,7 @@ def test_without_methods_it_is_the_picture_of_the_run() -> None:
 
 
 def test_a_method_over_sequences_is_refused() -> None:
-    with pytest.raises(UsageError, match="looks at no single token"):
+    with pytest.raises(UsageError, match="has no region of tokens"):
         plots.acceptance(SMALL, {"x": preset("decoupled_geo_rs")})
 
 

@@ -6,10 +6,10 @@ import torch
 from ratio_batches import effective_share, of_ratios
 
 from rlcorr import CorrectionConfig
-from rlcorr.analysis.sweep import sweep_rule, sweep_weights
+from rlcorr.analysis.bound_curve import bound_curve
+from rlcorr.bounds import BoundId
 from rlcorr.figures import thresholds as sweep_plots
 from rlcorr.rules import RejectionRule
-from rlcorr.strips.strip import numbers_over
 from rlcorr.types import TokenBatch
 
 RATIOS = (0.5, 1.0, 1.0, 2.0, 8.0)
@@ -28,7 +28,7 @@ def trace(figure: Any, name: str) -> Any:
 
 
 def numbers(config: CorrectionConfig, thresholds: list[float], rule: int | None = None) -> dict[str, torch.Tensor]:
-    return numbers_over(batch(), config, thresholds, rule=rule, side="upper")
+    return bound_curve(batch(), config, thresholds, BoundId(rule, "upper")).numbers
 
 
 def test_shares_over_a_cap() -> None:
@@ -58,8 +58,8 @@ def test_what_a_cap_takes_and_leaves() -> None:
     """Caps of 1 and 4: the weights ½ 1 1 1 1 and ½ 1 1 2 4 have means 0.9 and 1.7, so 0.1 is missing to 1, and nothing;
     their mean squares less 1 are −0.15, which a logarithmic axis leaves out, and 3.45."""
     thresholds = [1.0, 4.0]
-    swept = sweep_weights(batch(), "token").curve(torch.tensor(thresholds, dtype=torch.float64))
-    figure: Any = sweep_plots.mismatch_over(thresholds, swept, of_weights=True, of_ratio=True)
+    curve = bound_curve(batch(), CorrectionConfig(rollout_is="token"), thresholds)
+    figure: Any = sweep_plots.mismatch_over(thresholds, curve, of_weights=True, of_ratio=True)
     missing, spread = (list(trace(figure, name).y) for name in ("missing to a mean weight of 1", "χ² of the weights"))
     assert missing[0] == pytest.approx(0.1)
     assert spread[1] == pytest.approx(3.45)
@@ -76,8 +76,8 @@ def test_shares_and_mismatch_over_a_rule() -> None:
         thresholds, numbers(CorrectionConfig(rollout_rs=(rule,)), thresholds, 0), of_ratio=False
     )
     assert list(trace(shares, "kept tokens").y) == pytest.approx([0.4, 0.6, 0.8])
-    swept = sweep_rule(batch(), rule).curve(torch.tensor(thresholds, dtype=torch.float64))
-    mismatch: Any = sweep_plots.mismatch_over(thresholds, swept, of_weights=False, of_ratio=False, at=100.0)
+    curve = bound_curve(batch(), CorrectionConfig(rollout_rs=(rule,)), thresholds)
+    mismatch: Any = sweep_plots.mismatch_over(thresholds, curve, of_weights=False, of_ratio=False, at=100.0)
     half, two = math.log(2) - 0.5, 1 - math.log(2)
     drawn = list(trace(mismatch, "k3 of the kept tokens").y)
     assert math.isnan(drawn[0])

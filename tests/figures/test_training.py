@@ -7,7 +7,7 @@ import pytest
 
 from rlcorr.figures import study, training
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM
-from rlcorr.figures.training import PANELS, Panel, _short, nearest, over_steps, spread
+from rlcorr.figures.training import PANELS, Panel, _short, nearest, over_steps, spread_apart
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import Outcome, SeedRange
 from rlcorr.records.study_comparisons import Comparison
@@ -89,7 +89,7 @@ def test_runs_without_anything_to_show_still_draw() -> None:
     ],
 )
 def test_names_move_apart(places: list[float], gap: float, expected: list[float]) -> None:
-    assert spread(places, gap) == pytest.approx(expected)
+    assert spread_apart(places, gap) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("place", "expected"), [(0, 10), (14.9, 10), (15, 10), (15.1, 20), (999, 20)])
@@ -155,7 +155,7 @@ def test_progress_beside_the_reward() -> None:
     nothing = SeedRange(1.0, 1.0, 1.0)
     outcomes = [Outcome("a", SeedRange(0.5, 0.4, 0.7), nothing, nothing, nothing)]
     eta = {"a": Interval(0.2, 0.1, 0.4), "b": Interval(0.3, 0.1, 0.4)}
-    figure: Any = study.foretelling(eta, outcomes)
+    figure: Any = study.reward_over_progress(eta, outcomes)
     (points,) = figure.data
     assert (list(points.text), list(points.x), list(points.y)) == (["a"], [0.2], [0.5])
     assert (points.error_x.array[0], points.error_x.arrayminus[0]) == pytest.approx((0.2, 0.1))

@@ -1,5 +1,5 @@
-"""Files that the systems' own code wrote (tests/peers/dump_files.py made them): every field that says which tokens or
-rewards count is used, or refused by name."""
+"""Files that the systems' own code wrote (by tests/peers/dump_files.py). Every field that says which tokens or rewards
+count is used, or refused by name."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_files import jsonl, npz, parquet, real, refused
+from pair_files import jsonl, npz, parquet, read_pairs, real, refused
 
-from rlcorr.foreign.pairs import read_pairs
 from rlcorr.foreign.stream import pair_batches
 from rlcorr.records.step_files import StepRecord
 
 DUMPS = Path(__file__).resolve().parent.parent / "support" / "golden" / "dumps"
-# What tests/peers/dump_files.py put into each.
+# The log-probs that tests/peers/dump_files.py put into each file.
 ROLLOUT, OLD = [[-0.5, -1.0, -2.0], [-0.25, -0.75]], [[-0.75, -0.5, -2.5], [-0.125, -1.5]]
 
 
@@ -34,7 +33,7 @@ def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_what_it_trains_on() ->
 
 
 def test_prime_rl_leaves_out_what_its_rl_loss_leaves_out() -> None:
-    """The second response of rank 0 is distilled: loss_mask has its tokens, rl_weights does not."""
+    """Check a distilled response, the second of rank 0: loss_mask counts its tokens, rl_weights does not."""
     record = dumped("prime_rl/token_exports/step_3/rank_0.jsonl")
     assert token(record, "rollout_log_probs") == [ROLLOUT[0], []]
     assert token(record, "advantages") == [[1.0] * 3, []]
@@ -50,8 +49,10 @@ TODAY = "prime_rl_today/shared/run_a/token_exports/step_3/rank_0.jsonl"
 
 
 def test_prime_rl_of_today_says_it_in_losses() -> None:
-    """The RL loss leaves out the first response's middle token and all of the second, which loss_mask has. Both are of
-    step 3 of their run, in steps 7 and 8 of a trainer that several runs share; the reward stands at every token."""
+    """Check tokens that loss_mask counts and the RL loss does not: one of the first response, all of the second.
+
+    Both are of step 3 of their run, in steps 7 and 8 of a trainer that several runs share. The reward is repeated for
+    every token."""
     record = dumped(TODAY)
     assert token(record, "rollout_log_probs") == [[-0.5, -2.0], []]
     assert token(record, "old_log_probs") == [[-0.75, -2.5], []]
@@ -77,7 +78,7 @@ def test_slime_has_the_rewards_before_their_group_is_taken_off() -> None:
 
 
 def test_skyrl_counts_what_its_loss_counts() -> None:
-    """The response's middle token is a tool's answer, the third row is padding: both are 0 in loss_mask alone."""
+    """Check a tool's answer (the middle token) and padding (the third row): only loss_mask is 0 for both."""
     record = dumped("skyrl/global_step_7_training_input.pkl")
     assert token(record, "rollout_log_probs") == [[-0.5, -2.0], [-0.25, -0.75], []]
     assert token(record, "old_log_probs") == [[-0.75, -2.5], [-0.125, -1.5], []]
@@ -89,8 +90,9 @@ def test_skyrl_counts_what_its_loss_counts() -> None:
 
 
 def test_trl_leaves_out_what_a_tool_answered() -> None:
-    """By trl_recorded.py: what TRL 1.16 made of a generation with env_mask; tool_mask is 1 on its padding. Its loss
-    (grpo_trainer.py:3027) runs over completion_mask × tool_mask."""
+    """Check the batch that TRL 1.16 made of a generation with env_mask (by trl_recorded.py).
+
+    tool_mask is 1 on padding. The loss (grpo_trainer.py:3027) runs over completion_mask × tool_mask."""
     record, theirs = dumped("trl/inputs.npz"), np.load(DUMPS / "trl/inputs.npz")
     counts = theirs["completion_mask"] * theirs["tool_mask"] == 1
     assert 0 < counts.sum() < theirs["completion_mask"].sum()
@@ -106,13 +108,13 @@ def test_trl_leaves_out_what_a_tool_answered() -> None:
 
 
 def test_verl_after_its_own_correction() -> None:
-    """It writes the mask without the rejected tokens over response_mask (verl 0.9.1, rollout_corr_helper.py)."""
+    """Refuse verl's corrected batch: response_mask has lost its rejected tokens (0.9.1, rollout_corr_helper.py)."""
     arrays = {name: np.full((1, 2), -1.0) for name in ("rollout_log_probs", "old_log_probs", "rollout_is_weights")}
     said = refused("batch.npz", npz(**arrays, response_mask=np.ones((1, 2))))
-    assert "rollout_is_weights is there: verl's correction has acted on this batch" in said
+    assert "has a column rollout_is_weights: verl's correction has acted on this batch" in said
 
 
-# --- columns of nobody's in particular ---
+# --- columns of no particular system ---
 
 PAIR = {"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.0, -2.0]}
 
@@ -132,7 +134,7 @@ def test_what_is_about_other_things_is_not(name: str) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"rl_weights": [0.5, 1]}, "rl_weights holds 0.5: it says which tokens count by 0 and 1"),
+        ({"rl_weights": [0.5, 1]}, "rl_weights must hold 0 and 1, which say whether a token counts; got 0.5"),
         ({"tool_mask": [0]}, "tool_mask has 1 values"),
         ({"tool_mask": [0], "response_mask": [1, 1]}, "tool_mask must have the shape of response_mask"),
         ({"tool_mask": 1}, "tool_mask must hold a list of numbers per row"),
@@ -154,12 +156,12 @@ def test_a_file_that_is_only_measured_counts_the_same_tokens(tmp_path: Path) -> 
 
 
 def line_of(said: str) -> str:
-    """What stands between backquotes."""
+    """Return the text between backquotes."""
     return said.split("`")[1]
 
 
 def test_the_line_for_arrays_of_skyrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run where SkyRL's classes are: here the batch is a plain dict of tensors."""
+    """Run the line that needs SkyRL's classes on a plain dict of tensors instead."""
     said = refused("batch.pickle", b"\x80\x04\x95 skyrl_train.training_batch")
     file, masks = tmp_path / "batch.pkl", {"loss_mask": torch.tensor([[1.0, 1.0]])}
     torch.save({name: torch.tensor([row]) for name, row in PAIR.items()} | masks | {"values": None}, file)
@@ -172,7 +174,7 @@ def test_the_line_for_arrays_of_verl(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 class DataProto:
-    """As much of verl's as the line uses; `make peers` has the real one."""
+    """The part of verl's DataProto that the line uses; `make peers` runs the real one."""
 
     batch = {name: torch.tensor([row]) for name, row in PAIR.items()} | {"response_mask": torch.ones(1, 2)}
 
@@ -182,7 +184,7 @@ class DataProto:
 
 
 def run(line: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line as a person types it, and its file read."""
+    """Run the line as a user would, and read its file."""
     monkeypatch.chdir(folder)
     exec(line, {"numpy": np, "torch": torch, "json": json, "DataProto": DataProto, "FILE": file})
     record = read_pairs("pairs.npz", (folder / "pairs.npz").read_bytes())

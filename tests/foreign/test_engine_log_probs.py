@@ -1,4 +1,4 @@
-"""Log-probs in the formats of the engines, and what bfloat16 rounds above 0: one number per token, or a sentence."""
+"""Log-probs in the formats of the engines, and log-probs that bfloat16 rounded above 0."""
 
 import json
 import math
@@ -7,11 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pair_files import jsonl, npz, parquet, real, refused
+from pair_files import jsonl, npz, parquet, read_pairs, real, refused
 
 from rlcorr.command.cli import main
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import read_pairs
 from rlcorr.foreign.stream import pair_batches
 from rlcorr.records import runs
 
@@ -54,7 +53,7 @@ def test_every_format_is_read() -> None:
 
 
 def test_every_format_in_turns_and_in_batches() -> None:
-    """One object with two lists: of responses, and of the turns of one."""
+    """Read an object with two lists, as two responses and as two turns of one response."""
     for case, log_probs in FORMATS.items():
         row = {"rollout_log_probs": log_probs, "old_log_probs": OLD, "response_ids": IDS}
         batch = read_pairs("x.jsonl", jsonl([row | {"reward": [1.0, 0.0]}]))
@@ -64,7 +63,7 @@ def test_every_format_in_turns_and_in_batches() -> None:
 
 
 def test_formats_in_parquet(tmp_path: Path) -> None:
-    """Maps, objects and lists of lists; a file that is measured needs the ids as well."""
+    """Read maps, objects and lists of lists. Measuring the mismatch needs the ids, too."""
     value = pa.struct({"logprob": pa.float64(), "rank": pa.int32(), "decoded_token": pa.string()})
     maps = [[[(int(i), x) for i, x in entry.items()] for entry in row] for row in FORMATS["vLLM, the best beside it"]]
     for case, column in {
@@ -89,17 +88,17 @@ def test_what_does_not_say_which_token_was_sampled_is_refused() -> None:
         (lines(best), "give response_ids"),
         (lines(best, response_ids=[[12], [3]]), "give response_ids, one per token"),
         (lines(best, response_ids=[[12, 8], [3]]), "token 1 (from 0) of rollout_log_probs in line 1 has no entry"),
-        (lines(FORMATS["vLLM, the sampled token alone"], response_ids=[[12, 8], [3]]), "of the sampled token 8"),
-        (lines(triples, response_ids=[[12, 8], [3]]), "is of token 7, but response_ids has 8 there"),
-        (lines([[{"12": {"rank": 1}}, {"7": -1.0}], [{"3": -1.0}]]), "in which no log-prob is found"),
+        (lines(FORMATS["vLLM, the sampled token alone"], response_ids=[[12, 8], [3]]), "for the sampled token 8"),
+        (lines(triples, response_ids=[[12, 8], [3]]), "is for token 7, but response_ids has 8 there"),
+        (lines([[{"12": {"rank": 1}}, {"7": -1.0}], [{"3": -1.0}]]), "must be a log-prob; got"),
         (lines([[{"12": -1.0}, -1.0], [{"3": -1.0}]]), "token 1 (from 0) of rollout_log_probs in line 1 is -1.0"),
         (lines([[[None, 12, None], [-1.0, 7, None]], [[-1.0, 3, None]]]), "token 0 (from 0): rollout_log_probs is NaN"),
     ):  # fmt: skip
         assert said in refused("x.jsonl", content), said
 
 
-def test_triples_and_lists_of_three_are_told_apart() -> None:
-    """[x, 0, null] may be a triple of token 0, or two log-probs and a place without one."""
+def test_triples_and_lists_of_three_are_distinguished() -> None:
+    """Refuse [x, 0, null]: it may be a triple of token 0, or two log-probs and a missing one."""
     row = {"rollout_log_probs": [[-0.5, 0, None], [-0.25, 0, None]], "old_log_probs": [-0.5, -0.25]}
     assert "may hold SGLang's triples [log-prob, token id, text], or lists" in refused("x.jsonl", jsonl([row]))
     lists = [[-0.5, -0.25, -1.0], [-0.25, 0, -0.125]]
@@ -164,7 +163,7 @@ def test_the_option_of_the_command_line(
 def test_threshold_of_a_run_with_a_log_prob_above_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run of a trainer whose log-probs nobody looked at: its Parquet file is put into a run that was imported."""
+    """Put the Parquet file of a trainer that does not check its log-probs into an imported run."""
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     (tmp_path / "x.parquet").write_bytes(written()["x.parquet"])
     assert call("import", str(tmp_path / "x.parquet"), "--run", "mine", "--clamp-rounding") == 0

@@ -1,4 +1,4 @@
-"""Files that are damaged, or made to do harm: each is refused with a sentence, before it has cost memory."""
+"""Damaged and malicious files. Each is refused with a sentence, before it takes much memory."""
 
 import io
 import json
@@ -15,9 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from hostile import MIB, Bomb, peak
-from pair_files import PAIR, arrays, npz, parquet, refused
-
-from rlcorr.foreign.pairs import read_pairs
+from pair_files import PAIR, arrays, npz, parquet, read_pairs, refused
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +40,8 @@ def pickles(bomb: Bomb) -> dict[str, bytes]:
 
 
 SAID_OF_A_BOMB = {
-    "a.pt": "asks for '__builtin__.getattr'",
-    "renamed.npz": "call it .pt",
+    "a.pt": "names '__builtin__.getattr'",
+    "renamed.npz": "rename it to .pt",
     "objects.npz": "Save ragged rows",
 }
 
@@ -59,7 +57,7 @@ def test_a_pickle_is_never_run(name: str, tmp_path: Path) -> None:
 
 
 def archive(members: dict[str, tuple[bytes, int, int]], method: int = 8) -> bytes:
-    """A zip by hand: name → (compressed bytes, declared size, CRC)."""
+    """Return a hand-made zip archive of name → (compressed bytes, declared size, CRC)."""
     body, directory = b"", b""
     for name, (data, size, crc) in members.items():
         fields = struct.pack("<HHHHHIIIHH", 20, 0, method, 0, 0, crc, len(data), size, len(name), 0)
@@ -77,7 +75,7 @@ def npy_header(shape: str, descr: str = "'<f4'") -> bytes:
 
 
 def deflated(start: bytes, zeros: int) -> bytes:
-    """`start` and so many MiB of zeros. After a full flush the same block can be said again and again."""
+    """Return `start` and this many MiB of zeros, compressed. After a full flush the same block can be repeated."""
     packer = zlib.compressobj(9, wbits=-15)
     head = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -89,18 +87,18 @@ def test_a_zip_bomb_that_says_what_it_is() -> None:
     bomb = deflated(header, 3 << 10)
     content = archive({"rollout_log_probs.npy": (bomb, len(header) + (3 << 30), 0)})
     assert len(content) < 4 * MIB
-    assert "3,221,225,600 bytes when inflated; at most 536,870,912" in refused("x.npz", content)
+    assert "3,221,225,600 bytes when decompressed; at most 536,870,912" in refused("x.npz", content)
 
 
 def test_a_zip_bomb_in_an_array_that_nobody_wants() -> None:
     header = npy_header(f"({3 << 28},)")
     content = archive({"logits.npy": (deflated(header, 3 << 10), len(header) + (3 << 30), 0)})
-    assert "bytes when inflated" in refused("x.npz", content)
+    assert "bytes when decompressed" in refused("x.npz", content)
 
 
 @pytest.mark.parametrize("size", [40, 400 * MIB])
 def test_a_zip_bomb_that_says_less(size: int) -> None:
-    """No more is inflated than was said; and of what was said no more than fits the shape and the limit of tokens."""
+    """Check that no more is decompressed than declared, and no more than the shape and the limit of tokens allow."""
     header = npy_header(f"({size // 4},)")
     content = archive({"rollout_log_probs.npy": (deflated(header, 3 << 10), len(header) + size, 0)})
     assert refused("x.npz", content).endswith(
@@ -125,12 +123,12 @@ def stored(header: bytes, data: bytes = b"") -> bytes:
         (stored(npy_header("(3,)", "'|O'")), "array of objects"),
         (stored(npy_header("(1,)", "'<U99999999'")), "should have 399,999,996 bytes"),
         (stored(npy_header("(1,)", "'<f77'")), "a dtype that does not exist: <f77"),
-        (stored(npy_header("(3,)", "[('a', '<f4')]")), "is no plain array"),
-        (stored(npy_header("(3,)", "__import__('os')")), "is no plain array"),
-        (stored(npy_header("(" * 90 + "3" + ")" * 90)), "is no plain array"),
+        (stored(npy_header("(3,)", "[('a', '<f4')]")), "is not a plain array"),
+        (stored(npy_header("(3,)", "__import__('os')")), "is not a plain array"),
+        (stored(npy_header("(" * 90 + "3" + ")" * 90)), "is not a plain array"),
         (stored(npy_header("(2, 2, 2)"), b"\0" * 32), "shape (2, 2, 2)"),
-        (stored(b"\x93NUMPY\x03\x00" + b"\xff" * 12), "no array as numpy.savez writes it"),
-        (stored(b"hello"), "no array as numpy.savez writes it"),
+        (stored(b"\x93NUMPY\x03\x00" + b"\xff" * 12), "not an array in the format of numpy.savez"),
+        (stored(b"hello"), "not an array in the format of numpy.savez"),
         (archive({"a.npy": (b"", 0, 0)}, method=12), "another method than deflate"),
         (archive({"a.npy": (b"", 0, 0), "a": (b"", 0, 0)}, method=0), "the same name"),
         (archive({f"{i}.npy": (b"", 0, 0) for i in range(1001)}, method=0), "1,001 members"),
@@ -177,7 +175,7 @@ def test_a_damaged_safetensors_file(content: bytes, said: str) -> None:
 
 
 def zeros_in_one_row(count: int) -> bytes:
-    """Some hundred bytes: the zeros are one entry of a dictionary and a run of so many references to it."""
+    """Return a file of some hundred bytes: one zero in a dictionary, and a run of `count` references to it."""
     lists = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.array(np.zeros(count, np.float32)))
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"rollout_log_probs": lists}), sink, compression="zstd", write_statistics=False)
@@ -185,7 +183,7 @@ def zeros_in_one_row(count: int) -> bytes:
 
 
 def varint(number: int, width: int = 0) -> bytes:
-    """Thrift's; more bytes than needed if a width is given."""
+    """Return Thrift's encoding of a number, in more bytes than necessary if a width is given."""
     parts = [number >> shift & 127 for shift in range(0, 7 * max(width, -(-number.bit_length() // 7), 1), 7)]
     return bytes([part | 128 for part in parts[:-1]] + parts[-1:])
 
@@ -208,7 +206,7 @@ def test_a_parquet_bomb_whose_footer_says_three() -> None:
 
 
 def test_a_parquet_bomb_under_another_name() -> None:
-    """Arrow takes columns by their place in the schema; the name that the footer repeats beside each is not used."""
+    """Check that the order of the schema counts, as in Arrow, and not the name that the footer repeats per column."""
     content = zeros_in_one_row(5_000_000)
     assert content.count(b"rollout_log_probs") == 2
     schema, path, rest = content.split(b"rollout_log_probs")
@@ -225,7 +223,7 @@ def test_a_parquet_column_twice() -> None:
 
 
 def test_a_text_that_stands_in_many_rows() -> None:
-    """200 references to one text of a MiB: 200 MiB once they are written out."""
+    """Read 200 references to one text of 1 MiB without making 200 MiB of them."""
     lists = pa.array([[-1.0]] * 200, pa.list_(pa.float32()))
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), pa.array(["x" * MIB]))
     sink = pa.BufferOutputStream()
@@ -239,7 +237,7 @@ def test_a_text_that_stands_in_many_rows() -> None:
 
 
 def test_texts_in_lists_are_not_read() -> None:
-    """A dictionary of one text of a MiB, in 2,000 rows of lists: 2 GiB once it is written out."""
+    """Skip 2,000 lists with references to one text of 1 MiB, which would take 2 GiB."""
     lists = pa.array([[-1.0]] * 100, pa.list_(pa.float32()))
     texts = pa.array([["x" * MIB]], pa.list_(pa.string())).take(pa.array([0] * 100))
     entry = pa.array([[{"logprob": -1.0, "token": "x" * MIB}]]).take(pa.array([0] * 100))
@@ -297,8 +295,8 @@ LINE = b'{"rollout_log_probs": [-1], "old_log_probs": [-1]}\n'
         (LINE.replace(b"-1", b"-1" + b"0" * 5000), "line 1 is not JSON: Exceeds the limit"),
         (LINE.replace(b"-1", b"-1" + b"0" * 400), "rollout_log_probs in line 1 holds a number that is too large"),
         (b'{"prompt": "\xff", \n}', "the document is not JSON: 'utf-8'"),
-        (b"[1, 2]", "item 0 of the document is no JSON object"),
-        (b'{"samples": [[]]}', "item 0 of line 1 is no JSON object"),
+        (b"[1, 2]", "item 0 of the document is not a JSON object"),
+        (b'{"samples": [[]]}', "item 0 of line 1 is not a JSON object"),
         (b"[]", "holds no rows"),
         (
             b'{"rollout_log_probs": [[-1], [-1]], "old_log_probs": [[-1]], "reward": [1, 0]}',

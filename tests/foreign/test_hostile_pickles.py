@@ -1,4 +1,4 @@
-"""Files of torch.save and pickles made to do harm: nothing in them is run, and no claim of theirs takes memory."""
+"""Malicious files of torch.save and pickles. No code in them is run, and false sizes take no memory."""
 
 import io
 import pickle
@@ -35,7 +35,7 @@ def saved(value: Any) -> bytes:
 
 
 def rezipped(content: bytes, method: int = zipfile.ZIP_STORED, **replaced: bytes) -> bytes:
-    """A file of torch.save with members written otherwise; `replaced` has the end of a member's name, _ for a dot."""
+    """Return a file of torch.save with replaced members: `replaced` has ends of their names, with _ for a dot."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w", method) as new:
         for info in old.infolist():
@@ -46,7 +46,7 @@ def rezipped(content: bytes, method: int = zipfile.ZIP_STORED, **replaced: bytes
 
 PAIR = {"rollout_log_probs": torch.full((2, 3), -1.0), "old_log_probs": torch.full((2, 3), -1.0)}
 MASKED = PAIR | {"response_mask": torch.ones(2, 3)}
-# To unpickle: bytearray(3 * 10**9).
+# Unpickling this would call bytearray(3 * 10**9).
 THREE_GB = b"\x80\x02c__builtin__\nbytearray\n\x8a\x05" + (3 * 10**9).to_bytes(5, "little") + b"\x85R."
 
 
@@ -55,15 +55,18 @@ THREE_GB = b"\x80\x02c__builtin__\nbytearray\n\x8a\x05" + (3 * 10**9).to_bytes(5
     [
         (saved(MASKED)[:200], "cannot be read as torch.save writes it"),
         (rezipped(saved(MASKED), zipfile.ZIP_DEFLATED), "its archive is compressed"),
-        (rezipped(saved(MASKED), data_pkl=THREE_GB), "asks for '__builtin__.bytearray'"),
-        (rezipped(saved(MASKED), data_pkl=b"\x80\x04\x8c\x02os\x8c\x06system\x93."), "asks for 'pickle.STACK_GLOBAL'"),
+        (rezipped(saved(MASKED), data_pkl=THREE_GB), "names '__builtin__.bytearray'"),
+        (rezipped(saved(MASKED), data_pkl=b"\x80\x04\x8c\x02os\x8c\x06system\x93."), "names 'pickle.STACK_GLOBAL'"),
         (rezipped(saved(MASKED), data_pkl=b"\x80\x02}q"), "cannot be read as torch.save writes it"),
         (saved({"rollout_log_probs": torch.zeros(1).expand(1 << 20, 1 << 20)} | {"a": 1}), "numbers in rollout_log"),
         (saved({"samples": [{"rollout_log_probs": torch.zeros(1).expand(1 << 40)}]}), "numbers in rollout_log_probs"),
         (saved(MASKED | {"rollout_log_probs": torch.ones(2, 3, dtype=torch.complex64)}), "has dtype torch.complex64"),
         (saved([1.0, 2.0]), "holds float where a dict of tensors is read"),
         (saved(torch.zeros(2, 3)), "holds Tensor where a dict of tensors is read"),
-        (saved({"samples": [{"rollout_log_probs": torch.zeros(2, 3)}]}), "has shape (2, 3) beside others of (T,)"),
+        (
+            saved({"samples": [{"rollout_log_probs": torch.zeros(2, 3)}]}),
+            "has shape (2, 3); a tensor (T,)",
+        ),
         (saved(PAIR), "rows of equal length may be padded"),
         (npz(a=np.zeros(2)), "its archive has no data.pkl"),
     ],
@@ -73,7 +76,7 @@ def test_a_file_of_torch_save(content: bytes, said: str) -> None:
 
 
 def test_a_storage_that_claims_three_gigabytes() -> None:
-    """The pickle says 3·10⁹ numbers; the archive has six."""
+    """Refuse a pickle that declares 3·10⁹ numbers in an archive of six."""
     six = saved(MASKED)
     with zipfile.ZipFile(io.BytesIO(six)) as archive:
         said = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
@@ -83,7 +86,7 @@ def test_a_storage_that_claims_three_gigabytes() -> None:
 
 
 def test_headers_that_claim_three_gigabytes() -> None:
-    """One sentence each, before any of it is taken."""
+    """Refuse each with a sentence, before the memory is allocated."""
     giga = 3_000_000_000
     tensors = save({"a": torch.zeros(1)})
     array = npz(a=np.zeros(2), rollout_log_probs=np.zeros((10000, 100)))
@@ -101,7 +104,7 @@ def test_headers_that_claim_three_gigabytes() -> None:
 
 
 def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
-    """In the place of an array, and in the metadata, which is not read."""
+    """Put code in place of an array, and into the metadata, which is not read."""
     module = types.ModuleType("skyrl_train")
     module._rebuild_tensor_batch = _rebuild_tensor_batch  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules["skyrl_train"] = module
@@ -109,7 +112,7 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
         Batch({"batch_dict": {"loss_mask": Bomb(tmp_path / "harm")}, "metadata": [Bomb(tmp_path / "x")]})
     )
     del sys.modules["skyrl_train"]
-    assert "rollout_log_probs is not there" in refused("x.pkl", content)
+    assert "rollout_log_probs is missing" in refused("x.pkl", content)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,7 +124,7 @@ _rebuild_tensor_batch.__module__ = "skyrl_train"
 
 
 class Batch:
-    """Pickled as SkyRL's batch is."""
+    """A batch that is pickled like SkyRL's."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -137,12 +140,12 @@ UNFRAMED = SKYRL[:2] + SKYRL[11:]  # the frame says how many bytes follow
     ("before", "after", "said"),
     [
         (SKYRL[-40:], b"", "cannot be read as a pickle of arrays"),
-        (b"\x8c\x07float32", b"\x8c\x07complex", "is no array as SkyRL writes it: dtype 'complex'"),
+        (b"\x8c\x07float32", b"\x8c\x07complex", "is not an array as SkyRL writes it: dtype 'complex'"),
         (b"\x8c\x07float32", b"\x8c\x07float16", "bytes; it has"),
         (b"K\x03K\x03\x86", b"K\xffK\xff\x86", "bytes; it has"),
         (SKYRL, UNFRAMED.replace(b"K\x03K\x03\x86", b"J\x00\x94\x35\x77K\x03\x86", 1), "6,000,000,000 numbers in"),
-        (SKYRL[:2], SKYRL[:2] + b"Nr\xff\xff\xff\x7f0", "remembers a value at place 2,147,483,647"),
-        (SKYRL[:2], SKYRL[:2] + b"N}b0", "runs whatever code is in it"),
+        (SKYRL[:2], SKYRL[:2] + b"Nr\xff\xff\xff\x7f0", "has the memo index 2,147,483,647"),
+        (SKYRL[:2], SKYRL[:2] + b"N}b0", "runs the code in it"),
     ],
 )
 def test_a_pickle_that_was_tampered_with(before: bytes, after: bytes, said: str) -> None:
@@ -157,9 +160,9 @@ def test_a_pickle_that_was_tampered_with(before: bytes, after: bytes, said: str)
         (pickle.dumps({"a": "verl.protocol"}), "DataProto.load_from_disk(FILE).batch"),
         (
             pickle.dumps({"a": "roll.distributed.scheduler.protocol"}),
-            "ROLL's rollout_mock has the engine's log-probs alone",
+            "ROLL's rollout_mock has the engine's log-probs only",
         ),
-        (pickle.dumps({"a": "_rebuild_tensor_batch"}), "runs whatever code is in it"),
+        (pickle.dumps({"a": "_rebuild_tensor_batch"}), "runs the code in it"),
     ],
 )
 def test_another_pickle(content: bytes, said: str) -> None:

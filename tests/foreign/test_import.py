@@ -1,4 +1,4 @@
-"""Several files as one run: steps by column or name, ranks put together; and what is refused."""
+"""Several files as one run: steps from a column or the name, merged ranks, and refused files."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from hostile import MIB
 from pair_files import jsonl, real
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign import imported
-from rlcorr.foreign.imported import files_of, import_files
+from rlcorr.foreign import import_run
+from rlcorr.foreign.import_run import find_files, import_files
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 
@@ -28,7 +28,7 @@ def row(value: float, **more: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, **lines: list[dict[str, Any]]) -> Path:
-    """A file per name, in which __ stands for /."""
+    """Write a file per name, in which __ means /."""
     for name, rows in lines.items():
         file = folder / f"{name.replace('__', '/')}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +37,9 @@ def write(folder: Path, **lines: list[dict[str, Any]]) -> Path:
 
 
 def made(tmp_path: Path, *places: Path, **options: Any) -> dict[int, list[list[float]]]:
-    """Step → the engine's log-probs, of the run that these places make."""
+    """Import these paths, and return step → the engine's log-probs."""
     run = tmp_path / "made"
-    import_files(files_of([str(place) for place in places]), run, **options)
+    import_files(find_files([str(place) for place in places]), run, **options)
     report = verify(run)
     assert (report.problems, report.status) == ([], "complete")
     records = [runs.read_step(run, step) for step in runs.list_steps(run)]
@@ -49,7 +49,7 @@ def made(tmp_path: Path, *places: Path, **options: Any) -> dict[int, list[list[f
 def refused(tmp_path: Path, *places: Path) -> str:
     with pytest.raises(UsageError) as caught:
         made(tmp_path, *places)
-    assert not (tmp_path / "made").exists()  # half a run would look like a whole one
+    assert not (tmp_path / "made").exists()  # an incomplete run would look complete
     return str(caught.value)
 
 
@@ -65,7 +65,7 @@ def test_steps_by_column_in_one_file(tmp_path: Path) -> None:
 
 
 def test_ranks_are_put_together(tmp_path: Path) -> None:
-    """Of files per step and rank, found by a glob; and of a file per rank with all steps in it."""
+    """Merge files per step and rank, which a glob matches, and files per rank with all steps."""
     files = {f"step_{s}__rank_{r}": [row(-s - r / 2)] for s in (1, 2) for r in (0, 1)}
     folder = write(tmp_path / "in", **files)
     want = {1: [[-1, -1], [-1.5, -1.5]], 2: [[-2, -2], [-2.5, -2.5]]}
@@ -82,7 +82,7 @@ def test_groups_named_by_texts_stay_apart_across_ranks(tmp_path: Path) -> None:
 
 
 def test_dumps_of_prime_rl_and_skyrl_by_folder(tmp_path: Path) -> None:
-    """In the golden dumps rank 1 has no token of the RL loss; SkyRL's row 3 is padding."""
+    """Import the golden dumps: prime-rl's rank 1 has no token of the RL loss, SkyRL's row 3 is padding."""
     assert made(tmp_path, GOLDEN / "prime_rl") == {3: [[-0.5, -1.0, -2.0], [], [], []]}
     (tmp_path / "more").mkdir()
     assert made(tmp_path / "more", GOLDEN / "skyrl") == {7: [[-0.5, -2.0], [-0.25, -0.75], []]}
@@ -91,11 +91,11 @@ def test_dumps_of_prime_rl_and_skyrl_by_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"step_1__rank_0": 1, "step_1__rank_1": 1, "step_2__rank_0": 2}, "step 2 is of rank 0, step 1 of rank 0, 1"),
-        ({"rank0": [1, 2], "rank1": [1]}, "step 2 is of rank 0, step 1 of rank 0, 1: every rank must have every step"),
-        ({"a_step1": 1, "b_step1": 1}, "is of step 1, as another file is, and no rank tells them apart"),
-        ({"a": None, "b": None}, "does not say its step, by a column or its name, and is one of several files"),
-        ({"step_3": 4}, "its name says step 3, its column step says 4"),
+        ({"step_1__rank_0": 1, "step_1__rank_1": 1, "step_2__rank_0": 2}, "step 2 has rank 0, but step 1 has rank 0"),
+        ({"rank0": [1, 2], "rank1": [1]}, "rank 0, but step 1 has rank 0, 1: every rank must have every step"),
+        ({"a_step1": 1, "b_step1": 1}, "is of step 1, and so is another file, but their names do not differ by a rank"),
+        ({"a": None, "b": None}, "names its step neither in a column nor in its file name"),
+        ({"step_3": 4}, "its name has step 3, but its column step has 4"),
         ({"a": -1}, "step must be a number ≥ 0 per row"),
     ],
 )
@@ -125,7 +125,7 @@ def test_html_in_tokens(tmp_path: Path) -> None:
 
 
 def large(path: Path, steps: int, tokens: int) -> None:
-    """A row group per step, of answers of 1,000 tokens."""
+    """Write a row group per step, with responses of 1,000 tokens."""
     offsets = pa.array(range(0, tokens + 1, 1000), pa.int32())
     kinds = {"step": pa.int32(), "rollout_log_probs": pa.list_(pa.float32()), "old_log_probs": pa.list_(pa.float32())}
     with pq.ParquetWriter(path, pa.schema(kinds), compression="none", use_dictionary=False) as file:
@@ -139,7 +139,7 @@ def large(path: Path, steps: int, tokens: int) -> None:
 def test_parts_are_the_steps_that_the_whole_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large(tmp_path / "x.parquet", steps=3, tokens=270_000)
     whole = made(tmp_path, tmp_path / "x.parquet")
-    monkeypatch.setattr(imported, "LARGE", 0)
+    monkeypatch.setattr(import_run, "LARGE", 0)
     (tmp_path / "more").mkdir()
     assert made(tmp_path / "more", tmp_path / "x.parquet") == whole
     assert list(whole) == [0, 1, 2]
@@ -148,29 +148,29 @@ def test_parts_are_the_steps_that_the_whole_is(tmp_path: Path, monkeypatch: pyte
 def test_a_step_that_is_too_large_and_steps_that_are_not_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imported, "LARGE", 0)
+    monkeypatch.setattr(import_run, "LARGE", 0)
     large(tmp_path / "x.parquet", steps=1, tokens=5_000_000)
     assert "tokens in one step; at most 4,194,304 are read" in refused(tmp_path, tmp_path / "x.parquet")
     table = pa.table({name: [row(-1)[name]] * 300_000 for name in row(-1)} | {"step": [2] * 299_999 + [1]})
     pq.write_table(table, tmp_path / "y.parquet")
-    assert "stands after step 2; sort the rows by step" in refused(tmp_path, tmp_path / "y.parquet")
+    assert "comes after step 2; sort the rows by step" in refused(tmp_path, tmp_path / "y.parquet")
 
 
 MEASURES = """
 import sys
 from pathlib import Path
 from hostile import peak
-from rlcorr.foreign.imported import files_of, import_files
-import_files(files_of([sys.argv[1]]), Path(sys.argv[3]))
+from rlcorr.foreign.import_run import find_files, import_files
+import_files(find_files([sys.argv[1]]), Path(sys.argv[3]))
 before = peak()
-import_files(files_of([sys.argv[2]]), Path(sys.argv[4]))
+import_files(find_files([sys.argv[2]]), Path(sys.argv[4]))
 print(peak() - before)
 """
 
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """A file of ten times as many steps as another of the same row groups, after it, takes hardly more."""
+    """Check that ten times as many steps with the same row groups take little more memory."""
     for name, steps in (("small", 2), ("big", 20)):
         large(tmp_path / f"{name}.parquet", steps, tokens=1_000_000)
     words = [tmp_path / "small.parquet", tmp_path / "big.parquet", tmp_path / "a", tmp_path / "b"]

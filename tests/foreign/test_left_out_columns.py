@@ -1,5 +1,5 @@
-"""One bad optional column never makes a valid pair unreadable: it is left out, and a sentence says so, in every format.
-What says which tokens count is needed, and refused."""
+"""A bad optional column never makes a valid pair unreadable: it is left out with a sentence, in every format. A bad
+column that says which tokens count is refused."""
 
 import contextlib
 import io
@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pair_files import jsonl, npz, parquet, real, refused
+from pair_files import jsonl, npz, parquet, read_pairs, real, refused
 from safetensors.torch import save
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.imported import files_of, import_file, import_files
-from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.import_run import find_files, import_file, import_files
 from rlcorr.foreign.stream import pair_batches
 from rlcorr.records import runs
 
@@ -26,10 +25,10 @@ MASK = {"response_mask": [[1, 1], [1, 1]]}
 
 
 def written(columns: dict[str, list[Any]]) -> dict[str, bytes]:
-    """The same table in every format that can hold it: texts and nulls are no tensors, ragged rows are no arrays."""
+    """Return the table in every format that can hold it: texts and nulls are not tensors, ragged rows not arrays."""
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     files = {"x.jsonl": jsonl(rows)}
-    with contextlib.suppress(pa.ArrowException):  # a column of Parquet is of one type
+    with contextlib.suppress(pa.ArrowException):  # a Parquet column has one type
         files["x.parquet"] = parquet(**columns)
     shaped = {name: shape(values) for name, values in columns.items()}
     if all(array is not None for array in shaped.values()):
@@ -43,7 +42,7 @@ def written(columns: dict[str, list[Any]]) -> dict[str, bytes]:
 
 
 def shape(values: list[Any]) -> Any:
-    """The values as an array with NaN for null; None if they do not make one of numbers or of texts."""
+    """Return the values as an array with NaN for null; None if it would be neither of numbers nor of texts."""
     try:
         array = np.array([math.nan if x is None else x for x in values])
     except ValueError:
@@ -89,7 +88,7 @@ def test_the_pair_is_read_and_the_column_is_named() -> None:
 
 
 def test_a_null_reward_is_unknown_and_the_others_are_kept(tmp_path: Path) -> None:
-    """NaN in its row, and no mean: the mean of the rest, 1, would be of other responses than all other numbers."""
+    """Keep NaN in its row and record no mean: the mean of the rest, 1, would be for other responses."""
     for reward in ([1.0, None], [True, None]):
         for file, content in written(PAIR | MASK | {"reward": reward}).items():
             record = read_pairs(file, content)
@@ -98,7 +97,7 @@ def test_a_null_reward_is_unknown_and_the_others_are_kept(tmp_path: Path) -> Non
             assert math.isnan(rewards[1]), file
             assert record.notes[0].startswith("rewards is null or NaN in 1 of 2 rows"), file
     for file, content in written(PAIR | MASK | {"reward": [None, None]}).items():
-        assert read_pairs(file, content).notes == (), file  # a reward that no row has is missing, and not unknown
+        assert read_pairs(file, content).notes == (), file  # if no row has a reward, the field is missing, not unknown
     (tmp_path / "x.jsonl").write_bytes(written(PAIR | {"reward": [1.0, None]})["x.jsonl"])
     import_file(tmp_path / "x.jsonl", tmp_path / "run")
     assert "reward" not in runs.read_metrics(tmp_path / "run")[0]
@@ -108,7 +107,7 @@ def test_what_says_which_tokens_count_is_refused() -> None:
     needed: dict[str, tuple[list[Any], str]] = {
         "response_mask": ([[1], [1]], "response_mask has 1 values"),
         "tool_mask": (["a", "b"], "tool_mask must hold a list of numbers per row"),
-        "rl_weights": ([[1, 0.5], [1, 1]], "rl_weights holds 0.5"),
+        "rl_weights": ([[1, 0.5], [1, 1]], "rl_weights must hold 0 and 1"),
         "step": (["last", "last"], "step must hold whole numbers"),
         "old_log_probs": ([[-1.0, math.nan], [-1.0, -1.0]], "row 0, token 1 (from 0): old_log_probs is NaN or null"),
         "sample_mask": ([1, 0], "'sample_mask' may say which tokens count"),
@@ -119,11 +118,11 @@ def test_what_says_which_tokens_count_is_refused() -> None:
 
 
 def test_two_names_of_rewards_are_not_chosen_from() -> None:
-    """Which of them is meant is not known; of the pair or the mask it would be refused."""
+    """Leave both out, because either may be meant. For the pair or the mask the file would be refused."""
     for file, content in written(PAIR | MASK | {"reward": [1.0, 0.0], "score": [0.0, 1.0]}).items():
         record = read_pairs(file, content)
         assert "rewards" not in record.batch.tensors(), file
-        said = "rewards is left out: reward and score are two names of rewards; leave all but one out."
+        said = "rewards is left out: reward and score are two names of rewards; keep only one of them."
         assert record.notes == (said,), file
 
 
@@ -141,15 +140,15 @@ def test_arrays_of_three_dimensions_and_of_another_size() -> None:
 
 
 def test_ranks_of_which_one_lacks_a_column(tmp_path: Path) -> None:
-    """Rank 1 has no advantages, and its rewards are null in every row."""
+    """Merge a rank 1 that has no advantages and only null rewards."""
     pairs = {name: x[:1] for name, x in PAIR.items()}
     ranks = [pairs | {"advantages": [[1.0, 1.0]], "reward": [1.0]}, pairs | {"reward": [None]}]
     for rank, columns in enumerate(ranks):
         (tmp_path / f"step_3_rank_{rank}.jsonl").write_bytes(written(columns)["x.jsonl"])
-    made = import_files(files_of([str(tmp_path)]), tmp_path / "run")
+    made = import_files(find_files([str(tmp_path)]), tmp_path / "run")
     assert made.notes == (
         "step 3: advantages is left out: advantages is not in part 1 (from 0) of the 2 parts of a step.",
-        "step 3: rewards is null or NaN in 1 of 2 rows: these are unknown, and no mean reward is recorded.",
+        "step 3: rewards is null or NaN in 1 of 2 rows; these rewards are unknown, so no mean reward is recorded.",
     )
     assert {"advantages"} <= made.missing.keys()
 
@@ -184,13 +183,13 @@ def test_types_of_parquet_that_are_not_read() -> None:
 
 
 def test_a_refused_row_is_named_with_its_file_and_step(tmp_path: Path) -> None:
-    """Rows are counted from 0 in the file of a rank, and within a step where a column says it."""
+    """Count rows from 0 within the file of a rank, and within a step if there is a column of steps."""
     lines = [{name: x[row] for name, x in PAIR.items()} for row in (0, 1)]
     bad = lines[1] | {"old_log_probs": [-1.0, 2.0]}
     for rank, rows in enumerate([lines, [lines[0], bad]]):
         (tmp_path / f"step_3_rank_{rank}.jsonl").write_bytes(jsonl(rows))
     with pytest.raises(UsageError, match=r"'step_3_rank_1\.jsonl': row 1, token 1 \(from 0\): old_log_probs must be"):
-        import_files(files_of([str(tmp_path)]), tmp_path / "run")
+        import_files(find_files([str(tmp_path)]), tmp_path / "run")
     (tmp_path / "all.jsonl").write_bytes(jsonl([lines[0] | {"step": 1}, lines[0] | {"step": 2}, bad | {"step": 2}]))
     with pytest.raises(
         UsageError, match=r"'all\.jsonl': in its rows of step 2, row 1, token 1 \(from 0\): old_log_probs"

@@ -1,4 +1,4 @@
-"""Dumps of other systems as these systems write them, and what is said where a file is none of them."""
+"""Dumps in the formats of other systems, and messages for files that are none of them."""
 
 import json
 from typing import Any
@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_files import jsonl, npz, parquet, real
+from pair_files import jsonl, npz, parquet, read_pairs, real
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import read_pairs
-from rlcorr.foreign.unsaid import missing
+from rlcorr.foreign.missing_fields import missing
 from rlcorr.records.step_files import StepRecord
 
 ROLLOUT, OLD = [[-0.5, -1.0], [-0.25]], [[-0.75, -0.5], [-0.125]]
@@ -21,7 +20,7 @@ def pairs_of(record: StepRecord) -> tuple[list[list[float]], list[list[float]]]:
 
 
 def nemo_rl_line(row: int, tokens: list[int], prompt: int, sample: float = 1.0) -> dict[str, Any]:
-    """One sample as a micro-batch of one, padded on the right to 6; place 0 holds a dummy."""
+    """Return one sample as a micro-batch, padded on the right to 6; position 0 holds a dummy."""
     response = len(tokens) - prompt
     place = {"before": [0.0] * prompt, "after": [0.0] * (6 - len(tokens))}
     return {
@@ -29,7 +28,7 @@ def nemo_rl_line(row: int, tokens: list[int], prompt: int, sample: float = 1.0) 
         "rewards": [row / 2],
         "input_lengths": [len(tokens)],
         "token_ids": [tokens + [0] * (6 - len(tokens))],
-        "token_loss_mask": [[1] + [0] * (prompt - 1) + [1] * response + [0] * (6 - len(tokens))],  # the dummy counted
+        "token_loss_mask": [[1] + [0] * (prompt - 1) + [1] * response + [0] * (6 - len(tokens))],  # counts the dummy
         "sample_loss_mask": [sample],
         "advantages": [place["before"] + [row - 0.5] * response + place["after"]],
         "generation_logprobs": [place["before"] + ROLLOUT[row] + place["after"]],
@@ -41,7 +40,7 @@ def nemo_rl_line(row: int, tokens: list[int], prompt: int, sample: float = 1.0) 
 def test_nemo_rl() -> None:
     lines = [nemo_rl_line(0, [4, 5, 6, 7], 2), nemo_rl_line(1, [4, 9], 1), nemo_rl_line(1, [4, 9], 1, sample=0.0)]
     record = read_pairs("train_data_step12.jsonl", jsonl(lines))
-    assert pairs_of(record) == ([*ROLLOUT, []], [*OLD, []])  # the third sample is masked out as a whole
+    assert pairs_of(record) == ([*ROLLOUT, []], [*OLD, []])  # the third sample is masked out completely
     batch = record.batch.tensors()
     assert real(batch["advantages"], record) == [[-0.5, -0.5], [0.5], []]
     assert real(batch["response_ids"], record) == [[6, 7], [9], []]
@@ -79,7 +78,7 @@ def test_prime_rl_null_on_a_trained_token() -> None:
 
 
 def slime_samples() -> list[dict[str, Any]]:
-    """As torch.load gives them: tensors over the response, the tokens of prompt and response."""
+    """Return samples as torch.load does: tensors over the response, and the tokens of prompt and response."""
     samples = []
     for row, (rollout, old) in enumerate(zip(ROLLOUT, OLD, strict=True)):
         per_token = {
@@ -95,7 +94,7 @@ def slime_samples() -> list[dict[str, Any]]:
 
 
 def test_slime_converted_as_the_refusal_says() -> None:
-    """Its log_probs were computed by the trainer before the update."""
+    """Read slime's log_probs as old_log_probs: the trainer computed them before the update."""
     lines = [json.dumps(s, default=lambda x: x.tolist()) for s in slime_samples()]
     whole = json.dumps({"format_version": 2, "rollout_id": 4, "samples": [json.loads(line) for line in lines]})
     for name, content, step in (("x.jsonl", "\n".join(lines), 1), ("x.json", whole, 4)):
@@ -109,19 +108,19 @@ def test_slime_converted_as_the_refusal_says() -> None:
 
 
 def test_a_pickle_of_verl_is_refused_with_the_way_to_arrays() -> None:
-    """DataProto.save_to_disk pickles; protocol 4 starts with these bytes."""
+    """Refuse the bytes with which a pickle of DataProto.save_to_disk (protocol 4) starts."""
     with pytest.raises(UsageError, match=r"DataProto\.load_from_disk\(FILE\)\.batch"):
         read_pairs("batch.pkl", b"\x80\x04\x95 verl.protocol DataProto")
 
 
 def test_log_probs_of_the_policy_being_updated_are_not_taken_for_the_old_ones() -> None:
     line = {"tokens": [1, 2], "rollout_log_probs": [-1, -1], "log_probs": [-1, -1]}
-    with pytest.raises(UsageError, match="old_log_probs is not there; the nearest is 'log_probs'"):
+    with pytest.raises(UsageError, match="old_log_probs is missing; the nearest name is 'log_probs'"):
         read_pairs("x.jsonl", jsonl([line]))
 
 
 def test_verl() -> None:
-    """A DataProto's tensors as arrays: prompts padded on the left, ids for texts, the score at the last token."""
+    """Read a DataProto's tensors: prompts padded on the left, ids instead of texts, the score at the last token."""
     mask = np.array([[1, 1], [1, 0]])
     content = npz(
         prompts=np.array([[0, 3, 4], [0, 0, 5]]), responses=np.array([[6, 7], [8, 0]]), response_mask=mask,
@@ -140,7 +139,7 @@ def test_verl() -> None:
     assert record.responses == ["", ""]
 
 
-# --- what else there is ---
+# --- further columns ---
 
 PAIR = {"rollout_log_probs": [-1.0], "old_log_probs": [-1.0]}
 
@@ -149,12 +148,12 @@ PAIR = {"rollout_log_probs": [-1.0], "old_log_probs": [-1.0]}
     ("row", "said"),
     [
         ({}, "found the columns none; needed are rollout_log_probs (the engine's) and old_log_probs (the trainer's"),
-        ({"rollout_log_probs": [-1], "old_logpbs": [-1]}, "old_log_probs is not there; the nearest is 'old_logpbs'."),
+        ({"rollout_log_probs": [-1], "old_logpbs": [-1]}, "is missing; the nearest name is 'old_logpbs'."),
         ({"a": 1, "b": 2}, "found the columns 'a', 'b'; needed are rollout_log_probs"),
         ({**PAIR, "prev_logprobs": [-1]}, "old_log_probs and prev_logprobs are two names of old_log_probs"),
         ({**PAIR, "response_mask": [1], "loss_mask": [1]}, "response_mask and loss_mask are two names"),
         ({"tokens": [1], "response_length": 1, "rollout_log_probs": [-1]}, "--save-debug-train-data writes both"),
-        ({"response_tokens": [1], "logprobs": [-1]}, "open-instruct's rollouts, which have vLLM's log-probs alone"),
+        ({"response_tokens": [1], "logprobs": [-1]}, "open-instruct's rollouts, which have only vLLM's log-probs"),
         ({"input": "a", "output": "b", "gts": "c", "score": 1, "step": 1}, "verl's rollout_data_dir"),
         ({"prompt": "a", "completion": "b", "head_version": 1}, "AReaL's rollouts"),
     ],
@@ -168,7 +167,7 @@ def test_without_a_pair(row: dict[str, Any], said: str) -> None:
 
 def test_trl_completions() -> None:
     content = parquet(step=[1], prompt=["a"], completion=["b"], advantage=[0.5])
-    with pytest.raises(UsageError, match="TRL's completions, which have texts alone"):
+    with pytest.raises(UsageError, match="TRL's completions, which have only texts"):
         read_pairs("completions_00001.parquet", content)
 
 

@@ -1,4 +1,4 @@
-"""The same pairs in every shape and format that people have them in; and what is made of them."""
+"""The same pairs in every shape and format, and the record that is read from them."""
 
 import contextlib
 import math
@@ -7,23 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pair_files import (
-    FILES,
-    MASK,
-    OLD,
-    ROLLOUT,
-    jsonl,
-    npz,
-    padded,
-    real,
-    rows,
-)
+from pair_files import FILES, MASK, OLD, ROLLOUT, jsonl, npz, padded, read_pairs, real, rows
 
 from rlcorr import TokenBatch
 from rlcorr.command.cli import main
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import read_pairs
-from rlcorr.foreign.unsaid import ENABLES, missing, recordable
+from rlcorr.foreign.missing_fields import ENABLES, fill_missing, missing
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord, from_step
 
@@ -69,13 +58,13 @@ def test_everything_else_that_a_file_may_hold() -> None:
     assert batch["rewards"].tolist() == [1, 0.5, 0, -1]
     assert batch["group_ids"].tolist() == [7, 7, 9, 9]
     assert batch["policy_versions"].tolist() == [0, 0, 1, 1]
-    assert record.prompts == ["a", "<b>bold</b>", "c\x00", "π"]  # kept as data; who shows them escapes them
+    assert record.prompts == ["a", "<b>bold</b>", "c\x00", "π"]  # kept as data; the pages escape them
     assert (record.step, record.responses) == (12, ["d", "", "e", "\n"])
     assert missing(record).keys() == {"sketch"}
 
 
 def test_one_number_per_response_may_come_in_other_shapes() -> None:
-    """Advantages of a group method; rewards (B, 1), or repeated for each token; groups that have names; messages."""
+    """Read advantages per response, rewards (B, 1) or repeated per token, names of groups, and messages."""
     more = {
         "advantage": [1.5, -1, 0, 2], "rewards": [[1.0] * 3, [0.5], [2.0], [-1.0] * 2], "uid": ["x", "y", "x", "z"],
         "prompt": [[{"role": "user", "content": "é"}]] * 4,
@@ -89,7 +78,7 @@ def test_one_number_per_response_may_come_in_other_shapes() -> None:
 
 
 def test_ids_of_prompt_and_response_together() -> None:
-    """Beside log-probs of the response alone, and beside log-probs of both, where the mask tells them apart."""
+    """Read ids of both with log-probs of the response, and with log-probs of both and a mask."""
     both = [p + r for p, r in zip(PROMPTS, IDS, strict=True)]
     behind = read_pairs("x.jsonl", jsonl(rows(tokens=both)))
     mask = [[0] * len(p) + [1] * len(r) for p, r in zip(PROMPTS, IDS, strict=True)]
@@ -107,7 +96,7 @@ def test_ids_of_prompt_and_response_together() -> None:
 
 
 def test_what_is_null_everywhere_is_not_there() -> None:
-    """As prime-rl writes advantages of samples that it does not reinforce."""
+    """Ignore a column of nulls: prime-rl writes such advantages for samples that it does not reinforce."""
     record = read_pairs("x.jsonl", jsonl(rows(advantages=[[None] * 3, [None], [], [None] * 2], values=[None] * 4)))
     assert {"advantages", "values"} <= missing(record).keys()
 
@@ -125,7 +114,7 @@ def test_names_that_others_use() -> None:
 def test_minus_infinity_is_a_log_prob_on_one_side() -> None:
     record = read_pairs("x.jsonl", jsonl([{"rollout_log_probs": [-1, -2], "old_log_probs": [-math.inf, -1]}]))
     assert record.batch.tensors()["old_log_probs"].tolist() == [[-math.inf, -1]]
-    with pytest.raises(UsageError, match=r"row 0, token 1 \(from 0\).*−inf, without a ratio"):
+    with pytest.raises(UsageError, match=r"row 0, token 1 \(from 0\).*−inf, so there is no ratio"):
         read_pairs("x.jsonl", jsonl([{"rollout_log_probs": [-1, -math.inf], "old_log_probs": [-1, -math.inf]}]))
 
 
@@ -133,7 +122,7 @@ def test_minus_infinity_is_a_log_prob_on_one_side() -> None:
 
 
 def awkward_step() -> StepRecord:
-    """A step of rlcorr with every column, an empty response, and numbers that a detour would change."""
+    """Return a step with every column, an empty response, and numbers that a conversion would change."""
     numbers = [-1e-45, -3.4028235e38, -0.99999994, -0.0, -math.inf, 0.009]
     mask = torch.tensor([[True] * 6, [False] * 6, [True] * 2 + [False] * 4])
     rollout = torch.where(mask, torch.tensor(numbers), 0)
@@ -149,7 +138,7 @@ def awkward_step() -> StepRecord:
 
 
 def assert_equal(got: StepRecord, want: StepRecord) -> None:
-    """Bit for bit."""
+    """Compare all tensors bit for bit."""
     assert (got.step, got.prompts, got.responses) == (want.step, want.prompts, want.responses)
     ours, theirs = got.batch.tensors(), want.batch.tensors()
     assert sorted(ours) == sorted(theirs)
@@ -171,16 +160,16 @@ def test_a_committed_run_reads_back_bit_for_bit() -> None:
 
 
 def test_responses_of_certain_tokens_are_no_padding_in_a_file_of_rlcorr() -> None:
-    """Two responses of one length that end in tokens of probability 1: in another file a mask would be asked for."""
+    """Read two responses of equal length that end in tokens of probability 1: any other file would need a mask."""
     zero = torch.zeros(2, 3)
-    sure = recordable(StepRecord(1, TokenBatch(zero == 0, zero, old_log_probs=zero), ["", ""], ["", ""]))
+    sure = fill_missing(StepRecord(1, TokenBatch(zero == 0, zero, old_log_probs=zero), ["", ""], ["", ""]))
     assert_equal(read_pairs("x.parquet", from_step(sure)), sure)
 
 
 def test_what_is_missing_is_said_before_and_after_it_is_recorded() -> None:
     record = read_pairs("lists.jsonl", FILES["lists.jsonl"])
     assert missing(record) == ENABLES
-    again = read_pairs("x.parquet", from_step(recordable(record)))
+    again = read_pairs("x.parquet", from_step(fill_missing(record)))
     assert missing(again) == ENABLES
     assert real(again.batch.rollout_log_probs, again) == ROLLOUT
     with_some = read_pairs("x.jsonl", jsonl(rows(reward=[0] * 4, advantage=[0] * 4, response=["a"] * 4)))
@@ -238,5 +227,5 @@ def test_import_of_no_file(local_runs: Path, tmp_path: Path, capsys: pytest.Capt
     assert call("import", str(tmp_path)) == 2
     (tmp_path / "x.pt").write_bytes(b"\x80\x02")
     assert call("import", str(tmp_path / "x.pt")) == 2
-    assert "runs whatever code is in it" in capsys.readouterr().err
+    assert "runs the code in it" in capsys.readouterr().err
     assert not local_runs.exists()

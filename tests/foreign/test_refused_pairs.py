@@ -1,4 +1,4 @@
-"""Whole files with wrong numbers in them: the row is named, and what would be right."""
+"""Undamaged files with wrong numbers. The message names the row and what is allowed."""
 
 import math
 import random
@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_files import FILES, MASK, PAIR, arrays, jsonl, npz, parquet, refused, rows, tensors
+from pair_files import FILES, MASK, PAIR, arrays, jsonl, npz, parquet, read_pairs, refused, rows, tensors
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import read_pairs
 
 OK = [-1.0, -2.0]
 HOLED = npz(**arrays() | {"response_mask": np.array([[0.5] * 3] * 4)})
 
 
 def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes:
-    """JSON Lines of these rows; `more` holds a value per row."""
+    """Return JSON Lines of these rows; `more` holds further columns."""
     columns = {"rollout_log_probs": rollout, "old_log_probs": rollout if old is None else old, **more}
     return jsonl([{name: x[row] for name, x in columns.items()} for row in range(len(rollout))])
 
@@ -37,7 +36,6 @@ def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes
         ),
         (pair([[0.5, 0.25]]), "rollout_log_probs must be natural logarithms of probabilities, ≤ 0; got 0.5"),
         (pair([OK, OK], [OK, [-1]]), "row 1 (from 0): old_log_probs has 1 values, rollout_log_probs 2."),
-        (pair([OK, OK], step=[1, 2]), "step must be one number for the whole file; got 2: import makes a run of it"),
         (pair([OK], step=[-1]), "step must be a number ≥ 0 per row"),
         (pair([OK], step=["last"]), "step must hold whole numbers"),
         (pair([OK], step=[1e12]), "step must hold whole numbers of at most 32 bits"),
@@ -53,7 +51,7 @@ def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes
         (pair([OK], response_mask=[[0, 0]]), "holds no tokens"),
         (pair([[], []]), "holds no tokens"),
         (pair([[None, None]], [OK]), "rollout_log_probs is NaN or null"),
-        (pair([OK], lengths=[3]), "row 0 (from 0): length 3 of 2 values"),
+        (pair([OK], lengths=[3]), "row 0 (from 0): its length must be from 0 to 2, the number of its log-probs; got 3"),
         (pair([[-1, 0, 0], [-1, -2, -3]]), "rows of equal length may be padded"),
         (pair([[-1, None, None], [-1, -2, -3]]), "rows of equal length may be padded"),
         (pair([[-1] * 4000] + [[-1]] * 5000), "20,004,000 places (5001 rows as wide as the longest, 4000); at most"),
@@ -101,7 +99,7 @@ def test_a_mask_of_ones_says_that_zeros_are_real() -> None:
 
 
 def test_rounding_above_zero_is_no_error() -> None:
-    """A log-softmax in bfloat16 may end a little above 0; the library allows 0.01 everywhere."""
+    """Accept log-probs up to 0.01, as everywhere: a log-softmax in bfloat16 may be slightly above 0."""
     assert read_pairs("x.jsonl", pair([[0.009, -1]])).batch.rollout_log_probs[0, 0] == torch.tensor(0.009)
     refused("x.jsonl", pair([[0.011, -1]]))
 
@@ -158,7 +156,7 @@ def test_a_file_under_another_suffix(name: str, content: bytes, kind: str) -> No
 
 @pytest.mark.parametrize("name", ["lists.jsonl", "lists.parquet", "compressed.npz", "padded.safetensors"])
 def test_any_damage_is_refused_with_a_sentence(name: str) -> None:
-    """Cut off anywhere, or with one byte changed: a step or a `UsageError`, and nothing else."""
+    """Cut files off anywhere or change one byte: reading gives a step or a `UsageError`, never anything else."""
     whole, chance = FILES[name], random.Random(0)
     damaged = [whole[: chance.randrange(len(whole))] for _ in range(60)]
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Files of any size, read in parts, give the numbers of the whole; what does not fit is named with its file."""
+"""Files of any size, read in parts, give the numbers of the whole. Errors name the file."""
 
 import math
 from pathlib import Path
@@ -12,8 +12,8 @@ from pair_files import FILES, OLD, PAIR, ROLLOUT, parquet
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, evaluate, metrics, preset
 from rlcorr.errors import UsageError
-from rlcorr.foreign import answers
 from rlcorr.foreign import parquet as parts_of_files
+from rlcorr.foreign import ragged
 from rlcorr.foreign.stream import check_columns, pair_batches, pair_files
 from rlcorr.measuring.measure import measure_stream
 from rlcorr.records import runs
@@ -40,7 +40,7 @@ def lists(values: np.ndarray) -> list[list[float]]:
 
 
 def columns() -> dict[str, np.ndarray]:
-    """All tokens of 120 answers. The log-ratios are of every size, two are beyond the clamp."""
+    """Return the columns of 120 responses. Log-ratios have all sizes; two exceed the clamp."""
     rng, tokens = np.random.default_rng(1), int(LENGTHS.sum())
     rollout = -30 * rng.random(tokens) ** 3 - 8
     old = rollout + 0.1 * rng.standard_t(1.5, tokens).clip(-70, 70)
@@ -59,7 +59,7 @@ def whole() -> TokenBatch:
 
 @pytest.fixture
 def three_files(tmp_path: Path) -> list[Path]:
-    """The rows in three files, in row groups of 7."""
+    """Write the rows to three files, in row groups of 7."""
     cells = {name: lists(values) for name, values in columns().items()}
     for number, rows in enumerate((slice(0, 50), slice(50, 51), slice(51, 120))):
         content = parquet(group_size=7, **{name: column[rows] for name, column in cells.items()})
@@ -78,7 +78,7 @@ def test_parts_give_the_numbers_of_the_whole(
     name: str, sizes: tuple[int, int, int], three_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for (module, size_name), size in zip(
-        ((parts_of_files, "PART"), (answers, "POOL"), (answers, "PLACES")), sizes, strict=True
+        ((parts_of_files, "PART"), (ragged, "POOL_TOKENS"), (ragged, "MAX_PADDED_TOKENS")), sizes, strict=True
     ):
         monkeypatch.setattr(module, size_name, size)
     expected = evaluate(whole(), CONFIGS[name])[1]
@@ -86,19 +86,21 @@ def test_parts_give_the_numbers_of_the_whole(
 
 
 def test_hardly_a_place_is_padding() -> None:
-    """Of a million tokens in answers of 1 to 1,000; without the order it would be half."""
+    """Batch a million tokens in responses of 1 to 1,000 tokens. Unsorted, half of the batches would be padding."""
     lengths = torch.randint(1, 1000, (2000,), generator=torch.Generator().manual_seed(0))
     tokens = int(lengths.sum())
-    given = answers.Answers({"rollout_log_probs": -torch.rand(tokens), "old_log_probs": -torch.rand(tokens)}, lengths)
-    made = list(answers.batches(given))
+    given = ragged.RaggedTokens(
+        {"rollout_log_probs": -torch.rand(tokens), "old_log_probs": -torch.rand(tokens)}, lengths
+    )
+    made = list(ragged.to_batches(given))
     assert sum(int(batch.response_mask.sum()) for batch in made) == tokens
     assert sum(batch.response_mask.numel() for batch in made) < 1.3 * tokens
-    assert max(batch.response_mask.numel() for batch in made) <= answers.PLACES
+    assert max(batch.response_mask.numel() for batch in made) <= ragged.MAX_PADDED_TOKENS
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".parquet")])
 def test_lists_of_every_kind(name: str, tmp_path: Path) -> None:
-    """Padded with a mask, of fixed length, of 16, 32 and 64 bits."""
+    """Read lists padded with a mask, of fixed length, and of 16, 32 and 64 bits."""
     (tmp_path / "x.parquet").write_bytes(FILES[name])
     tokens: dict[str, list[float]] = {"rollout_log_probs": [], "old_log_probs": []}
     for batch in pair_batches(pair_files(str(tmp_path)), advantages=False):
@@ -131,9 +133,9 @@ def test_where_there_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for place, said in (
         ("empty", "empty holds no Parquet file."),
-        ("a", "1 lie in folders below it: give a glob such as"),
+        ("a", "its subfolders hold 1: give a glob such as"),
         ("*.parquet", "no file or folder matches"),
-        ("nowhere", "is neither a file, a folder or a glob nor a recorded run: "),
+        ("nowhere", "is neither a file, a folder or a glob, nor one of the recorded runs: "),
     ):
         with pytest.raises(UsageError, match=said):
             pair_files(str(tmp_path / place))
@@ -155,7 +157,7 @@ PADDED: dict[str, Any] = {name: [[-1.0, 0.0, 0.0], [-1.0, -2.0, -1.0]] for name 
     [
         (parquet(**PAIR)[:300], "cannot be read as Parquet"),
         (b"", "cannot be read as Parquet"),
-        (parquet(**OTHER), "rollout_log_probs is not there"),
+        (parquet(**OTHER), "rollout_log_probs is missing"),
         (parquet(**FLAT), "one number per row; give a list per row"),
         (parquet(**TEXTS), "rollout_log_probs must hold a list of numbers per row; got texts such as"),
         (parquet(**UNEVEN), r"row 0 \(from 0\): old_log_probs has 1 values, rollout_log_probs 2"),
@@ -177,7 +179,7 @@ def test_the_file_that_does_not_fit_is_named(content: bytes, said: str, tmp_path
 
 
 def test_a_file_that_is_damaged_in_the_middle(tmp_path: Path) -> None:
-    """Its footer is whole, so that only reading its pages tells."""
+    """Report a damaged page, although the footer is intact."""
     content = bytearray(parquet(pa.list_(pa.float32()), 1, **PAIR))
     content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
     (tmp_path / "x.parquet").write_bytes(content)
@@ -195,5 +197,5 @@ def test_the_row_of_a_wrong_number_in_a_later_part(tmp_path: Path, monkeypatch: 
 def test_a_rule_that_needs_advantages(tmp_path: Path) -> None:
     (tmp_path / "1.parquet").write_bytes(parquet(**PAIR, advantages=ROLLOUT))
     (tmp_path / "2.parquet").write_bytes(parquet(**PAIR))
-    with pytest.raises(UsageError, match=r"2\.parquet: the preset asks for the sign of the advantage; there is no"):
+    with pytest.raises(UsageError, match=r"2\.parquet: the preset needs the sign of the advantage, but there is no"):
         numbers(pair_files(str(tmp_path)), preset("trl_opsm"))

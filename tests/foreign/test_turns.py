@@ -1,4 +1,4 @@
-"""Lists of lists in an object are turns of one response or many responses, by what else the object says."""
+"""Lists of lists in an object are turns of one response or many responses; other keys of the object decide."""
 
 import io
 from pathlib import Path
@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pair_files import jsonl, parquet, real, refused
+from pair_files import jsonl, parquet, read_pairs, real, refused
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import read_pairs
 from rlcorr.foreign.stream import pair_batches
 
-# Two trajectories of two and three turns, and of two and two.
+# Two trajectories of two and three turns, and two of two turns each.
 UNEVEN = [[[-0.5, -0.25], [-0.125]], [[-1.0], [-0.75], [-2.0]]]
 EVEN = [[[-0.5, -0.25], [-0.125]], [[-1.0], [-0.75]]]
 
@@ -43,7 +42,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def test_one_reward_makes_turns_of_the_lists() -> None:
-    """Also where all lines have the same number of turns, and for a single line."""
+    """Read turns, also if all lines have the same number of turns, and in a single line."""
     for case, objects in {
         "uneven": UNEVEN,
         "even": EVEN,
@@ -82,7 +81,7 @@ def test_a_list_of_rewards_makes_responses_of_the_lists() -> None:
 
 
 def test_responses_of_one_token_with_an_advantage_each() -> None:
-    """Two lists of one token: two advantages are as many numbers as there are tokens, which says nothing."""
+    """Read two lists of one token: two advantages could be per token or per response, so they decide nothing."""
     table = both([[[-0.5], [-1.0]]], rewards=[[1.0, 0.0]], advantages=[[0.5, -0.5]])
     for file, content in files(table).items():
         record = read_pairs(file, content)
@@ -97,7 +96,7 @@ def test_a_flat_side_says_that_the_lists_of_the_other_are_turns() -> None:
 
 
 def test_an_object_that_does_not_say_it_is_as_the_others_of_its_file() -> None:
-    """The reward of the first is null."""
+    """Read an object whose reward is null like the others."""
     rows = [{"rollout_logprobs": x, "old_log_probs": x, "reward": r} for x, r in zip(UNEVEN, (None, 1.0), strict=True)]
     record = read_pairs("x.jsonl", jsonl(rows))
     assert real(record.batch.rollout_log_probs, record) == joined(UNEVEN)
@@ -112,14 +111,14 @@ def test_where_nothing_says_it_the_file_is_refused() -> None:
         for file, content in files(table).items():
             said = refused(file, content)
             assert "which may be as many responses or the turns of one" in said, (case, file)
-            assert "for turns by one reward (a number), for responses by a list of rewards" in said, (case, file)
+            assert "Add one reward (a number) for turns, or a list of rewards" in said, (case, file)
     contradiction = both(UNEVEN, reward=[1.0, 1.0], group_ids=[[1, 1], [2, 2, 2]])
     for file, content in files(contradiction).items():
         assert "reward says that the 2 lists of rollout_logprobs are turns of one response" in refused(file, content)
 
 
 def test_turns_that_do_not_fit_each_other() -> None:
-    """As many tokens in all, but cut elsewhere: no token would stand beside its own."""
+    """Refuse turns of other lengths, although the number of tokens is the same: tokens would be paired wrongly."""
     other = [[[-0.5], [-0.25, -0.125]], UNEVEN[1]]
     said = refused(
         "x.jsonl", files({"rollout_logprobs": UNEVEN, "old_log_probs": other, "reward": [1.0, 0.0]})["x.jsonl"]
@@ -130,8 +129,8 @@ def test_turns_that_do_not_fit_each_other() -> None:
     assert "input_ids is a list per turn" in record.notes[0]
 
 
-def test_a_file_that_is_measured_is_read_alike(tmp_path: Path) -> None:
-    """Rewards are no part of what is measured, and say all the same what the lists are."""
+def test_a_file_that_is_measured_is_read_the_same_way(tmp_path: Path) -> None:
+    """Use rewards to decide what the lists are, although measuring does not need them."""
     (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN, reward=[1.0, 0.0])))
     (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
     assert batch.response_mask.sum(-1).tolist() == [3, 3]

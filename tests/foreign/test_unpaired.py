@@ -1,4 +1,4 @@
-"""Tokens whose log-prob of the engine is NaN, which TRL gives a ratio of 1: they are in no number, and are counted."""
+"""Tokens whose engine log-prob is NaN (TRL gives them a ratio of 1): left out of every number, and counted."""
 
 import io
 import json
@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pair_files import jsonl
+from pair_files import jsonl, read_pairs
 
 from rlcorr.analysis.triage import triage
 from rlcorr.command.cli import run_verb
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.foreign.imported import import_files
-from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.import_run import import_files
 from rlcorr.measuring.measure import evaluate
 from rlcorr.recorders import Recorder
 from rlcorr.records import runs
@@ -67,7 +66,7 @@ def test_numbers_are_over_the_tokens_that_have_both() -> None:
 
 
 def test_masked_places_and_whole_files_are_not_counted() -> None:
-    """A NaN outside the mask is nobody's business; a file without a NaN has no count."""
+    """Ignore a NaN outside the mask, and record no count for a file without NaN."""
     masked = WITH | {"rollout_log_probs": [-0.5, None, None, -0.2], "response_mask": [1, 1, 0, 1]}
     batch = read_pairs("a.jsonl", jsonl([masked]), nan_is_ratio_one=True).batch
     assert batch.tensors()["unpaired_tokens"].tolist() == [1]

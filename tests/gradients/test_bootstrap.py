@@ -6,7 +6,15 @@ from ratio_batches import of_log_ratios
 from torch import Tensor
 
 from rlcorr import CorrectionConfig
-from rlcorr.gradients.bootstrap import Interval, Replicas, cosine, interval_of, length_of, reference_noise, resampled
+from rlcorr.gradients.bootstrap import (
+    BootstrapSamples,
+    Interval,
+    cosine,
+    interval_of,
+    length_of,
+    reference_noise,
+    resampled,
+)
 from rlcorr.gradients.contributions import Contributions
 from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import Reference, SampledSketch
@@ -74,7 +82,9 @@ def test_an_interval_tells_a_number_from_0(low: float, high: float, tells: bool)
     assert Interval(0.2, low, high).tells == tells
 
 
-def replicas_of(reference: list[list[float]], noise: list[float], *, exact: bool, unseen: float = 1) -> Replicas:
+def replicas_of(
+    reference: list[list[float]], noise: list[float], *, exact: bool, factor: float = 1
+) -> BootstrapSamples:
     """Two directions, each drawn once in the sample itself; in every other row the first one twice."""
     rows = torch.tensor(reference)
     directions = torch.tensor([[1.0, 1.0], *[[2.0, 0.0]] * (len(rows) - 1)])
@@ -83,7 +93,7 @@ def replicas_of(reference: list[list[float]], noise: list[float], *, exact: bool
         u=torch.zeros(1, 2), n=one, weight=one, total=one, count=one, u_square=torch.zeros(1, 2),
         u_n=torch.zeros(1, 2), n_square=one, weight_square=one, probability=one,
     )  # fmt: skip
-    return Replicas(torch.ones(len(rows), 1), directions, rows, torch.tensor(noise), nothing, exact, unseen)
+    return BootstrapSamples(torch.ones(len(rows), 1), directions, rows, torch.tensor(noise), nothing, exact, factor)
 
 
 PRODUCTS, NOISE = torch.tensor([[3.0, 1.0], [4.0, 9.0], [1.0, 9.0]]), [1.0, 0.5]
@@ -137,6 +147,6 @@ def test_a_square_below_0_is_no_length() -> None:
 
 def test_prompts_of_a_finite_task_add_less() -> None:
     """A quarter of what they would add: 1.5/4 · 1/4 of the sample's 4."""
-    quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, unseen=0.25)
+    quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, factor=0.25)
     got = quarter.without_noise(PRODUCTS, torch.tensor(NOISE))
     assert got.tolist() == pytest.approx([4, 8 / 1.09375, 2 / 1.09375])

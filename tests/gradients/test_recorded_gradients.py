@@ -14,7 +14,7 @@ from rlcorr.gradients.report import BATCH_SIZES, GradientReport, compare, report
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
-from rlcorr.records.recipes import sketched
+from rlcorr.records.recipes import sketched_runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch
 
 pytestmark = pytest.mark.slow  # half a second for each run
@@ -50,7 +50,7 @@ def test_where_all_prompts_are_sketched_gradients_tell(name: str) -> None:
     run = runs.find_run(name)
     batch, sketch = read_gradients(run, last_sketch(run))
     assert isinstance(sketch, ExactSketch)
-    assert sketch.unseen == 0
+    assert sketch.finite_population_factor == 0
     ranking = compare(batch, sketch, [entry.config for entry in PRESETS.values()])
     biases = [of_preset.relative_bias for of_preset in ranking.reports]
     assert sum(bias.high - bias.low <= max(0.1, 0.4 * bias.value) for bias in biases) >= NARROW[name] * len(biases)
@@ -59,7 +59,7 @@ def test_where_all_prompts_are_sketched_gradients_tell(name: str) -> None:
         assert told >= 10 or name == "control_fp32", told
 
 
-@pytest.mark.parametrize("name", sketched())
+@pytest.mark.parametrize("name", sketched_runs())
 def test_every_number_lies_in_its_interval_or_is_not_known(name: str) -> None:
     """A cosine of 1.00 once stood beside an interval from 0.37 to 0.66, that of stale_4 with geometric rejection. What
     cannot be negative is not, and a share is at most 1. Of the answers of an exact sketch little is left out."""
@@ -97,7 +97,7 @@ def places(name: str, estimator: str) -> KLGradientReport:
     return kl_report(next_tokens, estimator)
 
 
-@pytest.mark.parametrize("name", sketched())
+@pytest.mark.parametrize("name", sketched_runs())
 def test_kl_estimators_on_real_places(name: str) -> None:
     """On-policy: E[∇k1] = 0, E[∇k2] = ∇KL(π‖ref), E[∇k3] = ∇KL(ref‖π), exact over the next token."""
     k1, k2, k3 = (places(name, estimator) for estimator in ("k1", "k2", "k3"))

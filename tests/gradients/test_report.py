@@ -91,11 +91,11 @@ def test_the_gradient_of_every_preset_is_the_trainers() -> None:
     batch, sketch = batch_of(rows), SampledSketch(scores_of(rows), NOTHING)
     for name, preset in PRESETS.items():
         loss = replace(preset.loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
-        neighbour = contributions.neighbour_of(batch, sketch, preset.config, preset.loss)
-        assert neighbour is not None, name
+        base = contributions.base_contributions(batch, sketch, preset.config, preset.loss)
+        assert base is not None, name
         expected = by_autograd(batch, rows, preset.config, loss)
-        for shortcut in (None, neighbour):
-            parts = contributions.contributions(batch, sketch, [preset.config], preset.loss, neighbour=shortcut)[0]
+        for shortcut in (None, base):
+            parts = contributions.contributions(batch, sketch, [preset.config], preset.loss, base=shortcut)[0]
             got = mean_gradients(parts, torch.ones(1, 200))[0]
             torch.testing.assert_close(
                 got, expected, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
@@ -280,11 +280,11 @@ def test_a_moved_bound_reads_what_it_changes() -> None:
     batch = TokenBatch.from_log_probs(d - 5, torch.full((3, 1), -5.0), mask).replace(advantages=torch.ones(3, 1))
     bound = CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0, loss_type="gpg")
     scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    neighbour = contributions.neighbour_of(batch, SampledSketch(scores, NOTHING), bound)
-    assert neighbour is not None
-    torch.testing.assert_close(neighbour.u, torch.tensor([[1.0, 0], [0, 4], [10, 10]]))
+    base = contributions.base_contributions(batch, SampledSketch(scores, NOTHING), bound)
+    assert base is not None
+    torch.testing.assert_close(base.u, torch.tensor([[1.0, 0], [0, 4], [10, 10]]))
     scores[0] = math.nan
-    (parts,) = contributions.contributions(batch, SampledSketch(scores, NOTHING), [bound], neighbour=neighbour)
+    (parts,) = contributions.contributions(batch, SampledSketch(scores, NOTHING), [bound], base=base)
     torch.testing.assert_close(parts.u, torch.tensor([[1.0, 0], [0, 3], [3, 3]]))
 
 
@@ -294,13 +294,16 @@ def test_a_coefficient_that_leaves_its_rounding_is_not_near() -> None:
     batch = TokenBatch.from_log_probs(far - 9, torch.full((2, 1), -9.0), torch.ones(2, 1, dtype=torch.bool))
     batch = batch.replace(advantages=torch.tensor([[0.1], [-0.1]]))  # what counts is 2981 times the largest of them
     clipped = CorrectionConfig(bypass_mode=True, loss_type="ppo_clip")
-    assert contributions.neighbour_of(batch, SampledSketch(torch.ones(2, 1), NOTHING), clipped) is None
-    assert contributions.neighbour_of(batch, SampledSketch(torch.ones(2, 1), NOTHING), CorrectionConfig()) is not None
+    assert contributions.base_contributions(batch, SampledSketch(torch.ones(2, 1), NOTHING), clipped) is None
+    assert (
+        contributions.base_contributions(batch, SampledSketch(torch.ones(2, 1), NOTHING), CorrectionConfig())
+        is not None
+    )
 
 
 def test_what_cannot_be_reported(sampled: Sampled) -> None:
     batch, sketch = sampled
-    with pytest.raises(UsageError, match="kl_cov selects tokens by comparing a batch"):
+    with pytest.raises(UsageError, match="kl_cov compares the tokens of a batch"):
         gradients.report(batch, sketch, CorrectionConfig(loss_type="kl_cov"))
     with pytest.raises(UsageError, match="needs old_log_probs and advantages"):
         gradients.report(batch.replace(advantages=None), sketch, CorrectionConfig())

@@ -129,7 +129,7 @@ def test_a_token_that_the_engine_never_samples_costs_nothing() -> None:
 @pytest.mark.parametrize("name", ["decoupled_seq_is", "decoupled_geo_rs"])
 def test_what_sees_a_sequence_is_refused(name: str) -> None:
     logits, engine = tables(4)
-    with pytest.raises(UsageError, match="looks at one place"):
+    with pytest.raises(UsageError, match="uses one position"):
         drift_report(places_of(logits, engine), preset(name))
     with pytest.raises(UsageError, match="no distribution of π_rollout"):
         drift_report(NextTokens(torch.zeros(1, 2), torch.zeros(1, 2, 1)), CorrectionConfig())

@@ -4,7 +4,7 @@ import pytest
 import torch
 from ratio_batches import of_log_ratios
 
-from rlcorr.bounds import at_threshold
+from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
@@ -136,9 +136,9 @@ def test_noise_falls_with_the_batch() -> None:
 def test_one_side_of_a_band() -> None:
     """Below a lower bound that no ratio reaches, and below one that only the rest of the band reaches."""
     toy, band = small_world(0.3), preset("decoupled_geo_rs")
-    loose, tight = toy_sweep(toy, band, [1e-6, 0.999], 64, side="lower").noise
+    loose, tight = toy_sweep(toy, band, [1e-6, 0.999], 64, BoundId(None, "lower")).noise
     assert loose > tight
-    assert toy_sweep(toy, band, [1e6], 64, side="upper").noise[0] > tight
+    assert toy_sweep(toy, band, [1e6], 64, BoundId(None, "upper")).noise[0] > tight
 
 
 def test_rejecting_everything_is_no_step() -> None:

@@ -156,7 +156,7 @@ def test_every_loss(small: toy.World, policies: toy.Policies, rewards: Tensor) -
 
 
 def test_a_loss_that_compares_a_batch_is_refused(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
-    with pytest.raises(UsageError, match="clip_cov selects tokens by comparing a batch"):
+    with pytest.raises(UsageError, match="clip_cov compares the tokens of a batch"):
         toy.gradient_truth(small, policies, rewards, CorrectionConfig(loss_type="clip_cov"))
 
 

@@ -41,7 +41,7 @@ def test_right_answers_are_accepted(names: set[str]) -> None:
 
 def test_three_mistakes_are_known_and_told_apart() -> None:
     for name, exercise in EXERCISES.items():
-        assert len({mistake.says for mistake in exercise.mistakes}) >= 3, name
+        assert len({mistake.message for mistake in exercise.mistakes}) >= 3, name
 
 
 @light_or_heavy
@@ -50,8 +50,8 @@ def test_a_typical_mistake_is_named(names: set[str]) -> None:
         exercise = EXERCISES[name]
         for mistake in exercise.mistakes:
             sentence = problem(mistake.answer, exercise)
-            assert sentence is not None, (name, mistake.says)
-            assert sentence.startswith(mistake.says), (name, mistake.says)
+            assert sentence is not None, (name, mistake.message)
+            assert sentence.startswith(mistake.message), (name, mistake.message)
 
 
 def test_no_answer_is_no_success() -> None:

@@ -1,7 +1,9 @@
 """The lessons as static pages, in a real Chromium that reaches nothing but the file server they lie on."""
 
 import importlib
+import inspect
 import json
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +15,9 @@ import app_runs
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route
+
+import rlcorr
+from rlcorr.measuring.metric_definitions import METRICS
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
 ADDRESS = "https://github.com/someone/somewhere"
@@ -171,3 +176,14 @@ def test_pages_for_a_workshop_hide_the_solutions(pages: ModuleType) -> None:
     assert len(hidden) == 3  # one per exercise
     assert not {cell.source for cell in shown.cells} & set(hidden)
     assert len(shown.cells) == len(committed.cells) - 3
+
+
+def test_the_reference_has_every_function_preset_and_metric(folder: Path) -> None:
+    lessons = folder / "some" / "project" / "lessons"
+    functions = {name for name in rlcorr.__all__ if inspect.isroutine(getattr(rlcorr, name)) or name.endswith("Config")}
+    # Other systems' translations are described in their README.
+    functions -= {name for name in functions if name.startswith(("from_", "to_"))} | {"export", "preset"}
+    for page, names in {"reference": functions, "presets": rlcorr.PRESETS, "metrics": METRICS}.items():
+        text = (lessons / f"{page}.html").read_text(encoding="utf-8")
+        headings = set(re.findall(r'<h[23]><code[^>]*><span class="pre">([^<]+)</span>', text))
+        assert set(names) <= headings, page

@@ -1,4 +1,4 @@
-"""The notes for teachers, and the README's table of lessons: what they state is so."""
+"""The notes for teachers, and the lists of lessons in both READMEs: what they state is so."""
 
 import importlib
 import re
@@ -45,12 +45,14 @@ def test_a_plan_has_what_a_lesson_needs_before_it(plan: str) -> None:
         assert {slug[:2] for slug in needed} <= set(planned[:place]), number
 
 
-def test_the_readme_lists_the_lessons(build: ModuleType) -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert build.with_table(readme) == readme
-    assert readme.count("(lessons/") == len(INDEX)
+def test_both_readmes_list_the_lessons(build: ModuleType) -> None:
+    for folder, link in ((REPOSITORY, r"\(lessons/\w+\.ipynb\)"), (LESSONS, r"\(\w+\.ipynb\)")):
+        readme = (folder / "README.md").read_text(encoding="utf-8")
+        assert build.with_lessons(folder / "README.md") == readme
+        assert len(re.findall(link, readme)) == len(INDEX)
 
 
-def test_a_readme_without_its_place_is_refused(build: ModuleType) -> None:
+def test_a_readme_without_its_place_is_refused(build: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# A README\n")
     with pytest.raises(ValueError, match="two comments"):
-        build.with_table("# A README\n")
+        build.with_lessons(tmp_path / "README.md")

@@ -13,7 +13,7 @@ from reference import CASES, VERL, batch, config, tensor
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, measure, metrics, preset
 from rlcorr.config import WeightLevel
-from rlcorr.correction import blocks
+from rlcorr.correction import row_blocks
 from rlcorr.errors import UsageError
 from rlcorr.measuring.measure import measure_probabilities, merge
 from rlcorr.measuring.metric_definitions import METRICS, PREFIX
@@ -161,7 +161,7 @@ def test_blocks_are_measured_as_one_batch() -> None:
     given = TokenBatch.from_log_probs(old, torch.full_like(old, -1.0), torch.ones_like(old))
     got = report(given, CorrectionConfig())
     told = ("tokens", "sequences", "log_ratio_mean", "log_ratio_std", "abs_log_ratio_min", "abs_log_ratio_max")
-    assert len(blocks(given)) == 2
+    assert len(row_blocks(given)) == 2
     assert [got[key] for key in told] == [1 << 19, 2, 0.5, 0.5, 0, 1]
 
 

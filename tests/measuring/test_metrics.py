@@ -10,13 +10,13 @@ from rlcorr import PRESETS, evaluate, metrics, preset
 from rlcorr.errors import UsageError
 from rlcorr.measuring.metric_definitions import METRICS, PREFIX
 from rlcorr.measuring.metrics import describe, means
-from rlcorr.measuring.moments import Measured, RuleMoment
+from rlcorr.measuring.moments import MomentTable, RuleKey
 
 
 def test_a_report_tells_what_was_measured_and_no_more() -> None:
     """Two values of d, 1 and 2: mean 3/2, mean d²/2 = 5/4, spread 1/2."""
     rows = [[2.0, 3.0, 5.0, 1.0, 2.0], [2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, math.inf, -math.inf]]
-    two = Measured(("d", "zero", "never"), torch.tensor(rows))
+    two = MomentTable(("d", "zero", "never"), torch.tensor(rows))
     told = {"tokens": 2, "kl": -1.5, "k2_kl": 1.25, "log_ratio_mean": 1.5, "log_ratio_std": 0.5}
     assert metrics(two) == {PREFIX + key: value for key, value in told.items()}
     assert means(two) == {"d": 1.5, "zero": 0}
@@ -26,9 +26,9 @@ def test_the_extremes_of_a_rule_are_those_of_what_it_compares() -> None:
     """Tokens of 1 and 3, rows of 2: a token rule compares tokens, a sequence rule rows."""
     table = torch.tensor([[2.0, 4.0, 10.0, 1.0, 3.0], [1.0, 2.0, 4.0, 2.0, 2.0]])
     for rule, extremes in (("token_k1", [3.0, 1.0]), ("seq_mean_k1", [2.0, 2.0])):
-        report = metrics(Measured((RuleMoment(rule, "statistic"), RuleMoment(rule, "seq")), table))
+        report = metrics(MomentTable((RuleKey(rule, "statistic"), RuleKey(rule, "seq")), table))
         assert [report[f"{PREFIX}rollout_rs_{rule}_log_ratio_{side}"] for side in ("max", "min")] == extremes
-        assert means(Measured((RuleMoment(rule, "statistic"), RuleMoment(rule, "seq")), table)) == {}
+        assert means(MomentTable((RuleKey(rule, "statistic"), RuleKey(rule, "seq")), table)) == {}
 
 
 # --- describe ---

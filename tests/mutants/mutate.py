@@ -68,7 +68,7 @@ TESTS = {
     "measuring.sequence_moments": ["measuring/measure"],
     "measuring.statistics": ["measuring/metrics", "measuring/measure"],
     "validated": ["config"],
-    "analysis.sweep": ["analysis/sweep"],
+    "analysis.bound_curve": ["analysis/bound_curve"],
     "records.runs": ["records/runs", "records/verify"],
     "systems.mapping.keys": ["systems/keys"],
     "systems.skyrl": ["systems/skyrl"],

@@ -18,7 +18,7 @@ from rlcorr.config import KL_ESTIMATORS, Aggregation, CorrectionConfig, LossConf
 from rlcorr.correction import correct
 from rlcorr.losses.kl import kl_penalty
 from rlcorr.losses.objective import policy_loss
-from rlcorr.measuring.moments import Measured
+from rlcorr.measuring.moments import MomentTable
 from rlcorr.types import TokenBatch
 
 ValueAndGradient = tuple[Tensor, Tensor]
@@ -167,7 +167,7 @@ def nothing(want: ValueAndGradient, tally: Tally) -> ValueAndGradient:
     return torch.zeros_like(want[0]), torch.zeros_like(want[1])
 
 
-def compare_loss_metrics(update: Update, measured: Measured, clip_metrics: dict[str, float], tally: Tally) -> None:
+def compare_loss_metrics(update: Update, measured: MomentTable, clip_metrics: dict[str, float], tally: Tally) -> None:
     """Means over the kept tokens; of numbers up to the largest |log ρ|, or of flags."""
     largest = 1 + (update.log_probs - update.case.old).abs().max().item()
     for key, want in clip_metrics.items():

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy
 import torch
-from pair_files import refused
+from pair_files import read_pairs, refused
 from verl_peer import load
-
-from rlcorr.foreign.pairs import read_pairs
 
 OLD, ROLLOUT = [[-1.0, -1.0, 0.0], [-0.5, -2.0, -1.5]], [[-1.0, -3.0, 0.0], [-0.5, -1.0, -1.25]]
 MASK, RESPONSES = [[1, 1, 0], [1, 1, 1]], [[6, 7, 0], [8, 9, 6]]
@@ -50,7 +48,7 @@ def main() -> None:
         rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold="0.5_2"
     )
     corrected = saved(proto, lambda batch: verl.helper.compute_rollout_correction_and_add_to_batch(batch, config)[0])
-    assert "rollout_is_weights is there: verl's correction has acted" in refused("pairs.npz", corrected)
+    assert "has a column rollout_is_weights: verl's correction has acted" in refused("pairs.npz", corrected)
     print(
         "verl: what its DataProto saved is refused as a pickle, and imported by the line that the refusal prints; "
         "after its own correction the arrays are refused by name"

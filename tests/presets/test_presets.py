@@ -95,7 +95,7 @@ OTHERS = {
     "openrlhf_icepop": tis(5.0, 0.5, rollout_is_mode="mask"),
     "openrlhf_seq_mask_tis": SEQ_MASK_TIS,
     "openrlhf_flash_reinforce": tis(math.inf, rollout_rs=(rule("seq_mean_forward_kl", upper=5e-3),)),
-    "openrlhf_tv": tis(math.inf, rollout_rs=(rule("token_prob_gap", upper=0.05),)),
+    "openrlhf_tv": tis(math.inf, rollout_rs=(rule("token_binary_tv", upper=0.05),)),
     "areal_token_clamp": tis(5.0),
     "areal_token_mask": tis(math.inf, rollout_rs=(rule("token_k1", upper=5.0),)),
     "areal_token_icepop": tis(math.inf, rollout_rs=(rule("token_k1", 0.5, 5.0),)),
@@ -130,7 +130,7 @@ OTHERS = {
     "roll_ratio_filter": only(rule("token_k1", 0.8, 1.2), denominator="kept"),
     "roll_diff_filter": only(rule("token_prob_diff", -0.2, 0.2), denominator="kept"),
     "open_instruct_tis": tis(),
-    "open_instruct_vaco": tis(rollout_rs=(rule("seq_mean_tv_outward", upper=2.0),)),
+    "open_instruct_vaco": tis(rollout_rs=(rule("seq_mean_abs_ratio_error_outward", upper=2.0),)),
     "ms_swift_sequence_truncate": tis(2.0, level="geometric"),
     "ms_swift_sequence_mask": tis(math.inf, rollout_rs=(rule("seq_mean_k1", upper=2.0),)),
     "xtuner_token_both": tis(
@@ -215,8 +215,8 @@ def test_a_preset_names_its_system_version_and_failure() -> None:
         ((system, version),) = [("verl", "1dda039b")] if name in VERLS else of_system
         assert given.system == system, name
         assert OTHER_VERSIONS.get(name, version) in given.source, name
-        assert given.hurts, name
-        assert not given.hurts.endswith("."), f"{name}: the views add the full stop"
+        assert given.fails_when, name
+        assert not given.fails_when.endswith("."), f"{name}: the views add the full stop"
 
 
 def test_presets_of_one_system_stand_together() -> None:

@@ -1,4 +1,4 @@
-"""Whatever a trainer holds is recorded, or becomes one warning; the training goes on in every case."""
+"""Anything that a trainer passes is recorded or causes one warning; the training run always continues."""
 
 import sys
 import warnings
@@ -17,7 +17,7 @@ from rlcorr.records.verify import verify
 
 
 class Vague:
-    """An object of a class that nobody knows; whoever looks closer is punished."""
+    """An object of an unknown class that raises for every attribute."""
 
     def __getattr__(self, name: str) -> Any:
         raise ZeroDivisionError(name)
@@ -107,13 +107,14 @@ LEFT_OUT: dict[str, tuple[Any, str]] = {
 
 
 def test_a_bad_column_is_left_out_and_named_once(tmp_path: Path) -> None:
-    for case, (more, said) in LEFT_OUT.items():
+    for case, (more, message) in LEFT_OUT.items():
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with Recorder("mine", folder=tmp_path / case) as recorder:
                 for step in (1, 2):
                     recorder.add(step=step, batch=ROWS | more)
-        assert [said in str(warning.message) for warning in caught] == [True], (case, [str(w.message) for w in caught])
+        texts = [str(warning.message) for warning in caught]
+        assert [message in text for text in texts] == [True], (case, texts)
         assert runs.list_steps(tmp_path / case / "mine") == [1, 2], case
 
 
@@ -133,7 +134,7 @@ STEPS_LEFT_OUT: dict[str, tuple[Any, Any, str]] = {
     "an object": (2, Vague(), "ZeroDivisionError"),
     "a generator": (2, (x for x in ()), "AttributeError"),
     "lists in themselves": (2, ROWS | {"rollout_log_probs": ENDLESS}, "RecursionError"),
-    "no pair": (2, {"rollout_log_probs": torch.zeros(2, 3)}, "old_log_probs is not there"),
+    "no pair": (2, {"rollout_log_probs": torch.zeros(2, 3)}, "old_log_probs is missing"),
     "half a step": (2.5, ROWS, "TypeError"),
     "a step of text": ("two", ROWS, "TypeError"),
     "a step that is there": (1, ROWS, "step 1 is recorded already"),
@@ -147,7 +148,7 @@ STEPS_LEFT_OUT: dict[str, tuple[Any, Any, str]] = {
 
 
 def test_a_step_that_cannot_be_recorded_is_one_warning_and_the_training_goes_on(tmp_path: Path) -> None:
-    for case, (step, batch, said) in STEPS_LEFT_OUT.items():
+    for case, (step, batch, message) in STEPS_LEFT_OUT.items():
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with Recorder("mine", folder=tmp_path / case) as recorder:
@@ -155,9 +156,10 @@ def test_a_step_that_cannot_be_recorded_is_one_warning_and_the_training_goes_on(
                 for _ in range(2):
                     recorder.add(step=step, batch=batch)
                 recorder.add(step=3, batch=ROWS)
-        assert [said in str(w.message) and "The training goes on." in str(w.message) for w in caught] == [True], (
+        texts = [str(warning.message) for warning in caught]
+        assert [message in text and text.endswith("The training run continues.") for text in texts] == [True], (
             case,
-            caught,
+            texts,
         )
         assert runs.list_steps(tmp_path / case / "mine") == [1, 3], case
         assert verify(tmp_path / case / "mine").problems == [], case
@@ -165,7 +167,7 @@ def test_a_step_that_cannot_be_recorded_is_one_warning_and_the_training_goes_on(
 
 def test_after_and_without_a_run(tmp_path: Path) -> None:
     recorder = Recorder("mine", folder=tmp_path)
-    recorder.add(step=0, batch=ROWS)  # before the run is there
+    recorder.add(step=0, batch=ROWS)  # before the run exists
     with pytest.warns(UserWarning, match="nothing more is written: No such file or directory"):
         recorder.close()
     with Recorder("yours", folder=tmp_path) as recorder:
@@ -210,13 +212,13 @@ def test_rounding_is_clamped_if_asked_for(tmp_path: Path) -> None:
 
 
 def test_hooks_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is there already, and batches that are none: each hook goes on, and does what it wraps."""
+    """Check that each hook still calls the wrapped function if the run exists already or the batch cannot be read."""
     with Recorder("mine", folder=tmp_path):
         pass
     helper = SimpleNamespace(**{verl.FUNCTION: lambda batch: batch})
     verl.wrap(helper, Recorder("mine", folder=tmp_path))
     batch = SimpleNamespace(batch=ROWS, meta_info={})
-    with pytest.warns(UserWarning, match="nothing is recorded: .*already holds a run"):
+    with pytest.warns(UserWarning, match="nothing is recorded: .*already contains a run"):
         assert getattr(helper, verl.FUNCTION)(batch) is batch
     other = SimpleNamespace(**{verl.FUNCTION: lambda batch: batch})
     verl.wrap(other, Recorder("other", folder=tmp_path))
@@ -235,7 +237,7 @@ def test_hooks_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_hook_of_trl_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much of TRL's trainer as the hook uses; then one of another version, without an attribute that it asks for."""
+    """Check a trainer with all that the hook uses, and one of another version that lacks an attribute."""
 
     class Trainer:
         model, accelerator = SimpleNamespace(training=True), SimpleNamespace(is_main_process=True)
@@ -260,7 +262,7 @@ def test_the_hook_of_trl_ends_no_training(tmp_path: Path, monkeypatch: pytest.Mo
     callback.on_train_end(None, state, None)
     assert runs.list_steps(tmp_path / "mine") == [1]
     callback = trl.RecordPairs("mine", folder=tmp_path)
-    with pytest.warns(UserWarning, match="nothing is recorded: .*already holds a run"):
+    with pytest.warns(UserWarning, match="nothing is recorded: .*already contains a run"):
         callback.on_train_begin(None, state, None)
     newer = trl.RecordPairs("newer", folder=tmp_path)
     newer.on_train_begin(None, state, None)

@@ -1,4 +1,4 @@
-"""A recorded training is a run like any other, can be followed while it grows, and nothing here breaks the training."""
+"""A recorded training run is like any other run, can be read while it grows, and is never stopped by the recorder."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ def test_steps_become_one_run(tmp_path: Path) -> None:
         for step in (3, 4):
             batch = pairs(-float(step))
             recorder.add(step=step, batch=batch)
-            batch["rollout_log_probs"].zero_()  # a trainer may use the memory again
+            batch["rollout_log_probs"].zero_()  # a trainer may reuse the memory
     report = verify(tmp_path / "mine")
     assert (report.problems, report.status, report.metric_rows) == ([], "complete", 2)
     for step in (3, 4):
@@ -43,7 +43,7 @@ def test_it_can_be_read_while_it_grows(tmp_path: Path) -> None:
         for step in range(1, 6):
             recorder.add(step=step, batch=pairs(-1.0))
             readable = runs.list_steps(tmp_path / "mine")
-            assert set(range(1, step)) <= set(readable)  # `add` waits for its predecessor
+            assert set(range(1, step)) <= set(readable)  # `add` waits for the step before
             assert all(len(runs.read_step(tmp_path / "mine", there).prompts) == 2 for there in readable)
 
 
@@ -56,14 +56,14 @@ def test_a_training_that_fails_leaves_an_interrupted_run(tmp_path: Path) -> None
     with pytest.raises(ZeroDivisionError):
         trains()
     assert verify(tmp_path / "mine").status == "interrupted"
-    with pytest.raises(UsageError, match="already holds a run"), Recorder("mine", folder=tmp_path):
+    with pytest.raises(UsageError, match="already contains a run"), Recorder("mine", folder=tmp_path):
         pass
 
 
 def test_a_batch_that_cannot_be_read_is_left_out_with_one_warning(tmp_path: Path) -> None:
     wrong = pairs(-1.0) | {"sample_mask": torch.ones(2)}
-    said = pytest.warns(UserWarning, match="'sample_mask' may say which tokens count")
-    with said as caught, Recorder("mine", folder=tmp_path) as recorder:
+    warns = pytest.warns(UserWarning, match="'sample_mask' may say which tokens count")
+    with warns as caught, Recorder("mine", folder=tmp_path) as recorder:
         for step, batch in enumerate([pairs(-1.0), wrong, wrong, pairs(-2.0), pairs(-2.0)]):
             recorder.add(step=min(step, 3), batch=batch)
     assert len(caught) == 1
@@ -71,11 +71,11 @@ def test_a_batch_that_cannot_be_read_is_left_out_with_one_warning(tmp_path: Path
 
 
 def test_a_full_disk_becomes_one_warning(tmp_path: Path) -> None:
-    """In a process of its own, in which no file may grow beyond 64 KiB: writing fails as it does on a full disk."""
+    """Check a full disk, simulated by a separate process in which no file may be larger than 64 KiB."""
     code = FULL.format(folder=str(tmp_path))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["trained", "5"]
-    assert run.stderr.count("nothing more is written: File too large. The training goes on.") == 1
+    assert run.stderr.count("nothing more is written: File too large. The training run continues.") == 1
     assert runs.list_steps(tmp_path / "mine") == [1]
     assert not list((tmp_path / "mine").rglob("*.tmp"))
 
@@ -99,7 +99,7 @@ print("trained", trained)
 
 
 def test_the_hook_of_verl_records_what_its_correction_is_given(tmp_path: Path) -> None:
-    """verl's function writes its own mask over response_mask; the run has the mask from before."""
+    """Check that the run has the response_mask from before verl's function replaces it by its own mask."""
 
     def corrects(batch: Any, config: str) -> tuple[Any, str]:
         batch.batch["response_mask"] = torch.zeros(2, 3)
@@ -115,11 +115,11 @@ def test_the_hook_of_verl_records_what_its_correction_is_given(tmp_path: Path) -
 
 
 class _Batch(dict[str, Any]):
-    """As much of SkyRL's TensorBatch as the hook uses."""
+    """The part of SkyRL's TensorBatch that the hook uses."""
 
 
 def test_the_hook_of_skyrl_records_the_batch_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns and shapes as in the golden dump of SkyRL 0.3.0, whose base class does nothing."""
+    """Check the columns and shapes of the golden dump of SkyRL 0.3.0; the base class of the hook does nothing."""
     monkeypatch.setitem(sys.modules, "skyrl.train.utils.callbacks", SimpleNamespace(TrainingCallback=object))  # pyright: ignore[reportArgumentType]
     callback = skyrl.record_pairs("mine", folder=tmp_path)
     batch = _Batch(
@@ -139,7 +139,8 @@ def test_the_hook_of_skyrl_records_the_batch_of_a_step(tmp_path: Path, monkeypat
 
 
 def test_the_ten_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text(encoding="utf-8")
+    foreign = Path(__file__).resolve().parent.parent.parent / "rlcorr" / "foreign"
+    readme = (foreign / "README.md").read_text(encoding="utf-8")
     lines = next(code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "with Recorder" in code)
     monkeypatch.setattr(runs, "LOCAL", tmp_path)
     scored = SimpleNamespace(sampler_log_probs=-torch.ones(2, 3), log_probs=-torch.ones(2, 3), mask=torch.ones(2, 3))

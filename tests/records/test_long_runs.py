@@ -1,5 +1,4 @@
-"""The committed runs with answers of hundreds of tokens: they hold what `make bench ARGS=long` and the lessons count
-on."""
+"""The committed runs with answers of hundreds of tokens: checks of what `make bench ARGS=long` and the lessons need."""
 
 import pytest
 import torch
@@ -39,8 +38,11 @@ def test_their_rewards_are_the_judges(name: str) -> None:
 
 @long_runs
 def test_products_of_the_first_tokens_average_to_one(name: str) -> None:
-    """The engine drew the answers, so E[∏ r] = 1 for the first 50 tokens of each, as for any number of them. Not tested
-    for whole answers: where the gap is large, the rare large products that make up the average were not drawn."""
+    """Check that E[∏ r] = 1 for the first 50 tokens of each answer, because the engine sampled the answers.
+
+    Whole answers are not tested: if the gap is large, the average consists of rare large products, and the sample may
+    have none of them.
+    """
     products = []
     for record in recorded(name):
         d = correct(record.batch, preset("disabled")).log_ratio.double()

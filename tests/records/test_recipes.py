@@ -28,7 +28,7 @@ def test_every_recipe_is_a_command(name: str) -> None:
 
 @pytest.mark.parametrize("name", [recipe.name for recipe in recipes.read_index().values() if not recipe.gpu])
 def test_a_committed_run_is_what_its_recipe_makes(name: str) -> None:
-    """Its configuration and its story; it verifies, and its last step has a sketch where the recipe asks for one."""
+    """Check a committed run: configuration, story, hashes, and a sketch of the last step if the recipe asks for one."""
     run = runs.ROOT / name
     manifest, recipe = runs.read_manifest(run), recipes.find_recipe(name)
     assert manifest.story == recipe.story
@@ -39,7 +39,7 @@ def test_a_committed_run_is_what_its_recipe_makes(name: str) -> None:
 
 
 def test_every_committed_run_has_a_recipe() -> None:
-    """And every recipe a run, but for those that wait for a GPU."""
+    """Check that every run has a recipe, and every recipe a run, except those that need a GPU."""
     committed = {name for name, path in runs.list_runs().items() if path.parent == runs.ROOT}
     index = recipes.read_index()
     assert committed <= set(index)
@@ -53,7 +53,7 @@ def test_a_run_that_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_rehearsal_leaves_nothing(tiny_model: Path, local_runs: Path) -> None:
-    """One step with these options, and no file of it stays."""
+    """Train one step with these options, and delete its files."""
     options = f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard --run a"
     rehearse([Recipe("a", "A story.", "Nothing.", tuple(options.split()), gpu=True)])
     assert list(local_runs.iterdir()) == []
@@ -101,6 +101,6 @@ def test_a_damaged_run_replaces_nothing(tiny_model: Path, local_runs: Path, monk
     good = recipes.install(train(tiny_config(tiny_model)), recipe)
     recorded = train(tiny_config(tiny_model))
     (recorded / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UsageError, match="is damaged and stays where it is"):
+    with pytest.raises(UsageError, match="is damaged, so it was not installed"):
         recipes.install(recorded, recipe)
     assert verify(good).problems == []

@@ -1,4 +1,4 @@
-"""Recorded runs: found in a fixed order, bit-exact, and whole or absent after a SIGKILL. Damage: test_verify.py."""
+"""Recorded runs: a fixed order, bit-exact steps, and atomic files after a SIGKILL. Damage is in test_verify.py."""
 
 import gzip
 import os
@@ -51,7 +51,7 @@ def test_a_step_comes_back_bit_for_bit(tmp_path: Path, lengths: tuple[int, ...])
 
 
 def test_a_step_without_sequences(tmp_path: Path) -> None:
-    """Nothing was sampled: no rows, and no width, because the width is that of the longest row."""
+    """Check a step without answers: it has no rows and no width, because the width is that of the longest row."""
     nothing = record(1).batch.rows(torch.tensor([], dtype=torch.int64))
     runs.start_run(tmp_path, RunManifest(slug="x"))
     runs.write_step(tmp_path, StepRecord(1, nothing, [], []))
@@ -91,7 +91,7 @@ def test_a_step_without_a_needed_field_is_refused(tmp_path: Path, field: str) ->
 
 
 def test_a_response_with_a_hole_is_refused(tmp_path: Path) -> None:
-    """The lists of a step have no place for a hole: read back, the tokens behind it would have moved."""
+    """Check that a mask with a hole is refused: the file has lists, so the tokens after the hole would move."""
     step = record(1)
     mask = step.batch.response_mask.clone()
     mask[2, 1] = False
@@ -101,7 +101,7 @@ def test_a_response_with_a_hole_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_schema_is_the_documented_one(run: Path) -> None:
-    """design.md §4, read with pyarrow alone."""
+    """Check the columns of design.md §4, read only with pyarrow."""
     schema = pq.read_schema(runs.step_path(run, 1))
     floats, ids = pa.list_(pa.float32()), pa.list_(pa.int32())
     whole = {"step": pa.int32(), "group_id": pa.int32(), "policy_version": pa.int32(), "reward": pa.float32()}
@@ -117,7 +117,7 @@ def test_the_schema_is_the_documented_one(run: Path) -> None:
 
 
 def test_the_bytes_of_floats_stand_apart(run: Path) -> None:
-    """Which makes them a quarter smaller; texts and whole numbers have dictionaries, as pyarrow writes them."""
+    """Check byte streams of floats, which make files a quarter smaller; texts and integers have dictionaries."""
     columns = pq.read_metadata(runs.step_path(run, 1)).row_group(0)
     for column in (columns.column(number) for number in range(columns.num_columns)):
         floats = column.physical_type == "FLOAT"
@@ -134,7 +134,7 @@ def test_the_manifest_comes_back(run: Path) -> None:
 
 
 def test_a_manifest_is_written_a_field_per_line(tmp_path: Path) -> None:
-    """Committed manifests are compared by line, so their form is fixed: two spaces, and a line end at the end."""
+    """Check the format of a manifest, which is compared by line: two spaces, and a line end at the end."""
     runs.start_run(tmp_path / "a_run", RunManifest(slug="a_run", seed=7))
     text = (tmp_path / "a_run" / "manifest.json").read_text()
     assert text.startswith('{\n  "slug": "a_run",\n  "story": "",\n  "status": "running",\n')
@@ -143,7 +143,7 @@ def test_a_manifest_is_written_a_field_per_line(tmp_path: Path) -> None:
 
 
 def test_what_a_manifest_does_not_say_is_empty(tmp_path: Path) -> None:
-    """A run by another program may say no more than its name."""
+    """Check the manifest of another program, which may have nothing but the name."""
     (tmp_path / "manifest.json").write_text('{"slug": "foreign"}')
     manifest = runs.read_manifest(tmp_path)
     assert (manifest.slug, manifest.story, manifest.status, manifest.seed) == ("foreign", "", "running", 0)
@@ -160,7 +160,7 @@ def test_metrics_come_back(run: Path) -> None:
 
 
 def test_a_row_of_metrics_is_one_line_with_seven_digits(tmp_path: Path) -> None:
-    """1/3 and 12345678.9 are cut to the digits of a float32; whole numbers, texts and flags stay as they are."""
+    """Check that 1/3 and 12345678.9 are rounded to the digits of a float32; integers, texts and flags stay the same."""
     runs.append_metrics(tmp_path, {"step": 16777217, "kl": 1 / 3, "tokens_per_second": 12345678.9})
     runs.append_metrics(tmp_path, {"step": 16777218, "phase": "warm", "skipped": True})
     assert (tmp_path / "metrics.jsonl").read_text() == (
@@ -174,13 +174,13 @@ def test_no_metrics_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_run_is_not_overwritten(run: Path) -> None:
-    with pytest.raises(UsageError, match="already holds a run"):
+    with pytest.raises(UsageError, match="already contains a run"):
         runs.start_run(run, RunManifest(slug="other"))
     assert runs.read_manifest(run).slug == "a_run"
 
 
 def test_a_run_starts_in_a_folder_that_is_new_or_holds_no_run(tmp_path: Path) -> None:
-    """The log of a training may be there before its first manifest."""
+    """Check that a folder with a log, but without a manifest, can become a run: the log may come first."""
     run = tmp_path / "runs" / "local" / "sort_1"
     runs.start_run(run, RunManifest(slug="sort_1"))
     assert runs.read_manifest(run).slug == "sort_1"
@@ -192,8 +192,8 @@ def test_a_run_starts_in_a_folder_that_is_new_or_holds_no_run(tmp_path: Path) ->
 
 
 def test_a_finished_run_has_the_hash_of_every_file_that_stays_as_it_is(tmp_path: Path) -> None:
-    """sha256 of "abc" and of nothing are in FIPS 180. Logs, unfinished files, and the folders that monitors go on
-    writing to change later."""
+    """Check sha256 of "abc" and of nothing, which are in FIPS 180. Logs, unfinished files, and the folders of monitors
+    have no hash, because they change later."""
     for name in ("metrics.jsonl", "checkpoint/tokenizer/vocab.txt", "wandb_note.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"abc")
@@ -225,7 +225,7 @@ def test_nothing_temporary_stays(run: Path) -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Committed and local runs: `shipped` and `both` here, `mine` and another `both` there."""
+    """Make committed runs `shipped` and `both`, and local runs `mine` and another `both`."""
     root, local = tmp_path / "runs", tmp_path / "runs" / "local"
     monkeypatch.setattr(runs, "ROOT", root)
     monkeypatch.setattr(runs, "LOCAL", local)
@@ -244,7 +244,7 @@ def test_runs_lie_beside_the_package() -> None:
 def test_committed_runs_by_name_then_local_ones_the_newest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is as new as its last step. Its own folder says another time: that of its last new file, say a log."""
+    """Check that the age of a run is that of its last step, not of its folder, which changes with every new file."""
     root, local = tmp_path / "runs", tmp_path / "runs" / "local"
     monkeypatch.setattr(runs, "ROOT", root)
     monkeypatch.setattr(runs, "LOCAL", local)
@@ -310,7 +310,7 @@ def test_steps_and_sketches_lie_where_the_readme_says(tmp_path: Path) -> None:
 
 
 def test_steps_are_listed_by_number(tmp_path: Path) -> None:
-    """By name, step_1000000 would come before step_999999."""
+    """Check that steps are ordered as numbers: by name, step_1000000 would come before step_999999."""
     (tmp_path / "steps").mkdir()
     (tmp_path / "sketch").mkdir()
     for step in (1000000, 12, 999999):
@@ -325,7 +325,7 @@ def test_steps_are_listed_by_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("half", ['{"step": 4, "rew', "{"])
 def test_metrics_go_on_after_a_line_that_was_cut_off(run: Path, half: str) -> None:
-    """A resumed run must not lose its first new line to the half one before it."""
+    """Check that a resumed run does not lose its first new line because of the unfinished line before it."""
     path = run / "metrics.jsonl"
     path.write_text(path.read_text() + half)
     runs.append_metrics(run, {"step": 4})
@@ -339,7 +339,7 @@ def test_metrics_begin_after_a_first_line_of_one_byte(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_forgets_what_came_later(run: Path) -> None:
-    """From its second step. The third, its row and its sketch go, and so does the half row of the fourth."""
+    """Check a run that continues from step 2: step 3 with its row and sketch is deleted, and the half row of step 4."""
     (run / "sketch").mkdir()
     for step in (2, 3):
         runs.sketch_path(run, step).touch()
@@ -364,7 +364,7 @@ def test_packed_metrics_are_those_that_were_packed(run: Path) -> None:
 
 
 def test_packed_metrics_have_the_same_bytes_at_any_time(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their hash is in the manifest, so no clock may be in them."""
+    """Check that packed metrics contain no time, because their hash is in the manifest."""
     lines = (run / "metrics.jsonl").read_bytes()
     packed = []
     for now in (1e9, 2e9):
@@ -386,7 +386,7 @@ def test_a_run_with_packed_metrics_goes_on(run: Path) -> None:
 
 
 def test_a_step_is_not_there_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worst moment to die: everything is written, nothing is on the disk yet."""
+    """Check a process that dies at the worst moment: everything is written, and nothing is on the disk yet."""
     runs.start_run(tmp_path, RunManifest(slug="x"))
 
     def die(_: int) -> None:
@@ -411,8 +411,8 @@ def test_an_old_manifest_stays_until_the_new_one_is_whole(run: Path, monkeypatch
     assert runs.read_manifest(run).slug == "a_run"
 
 
-# One process imports torch, which takes seconds, and forks writers that it kills at random moments, after none, one or
-# two finished steps. A writer announces a step once the step and its metrics are written.
+# One process imports torch, which takes seconds, and forks writers. It kills them at random moments, after 0, 1 or 2
+# finished steps. A writer announces a step after the step and its metrics are written.
 WRITERS = """
 import os, random, signal, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is read of a sketch, whole or without a part."""
+"""Sketch files: reading them, whole or with a missing part."""
 
 import gzip
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def test_answers_without_their_units_are_damaged(tmp_path: Path) -> None:
 
 
 def rewritten(run: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
-    """The first step's sketch, with its tensors changed."""
+    """Write the first step's sketch again, with changed tensors."""
     path = runs.sketch_path(run, 0)
     content, metadata = read_tensors(path)
     change(content)
@@ -59,8 +59,11 @@ def test_drawn_answers_whose_lengths_do_not_fit_are_damaged(tmp_path: Path) -> N
 
 
 def test_drawn_answers_come_back(tmp_path: Path) -> None:
-    """Two answers, of one token and of two. A unit is a 15th of the largest of a row: what is a whole number of units
-    comes back but for the rounding of the unit, to one in 512."""
+    """Check two answers with one and two tokens.
+
+    The unit is 1/15 of the largest score of a row, rounded to bfloat16. So a score that is an integer times the unit
+    has a relative error of at most 1/512.
+    """
     run = make_run(tmp_path, "alpha", steps=1)
     write_sketch(run, drawn())
     batch, sketch = read_gradients(run, 0)
@@ -74,7 +77,7 @@ def test_drawn_answers_come_back(tmp_path: Path) -> None:
 
 
 def drawn() -> DrawnAnswers:
-    """Along the first two directions."""
+    """Return two sampled answers, with scores along the first two directions."""
     batch = TokenBatch(
         response_mask=torch.tensor([[True, False], [True, True]]),
         rollout_log_probs=torch.tensor([[-0.125, 0.0], [-0.5, -0.25]]),
@@ -115,7 +118,7 @@ def test_integers_without_units_are_damaged(tmp_path: Path) -> None:
     [(127, torch.int8), (128, torch.int16), (32767, torch.int16), (32768, torch.int32), (2**31, torch.int64)],
 )
 def test_a_tree_has_the_narrowest_integers(tmp_path: Path, largest: int, kind: torch.dtype) -> None:
-    """Two nodes, an answer each, of which one is a token with a large number."""
+    """Check two nodes with one answer each; the id of one token is large."""
     run = make_run(tmp_path, "alpha", steps=1)
     log_probs = torch.full((2,), -0.5)
     tree = AnswerTree(

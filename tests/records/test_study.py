@@ -9,8 +9,8 @@ import pytest
 from tiny import tiny_config
 
 from rlcorr.command.cli import run_verb
-from rlcorr.command.study_table import study_table
-from rlcorr.command.study_training import config_of
+from rlcorr.command.study import study_table
+from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
@@ -18,7 +18,7 @@ from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study, trained_arms
 from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import Arm, SeedRange
-from rlcorr.records.study_comparisons import against_chance, against_nothing, foretold
+from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
 from rlcorr.records.trained_arms import TrainedArm
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
@@ -31,13 +31,13 @@ def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: f
 
 
 Configs = dict[str, list[tuple[TrainConfig, list[Arm]]]]
-"""For each study: a configuration that was read, and the trainings that have it, each with its own seed and run."""
+"""Study → its configurations, each with the arms that have it and differ only in seed and name."""
 
 
 def by_options(name: str) -> dict[tuple[str, ...], list[Arm]]:
-    """The trainings of a study by their options without the seed and the run, which are the last four words.
+    """Group the arms of a study by their options without seed and run, which are the last four words.
 
-    A command line costs 50 ms to read, so one is read for all trainings that differ in seed and run alone.
+    Reading a command line takes 50 ms, so it is read once for all arms that differ only in seed and run.
     """
     groups: dict[tuple[str, ...], list[Arm]] = {}
     for arm in study.find_study(name).arms:
@@ -48,12 +48,12 @@ def by_options(name: str) -> dict[tuple[str, ...], list[Arm]]:
 
 @pytest.fixture(scope="module")
 def configs() -> Configs:
-    return {name: [(config_of(arms[0]), arms) for arms in by_options(name).values()] for name in study.read_index()}
+    return {name: [(arm_config(arms[0]), arms) for arms in by_options(name).values()] for name in study.read_index()}
 
 
 @pytest.mark.slow
 def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
-    """Each arm with each seed, under a name of its own; the first seed of a study with sketches has them."""
+    """Check that each arm and seed has its own run, and that the first seed has sketches if the study has any."""
     for name, studied in study.read_index().items():
         for config, arms in configs[name]:
             arm = arms[0]
@@ -77,8 +77,11 @@ def test_another_name_is_refused() -> None:
 
 
 def test_outcomes() -> None:
-    """Eight steps, so the end is two. "a": rewards 0 … 0.7 and 0 … 1.4, so ends of 0.65 and 1.3, and best five steps of
-    0.5 and 1; k3 is the median of 7 and 8; kept 1 and ½. "b" ends higher, at 2."""
+    """Check eight steps, of which the last two are the end.
+
+    "a" has rewards 0 … 0.7 and 0 … 1.4, so ends of 0.65 and 1.3, and best five steps of 0.5 and 1. k3 is the median of
+    7 and 8; kept is 1 and ½. "b" ends higher, at 2.
+    """
     rows = [row("a", 0, s, 0.1 * (s - 1), k3=s) for s in range(1, 9)]
     rows += [row("a", 1, s, 0.2 * (s - 1), k3=s, kept=0.5) for s in range(1, 9)]
     rows += [row("b", seed, s, 2.0) for seed in (0, 1) for s in range(1, 9)]
@@ -92,7 +95,7 @@ def test_outcomes() -> None:
 
 
 def test_a_step_that_was_skipped_lacks_numbers() -> None:
-    """The end is the last two of eight steps: k3 of one of them, kept of the seven others."""
+    """Check a skipped last step: k3 is from the other step of the end, kept_fraction from the other seven steps."""
     rows = [row("a", 0, s, 0.5, k3=s) for s in range(1, 9)]
     rows[7] |= {"k3": None, "kept_fraction": None}
     (a,) = study.outcomes(rows)
@@ -102,7 +105,7 @@ def test_a_step_that_was_skipped_lacks_numbers() -> None:
 
 
 def test_over_seeds_at_a_step() -> None:
-    """Mean, lowest and highest seed at each step."""
+    """Check the mean, lowest and highest seed at each step."""
     rows = [row("a", 0, 1, 0.0), row("a", 0, 2, 1.0), row("a", 1, 1, 0.5), row("a", 1, 2, 2.0), row("b", 0, 1, 9.0)]
     steps, values = study.course(rows, "a", "reward")
     assert steps == [1, 2]
@@ -111,7 +114,7 @@ def test_over_seeds_at_a_step() -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
-    """A random model never answers right; long answers are good here."""
+    """Train a random model, which never answers right. So this task rewards long answers."""
     with pytest.MonkeyPatch.context() as patch:
         rewarded = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
         patch.setitem(TASKS, "addition", rewarded)
@@ -122,10 +125,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
 
 @pytest.mark.slow
 def test_rows_of_a_training(trained: Path) -> None:
-    """What metrics.jsonl says, and at the step with a sketch the report of that preset."""
+    """Check that rows have the numbers of metrics.jsonl and, if there is a sketch, the preset's gradient report."""
     arm = study.Arm("decoupled_seq_is", 0, ())
     loss = PRESETS["decoupled_seq_is"].loss
-    rows = study.rows_of(trained, arm, preset("decoupled_seq_is"), loss)
+    rows = study.run_rows(trained, arm, preset("decoupled_seq_is"), loss)
     recorded = runs.read_metrics(trained)
     assert [row["step"] for row in rows] == [metrics["step"] for metrics in recorded]
     assert [row["k3"] for row in rows] == [metrics["rollout_corr/k3_kl"] for metrics in recorded]
@@ -138,7 +141,7 @@ def test_rows_of_a_training(trained: Path) -> None:
 
 @pytest.mark.slow
 def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers as float32; provenance from the manifests; a damaged file is named."""
+    """Check numbers in float32, provenance from the manifests, and that a damaged file is named."""
     monkeypatch.setattr(study, "FOLDER", tmp_path)
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     (tmp_path / "index.toml").write_text(
@@ -156,12 +159,12 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
         ("token_k1", "--budget.keep", "0.5", "--seed"),
     )
     manifest = runs.read_manifest(trained)
-    rows = study.rows_of(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
+    rows = study.run_rows(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
     about = {key: getattr(manifest, key) for key in ("engine", "engine_settings", "versions", "hardware", "git_commit")}
     trained_arms.write_trained(small, arm, TrainedArm(rows, about | {"progress": {}}))
     assert trained_arms.missing(small) == [half]
     path = trained_arms.gather(small)
-    trained_arms.file_of(small, arm).unlink()
+    trained_arms.arm_path(small, arm).unlink()
     assert trained_arms.missing(small) == [half]
     got, provenance = study.read_study("small")
     assert [row["step"] for row in got] == [row["step"] for row in rows]
@@ -181,7 +184,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
 
 
 CHANGED = "63efe7912154+"
-"""Of the long studies: commit 63efe79 with the change of cc9aa97, without which a training stopped (runs/README.md)."""
+"""Commit of the long studies: 63efe79 with the change of cc9aa97, without which one run stopped (runs/README.md)."""
 
 
 def test_every_study_is_trained() -> None:
@@ -190,7 +193,7 @@ def test_every_study_is_trained() -> None:
 
 @pytest.mark.slow
 def test_the_committed_study_is_whole(configs: Configs) -> None:
-    """Every training of the index with all its steps; nothing of another; sketched steps have their gradient."""
+    """Check that the tables have the arms of the index, all steps and no others, and gradients at sketched steps."""
     for name in study.read_index():
         rows, provenance = study.read_study(name)
         by_arm: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -198,13 +201,13 @@ def test_the_committed_study_is_whole(configs: Configs) -> None:
             by_arm.setdefault((row["preset"], row["seed"]), []).append(row)
         for config, arms in configs[name]:
             every, last = config.sketch.every, config.sketch.until or config.steps
-            sketched = [step for step in range(1, last + 1) if step % every == 0] if every else []
+            sketched_steps = [step for step in range(1, last + 1) if step % every == 0] if every else []
             for arm in arms:
                 trained = by_arm.pop((arm.name, arm.seed))
                 assert [row["step"] for row in trained] == list(range(1, config.steps + 1)), (name, arm.label)
                 assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
                 with_gradient = [row["step"] for row in trained if row["relative_bias_value"] is not None]
-                assert with_gradient == sketched, (name, arm.label)
+                assert with_gradient == sketched_steps, (name, arm.label)
         assert by_arm == {}, name
         assert provenance["engine"].startswith("vllm")
         commits = set(provenance["git_commits"]) - {CHANGED}
@@ -217,17 +220,17 @@ def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_the_readme_says_of_it() -> None:
-    """Its table, and the sentences that are more than a look at one row."""
+    """Check the table in runs/README.md, and the sentences that summarise several rows."""
     text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
     stale, coarse = (study.outcomes(study.read_study(name)[0]) for name in ("stale_8", "kv_fp8_e5m2"))
     second = {outcome.preset: outcome for outcome in coarse}
     for outcome in stale:
         cells = [f"`{outcome.preset}`"]
-        for of_study in (outcome, second[outcome.preset]):
-            reward = of_study.reward
+        for result in (outcome, second[outcome.preset]):
+            reward = result.reward
             cells += [
                 f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]",
-                f"{of_study.kept_fraction.mean:.0%}",
+                f"{result.kept_fraction.mean:.0%}",
             ]
         assert f"| {' | '.join(cells)} |".replace("%", " %") in text
     assert stale[0].preset == coarse[0].preset == "decoupled_seq_is"
@@ -237,11 +240,11 @@ def test_what_the_readme_says_of_it() -> None:
     for name in ("stale_0", "kv_bf16"):
         reward = study.outcomes(study.read_study(name)[0])[0].reward
         assert f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]" in " ".join(text.split())
-    told = {
+    significant = {
         name: [pair.arm for pair in against_nothing(study.read_study(name)[0]) if pair.difference.tells]
         for name in ("stale_8", "kv_fp8_e5m2")
     }
-    assert told == {"stale_8": ["decoupled_token_icepop"], "kv_fp8_e5m2": []}
+    assert significant == {"stale_8": ["decoupled_token_icepop"], "kv_fp8_e5m2": []}
     below = {outcome.preset for outcome in stale if outcome.reward.mean < 0.1}
     assert below == {"decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"}
 
@@ -271,21 +274,21 @@ BEYOND_CHANCE = {
 
 @pytest.mark.parametrize("name", BETTER)
 def test_what_the_readmes_say_was_decided(name: str) -> None:
-    """The table, who is better or worse than no correction and than chance, and what η foretold."""
+    """Check the table, the arms that are better or worse than no correction and than chance, and η's correlation."""
     text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
     rows, provenance = study.read_study(name)
     nothing = against_nothing(rows)
     chance = against_chance(rows, study.find_study(name).by_chance)
     assert (len(nothing), len(chance)) == ((9, 4) if "long" in name else (23, 12))
     assert {pair.seeds for pair in (*nothing, *chance)} == {6}
-    beside = [{pair.arm: bold(pair.difference) for pair in pairs} for pairs in (nothing, chance)]
+    differences = [{pair.arm: bold(pair.difference) for pair in pairs} for pairs in (nothing, chance)]
     for outcome in study.outcomes(rows):
         reward = outcome.reward
         cells = [
             f"`{outcome.preset}`",
             f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]",
             f"{outcome.kept_fraction.mean:.0%}".replace("%", " %"),
-            *(pairs.get(outcome.preset, "–") for pairs in beside),
+            *(pairs.get(outcome.preset, "–") for pairs in differences),
         ]
         assert f"| {' | '.join(cells)} |" in text
     assert {pair.arm for pair in nothing if pair.difference.low > 0} == BETTER[name]
@@ -295,20 +298,23 @@ def test_what_the_readmes_say_was_decided(name: str) -> None:
     if "long" in name:
         return
     eta = {arm: numbers[0] for arm, numbers in provenance["progress"]["none_0"]["10"].items()}
-    agreed = foretold(eta, rows)
+    agreed = progress_correlation(eta, rows)
     for path in (runs.ROOT / "README.md", runs.ROOT.parent / "README.md"):
         words = " ".join(path.read_text(encoding="utf-8").split())
         assert f"{agreed.value:.2f} [{agreed.low:.2f}, {agreed.high:.2f}]" in words.lower()
 
 
 def caps(name: str) -> dict[str, Interval]:
-    """The differences of both caps to no correction."""
+    """Return the differences between both caps and no correction."""
     return {pair.arm: pair.difference for pair in against_nothing(study.read_study(name)[0]) if "_cap" in pair.arm}
 
 
 def test_which_cap_helps_depends_on_the_length() -> None:
-    """Beside no correction, the interval of the token cap lies wholly above that of the product's with long answers;
-    with short ones the product's value is the higher, and they overlap."""
+    """Compare both caps with no correction.
+
+    With long answers the interval of the token cap is above that of the product cap. With short answers the product
+    cap is higher, and the intervals overlap.
+    """
     short = caps("decide_stale")
     assert short["product_cap"].value > short["token_cap"].value > short["product_cap"].low
     for name in ("decide_long_stale", "decide_long_cache"):
@@ -318,7 +324,7 @@ def test_which_cap_helps_depends_on_the_length() -> None:
 
 @pytest.mark.parametrize(("name", "start"), [("decide_long_stale", 0.57), ("decide_long_cache", 0.51)])
 def test_only_the_token_cap_keeps_long_answers_learning(name: str, start: float) -> None:
-    """Where they begin: before stale weights, at most steps 1 to 3, and with the cache at step 1."""
+    """Check the reward at the start: steps 1 to 3, before the weights are stale; with the cache only step 1."""
     rows, _ = study.read_study(name)
     steps = {"decide_long_stale": 3, "decide_long_cache": 1}[name]
     first = [row["reward"] for row in rows if row["step"] <= steps]
@@ -335,10 +341,10 @@ def test_only_the_token_cap_keeps_long_answers_learning(name: str, start: float)
 
 
 def _ends_of_seeds(rows: list[dict[str, Any]], arm: str) -> list[float]:
-    """The mean reward of the last quarter of the steps of each seed."""
-    of_arm = [row for row in rows if row["preset"] == arm and row["step"] > 30]
+    """Return the mean reward of each seed over the last quarter of the steps."""
+    arm_rows = [row for row in rows if row["preset"] == arm and row["step"] > 30]
     return [
-        sum(row["reward"] for row in of_arm if row["seed"] == seed) / 10 for seed in {row["seed"] for row in of_arm}
+        sum(row["reward"] for row in arm_rows if row["seed"] == seed) / 10 for seed in {row["seed"] for row in arm_rows}
     ]
 
 

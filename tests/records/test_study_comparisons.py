@@ -1,15 +1,15 @@
-"""Differences between the arms of a study, and whether η foretold them."""
+"""Differences between the arms of a study, and whether η predicted them."""
 
 import math
 
 import pytest
 
 from rlcorr.records.study import end_rewards
-from rlcorr.records.study_comparisons import comparisons, foretold, rank_correlation
+from rlcorr.records.study_comparisons import comparisons, progress_correlation, rank_correlation
 
 
 def trained(arm: str, seed: int, reward: float) -> list[dict]:
-    """Four steps; the last quarter is one step."""
+    """Return rows of four steps, so the last quarter is one step."""
     return [{"preset": arm, "seed": seed, "step": step, "reward": reward if step == 4 else 9.0} for step in range(1, 5)]
 
 
@@ -25,7 +25,7 @@ def test_the_end() -> None:
 
 
 def test_paired_differences() -> None:
-    """a − none is 1, 2, 3: mean 2, deviation 1, n = 3. Alone t(0.975; 2) = 4.3027 (tables), half width 4.3027/√3."""
+    """Check one pair: a − none is 1, 2, 3, so mean 2, deviation 1, n = 3. t(0.975; 2) = 4.3027, half 4.3027/√3."""
     (a,) = comparisons(ROWS, [("a", "none")])
     assert (a.arm, a.against, a.seeds) == ("a", "none", 3)
     assert a.difference.value == pytest.approx(2)
@@ -35,7 +35,7 @@ def test_paired_differences() -> None:
 
 
 def test_more_comparisons_have_wider_intervals() -> None:
-    """Two at once: t(0.9875; 2) = 6.2053 (tables). b has seeds 0 and 1 alone, where it lies 0.1 below: no spread."""
+    """Check two pairs: t(0.9875; 2) = 6.2053. b has only seeds 0 and 1, and is 0.1 lower in both: no spread."""
     a, b = comparisons(ROWS, [("a", "none"), ("b", "none")])
     assert a.difference.high - 2 == pytest.approx(6.20535 / 3**0.5, rel=1e-5)
     assert b.seeds == 2
@@ -49,13 +49,13 @@ def test_one_seed_tells_nothing() -> None:
 
 
 def test_rank_correlation() -> None:
-    """1 − 6·Σd²/(n(n² − 1)) without ties: ranks 1 2 3 4 and 2 1 4 3, Σd² = 4, so 0.6. A tie shares its rank."""
+    """Check 1 − 6·Σd²/(n(n² − 1)) without ties: ranks 1 2 3 4 and 2 1 4 3, Σd² = 4, so 0.6. A tie shares its rank."""
     assert rank_correlation([1, 2, 3, 4], [20, 10, 40, 30]) == pytest.approx(0.6)
     assert rank_correlation([1, 1, 2], [1, 1, 5]) == pytest.approx(1)
 
 
-def test_what_eta_foretold() -> None:
-    """In order, and in the opposite order; an arm that was not trained does not count."""
+def test_whether_eta_predicted_the_order() -> None:
+    """Check the same order, and the opposite order; an arm that was not trained does not count."""
     rows = [
         row
         for arm, reward in enumerate((0.1, 0.2, 0.3, 0.4))
@@ -63,6 +63,6 @@ def test_what_eta_foretold() -> None:
         for row in trained(str(arm), seed, reward)
     ]
     eta = {"0": 0.1, "1": 0.3, "2": 0.5, "3": 0.9, "other": 0.0}
-    assert (foretold(eta, rows).value, foretold(eta, rows).low) == pytest.approx((1, 1))
+    assert (progress_correlation(eta, rows).value, progress_correlation(eta, rows).low) == pytest.approx((1, 1))
     turned = {arm: -value for arm, value in eta.items()}
-    assert foretold(turned, rows).value == pytest.approx(-1)
+    assert progress_correlation(turned, rows).value == pytest.approx(-1)

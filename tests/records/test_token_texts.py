@@ -10,10 +10,10 @@ from rlcorr.figures.mismatch import token_labels
 from rlcorr.records import runs
 from rlcorr.records.token_texts import END, pieces, text_kind
 from rlcorr.train.inputs.tokenizer import character_tokenizer
-from rlcorr.train.output.recorder import token_texts
+from rlcorr.train.output.run_writer import token_texts
 
 TOKENS = [["47", " + ", "\n"], [" =", END]]
-"""Of two responses of three tokens and two."""
+"""Return a record of two responses, with three tokens and two."""
 
 
 def test_the_texts_of_tokens_are_read_as_written(tmp_path: Path) -> None:
@@ -46,4 +46,4 @@ def test_texts_of_another_number_of_tokens_are_a_damaged_file(tmp_path: Path) ->
 def test_each_token_has_a_text_of_its_own() -> None:
     tokenizer = character_tokenizer("0123456789+=")
     ids = [*tokenizer.encode("1+2=3", add_special_tokens=False), 2]
-    assert token_texts(tokenizer, ids, stops=[2]) == [*"1+2=3", END]
+    assert token_texts(tokenizer, ids, eos_ids=[2]) == [*"1+2=3", END]

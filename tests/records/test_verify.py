@@ -1,4 +1,4 @@
-"""Every kind of damage to a recorded run is named by its file, and what is left still reads."""
+"""Every kind of damage to a recorded run: the damaged file is named, and the other files can still be read."""
 
 import random
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_a_step_that_was_cut_off(run: Path, keep: float) -> None:
 
 
 def test_any_flipped_byte_is_noticed_and_never_raises(run: Path) -> None:
-    """Parquet has no checksum of its own here: what still reads is given away by the hash."""
+    """Check a changed byte that can still be read: Parquet has no checksum here, so only the hash reveals it."""
     path = runs.step_path(run, 2)
     content = path.read_bytes()
     places = random.Random(0)
@@ -120,7 +120,7 @@ MANIFESTS: dict[str, str] = {
 
 @pytest.mark.parametrize("damage", MANIFESTS)
 def test_a_damaged_manifest(run: Path, damage: str) -> None:
-    """It is named, and the steps and metrics beside it still read."""
+    """Check that a damaged manifest is named, and that steps and metrics can still be read."""
     (run / "manifest.json").write_bytes(MANIFESTS[damage].encode(errors="surrogateescape"))
     report = verify(run)
     assert len(report.problems) == 1
@@ -131,7 +131,7 @@ def test_a_damaged_manifest(run: Path, damage: str) -> None:
 
 
 def test_a_manifest_names_its_wrong_fields(run: Path) -> None:
-    """In the order of the manifest. Every other field is right, and so is the only hash of `files`."""
+    """Check that wrong types are named in the order of the manifest; the other fields and the hash are right."""
     rewrite_manifest(run, seed="7", status=[], files={"metrics.jsonl": "0f"})
     with pytest.raises(DamagedFile, match=r"manifest\.json: not a readable manifest \(wrong type: status, seed\)\.$"):
         runs.read_manifest(run)
@@ -185,7 +185,7 @@ def test_a_run_that_still_goes_on_is_told(run: Path) -> None:
     [
         ('{"step": 4, "rew', 3),  # cut off
         ('{"step": 4, "rew\n', 3),
-        ('{"step": 4}', 3),  # without its line end it may still be being written
+        ('{"step": 4}', 3),  # without its line end it may still be incomplete
         ("[4]\n", 3),
         ('"step"\n', 3),
         ('{"reward": 4}\n', 3),
@@ -202,7 +202,7 @@ def test_a_damaged_line_of_metrics(run: Path, line: str, rows: int) -> None:
 
 @pytest.mark.parametrize("cut", [5, 40, -1])
 def test_packed_metrics_that_are_cut_off(run: Path, cut: int) -> None:
-    """In the header, among the rows, and before the last byte of the checksum."""
+    """Check a packed file that is cut off in the header, in the rows, and before the last byte of the checksum."""
     runs.pack_metrics(run)
     path = run / "metrics.jsonl.gz"
     path.write_bytes(path.read_bytes()[:cut])

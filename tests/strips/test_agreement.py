@@ -9,7 +9,7 @@ from ratio_batches import of_log_ratios
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.analysis.comparison import SHARED, agreement
-from rlcorr.bounds import Side, at_threshold
+from rlcorr.bounds import BoundId, Side, at_threshold
 from rlcorr.figures.cells import binned
 from rlcorr.records import runs
 from rlcorr.strips.agreement import agreement_strip
@@ -45,22 +45,23 @@ BOUNDED = [n for n, p in PRESETS.items() if p.config.rollout_is or any(r.upper <
 
 def test_every_place_is_what_both_corrections_say() -> None:
     for name in BOUNDED:
-        for moving_is_a in (True, False):
-            assert_places_are_what_both_corrections_say(name, moving_is_a)
+        for varied_is_a in (True, False):
+            assert_places_are_what_both_corrections_say(name, varied_is_a)
 
 
-def assert_places_are_what_both_corrections_say(name: str, moving_is_a: bool) -> None:
+def assert_places_are_what_both_corrections_say(name: str, varied_is_a: bool) -> None:
     batch, config, other = recorded("stale_4"), preset(name), preset("decoupled_token_icepop")
     rule, side, places = places_of(config)
     if rule is not None and not config.rollout_rs[0].upper < np.inf:
         return  # it has a lower bound alone
     lower = config.rollout_rs[0].lower if rule is not None else config.rollout_is_threshold_lower
     places = tuple(place for place in places if lower is None or place > lower)
-    made = agreement_strip(batch, config, correct(batch, other), places, moving_is_a=moving_is_a, rule=rule, side=side)
+    bound, still = BoundId(rule, side), correct(batch, other)
+    made = agreement_strip(batch, config, still, places, varied_is_a=varied_is_a, bound=bound)
     for k in range(0, len(places), 6):
-        moved = at_threshold(config, places[k], rule, side)
-        a, b = (moved, other) if moving_is_a else (other, moved)
-        case = (name, moving_is_a, places[k])
+        moved = at_threshold(config, places[k], bound)
+        a, b = (moved, other) if varied_is_a else (other, moved)
+        case = (name, varied_is_a, places[k])
         assert made.agreements[k] == agreement(batch, correct(batch, a), correct(batch, b)), case
         assert np.array_equal(made.cells.at(k), binned(codes_of(batch, a, b))), case
 
@@ -71,8 +72,8 @@ def test_a_cell_of_several_tokens_shows_the_difference() -> None:
     ratios[0, 1], ratios[0, 2], ratios[0, 299] = 2.0, 1.2, 9.0
     batch = of_log_ratios(ratios.log())
     config = preset("decoupled_token_icepop")
-    still = correct(batch, at_threshold(config, 1.5, None, "upper"))
-    made = agreement_strip(batch, config, still, (1.1, 1.3, 3.0), moving_is_a=True, side="upper")
+    still = correct(batch, at_threshold(config, 1.5, BoundId(None, "upper")))
+    made = agreement_strip(batch, config, still, (1.1, 1.3, 3.0), varied_is_a=True, bound=BoundId(None, "upper"))
     both, neither, only_a, only_b = range(1, len(SHARED))
     # (1, 2), (1.2, 1), …, (1, 9)
     first, second, last = ([made.cells.at(k)[0, cell] for k in range(3)] for cell in (0, 1, 149))

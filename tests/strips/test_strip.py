@@ -10,13 +10,13 @@ from app_runs import PROJECT, make_record
 from ratio_batches import of_log_ratios
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
-from rlcorr.bounds import Side, at_threshold
+from rlcorr.bounds import BoundId, Side, at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures.cells import binned
 from rlcorr.figures.correction import BINS, statistic_histogram, token_fates, weight_histogram
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
-from rlcorr.strips.places import slider_places
+from rlcorr.strips.slider_scale import slider_scale
 from rlcorr.strips.strip import strip, token_cells
 
 TRIED = 9
@@ -32,17 +32,17 @@ def recorded(name: str) -> TokenBatch:
 def bounds(config: CorrectionConfig) -> Iterator[tuple[int | None, Side, tuple[float, ...]]]:
     """Whose bound, which side of it, and the places of its slider, which reach from next to nothing to nearly all."""
     if config.rollout_is is not None:
-        yield None, "upper", slider_places(1 + 1e-5, 21.0, of_ratio=True)
+        yield None, "upper", slider_scale(1 + 1e-5, 21.0, of_ratio=True)
         if config.rollout_is_threshold_lower is not None:
-            yield None, "lower", slider_places(1 - 1e-5, 0.05, of_ratio=True)
+            yield None, "lower", slider_scale(1 - 1e-5, 0.05, of_ratio=True)
     for number, rule in enumerate(config.rollout_rs):
         of_ratio = rule.divergence in ("k1", "mult_error")
         ends = (1 + 1e-5, 21.0) if of_ratio else (1e-6, 5.0)
         if rule.upper != float("inf"):
-            yield number, "upper", slider_places(*ends, of_ratio=of_ratio)
+            yield number, "upper", slider_scale(*ends, of_ratio=of_ratio)
         if rule.lower is not None:
             below = (1 - 1e-5, 1 / 21) if of_ratio else (-1e-6, -5.0)
-            yield number, "lower", slider_places(*below, of_ratio=of_ratio)
+            yield number, "lower", slider_scale(*below, of_ratio=of_ratio)
 
 
 def allowed_from(config: CorrectionConfig, rule: int | None, side: Side, places: tuple[float, ...]) -> tuple:
@@ -50,7 +50,7 @@ def allowed_from(config: CorrectionConfig, rule: int | None, side: Side, places:
 
     def refused(place: float) -> bool:
         try:
-            at_threshold(config, place, rule, side)
+            at_threshold(config, place, BoundId(rule, side))
         except UsageError:
             return True
         return False
@@ -93,10 +93,10 @@ def check(
     batch: TokenBatch, config: CorrectionConfig, rule: int | None, side: Side, places: tuple[float, ...], name: str
 ) -> None:
     places = allowed_from(config, rule, side, places)
-    made = strip(batch, config, places, rule=rule, side=side)
+    made = strip(batch, config, places, BoundId(rule, side))
     for tried, k in enumerate(np.linspace(0, len(places) - 1, TRIED).round().astype(int).tolist()):
         case = (name, rule, side, places[k])
-        moved = at_threshold(config, places[k], rule, side)
+        moved = at_threshold(config, places[k], BoundId(rule, side))
         result, metrics = evaluate(batch, moved)
         for key, values in made.numbers.items():
             want = pytest.approx(metrics[PREFIX + key], rel=1e-6, abs=1e-6, nan_ok=True)
@@ -124,9 +124,9 @@ def test_every_token_has_the_fate_that_the_correction_gives_it(name: str) -> Non
     rule = None if config.rollout_is else 0
     side: Side = "upper" if config.rollout_is else "band"
     tight = (1.001, 1.02, 1.5, 4.0) if config.rollout_is else (1e-4, 1e-2, 0.1, 1.0)
-    cells = token_cells(batch, config, tight, rule=rule, side=side)
+    cells = token_cells(batch, config, tight, BoundId(rule, side))
     for k, place in enumerate(tight):
-        moved = at_threshold(config, place, rule, side)
+        moved = at_threshold(config, place, BoundId(rule, side))
         assert cells.at(k).tolist() == token_fates(batch, correct(batch, moved), moved).tolist()
 
 
@@ -179,7 +179,7 @@ def test_other_kinds_of_corrections_and_both_sides_at_once(side: Side) -> None:
 
 def check_every_part(name: str, side: Side) -> None:
     config, batch = TRIED_BOTH[name], recorded("stale_4")
-    places = slider_places(1 + 1e-4, 21.0, of_ratio=True, count=60)
+    places = slider_scale(1 + 1e-4, 21.0, of_ratio=True, count=60)
     parts = ([None] if config.rollout_is else []) + list(range(len(config.rollout_rs)))
     for rule in parts:
         lower = config.rollout_is_threshold_lower if rule is None else config.rollout_rs[rule].lower
@@ -192,7 +192,7 @@ def test_a_bound_belongs_to_the_inside_and_nan_does_not() -> None:
     """By hand: ratios 1.5, 2 and NaN under a rule with upper bounds 1.2, 1.5, 2 and 3."""
     batch = nan_batch()
     config = CorrectionConfig(rollout_rs=(rule_of("token_k1", upper=2.0),))
-    made = strip(batch, config, (1.2, 1.5, 2.0, 3.0), side="upper")
+    made = strip(batch, config, (1.2, 1.5, 2.0, 3.0), BoundId(None, "upper"))
     assert made.numbers["kept_fraction"].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 2 / 3])
     assert [made.cells.at(k).tolist() for k in range(4)] == [[[4, 4, 4]], [[1, 4, 4]], [[1, 1, 4]], [[1, 1, 4]]]
     assert made.statistic is not None
@@ -202,7 +202,7 @@ def test_a_bound_belongs_to_the_inside_and_nan_does_not() -> None:
 def test_a_nan_weight_is_on_no_side_and_masked() -> None:
     """The same ratios as masked weights: 0, 1.5, then 1.5 + 2, over three kept tokens."""
     config = CorrectionConfig(rollout_is="token", rollout_is_mode="mask")
-    made = strip(nan_batch(), config, (1.2, 1.5, 2.0), side="upper")
+    made = strip(nan_batch(), config, (1.2, 1.5, 2.0), BoundId(None, "upper"))
     assert made.numbers["trained_is_mean"].tolist() == pytest.approx([0, 0.5, 3.5 / 3])
     assert made.numbers["rollout_is_oob_ratio"].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
     assert made.cells.at(0).tolist() == [[3, 3, 1]]
@@ -218,13 +218,13 @@ def nan_batch() -> TokenBatch:
 def test_places_in_another_order_are_refused() -> None:
     config = CorrectionConfig(rollout_is="token")
     with pytest.raises(UsageError, match="from the tightest bound to the loosest"):
-        strip(nan_batch(), config, (2.0, 1.2), side="upper")
+        strip(nan_batch(), config, (2.0, 1.2), BoundId(None, "upper"))
 
 
 def test_a_batch_without_tokens_has_a_strip() -> None:
     nothing = torch.zeros(2, 0)
     empty = TokenBatch(nothing.bool(), rollout_log_probs=nothing, old_log_probs=nothing)
-    made = strip(empty, CorrectionConfig(rollout_is="token"), (1.2, 2.0), side="upper")
+    made = strip(empty, CorrectionConfig(rollout_is="token"), (1.2, 2.0), BoundId(None, "upper"))
     assert {name: values.tolist() for name, values in made.numbers.items()} == {name: [0, 0] for name in made.numbers}
 
 
@@ -234,7 +234,7 @@ def test_tokens_that_share_a_cell_show_the_most_severe() -> None:
     ratios[0, 100] = 4.0
     rollout = torch.full((1, 600), -3.0)
     batch = TokenBatch.from_log_probs(rollout + ratios.log(), rollout, torch.ones(1, 600))
-    made = strip(batch, CorrectionConfig(rollout_is="token"), (2.0, 8.0), side="upper")
+    made = strip(batch, CorrectionConfig(rollout_is="token"), (2.0, 8.0), BoundId(None, "upper"))
     assert made.cells.at(0).shape == (1, 200)
     assert np.flatnonzero(made.cells.at(0)[0] == 3).tolist() == [33]
     assert (made.cells.at(1) == 1).all()

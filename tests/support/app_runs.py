@@ -91,12 +91,17 @@ def study_row(preset: str, seed: int, step: int, reward: float) -> dict[str, Any
     return row | {f"{name}_{end}": bias for name in study.GRADIENT for end in ("value", "low", "high")}
 
 
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 @contextmanager
 def serve(runs: Path) -> Iterator[str]:
     """The app over these runs; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app/server.py"]
     options = ["--server.port", str(port), "--server.address", "127.0.0.1", "--server.fileWatcherType", "none"]
     with (runs / "server.log").open("wb") as log:
@@ -108,14 +113,14 @@ def serve(runs: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
         try:
-            _wait_until_healthy(f"http://127.0.0.1:{port}/_stcore/health", server)
+            wait_until_healthy(f"http://127.0.0.1:{port}/_stcore/health", server)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
             server.wait(timeout=20)
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen) -> None:
+def wait_until_healthy(url: str, server: subprocess.Popen) -> None:
     deadline = time.monotonic() + PATIENCE / 1000
     while time.monotonic() < deadline and server.poll() is None:
         try:

@@ -37,7 +37,9 @@ class Opened:
     fragment: str
     part: str
     address: str
-    """Of the strip."""
+    """Address of the strip."""
+    values: list[float]
+    """Values of its slider."""
 
 
 def received(raw: str | bytes) -> ForwardMsg:
@@ -58,6 +60,7 @@ async def opened(url: str) -> Opened:
     message.rerun_script.page_name = "bench"
     await socket.send(message.SerializeToString())
     page = fragment = part = address = ""
+    values: list[float] = []
     async for raw in socket:
         got = received(raw)
         if got.HasField("new_session"):
@@ -66,19 +69,21 @@ async def opened(url: str) -> Opened:
             component = got.delta.new_element.bidi_component
             if component.component_name == "rlcorr_live_part":
                 fragment, part = got.delta.fragment_id, component.id
-                address = json.loads(component.json)["sliders"][0]["strip"]
+                slider = json.loads(component.json)["sliders"][0]
+                address, values = slider["strip"], slider["values"]
         if got.HasField("script_finished"):
             assert part, "the page has no live part"
-            return Opened(socket, page, fragment, part, f"{url}/{address}")
+            return Opened(socket, page, fragment, part, f"{url}/{address}", values)
     raise RuntimeError("the server closed the connection")
 
 
-async def strip_of(http: AsyncClient, of: Opened) -> tuple[float, list[float]]:
-    """Seconds until the strip is there, and the places of the slider."""
+async def strip_of(http: AsyncClient, of: Opened) -> float:
+    """Return the seconds until the strip is there."""
     start = time.perf_counter()
     got = await http.get(of.address)
     got.raise_for_status()
-    return time.perf_counter() - start, unpack(got.content).arrays["places"].tolist()
+    assert unpack(got.content).about["numbers"]
+    return time.perf_counter() - start
 
 
 async def let_go(of: Opened, value: float) -> float:
@@ -110,7 +115,7 @@ async def dragged(url: str, seconds: float, seed: int) -> Times:
     values, times = random.Random(seed), Times([], [])
     page = await opened(url)
     async with AsyncClient(timeout=PATIENCE) as http:
-        took, places = await strip_of(http, page)
+        took, places = await strip_of(http, page), page.values
     times.strips.append(took)
     end = time.perf_counter() + seconds
     while (left := end - time.perf_counter()) > 0:

@@ -193,12 +193,17 @@ def divergence(name: str, old: float, rollout: float) -> float:
         return exp(old) - exp(rollout)
     if name in ("binary_kl", "signed_kl", "forward_kl"):
         return {"binary_kl": binary_kl, "signed_kl": signed_kl, "forward_kl": forward_kl}[name](old, rollout)
-    if name == "prob_gap":
+    if name == "binary_tv":
         return abs(exp(old) - exp(rollout))
     c = clamp(d, -CLAMP, CLAMP)
     if math.isnan(c):
         return c
-    return {"k2": k2, "k3": k3, "tv": lambda x: abs(math.expm1(x)), "mult_error": lambda x: math.exp(abs(x))}[name](c)
+    return {
+        "k2": k2,
+        "k3": k3,
+        "abs_ratio_error": lambda x: abs(math.expm1(x)),
+        "mult_error": lambda x: math.exp(abs(x)),
+    }[name](c)
 
 
 def divergences(name: str, old: list[float], rollout: list[float]) -> list[float]:

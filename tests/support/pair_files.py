@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.pairs import read_pairs
+from rlcorr.foreign.read_file import merge_parts, name_in_errors, read_parts
 from rlcorr.records.step_files import StepRecord
 
 # Exact in bfloat16, so that no format changes them.
@@ -140,7 +140,16 @@ FILES = {
 }  # fmt: skip
 
 
+def read_pairs(name: str, content: bytes, **options: bool) -> StepRecord:
+    """Return the single step of a file, as `python -m rlcorr import` reads it. Raises `UsageError`."""
+    parts = read_parts(name, content, **options)
+    with name_in_errors(name):
+        assert len({part.step for part in parts}) == 1
+        return merge_parts(parts)
+
+
 def refused(name: str, content: bytes) -> str:
+    """Return the message with which a file is refused."""
     with pytest.raises(UsageError) as error:
         read_pairs(name, content)
     message = str(error.value)

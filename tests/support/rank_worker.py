@@ -24,13 +24,13 @@ from rlcorr.train.learner.ranks import (
     clip_gradients,
     full_optimizer_state,
     full_state,
+    full_tensor,
     gather,
     load_state,
+    local_state,
     start_ranks,
-    state_here,
     stop_ranks,
     sum_over_ranks,
-    whole,
     wrap,
 )
 from rlcorr.train.rollout.engine import Samples, to_batch
@@ -93,7 +93,7 @@ def shared_step(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Rank
     gradients = {name.removeprefix("module."): whole_gradient(p) for name, p in module.named_parameters()}
     norm = clip_gradients(module, MAX_NORM)
     optimizer.step()
-    state = {name: whole(tensor).clone() for name, tensor in state_here(module).items()}
+    state = {name: full_tensor(tensor).clone() for name, tensor in local_state(module).items()}
     return {"loss": sum_over_ranks(ranks, total), "gradients": gradients, "norm": norm, "state": state, "local": local}
 
 
@@ -105,7 +105,7 @@ def share_here(state: dict[str, Tensor]) -> float:
 
 def whole_gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
-    return whole(parameter.grad).clone()
+    return full_tensor(parameter.grad).clone()
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
         "first": first,
         "optimizer": checkpoint[1],
         "for_files": [len(state) for state in mine],
-        "share_here": share_here(state_here(module)),
+        "share_here": share_here(local_state(module)),
         "from_own": resumed(checkpoint, ranks, sharding),
         "from_alone": resumed(torch.load(folder / "alone.pt"), ranks, sharding),
     }

@@ -1,4 +1,4 @@
-"""Every preset in the language of every system: refused with the nearest, or said so that it is read back the same."""
+"""Every preset in the format of every system: it is refused with the nearest setting, or reading it back is exact."""
 
 import ast
 import math
@@ -37,7 +37,7 @@ Read = Callable[[str], Any]
 
 
 def flags(text: str) -> dict[str, Any]:
-    """{flag: value} of a command line, the flag as it is typed. Words are numbers, pairs and names, none is True."""
+    """Return {flag: value} of a command line. A value is a number, a pair or a name; a flag without a value is True."""
     written: dict[str, list[str]] = {}
     for word in shlex.split(text.replace("\\\n", " "), comments=True):
         if word.startswith("--"):
@@ -57,7 +57,7 @@ def value(word: str = "true") -> Any:
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """The arguments of the call."""
+    """Return the arguments of the call."""
     call = ast.parse(text.replace('float("inf")', "1e999")).body[0]
     assert isinstance(call, ast.Expr)
     assert isinstance(call.value, ast.Call)
@@ -68,7 +68,7 @@ def of_slime(text: str) -> Any:
     return yaml.safe_load(text) if "mis.yaml" in text.splitlines()[0] else flags(text)
 
 
-# What a text is for the parser of its format, and what the library makes of all of it, places included.
+# System → how to parse its text, and how the library reads all of it, including the keys above the options.
 BACK: dict[str, tuple[Read, Callable[..., Any]]] = {
     "verl": (yaml.safe_load, verl.from_verl),
     "SkyRL": (yaml.safe_load, skyrl.from_skyrl),
@@ -113,7 +113,7 @@ def test_every_system_is_read_back_here() -> None:
 
 @pytest.mark.parametrize("system", BACK)
 def test_a_text_is_read_back_as_it_is_pasted(system: str) -> None:
-    """With all its places, from each of them on, as flags with and without what a command line puts before them."""
+    """Return the mapping with its parents, and below each of them; flags with and without their prefixes."""
     read, translate = BACK[system]
     told = 0
     for name, (config, loss) in CONFIGS.items():
@@ -127,14 +127,14 @@ def test_a_text_is_read_back_as_it_is_pasted(system: str) -> None:
         for pasted in spellings(read(text) or {}):
             back = translate(pasted, **dialect)
             if isinstance(back, tuple):
-                assert said(back[1]) == said(loss), (name, pasted)
+                assert relevant(back[1]) == relevant(loss), (name, pasted)
                 back = back[0]
             assert rounded(back) == rounded(plain(config)), (name, pasted)
     assert told >= (2 if system == "torchtitan" else 5)
 
 
 def spellings(pasted: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The mapping, and that below each of its places; flags also without hyphens, and below their dots."""
+    """Return the mapping, and the one below each parent; flags also without hyphens, and below their dotted parents."""
     yield pasted
     if any(name.startswith("--") for name in pasted):
         yield {name.removeprefix("--").replace("-", "_"): given for name, given in pasted.items()}
@@ -144,20 +144,20 @@ def spellings(pasted: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield pasted
 
 
-def said(loss: LossConfig) -> LossConfig:
-    """The numbers without the tokens of a KL to the reference that is not there."""
+def relevant(loss: LossConfig) -> LossConfig:
+    """Return the loss without kl_loss_tokens, if it has no KL to the reference: the tokens then mean nothing."""
     return loss if loss.use_kl_loss else replace(loss, kl_loss_tokens="kept")
 
 
 def plain(config: CorrectionConfig) -> CorrectionConfig:
-    """Without what says nothing: the bounds of weights that are not there."""
+    """Return the configuration without the bounds of weights, if it has no weights."""
     if config.rollout_is is None:
         return replace(config, rollout_is_threshold=2.0)
     return config
 
 
 def rounded(config: CorrectionConfig) -> CorrectionConfig:
-    """exp(log x) is not always x."""
+    """Round the bounds of rules to 10 digits and sort the rules: exp(log x) is not always x."""
     rules = [
         replace(rule, upper=float(f"{rule.upper:.10g}"), lower=rule.lower and float(f"{rule.lower:.10g}"))
         for rule in config.rollout_rs
@@ -165,7 +165,7 @@ def rounded(config: CorrectionConfig) -> CorrectionConfig:
     return replace(config, rollout_rs=tuple(sorted(rules, key=lambda rule: rule.name)))
 
 
-# Which presets a system can say is no accident: its own, and what is the same elsewhere.
+# Which presets a system can express: its own, and those that are the same elsewhere.
 @pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if p.system in BACK and n != "verl_dppo_tv"])
 def test_a_system_says_its_own_presets(name: str) -> None:
     system = PRESETS[name].system
@@ -206,7 +206,10 @@ LOSSY = [
 @pytest.mark.parametrize("system", BACK)
 @pytest.mark.parametrize("config", LOSSY, ids=["another loss", "kept", "normalised"])
 def test_what_nearly_fits_is_refused(system: str, config: CorrectionConfig) -> None:
-    """gspo is a key of its own everywhere; kept without a rule is what ROLL and xtuner do anyway."""
+    """Check that a loss or a denominator is never dropped: gspo has another key everywhere.
+
+    Without a rule the denominator "kept" is accepted by ROLL and xtuner, which always divide like that.
+    """
     if config.denominator == "kept" and system in ("ROLL", "xtuner"):
         return
     with pytest.raises(UsageError):

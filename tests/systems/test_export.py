@@ -52,40 +52,40 @@ def test_what_a_system_cannot_do_is_said() -> None:
 
 
 def test_vespo_goes_to_trl_with_its_numbers_and_comes_back() -> None:
-    """GRPOConfig of TRL 1.16: token_mask without bounds takes π_old/π_rollout as it is into the product."""
+    """Check TRL 1.16's GRPOConfig: with token_mask without bounds the product has the raw π_old/π_rollout."""
     config, loss = CorrectionConfig(bypass_mode=True, loss_type="vespo"), LossConfig(vespo_lambda_neg=1.5)
     fields = trl.to_trl(config, loss)
     assert (fields["vespo_k_pos"], fields["vespo_lambda_neg"]) == (2.0, 1.5)
     assert trl.from_trl(fields) == config
     with pytest.raises(UsageError, match="bounded π_old/π_rollout is not known"):
-        trl.from_trl({"loss_type": "vespo"})  # TRL's own defaults: a mask of the product at 3
+        trl.from_trl({"loss_type": "vespo"})  # TRL's defaults mask the product at 3
     with pytest.raises(UsageError, match="nearest: bypass_mode=True without rollout_rs"):
         trl.to_trl(replace(config, bypass_mode=False))
 
 
 @pytest.mark.parametrize(
-    ("rule", "system", "said"),
+    ("rule", "system", "message"),
     [
-        ("seq_mean_binary_kl", "OpenRLHF", "KL(π_rollout‖π_old) in OpenRLHF, and in verl, as here, the larger of both"),
-        ("token_tv", "OpenRLHF", "tv is |π_old − π_rollout| in OpenRLHF, and |r − 1| here; nearest: prob_gap"),
+        ("seq_mean_binary_kl", "OpenRLHF", "in verl and here it is the larger of both"),
+        ("token_abs_ratio_error", "OpenRLHF", "does not gate on |r − 1|; nearest: binary_tv"),
         (
             "seq_mean_forward_kl",
             "verl",
-            "What OpenRLHF calls binary_kl is this rule, what verl calls so the larger of both",
+            "OpenRLHF calls this rule binary_kl; in verl that name means the larger of both",
         ),
     ],
 )
-def test_a_name_that_two_systems_give_to_different_things_says_both(rule: str, system: str, said: str) -> None:
+def test_a_name_that_two_systems_give_to_different_things_says_both(rule: str, system: str, message: str) -> None:
     config = CorrectionConfig(rollout_rs=(RejectionRule.named(rule, upper=0.01),))
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         export(config, system)
 
 
 @pytest.mark.parametrize(
     ("name", "system", "lines"),
     [
-        # Defaults as the systems' own sources have them at the versions in the texts: verl's YAML weighs nothing with a
-        # threshold of 2, TRL has sequence_mask with 3, open-instruct truncates at 2.
+        # Defaults of the systems' own sources, at the versions in the texts: verl's YAML has no weights and a threshold
+        # of 2, TRL has sequence_mask with 3, open-instruct truncates at 2.
         ("decoupled_token_is", "verl", ["rollout_is: token"]),
         ("decoupled_token_is", "TRL", ['mode="token_truncate"', "clip_max=2.0"]),
         ("decoupled_token_is", "open-instruct", []),
@@ -110,7 +110,7 @@ SAYABLE = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
 
 
 def test_a_rollout_kl_loss_that_a_text_lacks_is_named_in_it() -> None:
-    """prime-rl of 2026-08 has the term as kl_tau, half the coefficient of k2; the other texts say that they lack it."""
+    """Check that prime-rl 2026-08 has the term as kl_tau, half the coefficient of k2; other texts say it is missing."""
     loss = PRESETS["prime_rl_ipo_2026_08"].loss
     assert "kl_tau = 0.001" in export(PRESETS["prime_rl_ipo_2026_08"].config, "prime-rl", loss, version="2026-08")
     for system in set(SYSTEMS) - {"prime-rl"}:

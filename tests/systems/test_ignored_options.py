@@ -1,6 +1,6 @@
-"""What a system ignores in silence is refused: a threshold without its switch, a bound that a mode does not look at.
+"""Settings that a system ignores silently are refused: a threshold without its switch, a bound that a mode ignores.
 
-Defaults and what is ignored: the systems' own sources, at the versions and lines that the translators name.
+Defaults and ignored settings are from the systems' own sources, at the versions and lines that the translators name.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def filtered(**fields: Any) -> dict[str, Any]:
 
 
 Case = tuple[dict[str, Any], str]
-# System → what reads it, mappings with what the refusal says, and mappings nearby that are read.
+# System → its reader, refused mappings with a part of the message, and similar mappings that are accepted.
 SYSTEMS: dict[str, tuple[Callable[..., Any], list[Case], list[dict[str, Any]]]] = {
     "verl": (
         from_verl,
@@ -165,7 +165,7 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], list[Case], list[dict[str, Any]]]] 
             (filtered(ratio_enabled=False, diff_enabled=True, ratio_low=0.5), "without ratio_enabled: true"),
             (filtered(ratio_enabled=False), "rejects nothing"),
         ],
-        # A switch that is written as off is believed.
+        # A switch that is explicitly off is accepted.
         [{"is_weight": {"enabled": False, "upper_bound": 2.0}, "filters": [{"enabled": False, "ratio_low": 0.9}]}],
     ),
     "open-instruct": (
@@ -206,7 +206,7 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], list[Case], list[dict[str, Any]]]] 
 
 
 def refusal(read: Callable[..., Any], given: dict[str, Any]) -> str:
-    """The error's message, or what was read where there is none."""
+    """Return the message of the error, or what was read if there is no error."""
     try:
         return f"read as {read(given)}"
     except UsageError as error:
@@ -216,7 +216,7 @@ def refusal(read: Callable[..., Any], given: dict[str, Any]) -> str:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_the_system_would_ignore_is_refused(system: str) -> None:
     read, refused, accepted = SYSTEMS[system]
-    for given, says in refused:
-        assert says in refusal(read, given), (system, given)
+    for given, message in refused:
+        assert message in refusal(read, given), (system, given)
     for given in accepted:
         assert refusal(read, given).startswith("read as "), (system, given)

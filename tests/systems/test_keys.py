@@ -1,4 +1,4 @@
-"""What every translation checks: a mapping, its keys, and numbers that are numbers."""
+"""Checks of all translators: the mapping, its keys, and its numbers."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ def test_nan_is_left_to_whoever_knows_the_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         ("1e-4", "upper is the text '1e-4': write the number 1.0e-4, without quotes"),
         ("1E-4", "write the number 1.0e-4"),
@@ -32,8 +32,8 @@ def test_nan_is_left_to_whoever_knows_the_bounds() -> None:
         (None, "upper must be a number; got None"),
     ],
 )
-def test_what_is_no_number_is_named(value: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_is_no_number_is_named(value: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         number("upper", value)
 
 
@@ -43,15 +43,15 @@ def test_keys_that_exist_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "says"),
+    ("mapping", "message"),
     [
         ({"uper": 2}, "unknown key of a rule 'uper'. Did you mean 'upper'"),
         (None, "a rule must be a mapping of names to values; got None"),
         ([], "a rule must be a mapping"),
     ],
 )
-def test_other_keys_are_refused(mapping: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_other_keys_are_refused(mapping: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         known_keys("a rule", mapping, ("lower", "upper"))
 
 
@@ -79,16 +79,16 @@ def test_what_was_given_is_not_changed() -> None:
 
 
 def test_pasted_keys_that_would_be_lost_are_refused() -> None:
-    for given, says in (
-        ({"trainer": {"loss": {}, "lr": 1.0}}, "a loss is read from trainer.loss, and 'lr' beside loss is not"),
+    for given, message in (
+        ({"trainer": {"loss": {}, "lr": 1.0}}, "a loss is read from trainer.loss, and 'lr' next to loss is not"),
         (
             {"trainer": {"kl_tau": 1.0}},
-            "read from trainer.loss, and 'kl_tau' beside loss is not: leave it out, or move",
+            "read from trainer.loss, and 'kl_tau' next to loss is not: leave it out, or move",
         ),
-        ({"loss": {}, "lr": 1.0}, "'lr' beside loss is not"),
+        ({"loss": {}, "lr": 1.0}, "'lr' next to loss is not"),
         ({"kl_tau": 1.0, "--kl-tau": 2.0}, "'--kl-tau' is given twice, in two spellings"),
         ({"loss": 1.0, "loss.kl_tau": 2.0}, "loss has a value and options below it: 'loss.kl_tau'"),
         ({"trainer": {"loss": {"tau": 1.0}}}, "tau is not read: it is now kl_tau."),
     ):
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, match=message):
             options("a loss", given, ("trainer", "loss"), {"tau": "it is now kl_tau"})

@@ -1,4 +1,4 @@
-"""What people still paste: older keys are answered with their successor, and places of files are looked into."""
+"""Pasted mappings: for an old key the error names its successor, and the parents of a file's keys may be there."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from rlcorr.systems.verl.config import from_verl
 from rlcorr.systems.xtuner import from_xtuner
 
 _IS = "vllm_importance_sampling"
-# Read with, what is pasted, and the successor that the answer names: pull requests and changelogs of the systems.
+# Reader, pasted mapping, and a part of the message about the successor. Source: pull requests and changelogs.
 RETIRED: list[tuple[Any, dict[str, Any], str]] = [
     (from_verl, {"rollout_is_level": "token", "rollout_is": True}, "now write rollout_is: token, or sequence"),
     (from_verl, {"algorithm": {"rollout_is": True, "rollout_is_mode": "mask"}}, "mask, now rollout_rs"),
@@ -65,20 +65,20 @@ RETIRED: list[tuple[Any, dict[str, Any], str]] = [
 
 
 def test_the_successor_of_a_key_is_named() -> None:
-    for read, given, says in RETIRED:
+    for read, given, message in RETIRED:
         with pytest.raises(UsageError) as caught:
             read(given)
-        assert says in str(caught.value), (given, str(caught.value))
+        assert message in str(caught.value), (given, str(caught.value))
 
 
 def test_one_number_of_an_older_openrlhf_is_an_upper_bound() -> None:
-    """Up to 0.9.4 the flag was one number, which clamped r above."""
+    """Check the flag of versions up to 0.9.4: one number, which clamped r above."""
     given = {"--enable_vllm_is_correction": True, "--vllm_is_truncated_threshold": 2.0}
     assert from_openrlhf(given, version="0.9.9") == CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
 
 
 def test_places_that_no_exporter_of_ours_writes() -> None:
-    """Hydra's overrides, a place that is empty, the argument of xtuner's loss, and loss_fn without its name."""
+    """Check Hydra's overrides, an empty parent, the argument of xtuner's loss, and loss_fn without its name."""
     token = CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0)
     place = "algorithm.rollout_correction."
     assert from_verl({f"{place}rollout_is": "token", f"+{place}rollout_is_threshold": 3.0}) == token
@@ -92,14 +92,12 @@ def test_places_that_no_exporter_of_ours_writes() -> None:
 
 
 def test_skyrls_text_keeps_a_weight_from_counting_twice() -> None:
-    """SkyRL 0.5.0's default, dppo, compares π_θ with π_rollout itself, so the text names the loss that it is for."""
+    """Check that the text names its loss: SkyRL 0.5.0's default, dppo, compares π_θ with π_rollout itself."""
     config = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
     pasted = yaml.safe_load(skyrl_text(config))
     assert pasted["trainer"]["algorithm"]["policy_loss_type"] == "regular"
     assert from_skyrl(pasted) == config
-    # The deprecated switch is beside off_policy_correction, in trainer.algorithm.
+    # The deprecated switch is next to off_policy_correction, in trainer.algorithm.
     assert from_skyrl({"algorithm": {"use_tis": True, "tis_imp_ratio_cap": 2.0, "off_policy_correction": {}}}) == config
-    with pytest.raises(
-        UsageError, match="dppo compares π_θ with π_rollout, so a weight beside it counts the gap twice"
-    ):
+    with pytest.raises(UsageError, match="dppo compares π_θ with π_rollout, so a weight with it counts the gap twice"):
         from_skyrl({"algorithm": pasted["trainer"]["algorithm"] | {"policy_loss_type": "dppo"}})

@@ -18,7 +18,7 @@ from rlcorr.errors import UsageError
 from rlcorr.losses.objective import policy_loss
 from rlcorr.systems.prime_rl import from_prime_rl, to_prime_rl
 
-TAU = 0.5  # large, so that a difference is plain
+TAU = 0.5  # large, so that a difference is visible
 TABLES = ({"type": "default", "kl_tau": TAU}, {"type": "ipo", "ipo_threshold": 0.2, "kl_tau": TAU})
 # Probabilities under the engine and under π_θ, and advantages, of each token; 0: padding.
 CASES: dict[str, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
@@ -35,7 +35,7 @@ def log(probabilities: list[list[float]], mask: Tensor) -> Tensor:
 
 
 def theirs(kind: str, q: Tensor, c: Tensor, mask: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
-    """The KL part of prime-rl's loss, and the gradient of the whole in log π_θ."""
+    """Compute the KL part of prime-rl's loss, and the gradient of the whole loss in log π_θ."""
     theta = torch.where(mask, c, 0.0).requires_grad_()
     engine = torch.where(mask, q, 0.0)
     gap = theta.detach().exp() - engine.exp()
@@ -48,7 +48,7 @@ def theirs(kind: str, q: Tensor, c: Tensor, mask: Tensor, advantages: Tensor) ->
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table["type"])
 def test_the_loss_and_its_gradient_are_prime_rls(table: dict[str, object]) -> None:
-    """Of the whole batch, and of its rows as micro-batches with the totals of the whole."""
+    """Check the loss of the whole batch, and of its rows as micro-batches with the totals of the whole batch."""
     config, loss = from_prime_rl(table, version="2026-08")
     for name, (engine, trainer, pushes) in CASES.items():
         mask, advantages = torch.tensor(engine) > 0, torch.tensor(pushes, dtype=torch.float64)

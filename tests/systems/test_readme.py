@@ -1,4 +1,4 @@
-"""The table of systems in README: every system, functions that exist, its versions, and proofs that exist."""
+"""The table of systems in rlcorr/systems/README.md: every system, its functions and versions, and proofs that exist."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ from rlcorr.presets import PRESETS
 from rlcorr.records.runs import ROOT
 from rlcorr.systems.export import SYSTEMS
 
-README = (ROOT.parent / "README.md").read_text(encoding="utf-8")
+README = (ROOT.parent / "rlcorr" / "systems" / "README.md").read_text(encoding="utf-8")
 SECTION = README.split("## From one system to another")[1].split("\n## ")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in SECTION.splitlines() if line.startswith("| ")]
 
@@ -38,3 +38,4 @@ def test_what_a_row_names_is_there(row: list[str]) -> None:
 
 def test_the_number_of_presets() -> None:
     assert f"There are {len(PRESETS)} presets" in README
+    assert f"has {len(PRESETS)} presets" in (ROOT.parent / "README.md").read_text(encoding="utf-8")

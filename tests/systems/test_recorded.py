@@ -1,5 +1,8 @@
-"""Against what the systems' own functions gave on a small batch: tests/support/golden/systems.json names file and
-commit. They are those whose packages are not on the index, or do not import without a GPU."""
+"""Our corrections against the results of the systems' own functions on a small batch.
+
+tests/support/golden/systems.json names file and commit. It has the systems whose packages are not on the index, or need
+a GPU to be imported.
+"""
 
 import json
 import math
@@ -38,7 +41,7 @@ BATCH = TokenBatch.from_log_probs(
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda c: f"{c['system']}-{RECORDED['cases'].index(c)}")
 def test_weights_are_those_of_the_system(case: dict[str, Any]) -> None:
-    """What multiplies the loss of a token: its weight, or 0 where it is rejected."""
+    """Return the factor of the loss of each token: its weight, or 0 if it is rejected."""
     result = correct(BATCH, READ[case["system"]](case["settings"]))
     got = torch.where(result.keep_mask, result.weights, 0)
     want = torch.tensor(case["weights"])
@@ -85,7 +88,7 @@ def test_prime_rls_ppo_is_a_clip_of_the_ratio_to_the_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "message"),
     [
         ({"type": "default"}, "type 'default' is a loss of prime-rl 2026-08: read it with version='2026-08'"),
         ({"type": "grpo"}, "unknown type of prime-rl's loss 'grpo'"),
@@ -96,6 +99,6 @@ def test_prime_rls_ppo_is_a_clip_of_the_ratio_to_the_engine() -> None:
         ({"adv_tau": 2.0}, "adv_tau must be 1"),
     ],
 )
-def test_prime_rls_old_keys_are_not_read_as_new(table: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_prime_rls_old_keys_are_not_read_as_new(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         from_prime_rl(table)

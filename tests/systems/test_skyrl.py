@@ -1,4 +1,4 @@
-"""SkyRL's configurations against what SkyRL itself made of them, and its metrics against its own."""
+"""SkyRL's configurations: our results against those of SkyRL itself."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ FRACTIONAL = "fractional_mask"  # a mask that is also a weight: ours is bool
 EMPTY = "zero_length_2x0"  # SkyRL raises
 
 REFUSED = {"token_mask_low_only"}
-# A token mask before a sequence statistic: SkyRL takes that over what the token mask left.
+# A token mask before a sequence statistic: SkyRL computes it over the tokens that the token mask keeps.
 IN_SEQUENCE = {"everything", "seq_tis_after_masks"}
 SEQUENCE_RULES = [
     "geo_default", "geo_wide", "product_default", "product_wide", "outlier", "outlier_tight", "outlier_low_only",
@@ -49,7 +49,7 @@ def test_skyrl(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(IN_SEQUENCE))
 def test_skyrl_takes_sequence_statistics_over_what_its_token_mask_left(name: str) -> None:
-    """Two corrections in a row, the second on the mask that the first left, give SkyRL's numbers; one does not."""
+    """Check that two corrections, the second on the mask of the first, give SkyRL's numbers, and that one does not."""
     config = from_skyrl(SKYRL["configs"][name])
     first = [r for r in config.rollout_rs if r.name in ("seq_min_k1", "seq_max_k1", "token_k1")]
     then = [r for r in config.rollout_rs if r not in first]
@@ -75,8 +75,8 @@ def test_skyrl_takes_sequence_statistics_over_what_its_token_mask_left(name: str
 
 
 def test_skyrl_token_mask_before_the_sequence_mask_in_numbers() -> None:
-    """Ratios 5 and 1 in a row: SkyRL's token mask drops 5, and the product over what is left is 1, inside [0.5, 2];
-    ours is 5, and the row goes."""
+    """Check a row with ratios 5 and 1. SkyRL's token mask drops 5, and the remaining product is 1, inside [0.5, 2]; our
+    product is 5, and we reject the row."""
     config = from_skyrl(SKYRL["configs"]["seq_tis_after_masks"])
     assert correct(row(5.0, 1.0), config).keep_mask.tolist() == [[False, False]]
     golden = SKYRL["correction"]["seq_tis_after_masks"]["exact_bounds"]["loss_mask"]
@@ -85,7 +85,7 @@ def test_skyrl_token_mask_before_the_sequence_mask_in_numbers() -> None:
 
 @pytest.mark.parametrize("name", SEQUENCE_RULES)
 def test_skyrl_keeps_sequences_with_nan(name: str) -> None:
-    """Its comparisons ask whether a row is outside, and NaN is not: the row keeps its 3 tokens, here it loses all."""
+    """Check a NaN: SkyRL tests whether a row is outside, and NaN is not, so it keeps the 3 tokens; we reject them."""
     case = "nan_in_valid"
     golden = torch.tensor(SKYRL["correction"][name][case]["loss_mask"]).bool()
     given = batch(case)
@@ -98,7 +98,7 @@ def test_skyrl_keeps_sequences_with_nan(name: str) -> None:
 
 
 def test_skyrl_lets_nan_out_of_the_padding() -> None:
-    """NaN·0 is NaN: a NaN on padding makes the row's weight NaN, and keeps a row that the geometric mask would drop."""
+    """Check a NaN on padding. In SkyRL NaN·0 is NaN: the row's weight is NaN, and the geometric mask keeps the row."""
     case = "nan_in_padding_old"
     given = batch(case)
     for name, cap in (("tis_seq_5", 5.0), ("tis_seq_2", 2.0)):
@@ -146,23 +146,23 @@ def test_skyrl_accepts(name: str, mapping: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mapping", "says"),
+    ("name", "mapping", "message"),
     [
         ("bad_tis", {"tis_ratio_type": "tokens"}, "unknown tis_ratio_type 'tokens'. Did you mean 'token'"),
         ("bad_seqmask", {"sequence_mask_metric": "mean"}, "unknown sequence_mask_metric 'mean'.*geometric, product"),
     ],
 )
-def test_skyrl_refuses_too(name: str, mapping: dict[str, Any], says: str) -> None:
+def test_skyrl_refuses_too(name: str, mapping: dict[str, Any], message: str) -> None:
     assert VALIDATED[name]["error"] == "AssertionError"
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         from_skyrl(mapping)
 
 
 def test_skyrl_turns_the_gradient_around_with_its_default_cap() -> None:
-    """use_tis without a cap passes SkyRL's validation with min(ρ, −1) = −1 for every token."""
+    """Check use_tis without a cap: SkyRL accepts it, and min(ρ, −1) = −1 is then the weight of every token."""
     assert VALIDATED["deprecated_use_tis_default_cap"]["ok"]
     assert VALIDATED["deprecated_use_tis_default_cap"]["token_tis_ratio_clip_high"] == -1.0
-    with pytest.raises(UsageError, match=r"tis_imp_ratio_cap must be > 0; got -1\. .*turns the gradient around"):
+    with pytest.raises(UsageError, match=r"tis_imp_ratio_cap must be > 0; got -1\. .*reverses the gradient"):
         from_skyrl({"use_tis": True})
 
 
@@ -177,7 +177,7 @@ def test_skyrl_accepts_crossed_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "says"),
+    ("mapping", "message"),
     [
         ({"tis_ratio_typ": "token"}, "Did you mean 'tis_ratio_type'"),
         ({"use_tis": True, "tis_ratio_type": "sequence"}, "use_tis overrides tis_ratio_type='sequence'"),
@@ -189,8 +189,8 @@ def test_skyrl_accepts_crossed_bounds() -> None:
         ("tis_ratio_type: token", "must be a mapping"),
     ],
 )  # fmt: skip
-def test_skyrl_mistakes_are_named(mapping: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_skyrl_mistakes_are_named(mapping: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         from_skyrl(mapping)
 
 
@@ -201,7 +201,7 @@ def test_skyrl_there_and_back(name: str) -> None:
 
 
 def test_one_sided_bounds_for_skyrl() -> None:
-    """A ratio is above 0 and below infinity, so these are no bounds."""
+    """Check that bounds of 0 and infinity are no bounds: every ratio is between them."""
     written = to_skyrl(with_rules(rule("token_k1", lower=0.5), rule("seq_sum_k1", upper=2.0)))
     assert (written["token_mask_is_threshold_low"], written["token_mask_is_threshold_high"]) == (0.5, math.inf)
     assert (written["sequence_mask_metric"], written["product_mask_low"], written["product_mask_high"]) == (
@@ -213,7 +213,7 @@ def test_one_sided_bounds_for_skyrl() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         (CorrectionConfig(bypass_mode=True), "no bypass mode; nearest: policy_loss_type rollout_is or dppo"),
         (CorrectionConfig(loss_type="gspo"), "'gspo' would be lost.*policy_loss_type"),
@@ -231,6 +231,6 @@ def test_one_sided_bounds_for_skyrl() -> None:
         (with_rules(rule("token_k1_negative", upper=2.0)), "no token_k1_negative; nearest: token_k1"),
     ],
 )  # fmt: skip
-def test_what_skyrl_cannot_do_is_refused(config: CorrectionConfig, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_skyrl_cannot_do_is_refused(config: CorrectionConfig, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         to_skyrl(config)

@@ -1,4 +1,4 @@
-"""verl's configurations against what verl itself made of them: thresholds, errors, presets, and masks and weights."""
+"""verl's configurations: our thresholds, errors, presets, masks and weights against those of verl itself."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ FRACTIONAL = "fractional_mask"  # a mask that is also a weight: ours is bool
 
 
 def assert_as_verl_did(config: CorrectionConfig, cases: dict[str, Any]) -> int:
-    """The golden masks, and weights where there are some; returns how many cases were compared."""
+    """Compare with the golden masks, and weights if there are some. Return how many cases were compared."""
     compared = 0
     for case, golden in cases.items():
         if case == FRACTIONAL or "error" in golden:
@@ -41,7 +41,7 @@ def assert_as_verl_did(config: CorrectionConfig, cases: dict[str, Any]) -> int:
 
 # --- verl: thresholds, names, errors ---
 
-# What verl accepts and ours refuses; each has a test below that says why.
+# Texts that verl accepts and we refuse; a test below gives the reason for each.
 NOT_A_NUMBER = {"0.5_2_0", "nan"}
 
 
@@ -61,7 +61,7 @@ def test_verl_weight_threshold(entry: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("entry", VERL["threshold_parsing"]["rs"], ids=lambda e: f"{e['options']}-{e['spec']!r}")
 def test_verl_rejection_threshold(entry: dict[str, Any]) -> None:
-    """verl's k1 bounds [a, b] are on 1/r, so ours are [1/b, 1/a]; k2 and k3 have an upper bound on both sides."""
+    """Check bounds: verl's k1 bounds [a, b] are on 1/r, so ours are [1/b, 1/a]; k2 and k3 have only an upper bound."""
     mapping = {"rollout_rs": ",".join(entry["options"]), "rollout_rs_threshold": entry["spec"]}
     if "error" in entry or entry["spec"] in NOT_A_NUMBER or entry["spec"] == "inf":
         with pytest.raises(UsageError):
@@ -78,7 +78,7 @@ def test_verl_rejection_threshold(entry: dict[str, Any]) -> None:
 
 
 def test_verl_reads_two_underscores_as_digits() -> None:
-    """verl splits "0.5_2_0" at the first "_" and Python's float takes "2_0" for 20: a band of 0.5 to 20."""
+    """Check that we refuse "0.5_2_0": verl splits it at the first "_", and Python reads "2_0" as 20."""
     golden = {
         e["spec"]: e["result"] for e in VERL["threshold_parsing"]["is"] if "result" in e and isinstance(e["spec"], str)
     }
@@ -88,7 +88,7 @@ def test_verl_reads_two_underscores_as_digits() -> None:
 
 
 def test_verl_accepts_nan_thresholds() -> None:
-    """NaN bounds give NaN weights, or reject everything."""
+    """Check that NaN is refused. In verl NaN bounds give NaN weights, or reject everything."""
     golden = {repr(e["spec"]): e["result"] for e in VERL["threshold_parsing"]["is"] if "result" in e}
     assert golden["'nan'"] == ["nan", None]
     with pytest.raises(UsageError, match="must be > 0; got nan"):
@@ -111,7 +111,7 @@ def test_verl_accepts_an_infinite_k2_bound_which_rejects_nothing() -> None:
     [(0, "ZeroDivisionError"), ("abc", "ValueError"), (True, "ValueError")],
 )
 def test_verl_dies_of_its_own_arithmetic_on_k1_thresholds(spec: Any, verl: str) -> None:
-    """0 divides by zero, "abc" and True fail inside float(); ours names the key and the value."""
+    """Check that our error names key and value. In verl 0 divides by zero, and "abc" and True fail in float()."""
     golden = [
         e for e in VERL["threshold_parsing"]["rs"] if e["options"] == ["token_k1"] and repr(e["spec"]) == repr(spec)
     ]
@@ -159,7 +159,7 @@ def test_verl_computes_weights_that_bypass_ppo_clip_never_applies() -> None:
 
 
 def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
-    """Unquoted, 0.5_2 is 0.52: a cap of 0.52 where a band of 0.5 to 2 was meant. Two dots make it text."""
+    """Check an unquoted 0.5_2: it becomes a cap of 0.52, but a band of 0.5 to 2 was meant. Two dots make it text."""
     mapping = yaml.safe_load("{rollout_is: token, rollout_is_threshold: 0.5_2}")
     assert mapping["rollout_is_threshold"] == 0.52
     config = from_verl(mapping)
@@ -173,7 +173,7 @@ def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "says"),
+    ("mapping", "message"),
     [
         ({"rollout_is_treshold": 2.0}, r"unknown key .* 'rollout_is_treshold'. Did you mean 'rollout_is_threshold'"),
         ({"rollout_is": "sequnce"}, "Did you mean 'sequence'"),
@@ -190,14 +190,14 @@ def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
         ({"rollout_is": "token", "rollout_is_threshold_lower": 0.5}, 'one text, as in rollout_is_threshold: "0.5_5.0"'),
     ],
 )  # fmt: skip
-def test_verl_mistakes_are_named(mapping: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_verl_mistakes_are_named(mapping: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         from_verl(mapping)
 
 
 @dataclass
 class BaseConfig(Mapping[str, Any]):
-    """How verl's configurations behave as mappings (verl/base_config.py): a missing key is an AttributeError."""
+    """verl's configurations as mappings (verl/base_config.py): a missing key is an AttributeError."""
 
     _target_: str = ""
 
@@ -231,7 +231,7 @@ def test_verls_own_object_is_read_like_its_mapping(name: str) -> None:
 
 
 def test_verls_own_object_with_its_defaults() -> None:
-    """As verl.md has them: sequence weights truncated at 2, the clip of PPO, nothing rejected."""
+    """Check the defaults in verl.md: sequence weights truncated at 2, PPO's clip, no rejection."""
     assert from_verl(RolloutCorrectionConfig()) == CorrectionConfig(rollout_is="sequence", rollout_is_threshold=2.0)
 
 
@@ -243,15 +243,15 @@ def test_the_target_that_hydra_writes_is_no_setting(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "says"),
+    ("mapping", "message"),
     [
         ({"_target_": "verl.trainer.config.AlgoConfig", "rollout_is": None}, "must be empty or name verl's"),
         ({"_target_": None, "rollout_is": None}, "must be empty or name verl's"),
-        ({"_target_": ""}, "rollout_is is missing beside _target_"),
+        ({"_target_": ""}, "rollout_is is missing next to _target_"),
     ],
 )
-def test_another_target_is_refused(mapping: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_another_target_is_refused(mapping: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         from_verl(mapping)
 
 
@@ -290,7 +290,7 @@ def test_verl_pull_request_6800() -> None:
 
 
 def test_k1_bounds_act_on_the_inverse_ratio_in_verl_main_and_on_the_ratio_in_v070() -> None:
-    """0.6 and 1.4: main keeps r in [1/1.4, 1/0.6] = [0.714, 1.667], so 1.5 and not 0.65; v0.7.0 the reverse."""
+    """Check bounds 0.6 and 1.4. main keeps r in [1/1.4, 1/0.6] = [0.714, 1.667]: 1.5, not 0.65; v0.7.0 the reverse."""
     main = from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.4"})
     assert (main.rollout_rs[0].lower, main.rollout_rs[0].upper) == pytest.approx((0.7142857, 1.6666667))
     assert correct(row(1.5, 0.65), main).keep_mask.tolist() == [[True, False]]
@@ -322,7 +322,7 @@ V070_NUMBERS = {  # level of weights, rule, veto, bypass, loss; from the release
 
 @pytest.mark.parametrize("name", V070["presets"])
 def test_verl_v070_presets(name: str) -> None:
-    """Their keys say that they are of v0.7.0."""
+    """Check that the presets of v0.7.0 are recognised by their keys."""
     level, band, veto, bypass, loss = V070_NUMBERS[name]
     config = from_verl(V070["presets"][name])
     assert (config.rollout_is, config.bypass_mode, config.loss_type) == (level, bypass, loss)
@@ -334,7 +334,7 @@ def test_verl_v070_presets(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "says"),
+    ("mapping", "message"),
     [
         ({"rollout_rs": "token_k1", "rollout_rs_threshold": 2.0}, "unknown rollout_rs of verl v0.7.0 'token_k1'"),
         ({"rollout_rs": "geometric"}, "needs rollout_rs_threshold"),
@@ -345,8 +345,8 @@ def test_verl_v070_presets(name: str) -> None:
         ({"rollout_token_veto_threshold": 0.0}, "must be > 0"),
     ],
 )
-def test_verl_v070_mistakes(mapping: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_verl_v070_mistakes(mapping: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         from_verl(mapping, version="0.7.0")
 
 
@@ -361,7 +361,7 @@ def test_the_version_of_verl_can_be_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         (CorrectionConfig(rollout_is="geometric"), "no geometric weights; nearest: rollout_is='sequence'"),
         (CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5), r"above only.*\(got 0.5\).*'mask'"),
@@ -378,19 +378,19 @@ def test_the_version_of_verl_can_be_told() -> None:
         (with_rules(rule("seq_max_k1", upper=100.0)), "no rule seq_max_k1; nearest: seq_max_k2"),
         (with_rules(rule("token_prob_diff", -0.2, 0.2)), "no rule token_prob_diff; nearest: .*dppo_tv"),
         (with_rules(rule("token_signed_kl", -0.05, 0.05)), "nearest: token_binary_kl"),
-        (with_rules(rule("seq_mean_tv", upper=2.0)), "nearest: the same rule with k2"),
+        (with_rules(rule("seq_mean_abs_ratio_error", upper=2.0)), "nearest: the same rule with k2"),
         (with_rules(rule("seq_mean_mult_error", upper=2.0)), "nearest: the same rule with k2, upper"),
         (with_rules(rule("seq_max_binary_kl", upper=2.0)), "no rule seq_max_binary_kl; nearest: token_binary_kl"),
         (with_rules(rule("seq_mean_k1_negative", lower=0.9)), "do not look at advantages.*nearest: seq_mean_k1"),
     ],
 )  # fmt: skip
-def test_what_verl_cannot_do_is_refused(config: CorrectionConfig, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_verl_cannot_do_is_refused(config: CorrectionConfig, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         to_verl(config)
 
 
 def test_verl_text() -> None:
-    """1/0.8 = 1.25 and 1/2 = 0.5; without a lower bound on r, verl's upper one is infinite."""
+    """Check the text: 1/0.8 = 1.25 and 1/2 = 0.5; without a lower bound on r, verl's upper one is infinite."""
     config = CorrectionConfig(
         rollout_is="token",
         rollout_is_threshold=5,
@@ -422,7 +422,7 @@ KPOP = CorrectionConfig(rollout_rs=(rule("token_binary_kl", upper=2.0),))
 
 
 def test_verl_0_9_1_takes_binary_kl_and_raises_later() -> None:
-    """No row of its table of statistics has that name (rollout_corr_helper.py, SUPPORTED_ROLLOUT_RS_OPTIONS)."""
+    """Check that we refuse binary_kl, which is not in verl's SUPPORTED_ROLLOUT_RS_OPTIONS (rollout_corr_helper.py)."""
     for translate in (
         lambda: to_verl(KPOP),
         lambda: from_verl({"rollout_rs": "binary_kl", "rollout_rs_threshold": 2.0}, version="0.9.1"),
@@ -448,11 +448,11 @@ def test_verl_0_7_has_one_rule_with_bounds_on_r_and_a_veto() -> None:
         "loss_type": "ppo_clip",
     }
     assert from_verl(written) == config
-    for changes, says in (
-        ({"rollout_rs": (rule("seq_mean_k3", upper=0.01),)}, "verl 0.7 cannot say seq_mean_k3 ≤ 0.01; nearest: one of"),
+    for changes, message in (
+        ({"rollout_rs": (rule("seq_mean_k3", upper=0.01),)}, "verl 0.7 cannot express seq_mean_k3 ≤ 0.01; nearest"),
         ({"rollout_is_mode": "mask", "rollout_is_threshold_lower": 0.5}, "verl 0.7 truncates weights only; nearest"),
     ):
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, match=message):
             to_verl(replace(config, **changes), version="0.7")
 
 
@@ -500,7 +500,7 @@ def test_verl_there_and_back(config: CorrectionConfig) -> None:
 @oracle.examples(300)
 @given(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300))
 def test_a_pair_of_bounds_is_never_a_yaml_number(lower: float, upper: float) -> None:
-    """repr(1e16) is 1e+16, and YAML takes 0.5_1e+16 for one number."""
+    """Check the dots in pairs: repr(1e16) is 1e+16, and YAML reads 0.5_1e+16 as one number."""
     assert yaml.safe_load("0.5_1e+16") == 0.51e16
     text = f"{dotted(lower)}_{dotted(upper)}"
     assert yaml.safe_load(text) == text

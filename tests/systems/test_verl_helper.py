@@ -1,6 +1,6 @@
-"""The drop-in for verl's helper against what verl itself gave (golden vectors of its main, which 0.9.1 has unchanged).
+"""The drop-in for verl's helper against golden vectors of verl's main, which has the same helper as 0.9.1.
 
-`make peers` runs verl's own tests on it, and compares it value by value with the real helper.
+`make peers` runs verl's own tests on the drop-in, and compares it value by value with the real helper.
 """
 
 import math
@@ -15,16 +15,16 @@ from torch import Tensor
 
 from rlcorr.recorders import verl_plugin
 from rlcorr.systems.verl import helper as verl_helper
-from rlcorr.systems.verl.options import NO_BOUND, rules_of
+from rlcorr.systems.verl.options import NO_BOUND, rejection_rules
 
 ABSOLUTE, RELATIVE = 1e-5, 2e-4
-# bfloat16 is raised to float32, a mask of fractions is one of bools, and a batch without rows raises.
+# We convert bfloat16 to float32 and a mask of fractions to bools, and raise for a batch without rows.
 UNLIKE = {"bf16_6x10", "fractional_mask", "zero_length_2x0"}
 CASES = sorted(set(VERL["inputs"]) - UNLIKE)
 
 
 class Proto:
-    """Of verl's DataProto what the helper touches."""
+    """The part of verl's DataProto that the helper uses."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.batch = tensors
@@ -59,7 +59,7 @@ def near(got: float, want: Any) -> bool:
 
 
 def unlike(report: dict[str, float], golden: dict[str, Any]) -> dict[str, Any]:
-    """Metrics that are not verl's; keys must be."""
+    """Return the metrics that differ from verl's. Raise AssertionError if the keys differ."""
     report = {key.removeprefix("rollout_corr/"): value for key, value in report.items()}
     golden = {key.removeprefix("rollout_corr/"): value for key, value in golden.items()}
     assert report.keys() == golden.keys()
@@ -68,7 +68,7 @@ def unlike(report: dict[str, float], golden: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounding(key: str, golden: dict[str, Any], got: float, want: float) -> bool:
-    """verl takes E[x²] − E[x]² in float32, which is off by some 1e-7·x²: a spread near 0 drowns in it."""
+    """Check whether a difference is verl's rounding: its E[x²] − E[x]² in float32 has an error of about 1e-7·x²."""
     largest = max(abs(float(golden[key.removesuffix("std") + side])) for side in ("max", "min", "mean"))
     return abs(got - want) <= 1e-3 * max(1.0, largest)
 
@@ -187,7 +187,7 @@ def test_shapes_and_empty_masks_raise() -> None:
 
 
 def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
-    """r = 1 and e², capped at 2; token_k2 of the second is 2 > 1."""
+    """Check r = 1 and e², capped at 2; token_k2 of the second is 2 > 1."""
     old, rollout = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])
     batch = Proto({"old_log_probs": old, "rollout_log_probs": rollout, "response_mask": torch.ones(1, 2).long()})
     config = {"rollout_is": "token", "rollout_rs": "token_k2", "rollout_rs_threshold": 1.0}
@@ -200,7 +200,7 @@ def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
 
 
 def test_an_infinite_bound_rejects_nothing() -> None:
-    assert rules_of("token_k2", "inf")[0].upper == NO_BOUND
+    assert rejection_rules("token_k2", "inf")[0].upper == NO_BOUND
     log_ratio, mask = torch.tensor([[0.0, 30.0]]), torch.ones(1, 2)
     assert verl_helper.compute_rollout_rejection_mask(log_ratio, mask, "token_k1", "0.5_inf")[0].tolist() == [[1, 0]]
 

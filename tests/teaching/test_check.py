@@ -33,15 +33,15 @@ FIRST = "In call 1 of 2, with\n  x = [1, 2, 4]\n"
         (lambda x: x + x, None),
         (lambda x: (2 * x).float(), None),  # another precision is no mistake
         (lambda x: x**2, "That is the square.\n" + FIRST + "  yours    [1, 4, 16]\n  expected [2, 4, 8]"),
-        (lambda x: -2 * x, FIRST + "the sign is turned. \n  yours    [-2, -4, -8]\n  expected [2, 4, 8]"),
+        (lambda x: -2 * x, FIRST + "the sign is wrong. \n  yours    [-2, -4, -8]\n  expected [2, 4, 8]"),
         (lambda x: x, FIRST + "yours is 0.5 times what is expected. \n  yours    [1, 2, 4]\n"
                       "  expected [2, 4, 8]"),
-        (lambda x: 0.5 / x, FIRST + "upside down: yours is 1/x of it. \n  yours    [0.5, 0.25, 0.125]\n"
+        (lambda x: 0.5 / x, FIRST + "inverted: yours is 1/x of what is expected. \n  yours    [0.5, 0.25, 0.125]\n"
                             "  expected [2, 4, 8]"),
         (lambda x: x.sum(), FIRST + "the shape must be (3,); yours is ()."),
         (lambda x: "2", FIRST + "expected a tensor; yours is '2'."),
         (lambda x: x > 0, FIRST + "expected numbers; yours are torch.bool."),
-        (lambda x: torch.tensor([2.0, NAN, 8.0]), FIRST + "nan leaked in: padding may hold anything, so use "
+        (lambda x: torch.tensor([2.0, NAN, 8.0]), FIRST + "nan leaked in: padding may contain anything, so use "
                                                   "the mask. \n  yours    [2, nan, 8]\n  expected [2, 4, 8]"),
         (lambda x: torch.tensor([2.0, 4.0, 9.0]), FIRST + "  yours    [2, 4, 9]\n"
                                                   "  expected [2, 4, 8]"),
@@ -49,7 +49,7 @@ FIRST = "In call 1 of 2, with\n  x = [1, 2, 4]\n"
                                 "  expected [2, 4, 8]"),  # not "1 times what is expected"
         (lambda x: torch.tensor([2.0, 4.0, 8.0]), "In call 2 of 2, with\n  x = [3]\n"
      "the shape must be (1,); yours is (3,)."),
-        (lambda x: x.mul_(2), FIRST + "your function changed what it was given. Make a new tensor instead."),
+        (lambda x: x.mul_(2), FIRST + "your function changed its input. Make a new tensor instead."),
         (lambda x: None, "Nothing came back: is there a return?"),
     ],
 )  # fmt: skip
@@ -117,9 +117,9 @@ def test_check_prints(capsys: pytest.CaptureFixture[str]) -> None:
         ("a", "a", None),
         ("a", "b", "yours is 'a', expected 'b'."),
         (True, False, "yours is True, expected False."),
-        (1, True, "expected truths; yours are torch.int64."),
+        (1, True, "expected True or False; yours are torch.int64."),
         ((1, 2), (1, 3), "at [1], yours is 2, expected 3."),
-        ((1,), (1, 3), "expected 2 things, one after the other; yours is (1,)."),
+        ((1,), (1, 3), "expected a tuple or list of 2 results; yours is (1,)."),
         ({"x": 1}, {"x": 2}, "at ['x'], yours is 1, expected 2."),
         ({"y": 1}, {"x": 2}, "expected a dict with ['x']; yours is {'y': 1}."),
         (torch.zeros(100), torch.ones(100), "100 of 100 values differ; the first, at [0], is 0, expected 1."),

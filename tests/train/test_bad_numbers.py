@@ -295,7 +295,7 @@ def test_a_streak_goes_on_after_resuming(
 
 
 REFUSALS: dict[str, tuple[tuple[str, ...], str]] = {
-    "rewards": ((), "the reward function raises or returns what is not a number"),
+    "rewards": ((), "the reward function raises an error or returns no finite number"),
     "all_rejected": (("--preset", "impossible"), "the correction rejects every token: widen the bounds"),
 }
 

@@ -229,7 +229,7 @@ def test_batches_are_taken_in_the_order_of_the_requests(asynchronous: bool) -> N
     request, batch = queue.get()
     assert (request.step, batch.version) == (1, 1)
     assert [request.step for request in queue.requests] == [2, 3]
-    assert queue.when_idle(made.copy) == [1, 2, 3]  # an evaluation finds the engine idle
+    assert queue.run_exclusive(made.copy) == [1, 2, 3]  # an evaluation finds the engine idle
     assert [(request.step, batch.version) for request, batch in (queue.get(), queue.get())] == [(2, 2), (3, 3)]
     assert queue.requests == []
     queue.close()

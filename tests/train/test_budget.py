@@ -14,7 +14,7 @@ from rlcorr.measuring.metrics import metrics
 from rlcorr.train.config.budget import BudgetConfig
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.learner.random_rejection import reject_at_random
+from rlcorr.train.learner.budget import reject_at_random
 from rlcorr.train.learner.score import corrected
 from rlcorr.types import TokenBatch
 

@@ -1,4 +1,4 @@
-"""The README's training of a chat model of the hub, on a small random model of that kind."""
+"""The training of a chat model of the hub in rlcorr/train/README.md, on a small random model of that kind."""
 
 import re
 from pathlib import Path
@@ -48,8 +48,8 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def recipe() -> list[str]:
-    """The options of the command in the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The options of the command in rlcorr/train/README.md."""
+    text = (ROOT / "rlcorr" / "train" / "README.md").read_text(encoding="utf-8")
     command = re.search(rf"rlcorr train (--model {HUB_ID}.*?)\n\n", text, re.DOTALL)
     assert command is not None
     return command[1].replace("\\\n", " ").split()

@@ -194,7 +194,7 @@ def test_a_reward_that_raises_is_refused(tiny_model: Path, local_runs: Path, mon
 
     monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=reward))
     monkeypatch.setattr(loop, "drawn_answers", drawn_answers)
-    with pytest.raises(UsageError, match="step 2: of the answers drawn for its sketch some have no reward"):
+    with pytest.raises(UsageError, match="step 2: some answers drawn for its sketch have no reward"):
         loop.train(tiny_config(tiny_model, sketch=FEW))
 
 

@@ -35,7 +35,7 @@ from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
 from rlcorr.train.sketches.exact import drawn_from
 from rlcorr.train.sketches.expected_advantages import expected_advantages
 from rlcorr.train.sketches.sampled import directions, eager_copy, next_log_probs
-from rlcorr.train.sketches.tree_scores import node_scores, packed
+from rlcorr.train.sketches.tree_scores import node_scores, pack_trees
 from rlcorr.types import TokenBatch
 
 pytestmark = pytest.mark.slow  # trainings, and a backward pass per token
@@ -112,7 +112,7 @@ LONGEST, SMALLEST = 3, 0.002
 def grown(old: Lm, engine: Lm, prompts: list[list[int]], smallest: float = SMALLEST, most: int = 10**6) -> Tree:
     with torch.no_grad():
         return grow(
-            prompts, between(old, engine), stops=[EOS_ID], max_tokens=LONGEST, smallest=smallest, most_nodes=most
+            prompts, between(old, engine), eos_ids=[EOS_ID], max_tokens=LONGEST, smallest=smallest, most_nodes=most
         )
 
 
@@ -170,7 +170,7 @@ def test_a_tree_that_is_too_large_names_the_prompts_that_fit(most: int, tiny_mod
 def test_what_cannot_be_grown(tiny_model: Path) -> None:
     old = load_lm(tiny_model, CPU)
     with pytest.raises(UsageError, match="needs a token that ends an answer, and this model names none"):
-        grow(PROMPTS, between(old, old), stops=[], max_tokens=3, smallest=0.1, most_nodes=100)
+        grow(PROMPTS, between(old, old), eos_ids=[], max_tokens=3, smallest=0.1, most_nodes=100)
     for smallest in (0.0, -1e-3, 1.0):
         with pytest.raises(UsageError, match=r"sketch.smallest_probability must be above 0 and below 1"):
             SketchConfig(smallest_probability=smallest)
@@ -186,7 +186,7 @@ def check_packed(lm: Lm, tree: Tree, experts: Callable[[list[int]], Tensor] | No
     (chosen,) = directions(dict(Policy(lm, None).named_parameters()), seed=3, count=3)
     eager = eager_copy(Policy(lm, None)).lm
     got, scores = torch.full((len(tree.nodes),), torch.nan), torch.full((len(tree.nodes), 3), torch.nan)
-    for trees in packed(tree, CPU):
+    for trees in pack_trees(tree, CPU):
         got[trees.nodes], scores[trees.nodes] = node_scores(eager, trees, temperature, chosen)
     for number, node in enumerate(tree.nodes):
         before = tree.prompts[node.prompt] + [tree.nodes[n].token for n in path_of(tree, node.parent)]
@@ -231,10 +231,10 @@ def test_a_mixture_with_the_engines_experts() -> None:
         log_p = next_log_probs(lm, dict(lm.named_parameters()), prefixes, 1.0, routed_experts=experts)
         return Distributions(log_p, log_p, log_p, experts)
 
-    tree = grow(PROMPTS, evaluate, stops=[EOS_ID], max_tokens=3, smallest=0.02, most_nodes=1000)
+    tree = grow(PROMPTS, evaluate, eos_ids=[EOS_ID], max_tokens=3, smallest=0.02, most_nodes=1000)
     assert len(tree.nodes) > 10
     check_packed(lm, tree, chosen_by_an_engine)
-    (first, *_), (group, *_) = [n for n in range(len(tree.nodes)) if tree.nodes[n].parent < 0], packed(tree, CPU)
+    (first, *_), (group, *_) = [n for n in range(len(tree.nodes)) if tree.nodes[n].parent < 0], pack_trees(tree, CPU)
     token, prompt = tree.nodes[first].token, tree.prompts[tree.nodes[first].prompt]
     by_itself = plain(lm, prompt)[token].item()
     assert abs(by_itself - tree.nodes[first].rollout_log_prob) > 1e-3
@@ -370,7 +370,7 @@ def test_answers_of_other_weights_or_directions_are_refused(tiny_model: Path, lo
     content, _ = read_tensors(path)
     for name, what in (("weights_hash", "weights"), ("directions_hash", "directions")):
         write_tensors(path, content, {**hashes, name: "f" * 64})
-        with pytest.raises(UsageError, match=f"of other {what} than the manifest says"):
+        with pytest.raises(UsageError, match=f"made with other {what} than in the manifest"):
             read_gradients(run, 2)
 
 
@@ -380,16 +380,16 @@ def test_a_training_on_few_prompts_has_them_all(tiny_model: Path, local_runs: Pa
     run = loop.train(tiny_config(tiny_model, sketch=FEW, train_prompts=8))
     sketch = read_exact(run, 2)
     assert sketch is not None
-    assert (sketch.task_prompts, sketch.unseen, sketch.answers.prompt_count) == (8, 0, 8)
+    assert (sketch.task_prompts, sketch.finite_population_factor, sketch.answers.prompt_count) == (8, 0, 8)
     ids = [runs.read_step(run, step).batch.prompt_ids for step in (1, 2)]
     assert len({tuple(row) for of_step in ids if of_step is not None for row in of_step.tolist()}) == 8
     infinite = read_exact(loop.train(tiny_config(tiny_model, sketch=FEW, run="infinite")), 2)
     assert infinite is not None
-    assert (infinite.task_prompts, infinite.unseen) == (None, 1)
+    assert (infinite.task_prompts, infinite.finite_population_factor) == (None, 1)
 
 
 def test_more_prompts_than_the_training_has(tiny_model: Path, local_runs: Path) -> None:
-    with pytest.raises(UsageError, match=r"sketch.exact_prompts is 8, but the training has 7 prompts"):
+    with pytest.raises(UsageError, match=r"sketch.exact_prompts is 8, but the task has only 7 prompts"):
         loop.train(tiny_config(tiny_model, sketch=FEW, train_prompts=7))
     with pytest.raises(UsageError, match=r"train_prompts must be ≥ 0"):
         tiny_config(tiny_model, train_prompts=-1)
@@ -472,7 +472,7 @@ def test_what_raw_log_probs_do_not_say() -> None:
     raw = RolloutConfig(log_probs="raw", trainer_temperature=1.0)
     log_p = torch.randn(2, 5).log_softmax(-1)
     for cut in (replace(raw, top_p=0.9), replace(raw, top_k=3)):
-        with pytest.raises(UsageError, match=r"needs --rollout\.log-probs processed, or neither"):
+        with pytest.raises(UsageError, match=r"needs --rollout\.log-probs processed, or top_p 1"):
             drawn_from(log_p, cut)
     torch.testing.assert_close(drawn_from(log_p, replace(raw, temperature=0.5)), (2 * log_p).log_softmax(-1))
     assert torch.equal(drawn_from(log_p, RolloutConfig(top_p=0.9)), log_p)

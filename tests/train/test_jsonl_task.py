@@ -171,7 +171,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot read .*data.jsonl: No such file"), (b"", "holds no lines"), (b"\xff\xfe", "is not UTF-8 text")],
+    [(None, "cannot read .*data.jsonl: No such file"), (b"", "has no lines"), (b"\xff\xfe", "is not UTF-8 text")],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "data.jsonl"
@@ -191,5 +191,5 @@ def test_a_file_too_small_to_hold_out_from_asks_for_another(tmp_path: Path, prom
 
 def test_held_out_prompts_may_not_be_trained_on(data: Path, tmp_path: Path) -> None:
     held_out = write(tmp_path / "eval.jsonl", [{"prompt": "x", "answer": "y"}, {"prompt": "7+1=", "answer": "8"}])
-    with pytest.raises(UsageError, match=r"eval.jsonl holds 1 of the prompts of .*data.jsonl, the first is '7\+1='"):
+    with pytest.raises(UsageError, match=r"eval.jsonl contains 1 of the prompts of .*data.jsonl, the first is '7\+1='"):
         jsonl_task(data, eval_data=held_out, max_tokens=4)

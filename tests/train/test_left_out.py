@@ -89,7 +89,7 @@ def test_none_is_an_answer_of_a_reward_function(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"a sketch is of every answer of a step: leave out sketch\.every or"):
+    with pytest.raises(UsageError, match=r"a sketch needs every answer of a step: leave out sketch\.every or"):
         TrainConfig(mask_truncated=True, sketch=SketchConfig(every=2))
 
 

@@ -111,7 +111,7 @@ def test_a_run_to_be_committed_holds_no_weights(tiny_model: Path, local_runs: Pa
 
 def test_an_existing_run_is_not_overwritten(tiny_model: Path, local_runs: Path) -> None:
     train(tiny_config(tiny_model, steps=1))
-    with pytest.raises(UsageError, match="already holds a run"):
+    with pytest.raises(UsageError, match="already contains a run"):
         train(tiny_config(tiny_model, steps=1))
 
 

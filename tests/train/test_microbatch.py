@@ -13,7 +13,16 @@ from torch import Tensor
 
 from rlcorr import TokenBatch
 from rlcorr.errors import UsageError
-from rlcorr.train.learner.microbatch import lengths_of, packed, padding_of, plan, require, spread, take, trimmed
+from rlcorr.train.learner.microbatch import (
+    lengths_of,
+    pack_rows,
+    padding_of,
+    plan_microbatches,
+    require_batch_fields,
+    slice_rows,
+    split_over_ranks,
+    trimmed,
+)
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=20)
 BUDGET = st.sampled_from([1, 15, 40, 100, 10_000])
@@ -27,7 +36,7 @@ LAYERS, K = 2, 3
 @given(LENGTHS, BUDGET, st.integers(1, 5))
 def test_the_plan_of_any_batch(lengths: list[tuple[int, int]], budget: int, size: int) -> None:
     rows = range(len(lengths))
-    shares = plan(rows, lengths, budget, size)
+    shares = plan_microbatches(rows, lengths, budget, size)
     assert len(shares) == size
     assert len({len(groups) for groups in shares}) == 1
     groups = [group for share in shares for group in share]
@@ -37,13 +46,13 @@ def test_the_plan_of_any_batch(lengths: list[tuple[int, int]], budget: int, size
             width = max(lengths[row][0] for row in group) + max(lengths[row][1] for row in group)
             assert len(group) * width <= budget
     assert any(all(share[i] for i in range(len(share))) for share in shares)  # one rank at least needs no padding
-    assert plan(rows, lengths, budget, size) == shares
+    assert plan_microbatches(rows, lengths, budget, size) == shares
 
 
 @oracle.examples(60)
 @given(LENGTHS, st.integers(1, 5))
 def test_ranks_get_the_same_work_but_for_one_row(lengths: list[tuple[int, int]], size: int) -> None:
-    shares = spread(range(len(lengths)), lengths, size)
+    shares = split_over_ranks(range(len(lengths)), lengths, size)
     assert sorted(row for share in shares for row in share) == list(range(len(lengths)))
     loads = [sum(sum(lengths[row]) for row in share) for share in shares]
     assert max(loads) - min(loads) <= max(map(sum, lengths))
@@ -52,26 +61,26 @@ def test_ranks_get_the_same_work_but_for_one_row(lengths: list[tuple[int, int]],
 def test_some_rows_only() -> None:
     """Rows 1, 3 and 4 of a batch, by hand: the longest first, 2 · (3 + 4) = 14 tokens, and one row more would be 21."""
     lengths = [(9, 9), (3, 4), (9, 9), (2, 4), (3, 1)]
-    assert packed([4, 3, 1], lengths, 14) == [[1, 3], [4]]
-    assert packed([4, 3, 1], lengths, 13) == [[1], [3], [4]]
-    assert packed([4, 3, 1], lengths, 21) == [[1, 3, 4]]
-    assert packed([], lengths, 14) == []
+    assert pack_rows([4, 3, 1], lengths, 14) == [[1, 3], [4]]
+    assert pack_rows([4, 3, 1], lengths, 13) == [[1], [3], [4]]
+    assert pack_rows([4, 3, 1], lengths, 21) == [[1, 3, 4]]
+    assert pack_rows([], lengths, 14) == []
 
 
 def test_a_prompt_can_widen_a_group() -> None:
     """Of 8 tokens each, but together 2 · (7 + 7) = 28."""
     lengths = [(1, 7), (7, 1)]
-    assert packed([0, 1], lengths, 27) == [[0], [1]]
-    assert packed([0, 1], lengths, 28) == [[0, 1]]
+    assert pack_rows([0, 1], lengths, 27) == [[0], [1]]
+    assert pack_rows([0, 1], lengths, 28) == [[0, 1]]
 
 
 def test_fewer_rows_than_ranks() -> None:
-    assert plan([0, 1], [(1, 1), (2, 2)], 100, 3) == [[[1]], [[0]], [[]]]
+    assert plan_microbatches([0, 1], [(1, 1), (2, 2)], 100, 3) == [[[1]], [[0]], [[]]]
 
 
 def test_a_rank_with_less_to_do_gets_padding() -> None:
     """Rank 0 has the long row, rank 1 the two others, each too long to go together."""
-    assert plan([0, 1, 2], [(1, 9), (1, 4), (1, 4)], 9, 2) == [[[0], []], [[1], [2]]]
+    assert plan_microbatches([0, 1, 2], [(1, 9), (1, 4), (1, 4)], 9, 2) == [[[0], []], [[1], [2]]]
 
 
 # --- what is in a micro-batch ---
@@ -128,7 +137,7 @@ def test_rows_keep_every_real_token_of_every_field(
 ) -> None:
     batch = filled(lengths, sorted(names), wider=wider, seed=seed)
     chosen = random.Random(seed).sample(range(len(lengths)), k=random.Random(seed).randint(1, len(lengths)))
-    part = take(batch, chosen)
+    part = slice_rows(batch, chosen)
     every = contents(batch)
     assert contents(part) == [every[row] for row in chosen]
     assert dtypes(part) == dtypes(batch)
@@ -174,7 +183,7 @@ def test_a_padding_micro_batch_has_every_field_of_the_batch(missing: str | None)
     assert len(padding.response_mask) == 1
     assert set(batch.tensors()) == set(NAMES) - {missing}
     assert batch.response_mask.any()  # the batch itself is as it was
-    assert dtypes(take(batch, [])) == dtypes(padding)
+    assert dtypes(slice_rows(batch, [])) == dtypes(padding)
 
 
 def test_a_padding_micro_batch_goes_through_the_model() -> None:
@@ -192,6 +201,6 @@ def test_a_padding_micro_batch_goes_through_the_model() -> None:
 
 def test_missing_fields_are_named() -> None:
     batch = filled([(1, 1)], ["rewards"])
-    require(batch, ["rewards", "prompt_ids"])
+    require_batch_fields(batch, ["rewards", "prompt_ids"])
     with pytest.raises(UsageError, match="the batch lacks values, group_ids; it has response_mask, rollout_log_probs,"):
-        require(batch, ["values", "rewards", "group_ids"])
+        require_batch_fields(batch, ["values", "rewards", "group_ids"])

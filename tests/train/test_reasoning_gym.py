@@ -212,7 +212,7 @@ def test_a_task_written_wrongly_is_refused_at_once(task: str, message: str) -> N
             "gcd,min_value=2,max_value=3,min_numbers=2,max_numbers=2",
             "has too few different questions to hold out one in eight",
         ),
-        ("list_functions", "draws other questions each time"),
+        ("list_functions", "draws different questions each time"),
     ],
 )
 def test_the_package_is_asked(task: str, message: str) -> None:
@@ -222,7 +222,9 @@ def test_the_package_is_asked(task: str, message: str) -> None:
 
 def test_a_dataset_whose_order_depends_on_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    with pytest.raises(UsageError, match="ransom_note draws other questions in every process: set PYTHONHASHSEED=0"):
+    with pytest.raises(
+        UsageError, match="ransom_note draws different questions in every process: set PYTHONHASHSEED=0"
+    ):
         gym_task("reasoning_gym:ransom_note", 8)
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     assert gym_task("reasoning_gym:ransom_note", 8).max_tokens == 8

@@ -35,7 +35,7 @@ from rlcorr.train.sketches.sampled import (
     eager_copy,
     hash_of,
     next_scores,
-    places,
+    random_prefixes,
     sampled_sketch,
     token_scores,
 )
@@ -259,7 +259,7 @@ def test_older_weights_have_the_distributions_of_the_engine_that_had_them(
     seen: dict[str, Any] = {}
 
     def kept(session: Any, batch: TokenBatch, step: int, weights: Any) -> SampledSketch:
-        seen["prefixes"] = places(batch, FEW.places, step)
+        seen["prefixes"] = random_prefixes(batch, FEW.places, step)
         return sampled_sketch(session, batch, step, weights)
 
     monkeypatch.setattr(loop, "sampled_sketch", kept)
@@ -311,7 +311,7 @@ def test_a_sketch_of_other_weights_is_refused(tiny_model: Path, local_runs: Path
     content, _ = read_tensors(path)
     for name, what in (("weights_hash", "weights"), ("directions_hash", "directions")):
         write_tensors(path, content, {**hashes, name: "f" * 64})
-        with pytest.raises(UsageError, match=f"of other {what} than the manifest says: {'f' * 16}… in the file, "
+        with pytest.raises(UsageError, match=f"made with other {what} than in the manifest: {'f' * 16}… in the file, "
                                              f"{hashes[name][:16]}… in the manifest"):  # fmt: skip
             read_sketch(run, 2)
     path.write_bytes(path.read_bytes()[:100])

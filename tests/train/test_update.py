@@ -154,9 +154,9 @@ def test_the_loss_of_single_rows_is_that_of_the_mini_batch(
     got, row = one_update(policy, config, batch)
     policy.zero_grad()
     updating = learner(policy, config)
-    order = torch.randperm(len(batch.response_mask), generator=updating.shuffle)
+    order = torch.randperm(len(batch.response_mask), generator=updating.shuffle_rng)
     mini, result = batch.rows(order), correct(batch, correction).rows(order)
-    loss, _ = policy_loss(policy(mini, 1.0).log_probs, mini, result, correction, terms, generator=updating.chance)
+    loss, _ = policy_loss(policy(mini, 1.0).log_probs, mini, result, correction, terms, generator=updating.loss_rng)
     loss.backward()
     if correction is OF_SOME_ROWS:
         assert 0 < result.keep_mask.any(-1).sum() < len(order)

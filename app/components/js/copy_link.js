@@ -1,5 +1,5 @@
-// The address is read when the button is pressed: moving a threshold changes it without running this function. Without
-// a secure context (http on another machine) there is no clipboard, and the text is selected instead.
+// The address is read when the button is pressed, because moving a bound changes it without running this function.
+// Without a secure context (http on another machine) there is no clipboard. Then the text is selected instead.
 export default function ({ data, parentElement }) {
   const [button, said, box] = ["button", "span", "input"].map((name) => parentElement.querySelector(name))
   const address = () => {

@@ -1,4 +1,4 @@
-// Elements that are kept from one run of the page to the next.
+// Elements that stay the same from one run of the page to the next.
 
 export const make = (tag, className = "", ...inside) => {
   const element = Object.assign(document.createElement(tag), { className })
@@ -6,7 +6,7 @@ export const make = (tag, className = "", ...inside) => {
   return element
 }
 
-// The children of an element, in this order. One that is in its place already is not touched: nothing blinks.
+// Put the children of an element into this order. A child that is already there is not touched, so nothing blinks.
 export const arrange = (parent, children) => {
   const shown = [...parent.children]
   if (shown.length !== children.length || children.some((child, i) => child !== shown[i])) {
@@ -23,7 +23,7 @@ export const putHtml = (element, html) => {
   element.shownHtml = html
 }
 
-// The element of each key, made where it is missing; those whose keys are gone are forgotten.
+// Return the element of each key. A missing one is made; elements of other keys are forgotten.
 export const byKey = (elements, keys, makeOne) => {
   for (const key of elements.keys()) if (!keys.includes(key)) elements.delete(key)
   return keys.map((key) => {

@@ -1,8 +1,8 @@
-// Saving a picture as PNG or SVG and its data as CSV, and the line in it that says where it comes from.
+// Save a picture as PNG or SVG and its data as CSV, and write into it which run, step and file it shows.
 
 import { unpacked } from "./unpacking.js"
 
-// `read` of an axis undoes what its tick labels undo: log-ratios, say, are written to the CSV as ratios.
+// `read` of an axis converts its values as the tick labels do: log-ratios, for example, become ratios in the CSV.
 const READ = {
   exp: Math.exp, "exp of −": (v) => Math.exp(-v), "10^": (v) => 10 ** v, "−": (v) => -v, "": (v) => v,
 }
@@ -10,7 +10,7 @@ const STAMP = 18, LINE = 12  // px
 
 const escaped = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" }[c]))
 
-// Everything in a figure that is measured in pixels follows the size of the page's type.
+// Scale everything in a figure that is measured in pixels with the size of the page's type.
 export const enlarge = (node, scale) => {
   for (const [key, value] of Object.entries(node)) {
     if (key.endsWith("font") && value.size) value.size *= scale
@@ -59,7 +59,7 @@ const pointsOf = (trace) => {
 
 const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&amp;": "&" }
 
-// Plotly reads names as HTML, a table does not. A spreadsheet would take a text that begins with = for a formula.
+// Plotly reads names as HTML, a table does not. A spreadsheet would read a text that begins with = as a formula.
 const quoted = (value) => {
   if (typeof value === "number") return Number.isNaN(value) ? "" : String(value)
   const plain = isThere(value) ? String(value).replace(/&(lt|gt|quot|#x27|amp);/g, (entity) => ENTITIES[entity]) : ""
@@ -88,7 +88,7 @@ const csvOf = (figure) => {
     .map((row) => `${row.map(quoted).join(",")}\n`).join("")
 }
 
-// The colour that lies behind an element.
+// Return the background colour of an element.
 const ground = (element) => {
   const { backgroundColor } = getComputedStyle(element)
   return backgroundColor === "rgba(0, 0, 0, 0)" && element.parentElement ? ground(element.parentElement) : backgroundColor
@@ -131,7 +131,7 @@ export const addButtons = (frame, box) => {
   frame.append(tools)
 }
 
-// What the buttons save from now on; a few bytes per call, since the figure is parsed only when it is saved.
+// Set what the buttons save. This costs little, because the figure is parsed only when it is saved.
 export const keepForSaving = (frame, data) => {
   if (frame.saved?.title !== data.title) {
     const tools = frame.querySelector(".rl-save")

@@ -1,26 +1,27 @@
-// Pictures that follow a dragged threshold: heights of bars and colours of cells, put straight into what Plotly drew.
+// Redraw pictures quickly while a bound is dragged: write the heights of bars and the colours of cells directly into the
+// elements that Plotly made.
 //
-// Plotly.react draws everything anew, 30 to 40 ms for a histogram or a mask, whatever has changed. While a threshold is
-// dragged only these two change, and lines that Plotly.relayout moves in 1 ms. So a picture is sketched while it moves,
-// and drawn by Plotly.react when it rests: only then do hover texts and zoom know the new numbers.
+// Plotly.react redraws everything, which takes 30 to 40 ms for a histogram or a mask. While a bound is dragged only bars
+// and cells change, and lines, which Plotly.relayout moves in 1 ms. So a picture is sketched here while it moves, and
+// drawn by Plotly.react when it rests. Only then do hover texts and zoom have the new numbers.
 
 import { unpacked } from "./unpacking.js"
 
-const VARIES = { bar: "y", heatmap: "z" }  // what of a trace can be sketched
+const VARIES = { bar: "y", heatmap: "z" }  // the part of a trace that can be sketched
 
-// A trace as text, whole and without what can be sketched.
+// Return a trace as text: all of it, and without the part that can be sketched.
 export const textsOf = (trace) => {
   const { [VARIES[trace.type]]: varies, ...fixed } = trace
   return { whole: JSON.stringify(trace), fixed: JSON.stringify(fixed) }
 }
 
-// A side of a bar on whole pixels, as Plotly puts it: one of less than two pixels is made wider, so that it is seen.
+// Round a side of a bar to whole pixels as Plotly does. A bar of less than two pixels is made wider to be visible.
 const onPixel = (side, other) => {
   if (Math.abs(side - other) >= 2) return Math.round(side)
   return side > other ? Math.ceil(side) : Math.floor(side)
 }
 
-// The bars of a trace at these heights.
+// Draw the bars of a trace with these heights.
 export const drawBars = (box, index, heights) => {
   const { xaxis, yaxis } = box._fullLayout, bottom = Math.round(yaxis._length)
   const nth = box.data.slice(0, index).filter(({ type }) => type === "bar").length
@@ -32,7 +33,7 @@ export const drawBars = (box, index, heights) => {
   })
 }
 
-// The colours of a scale with steps, each as the four bytes of a canvas.
+// Return the colours of a scale with steps, each as the four bytes of a canvas.
 const paletteOf = (scale) => {
   const canvas = Object.assign(document.createElement("canvas"), { width: scale.length / 2, height: 1 })
   const pen = canvas.getContext("2d", { willReadFrequently: true })
@@ -43,19 +44,19 @@ const paletteOf = (scale) => {
   return new Uint32Array(pen.getImageData(0, 0, canvas.width, 1).data.buffer)
 }
 
-// A mask's cells, whose codes lie row by row.
+// Draw the cells of a mask; the codes are listed row by row.
 export const drawCells = (box, { codes, height, width }, colorscale) => {
   const size = [height, width, ...colorscale].join()
   if (box.mask?.size !== size) {
     const canvas = Object.assign(document.createElement("canvas"), { width, height })
-    const pen = canvas.getContext("2d", { willReadFrequently: true })  // it is read with every redraw
+    const pen = canvas.getContext("2d", { willReadFrequently: true })  // read with every redraw
     box.mask = { size, canvas, pen, image: pen.createImageData(width, height), palette: paletteOf(colorscale) }
   }
   const { canvas, pen, image, palette } = box.mask, cells = new Uint32Array(image.data.buffer)
   for (let i = 0; i < cells.length; i++) cells[i] = palette[codes[i]]
   pen.putImageData(image, 0, 0)
   const shown = box.querySelector(".heatmaplayer image")
-  shown.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", canvas.toDataURL())  // where Plotly writes it
+  shown.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", canvas.toDataURL())  // as Plotly does
 }
 
 const sketchCells = (box, { z, colorscale }) => {
@@ -63,11 +64,11 @@ const sketchCells = (box, { z, colorscale }) => {
   drawCells(box, { codes, height, width }, colorscale)
 }
 
-// Whether a mask shows as a whole, and first row on top, as it is drawn here.
+// Check whether all of a mask is visible with the first row on top. Other views cannot be drawn here.
 export const isWhole = ({ _fullLayout: { xaxis, yaxis } }) =>
   xaxis.autorange && yaxis.autorange && yaxis.range[0] > yaxis.range[1]
 
-// Whether these traces could be drawn so.
+// Draw the traces that changed, if that is possible here, and return whether it was.
 export const sketch = (box, traces, moved, isFixed) => {
   const whole = isWhole(box)
   const can = (i) => isFixed(i) && (traces[i].type === "bar" || (traces[i].type === "heatmap" && whole))

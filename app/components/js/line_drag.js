@@ -1,8 +1,8 @@
-// A line that a slider moves through a picture, pulled itself: where it lies at each place, the slider's strip says.
+// Drag a line in a picture that a slider moves. The slider's strip has its position for each slider position.
 
-const REACH = 10  // px to either side of a line
+const REACH = 10  // px on either side of a line
 
-// [slider, its line's positions] of the line that is nearest to this x in client pixels, none beyond reach.
+// Return [slider, positions of its line] of the line nearest to this x in client pixels; null if none is within reach.
 const lineUnder = (box, x) => {
   const area = box.querySelector(".nsewdrag")?.getBoundingClientRect()
   if (!area || !box.pullable) return null
@@ -11,7 +11,7 @@ const lineUnder = (box, x) => {
   return nearest && away(nearest) <= REACH ? nearest : null
 }
 
-// The place whose line is nearest to this x; of several the one nearest to where the thumb is.
+// Return the slider position whose line is nearest to this x; if several are, the one nearest to the thumb.
 const placeUnder = (box, [slider, line], x) => {
   const { left } = box.querySelector(".nsewdrag").getBoundingClientRect(), { xaxis } = box._fullLayout
   let best = slider.place(), least = Infinity
@@ -23,7 +23,7 @@ const placeUnder = (box, [slider, line], x) => {
   return best
 }
 
-// Takes the pointer before Plotly does, which would zoom.
+// Handle the pointer before Plotly does, which would zoom.
 export const makePullable = (box) => {
   let held = null
   const quiet = (event) => {
@@ -54,7 +54,7 @@ export const makePullable = (box) => {
     })
   }
   for (const name of ["mousedown", "mousemove", "touchstart", "touchmove"]) on(name, (event) => { if (held) quiet(event) })
-  on("click", (event) => {  // the end of a pull is no click
+  on("click", (event) => {  // the end of a drag is not a click
     if (box.pulled) quiet(event)
     box.pulled = false
   })

@@ -1,6 +1,6 @@
 // The live part of a page: sliders, and the numbers, pictures and texts that move with them. It owns its elements.
 //
-// It is drawn anew after every run of the page, except where a thumb is held at a place that the run knew nothing of.
+// It is redrawn after every run of the page, unless a thumb is held at a position that the run did not know.
 
 import { movingLine } from "./strip_lookup.js"
 import { arrange, byKey, make, put, putHtml } from "./dom.js"
@@ -68,7 +68,7 @@ const showNumbers = (part, numbers) => {
   arrange(part.numbers, shown)
 }
 
-// [slider, line] of each slider that moves one in this picture.
+// Return [slider, line] of each slider that moves a line in this picture.
 const linesOf = (part, key) => [...part.sliderOf.values()]
   .map((slider) => [slider, slider.strip() && movingLine(slider.strip(), key)])
   .filter(([, line]) => line)
@@ -112,7 +112,7 @@ const showAll = (part, data) => {
   showPictures(part, data.rows)
 }
 
-// What is shown of another place: an answer of the server, or what a strip holds.
+// Draw another slider position, from an answer of the server or from a strip.
 const drawing = (part) => ({
   answer: (answer) => {
     write(part, answer)
@@ -124,18 +124,18 @@ const drawing = (part) => ({
       const host = part.pictureOf.get(key)?.host
       if (moved.figure) host?.redraw(moved.figure)
       else if (host) host.move(moved)
-      else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // another component's
+      else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // a picture of another component
     }
   },
 })
 
-// Draws a place as a run of the page would: for a page without a server.
+// Draw a slider position as a run of the page would, for a page without a server.
 export const restAt = (root, { numbers, texts, tables, pictures }) => {
   write(root.livePart, { numbers, texts, tables })
   for (const [key, moved] of Object.entries(pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
 }
 
-// The strip of the first slider first: the others move more rarely.
+// Load the strip of the first slider first, because the others are moved more rarely.
 const loadInTurn = async (part, sliders) => {
   for (const slider of sliders) await slider.load()
   const pictures = [...part.pictureOf.values()]

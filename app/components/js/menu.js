@@ -1,4 +1,4 @@
-// On a phone the menu lies over the page: once a page has been chosen it closes.
+// On a phone the menu covers the page. Close it once a page is chosen.
 
 const NARROW = "(max-width: 768px)"
 

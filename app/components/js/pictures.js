@@ -2,14 +2,14 @@ import { makePullable } from "./line_drag.js"
 import { addButtons, addStamp, enlarge, keepForSaving } from "./export.js"
 import { drawBars, drawCells, isWhole, sketch, textsOf } from "./fast_redraw.js"
 
-// Where a click lies on the horizontal axis. Plotly's own event needs a point under the mouse, and forgets it when the
-// picture is redrawn.
+// Send the value of the horizontal axis at a click. Plotly's own event needs a point under the mouse, and loses it when
+// the picture is redrawn.
 const clicked = (box, event) => {
   const area = event.target.closest(".nsewdrag")
   if (box.send && area) box.send(box._fullLayout.xaxis.p2d(event.clientX - area.getBoundingClientRect().left))
 }
 
-// The figure as Plotly draws it on this page: in the size of its type, and with its source in it.
+// Return the figure as Plotly draws it on this page: scaled to the size of its type, and with its source in it.
 const prepared = (box, text) => {
   const figure = JSON.parse(text)
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
@@ -25,7 +25,7 @@ const prepared = (box, text) => {
   return figure
 }
 
-// A moving picture is sketched where that is possible, a resting one is Plotly's own.
+// Sketch a moving picture if that is possible; let Plotly draw a resting one.
 const draw = (box, { data, layout }, resting) => {
   const { shapes, ...rest } = layout
   const now = { rest: JSON.stringify(rest), lines: JSON.stringify(shapes), traces: data.map(textsOf) }
@@ -35,13 +35,13 @@ const draw = (box, { data, layout }, resting) => {
   const isFixed = (i) => now.traces[i].fixed === before.traces[i].fixed
   const isDone = isAlike && !(resting && (moved.length || box.sketched)) && sketch(box, data, moved, isFixed)
   if (!isDone) window.Plotly.react(box, data, layout, { displayModeBar: false, responsive: true })
-  else if (now.lines !== before.lines) window.Plotly.relayout(box, { shapes })  // and what is written on them
-  if (resting && box.clientWidth !== box._fullLayout.width) window.Plotly.Plots.resize(box)  // its row has more, or fewer
+  else if (now.lines !== before.lines) window.Plotly.relayout(box, { shapes })  // and their labels
+  if (resting && box.clientWidth !== box._fullLayout.width) window.Plotly.Plots.resize(box)  // its row has more or fewer pictures now
   box.sketched = isDone && (box.sketched || moved.length > 0)
   box.shown = now
 }
 
-// What a strip looks up: heights of bars, codes of cells, lines.
+// Draw what the strip has for a slider position: heights of bars, codes of cells, lines.
 const move = (box, { bars, cells, shapes }) => {
   for (const [name, heights] of bars) {
     drawBars(box, box.data.findIndex((trace) => trace.type === "bar" && trace.name === name), heights)
@@ -60,7 +60,7 @@ const move = (box, { bars, cells, shapes }) => {
   box.sketched = true
 }
 
-// The figure with what has moved in it, as Plotly draws it.
+// Return the figure for a slider position, for Plotly to draw.
 const rested = (text, { bars, cells, shapes, figure: whole }) => {
   if (whole) return whole
   const figure = JSON.parse(text)
@@ -85,7 +85,7 @@ const newBox = (host) => {
   frame.append(box)
   addButtons(frame, box)
   host.append(frame)
-  host.redraw = (figure) => {  // while a threshold is dragged
+  host.redraw = (figure) => {  // while a bound is dragged
     keepForSaving(frame, { ...box.given, figure })
     if (box.shown) draw(box, prepared(box, figure), false)
   }
@@ -95,8 +95,8 @@ const newBox = (host) => {
   return box
 }
 
-// Draws a figure in the host, in which its element stays; `send` is told where it is clicked. Afterwards the host can
-// `redraw` another figure and `move` parts of this one, which the next call takes back.
+// Draw a figure in the host, which keeps its element. `send` gets the value of the horizontal axis at a click. Afterwards
+// the host can `redraw` another figure and `move` parts of this one, until the next call.
 export const showPicture = (host, given, send = null) => {
   const box = host.querySelector(".rl-picture") ?? newBox(host)
   box.setAttribute("aria-label", given.alt)

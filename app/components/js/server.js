@@ -1,5 +1,5 @@
-// What moves while something is dragged, asked of the server; nothing where an address no longer answers, as after a
-// restart, or for bounds that the configuration refuses.
+// Ask the server what changes while something is dragged. The result is null if the address no longer answers, for
+// example after a restart, or if the configuration refuses the bounds.
 
 import { readStrip } from "./strip_reading.js"
 
@@ -10,7 +10,7 @@ const got = async (address, type) => {
 
 export const answered = async (address, value) => (await got(`${address}?at=${value}`, "application/json"))?.json() ?? null
 
-// Strips that have come already, by their address.
+// Address → strip, for the strips that are loaded already.
 export const strips = new Map()
 
 export const fetched = async (address) => {

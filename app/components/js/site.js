@@ -1,5 +1,5 @@
-// The page without installation: what is chosen stands in the fragment of the address, and everything that is shown is
-// read from files beside the page. The first story is in the page itself.
+// The static site. The fragment of the address has the selection, and everything that is shown is read from files next to
+// the page. The first story is in the page itself.
 
 import { strips } from "./server.js"
 import { livePart, restAt } from "./live_part_view.js"
@@ -11,7 +11,7 @@ const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
 const VIEWS = ["start", "bench", "mismatch", "gradient", "study"]
 const unpackedBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
-let renewals = 0  // each time a part is shown anew, its thumb takes the value of the address
+let renewals = 0  // a part that is shown again gets a new number, so its thumb takes the value of the address
 
 const tell = (text) => {
   const said = element("told")
@@ -21,7 +21,7 @@ const tell = (text) => {
 
 // --- the address ---
 
-// Links of the lessons say what they want as the app's do, before the #.
+// Links of the lessons have their query before the #, as links of the app do.
 if (location.search && !location.hash) {
   history.replaceState(null, "", `${location.pathname}#${location.search.slice(1)}`)
 }
@@ -37,7 +37,7 @@ const go = (changes) => { location.hash = addressOf({ ...given(), ...changes }) 
 
 const note = (changes) => history.replaceState(null, "", addressOf({ ...given(), ...changes }))
 
-// What is chosen, and what the address names that is not here.
+// Return the selection, and sentences about names in the address that do not exist here.
 const chosen = () => {
   const state = given(), wrong = []
   const one = (key, options, usual) => {
@@ -59,7 +59,7 @@ const chosen = () => {
 
 const fileOf = (view, run, preset) => `${view}/${run}/${facts.presets[preset].like}.bin`
 
-// With the parts of shared.bin that it refers to.
+// Put in the parts of shared.bin that a node refers to.
 const whole = (node, parts) => {
   if (Array.isArray(node)) return node.map((part) => whole(part, parts))
   if (node === null || typeof node !== "object") return node
@@ -93,28 +93,28 @@ const stripAt = async (address) => {
 
 // --- what is shown ---
 
-const nearest = (places, value) => {
-  const distances = places.map((place) => Math.abs(place - value))
+const nearest = (values, value) => {
+  const distances = values.map((other) => Math.abs(other - value))
   return distances.indexOf(Math.min(...distances))
 }
 
-// A live part over a strip, its thumb where the address says under this key; `moved` is told the place where it is let
-// go.
+// Show a live part with a strip. `key` is the key of its value in the address; `moved` gets the position of the thumb when
+// it is let go.
 const showStrip = (root, address, strip, key, { moved = () => {}, plays = false, hurts = "" } = {}) => {
   const data = structuredClone(strip.about.part), [slider] = data.sliders, usual = slider.value
   if (hurts) data.notes.at(-1).lead = hurts  // another preset may have the same numbers
-  const value = Number(given()[key] ?? usual), place = nearest(slider.places, Number.isFinite(value) ? value : usual)
+  const value = Number(given()[key] ?? usual), place = nearest(slider.values, Number.isFinite(value) ? value : usual)
   const rest = (at) => {
     restAt(root, placeOf(strip, at))
     moved(at)
   }
-  Object.assign(slider, { value: slider.places[place], generation: ++renewals, strip: address })
-  if (plays) slider.plays_to = slider.places[Math.round(slider.places.length / 5)]
+  Object.assign(slider, { value: slider.values[place], generation: ++renewals, strip: address })
+  if (plays) slider.plays_to = slider.values[Math.round(slider.values.length / 5)]
   livePart(root, data, {
     moved: (_, { value, done }) => {
       if (!done) return
       note({ [key]: value === usual ? undefined : value })
-      rest(slider.places.indexOf(value))
+      rest(slider.values.indexOf(value))
     },
     reset: () => {
       note({ [key]: undefined })

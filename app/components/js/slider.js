@@ -1,16 +1,17 @@
-// A range input over a list of places, which draws what moves while it is dragged: from the strip of all its places,
-// and until that has come, or where there is none, from what the server answers.
+// A range input over a list of values. While it is dragged it draws what changes, from the strip with all its positions.
+// Until the strip is loaded, or if there is none, it draws what the server answers. A position (`place`) is an index of
+// the list.
 //
-// Only a new generation, or other places, move the thumb: while somebody drags, nothing that the server says does. The
-// page is told once the thumb has rested, or something else is pressed; or while it moves, where no address answers.
+// Only a new generation or another list of values moves the thumb. While somebody drags, no message of the server does.
+// The page runs again when the thumb has rested or something else is pressed; and while it moves, if no address answers.
 
 import { answered, fetched } from "./server.js"
 import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
 
-const GAP = 40, GAP_OF_RERUNS = 60  // ms from one question to the next
-const BUSY = 200  // ms: an answer that takes longer has waited for others, who wait for the next
-const PLAYED = 7000  // ms that a thumb takes to and fro by itself
+const GAP = 40, GAP_OF_RERUNS = 60  // ms between two requests
+const BUSY = 200  // ms: a slower answer had to wait for other visitors, so the next request waits as long
+const PLAYED = 7000  // ms for a thumb that moves by itself and back
 const REST = 120  // ms from the last change until the page runs again
 
 const elements = () => {
@@ -25,9 +26,9 @@ const elements = () => {
 
 export const makeSlider = (draw) => {
   const slider = elements(), { input, typed } = slider
-  let data = null, tell = null, places = "", looked = null, frame = null, resting = null
+  let data = null, tell = null, listedValues = "", looked = null, frame = null, resting = null
   let playing = false, held = false, reran = false, asking = false, moved = false, overtaken = false
-  const value = () => data.places[Number(input.value)]
+  const value = () => data.values[Number(input.value)]
   const say = (value) => {
     put(slider.shown, String(Number(value.toPrecision(6))))
     typed.value = slider.shown.textContent
@@ -56,7 +57,7 @@ export const makeSlider = (draw) => {
     if (pause > 0) setTimeout(next, pause)
     else next()
     if (!slider.isConnected || data.generation !== generation || overtaken) return
-    if (isReady()) move()  // the strip has come meanwhile, and may have drawn later places
+    if (isReady()) move()  // the strip is loaded now, and may have drawn later positions
     else if (answer) draw.answer(answer)
     else {
       reran = true
@@ -82,7 +83,7 @@ export const makeSlider = (draw) => {
     moved = true
     if (!asking) ask()
   }
-  // Without the page, which is where it was when the thumb has come back.
+  // Move the thumb without running the page, which shows the same again when the thumb is back.
   const play = (from, to, start) => {
     const step = (now) => {
       if (!playing || !slider.isConnected) return
@@ -113,11 +114,11 @@ export const makeSlider = (draw) => {
       typed.reportValidity()
       return
     }
-    if (!data.places.includes(exact)) {  // the next run of the page has it among its places
+    if (!data.values.includes(exact)) {  // the next run of the page has it among its values
       tell.moved(data.key, { value: exact, generation: data.generation, done: true })
       return
     }
-    input.value = data.places.indexOf(exact)
+    input.value = data.values.indexOf(exact)
     say(exact)
     rest()
   }
@@ -137,7 +138,7 @@ export const makeSlider = (draw) => {
     if (data.plays_to === null || !isReady() || held || still || sessionStorage.getItem("rlcorr_played")) return
     sessionStorage.setItem("rlcorr_played", "1")
     playing = true
-    play(slider.place(), data.places.indexOf(data.plays_to), performance.now())
+    play(slider.place(), data.values.indexOf(data.plays_to), performance.now())
   }
   slider.strip = () => (isReady() ? looked.strip : null)
   slider.load = load
@@ -145,21 +146,21 @@ export const makeSlider = (draw) => {
   slider.isAhead = () => held && !reran && value() !== data.value
   slider.isQuiet = () => !asking && !moved && frame === null
   slider.isReady = isReady
-  slider.overtake = () => {  // a run of the page may know nothing of a thumb that is held
+  slider.overtake = () => {  // a run of the page may not know that the thumb is held
     overtaken = true
     if (held && value() !== data.value) move()
   }
   slider.show = (now, of) => {
-    const isOther = data?.generation !== now.generation, listed = JSON.stringify(now.places)
+    const isOther = data?.generation !== now.generation, listed = JSON.stringify(now.values)
     data = now
     slider.of = now.text
     slider.dataset.slider = now.key
     tell = of
     if (isOther) held = reran = false
-    if (isOther || (listed !== places && !held)) {
-      places = listed
-      input.max = now.places.length - 1
-      input.value = now.places.indexOf(now.value)
+    if (isOther || (listed !== listedValues && !held)) {
+      listedValues = listed
+      input.max = now.values.length - 1
+      input.value = now.values.indexOf(now.value)
       say(now.value)
     }
     put(slider.name, now.label)

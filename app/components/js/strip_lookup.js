@@ -1,4 +1,4 @@
-// What a strip says of one place of its slider: numbers, texts, and what moves in pictures. Nothing is computed here.
+// Look up one slider position in a strip: numbers, texts, and what moves in pictures. Nothing is computed here.
 
 import { cellsAt } from "./strip_reading.js"
 
@@ -34,8 +34,8 @@ export const placeOf = (strip, place) => {
   }
 }
 
-// Where the vertical line that moves in a picture lies at each place, in the coordinates of its axis; null without one,
-// and where it turns back on its way, so that a position is not one place. Other lines of the picture stand still.
+// Return the x of the vertical line that moves in a picture, for each slider position, in coordinates of the axis. Return
+// null if there is none, or if it turns back on its way, because then an x has several slider positions.
 export const movingLine = (strip, key) => {
   const moves = strip.about.pictures[key]
   if (!moves || moves.shapes === null) return null
@@ -48,7 +48,7 @@ const lineOf = (shapes) => {
   const isUpright = ({ type, x0, x1, xref, yref }) => type === "line" && x0 === x1 && xref !== "paper" && yref === "paper"
   const upright = shapes.map((lines) => lines.filter(isUpright).map(({ x0 }) => x0))
   const still = new Set(upright[0].filter((x) => upright.every((xs) => xs.includes(x))))
-  const moving = upright.map((xs) => xs.filter((x, i) => !still.has(x) || xs.indexOf(x) !== i))  // it may lie on another
+  const moving = upright.map((xs) => xs.filter((x, i) => !still.has(x) || xs.indexOf(x) !== i))  // it may coincide with a line that does not move
   if (!moving.every((xs) => xs.length === 1)) return null
   const line = moving.map(([x]) => x), steps = line.slice(1).map((x, i) => x - line[i])
   return steps.every((step) => step >= 0) || steps.every((step) => step <= 0) ? line : null

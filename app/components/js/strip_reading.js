@@ -1,5 +1,5 @@
-// Reads what rlcorr/strips/packing.py writes; the layout is described there.
-const ARRAYS_OF_STRIPS = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f8: Float64Array }
+// Read what rlcorr/strips/packing.py writes; the layout is described there.
+const ARRAYS_OF_STRIPS = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array }
 
 export const bytesOf = async (packed) => {
   const whole = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))
@@ -11,7 +11,7 @@ const summed = (array, width) => {
   return array
 }
 
-// What rlcorr/strips/folding.py folded.
+// What rlcorr/strips/json_columns.py compressed.
 const unfolded = (node) => {
   if (Array.isArray(node)) return node.map(unfolded)
   if (node === null || typeof node !== "object") return node
@@ -27,7 +27,7 @@ const unfolded = (node) => {
   return Array.from(count, (_, i) => Object.fromEntries(parts.map(([key, column]) => [key, column[i]])))
 }
 
-// Arrays by their name, each with its shape, and what else the strip says about itself.
+// Return the arrays of a strip by name, each with its shape, and its other data (`about`).
 export const readStrip = async (packed) => {
   const whole = await bytesOf(packed), length = new DataView(whole).getUint32(0, true)
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 4, length)))
@@ -41,7 +41,7 @@ export const readStrip = async (packed) => {
   return { arrays, about: unfolded(head.about) }
 }
 
-// What the cells of a mask show at a place: codes, row by row, into `codes`.
+// Write into `codes`, row by row, the codes that the cells of a mask have at one slider position.
 export const cellsAt = (strip, place, codes) => {
   codes.set(strip.arrays["cells/base"].values)
   for (const [name, { values }] of Object.entries(strip.arrays)) {

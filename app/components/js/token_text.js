@@ -1,5 +1,5 @@
-// Text enters the page through textContent and setAttribute only. Only responses that have changed are drawn anew, and
-// focus and scrolling survive, because the function runs again with every threshold that somebody drags.
+// Text enters the page through textContent and setAttribute only, so it is never markup. The function runs again with
+// every bound that is dragged: it redraws only responses that have changed, and keeps focus and scroll position.
 const CLASSES = ["", "", "bounded", "bounded", "rejected"]
 const make = (name, className, text) => {
   const node = document.createElement(name)
@@ -49,7 +49,7 @@ const drawResponse = (response, { palette, fates }) => {
   return box
 }
 
-// The nearest token one line further up or down, as the text is wrapped now.
+// Return the nearest token one line up or down, as the text is wrapped now.
 const onNextLine = (cells, cell, step) => {
   const from = cell.getBoundingClientRect(), half = from.height / 2
   let best = cell, line, least = Infinity
@@ -103,7 +103,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   }
   const opened = find(data.opened), name = JSON.stringify(data.opened)
   mark(opened)
-  if (opened && grid.shown !== name) {  // scrolls this box only: the page stays where the person is
+  if (opened && grid.shown !== name) {  // scroll this box only; the page must not move
     const top = opened.getBoundingClientRect().top - grid.getBoundingClientRect().top
     if (top < 0 || top > grid.clientHeight - 30) grid.scrollTop += top - grid.clientHeight / 3
     tabbable(opened)

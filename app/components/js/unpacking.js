@@ -1,4 +1,4 @@
-// Plotly sends long lists as base64 of their bytes.
+// Return the numbers of a list. Plotly sends long lists as base64 of their bytes.
 const ARRAYS = {
   f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, i1: Int8Array,
   u1: Uint8Array,

@@ -1,1 +1,1 @@
-"""What the translators share: reading keys, refusing what a system cannot say, and writing text to paste."""
+"""Shared parts of the translators: reading keys, refusing what a system cannot express, and writing text to paste."""

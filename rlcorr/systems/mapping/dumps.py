@@ -1,4 +1,4 @@
-"""What is to be known of a system's dump of a batch before its columns can be read as ours."""
+"""Descriptions of the dumps of other systems, which are needed to read their columns as ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,18 +6,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Dump:
-    """A file with both log-probs. The system is recognised by `columns`, all of which must be there, and by one of
-    `one_of`, if that names any."""
+    """A file with both log-probs.
+
+    A system is recognised if all of `columns` are there and, if `one_of` is not empty, one of its names.
+    """
 
     columns: frozenset[str]
     one_of: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Column → ours, where the name alone says something else."""
+    """Column → our name, for columns whose name would be misunderstood."""
     mask_over_dummy: str = ""
-    """The mask over prompt and response. Nothing precedes the first token, so a dummy stands for its log-prob; the mask
-    may count it."""
+    """The mask over prompt and response. The first token has no log-prob, because nothing precedes it: a dummy takes
+    its place, and the mask may include the dummy."""
     row_mask: str = ""
-    """A number per row: where it is 0, none of the row's tokens counts."""
+    """A column with a number per row. If it is 0, no token of the row counts."""
 
 
 @dataclass(frozen=True)
@@ -26,4 +28,4 @@ class WithoutPair:
 
     columns: frozenset[str]
     what: str
-    """Ends the sentence "It looks like …"."""
+    """A description of the file. It ends the sentence "It looks like …"."""

@@ -7,67 +7,68 @@ from typing import Any
 from rlcorr.errors import UsageError, unknown
 
 
-def options(kind: str, given: Any, place: tuple[str, ...] = (), retired: Mapping[str, str] | None = None) -> Any:
-    """Return the options of a mapping that was pasted; what is no mapping is returned as it is.
+def options(kind: str, source: Any, parents: tuple[str, ...] = (), retired: Mapping[str, str] | None = None) -> Any:
+    """Return the options of a pasted mapping with plain names. Anything that is not a mapping is returned unchanged.
 
     Args:
-        given: {name: value} of a YAML file, a TOML table, a command line or a Python call. A name may start with `--`
-            (flags) or `+` (Hydra), have hyphens for underscores, and be dotted, which is a mapping in a mapping.
-        place: the keys above the options in the system's own file. `given` may start at any of them or below them all.
-        retired: {old name: sentence on its successor}, looked for at every depth.
+        source: {name: value} of a YAML file, a TOML table, a command line or a Python call. A name may start with `--`
+            (flags) or `+` (Hydra) and have hyphens for underscores. A dotted name means a mapping in a mapping.
+        parents: the keys above the options in the system's own file. `source` may start at any of them, or below all.
+        retired: {old name: sentence about its successor}. It is searched at every depth.
 
-    Raises `UsageError` for a retired name, a name given twice, and a key beside the place, which nobody would read.
+    Raises:
+        UsageError: for a retired name, for a name given twice, and for a key next to a parent, which would be ignored.
 
     >>> options("a loss", {"--trainer.loss.kl-tau": 0.0}, ("trainer", "loss"))
     {'kl_tau': 0.0}
     """
-    if not isinstance(given, Mapping):
-        return given
-    held = _nested(given)
-    for name in _names(held):
+    if not isinstance(source, Mapping):
+        return source
+    inner = _nested(source)
+    for name in _names(inner):
         if retired and name in retired:
             raise UsageError(f"{name} is not read: {retired[name]}.")
-    start = next((depth for depth, name in enumerate(place) if name in held), len(place))
-    for name in place[start:]:
-        beside = [key for key in held if key != name]
-        if beside:
+    start = next((depth for depth, name in enumerate(parents) if name in inner), len(parents))
+    for name in parents[start:]:
+        neighbours = [key for key in inner if key != name]
+        if neighbours:
             raise UsageError(
-                f"{kind} is read from {'.'.join(place)}, and {beside[0]!r} beside {name} is not: leave it out, or move "
-                f"it there."
+                f"{kind} is read from {'.'.join(parents)}, and {neighbours[0]!r} next to {name} is not: leave it out, "
+                f"or move it there."
             )
-        held = {} if held.get(name) is None else held[name]
-        if not isinstance(held, Mapping):
-            return held
-    return held
+        inner = {} if inner.get(name) is None else inner[name]
+        if not isinstance(inner, Mapping):
+            return inner
+    return inner
 
 
-def _nested(given: Mapping[Any, Any]) -> dict[str, Any]:
+def _nested(source: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a copy with plain names: {"--a.b-c": 1} is {"a": {"b_c": 1}}."""
     nested: dict[str, Any] = {}
-    for key, value in given.items():
-        *places, name = str(key).lstrip("-+").replace("-", "_").split(".")
+    for key, value in source.items():
+        *parents, name = str(key).lstrip("-+").replace("-", "_").split(".")
         holder = nested
-        for place in places:
-            holder = holder.setdefault(place, {})
+        for parent in parents:
+            holder = holder.setdefault(parent, {})
             if not isinstance(holder, dict):
-                raise UsageError(f"{place} has a value and options below it: {str(key)!r}; give one of them.")
+                raise UsageError(f"{parent} has a value and options below it: {str(key)!r}; give one of them.")
         if name in holder:
             raise UsageError(f"{str(key)!r} is given twice, in two spellings; give it once.")
         holder[name] = _nested(value) if isinstance(value, Mapping) else value
     return nested
 
 
-def _names(given: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in given.items():
+def _names(source: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in source.items():
         yield name
         if isinstance(value, Mapping):
             yield from _names(value)
 
 
-def of_other_versions(system: str, version: str, names: Mapping[str, Iterable[str]]) -> dict[str, str]:
+def names_of_other_versions(system: str, version: str, names: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Return {name: sentence} of the names that other versions of the system have and this one lacks.
 
-    >>> of_other_versions("TRL", "1.16", {"1.16": ["clip_max"], "1.5": ["cap"]})
+    >>> names_of_other_versions("TRL", "1.16", {"1.16": ["clip_max"], "1.5": ["cap"]})
     {'cap': "it is of TRL 1.5: read it with version='1.5', or write the names of 1.16, clip_max"}
     """
     current = tuple(names[version])
@@ -81,24 +82,25 @@ def of_other_versions(system: str, version: str, names: Mapping[str, Iterable[st
 
 
 def refuse_ignored(
-    system: str, held: Mapping[str, Any], defaults: Mapping[str, Any], names: Iterable[str], why: str
+    system: str, values: Mapping[str, Any], defaults: Mapping[str, Any], names: Iterable[str], why: str
 ) -> None:
-    """Raise `UsageError` if one of these options, which the system ignores here, has another value than its default.
+    """Raise `UsageError` if an option that the system ignores here has another value than its default.
 
-    A threshold without its switch is a mistake that the system itself does not report. `why` ends the sentence.
+    A threshold without its switch is a mistake that the system itself does not report. `why` is a part of the message:
+    the condition under which these options are ignored.
 
     >>> refuse_ignored("slime", {"tis_clip": 5.0}, {"tis_clip": 2.0}, ["tis_clip"], "without --use-tis")
     Traceback (most recent call last):
     rlcorr.errors.UsageError: slime ignores tis_clip=5.0 without --use-tis: change that, or leave tis_clip out.
     """
     for name in names:
-        value = tuple(held[name]) if isinstance(held[name], list) else held[name]
+        value = tuple(values[name]) if isinstance(values[name], list) else values[name]
         if value != defaults[name]:
             raise UsageError(f"{system} ignores {name}={value!r} {why}: change that, or leave {name} out.")
 
 
 def known_keys(kind: str, mapping: Any, allowed: Iterable[str]) -> None:
-    """Raise `UsageError` unless this is a mapping with no other keys than these."""
+    """Raise `UsageError` unless this is a mapping whose keys are all allowed."""
     if not isinstance(mapping, Mapping):
         raise UsageError(f"{kind} must be a mapping of names to values; got {mapping!r}.")
     allowed = tuple(allowed)
@@ -110,47 +112,47 @@ def known_keys(kind: str, mapping: Any, allowed: Iterable[str]) -> None:
             )
 
 
-def settings(kind: str, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of these fields: of a mapping, what it leaves out having its default, or of the system's own object.
+def settings(kind: str, source: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of these fields from a mapping, or from the system's own object.
 
-    A mapping must hold nothing else; an object may. Raises `UsageError` for unknown keys, and for an object without
-    one of the fields.
+    A mapping may lack fields, which then have their default, but it must not have other keys. An object may have other
+    attributes, but it must have all fields. Raises `UsageError` otherwise.
     """
-    if isinstance(given, Mapping):
-        known_keys(kind, given, defaults)
-        return dict(defaults) | dict(given)
+    if isinstance(source, Mapping):
+        known_keys(kind, source, defaults)
+        return dict(defaults) | dict(source)
     try:
-        return {name: getattr(given, name) for name in defaults}
+        return {name: getattr(source, name) for name in defaults}
     except AttributeError as missing:
         fields = ", ".join(defaults)
-        raise UsageError(f"{kind} must be a mapping, or an object with {fields}; got {given!r}.") from missing
+        raise UsageError(f"{kind} must be a mapping, or an object with {fields}; got {source!r}.") from missing
 
 
 def version_of(system: str, version: str, allowed: Iterable[str]) -> str:
-    """The version. Raises `UsageError` for one that nobody here has read."""
+    """Return the version. Raises `UsageError` for a version that is not supported."""
     if version not in (allowed := tuple(allowed)):
         raise unknown(f"version of {system}", str(version), allowed)
     return version
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> Any:
-    """The value. Raises `UsageError` for another one than these."""
+    """Return the value. Raises `UsageError` if it is not allowed."""
     if value not in (allowed := tuple(allowed)):
         raise unknown(name, str(value), allowed)
     return value
 
 
 def switch(name: str, value: Any) -> bool:
-    """True or False. Raises `UsageError` for anything else."""
+    """Return True or False. Raises `UsageError` for anything else."""
     if not isinstance(value, bool):
         raise UsageError(f"{name} must be True or False; got {value!r}.")
     return value
 
 
 def number(name: str, value: Any) -> float:
-    """The value as a float; "inf" is one too, because JSON has no other way to say it.
+    """Return the value as a float. The text "inf" is allowed, because JSON has no number for it.
 
-    Raises `UsageError` for what is no number, other text that looks like one included.
+    Raises `UsageError` for anything else that is not a number, including other text that looks like one.
     """
     if (isinstance(value, int | float) and not isinstance(value, bool)) or value in ("inf", "-inf"):
         return float(value)
@@ -171,12 +173,12 @@ def _looks_like_a_number(text: str) -> bool:
 
 
 def optional(name: str, value: Any) -> float | None:
-    """A number, or None."""
+    """Return a number, or None. Raises `UsageError` as `number` does."""
     return None if value is None else number(name, value)
 
 
 def pair(name: str, value: Any) -> tuple[float, float]:
-    """Two numbers, in the order in which they are written. Raises `UsageError` for anything else."""
+    """Return two numbers in the order in which they are written. Raises `UsageError` for anything else."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise UsageError(f"{name} must be two numbers; got {value!r}.")
     return number(name, value[0]), number(name, value[1])

@@ -1,4 +1,4 @@
-"""What most systems cannot say, refused in the same words, and the short forms in which they say the rest."""
+"""Errors for what most systems cannot express, in the same words for all, and small conversions of rules."""
 
 import math
 from collections.abc import Iterable
@@ -8,11 +8,13 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 
 
-def refuse(system: str, config: CorrectionConfig, *, bypass: str, loss: str, denominator: str = "fixed") -> None:
-    """Raise `UsageError` unless this is a decoupled correction of PPO's clip without batch normalisation, with this
-    denominator where tokens are rejected. `bypass` ends the sentence about two policies, `loss` names the system's key.
+def require_plain(system: str, config: CorrectionConfig, *, bypass: str, loss: str, denominator: str = "fixed") -> None:
+    """Raise `UsageError` unless this is a decoupled correction of PPO's clip without batch normalisation.
 
-    >>> refuse("TRL", CorrectionConfig(denominator="kept"), bypass="none", loss="loss_type")
+    If tokens are rejected, the denominator must be this one, too. `bypass` ends the message about bypass mode: the
+    nearest setting. `loss` is the system's key for the loss.
+
+    >>> require_plain("TRL", CorrectionConfig(denominator="kept"), bypass="none", loss="loss_type")
     Traceback (most recent call last):
     rlcorr.errors.UsageError: TRL divides by all response tokens; nearest: denominator='fixed'.
     """
@@ -30,34 +32,36 @@ def refuse(system: str, config: CorrectionConfig, *, bypass: str, loss: str, den
 
 
 def refuse_normalised(system: str, config: CorrectionConfig) -> None:
-    """Raise `UsageError` where weights are divided by their mean."""
+    """Raise `UsageError` if weights are divided by their mean."""
     if config.rollout_is_batch_normalize:
         raise UsageError(f"{system} does not normalise weights; nearest: rollout_is_batch_normalize=False.")
 
 
 def no_rule(system: str, rule: RejectionRule, nearest: str) -> UsageError:
-    """The error for a rule that the system cannot apply.
+    """Return the error for a rule that the system cannot apply.
 
     >>> print(no_rule("TRL", RejectionRule.named("token_k2", upper=1.0), "rollout_is_mode='mask'"))
-    TRL cannot say token_k2 ≤ 1; nearest: rollout_is_mode='mask'.
+    TRL cannot express token_k2 ≤ 1; nearest: rollout_is_mode='mask'.
     """
     lower = "" if rule.lower is None else f"{rule.lower:g} ≤ "
     upper = "" if rule.upper == math.inf else f" ≤ {rule.upper:g}"
-    return UsageError(f"{system} cannot say {lower}{rule.name}{upper}; nearest: {nearest}.")
+    return UsageError(f"{system} cannot express {lower}{rule.name}{upper}; nearest: {nearest}.")
 
 
-def raw(config: CorrectionConfig, level: str = "token") -> bool:
-    """Whether the weights of this level have no bound.
+def is_unbounded(config: CorrectionConfig, level: str = "token") -> bool:
+    """Check whether the weights are of this level and have no bound.
 
-    >>> raw(CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)), raw(CorrectionConfig())
-    (True, False)
+    >>> is_unbounded(CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf))
+    True
+    >>> is_unbounded(CorrectionConfig())
+    False
     """
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     return config.rollout_is == level and lower is None and upper == math.inf and config.rollout_is_mode == "truncate"
 
 
 def minus_log(bound: float) -> float:
-    """−log of a bound, without the digits that exp and log have added.
+    """Return −log of a bound, without the digits that exp and log have added.
 
     >>> minus_log(math.exp(-1e-4))
     0.0001
@@ -66,7 +70,7 @@ def minus_log(bound: float) -> float:
 
 
 def bounds(rule: RejectionRule) -> tuple[float, float]:
-    """The bounds of a rule on ratios, 0 where there is no lower one.
+    """Return the bounds of a rule on ratios, 0 if there is no lower one.
 
     >>> bounds(RejectionRule.named("token_k1", upper=2.0))
     (0.0, 2.0)
@@ -74,19 +78,21 @@ def bounds(rule: RejectionRule) -> tuple[float, float]:
     return rule.lower or 0.0, float(rule.upper)
 
 
-def band(name: str, lower: float | None, upper: float | None) -> RejectionRule:
-    """A rule on ratios whose bounds of 0 and of infinity are none.
+def ratio_rule(name: str, lower: float | None, upper: float | None) -> RejectionRule:
+    """Return a rule on ratios. A lower bound of 0 and an upper bound of infinity or None mean no bound.
 
-    >>> band("token_k1", 0.0, 2.0)  # doctest: +ELLIPSIS
+    >>> ratio_rule("token_k1", 0.0, 2.0)  # doctest: +ELLIPSIS
     RejectionRule(level='token', divergence='k1', upper=2.0, lower=None, ...)
     """
     return RejectionRule.named(name, lower=lower or None, upper=math.inf if upper is None else upper)
 
 
-def alone(system: str, rules: Iterable[RejectionRule], allowed: Iterable[str], nearest: str) -> RejectionRule | None:
-    """The one rule, which must be among those of these names, or None. Raises `UsageError` for others and for more.
+def only_rule(
+    system: str, rules: Iterable[RejectionRule], allowed: Iterable[str], nearest: str
+) -> RejectionRule | None:
+    """Return the only rule, or None. Raises `UsageError` if its name is not allowed, and if there are several.
 
-    >>> alone("TRL", (), ("token_k1",), "none")
+    >>> only_rule("TRL", (), ("token_k1",), "none")
     """
     rules, allowed = tuple(rules), tuple(allowed)
     for rule in rules:

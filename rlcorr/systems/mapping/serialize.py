@@ -1,12 +1,18 @@
-"""Settings as the text that a person pastes: YAML, TOML, flags of a command line, or arguments of a Python call."""
+"""Write settings as text to paste: YAML, TOML, flags of a command line, or arguments of a Python call."""
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+"""Text that YAML reads as text without quotes, except for these words."""
+NOT_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
-def as_yaml(place: str, fields: Mapping[str, Any]) -> str:
-    """YAML under a dotted place. Every number has a dot, without which YAML takes an exponent for text.
+
+def as_yaml(parent: str, fields: Mapping[str, Any]) -> str:
+    """Return YAML below a dotted parent key. Numbers have a dot: without it, YAML reads an exponent as text.
 
     >>> print(as_yaml("actor.rejection", {"upper": 5e-06, "lower": None}), end="")
     actor:
@@ -14,16 +20,14 @@ def as_yaml(place: str, fields: Mapping[str, Any]) -> str:
         upper: 5.0e-06
         lower: null
     """
-    import yaml  # `import rlcorr` needs torch alone
-
-    nested: Any = _plain(fields)
-    for name in reversed(place.split(".") if place else []):
+    nested: Any = fields
+    for name in reversed(parent.split(".") if parent else []):
         nested = {name: nested}
-    return yaml.safe_dump(nested, sort_keys=False)
+    return "".join(f"{line}\n" for line in _yaml_lines(nested))
 
 
 def as_toml(table: str, fields: Mapping[str, Any]) -> str:
-    """A table of TOML.
+    """Return a table of TOML.
 
     >>> print(as_toml("trainer.loss", {"type": "ipo", "eps": 0.3}), end="")
     [trainer.loss]
@@ -35,7 +39,9 @@ def as_toml(table: str, fields: Mapping[str, Any]) -> str:
 
 
 def as_flags(fields: Mapping[str, Any], prefix: str = "--", *, hyphens: bool = False) -> str:
-    """Flags of a command line, one a line: True is the flag alone, False and None are left out, a tuple is its words.
+    """Return flags of a command line, one per line.
+
+    True gives the flag without a value, False and None give nothing, a tuple gives several values.
 
     >>> print(as_flags({"use_tis": True, "tis_clip": 2.0, "off": None, "pair": (0.5, 5.0)}, hyphens=True), end="")
     --use-tis \\
@@ -53,7 +59,7 @@ def as_flags(fields: Mapping[str, Any], prefix: str = "--", *, hyphens: bool = F
 
 
 def as_call(name: str, fields: Mapping[str, Any]) -> str:
-    """Arguments of a Python call.
+    """Return a Python call with these arguments.
 
     >>> print(as_call("GRPOConfig", {"use_vllm": True, "clip_max": math.inf}), end="")
     GRPOConfig(
@@ -66,7 +72,7 @@ def as_call(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def commented(text: str, comments: Iterable[str]) -> str:
-    """The text under comments.
+    """Return the text with comment lines above it.
 
     >>> print(commented("a: 1\\n", ["TRL 1.16"]), end="")
     # TRL 1.16
@@ -75,10 +81,31 @@ def commented(text: str, comments: Iterable[str]) -> str:
     return "".join(f"# {comment}\n" for comment in comments) + text
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+def _yaml_lines(nested: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a block mapping, as PyYAML writes it; `import rlcorr` may need no package except torch."""
+    for name, value in nested.items():
+        if isinstance(value, Mapping) and value:
+            yield f"{name}:"
+            yield from (f"  {line}" for line in _yaml_lines(value))
+        elif isinstance(value, list | tuple) and value:
+            yield f"{name}:"
+            yield from (f"- {_yaml_scalar(part)}" for part in value)
+        else:
+            yield f"{name}: {_yaml_scalar(value)}"
+
+
+def _yaml_scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return (
+            value if PLAIN.fullmatch(value) and value.lower() not in NOT_TEXT else "'" + value.replace("'", "''") + "'"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
+    if isinstance(value, float) and "e" in repr(value):
+        mantissa, exponent = repr(value).split("e")
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
+    empty = {(): "[]", None: "null"} if value is None or value == () else {}
+    return json.dumps(value) if isinstance(value, bool | int | float | dict | list) else empty[value]
 
 
 def _toml(value: Any) -> str:

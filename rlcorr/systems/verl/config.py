@@ -1,29 +1,35 @@
 """verl's RolloutCorrectionConfig as ours and back: 0.7, 0.9.1 (as commit 1dda039b), main with pull request 6800.
 
-verl writes a bound as a number or as text (`thresholds`); those of k1 act on 1/r, and acted on r in 0.7.
+verl writes a bound as a number or as text (see `thresholds`). The bounds of k1 act on 1/r; in 0.7 they acted on r.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.keys import known_keys, options, version_of
+from rlcorr.systems.mapping.keys import known_keys, number, options, version_of
 from rlcorr.systems.mapping.serialize import as_yaml, commented
 from rlcorr.systems.verl import v0_7
-from rlcorr.systems.verl.thresholds import OPTIONS, rule_text, rules, weight_bounds, weight_text
+from rlcorr.systems.verl.thresholds import (
+    OPTIONS,
+    RULES,
+    Bounds,
+    ThresholdError,
+    parse_bounds,
+    parse_options,
+    parse_rule_bounds,
+    rule_text,
+    weight_text,
+)
 
-KEYS = (
-    "rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold",
-    "bypass_mode", "loss_type",
-)  # fmt: skip
 VERSIONS = ("0.9.1", "main", "0.7")
-"""main is that with pull request 6800 (KPop's binary_kl), open in October 2026."""
+"""main includes pull request 6800 (KPop's binary_kl), which was open in October 2026."""
 _CAP = "an older verl capped token ratios with it, in actor; now it is rollout_is: token with rollout_is_threshold: cap"
 RETIRED = {
-    "rollout_is_level": "an older verl had it beside rollout_is: true; now write rollout_is: token, or sequence",
+    "rollout_is_level": "an older verl had it with rollout_is: true; now write rollout_is: token, or sequence",
     "rollout_is_mode": "an older verl had truncate, which is now one number as rollout_is_threshold, and mask, now "
     "rollout_rs (token_k1, seq_sum_k1 or seq_mean_k1) with rollout_rs_threshold",
     "rollout_is_threshold_lower": "an older verl had it; now both bounds are one text, as in rollout_is_threshold: "
@@ -36,52 +42,120 @@ RETIRED = {
         ("use_pure_rollout_correction", "use_policy_gradient"), "it is now bypass_mode: true with loss_type: reinforce"
     ),
 }
-"""Keys of verl before its `rollout_correction` had today's (pull requests 2953, 3694, 3915, 4070, 4511)."""
+"""Keys of older versions of verl → what to write now (pull requests 2953, 3694, 3915, 4070, 4511)."""
 LOSSES = ("ppo_clip", "reinforce")
 NOWHERE_IN_VERL = {
-    "drpo": "loss_type='ppo_clip' with actor.policy_loss.loss_mode=dppo_tv, which bounds what drpo penalises",
+    "drpo": "loss_type='ppo_clip' with actor.policy_loss.loss_mode=dppo_tv, which bounds the gap that drpo penalises",
     **dict.fromkeys(("vespo", "fipo", "cppo"), "loss_type='ppo_clip'"),
 }
-"""What comes nearest in verl 0.9.1 to a loss that no setting of it has."""
+"""Losses that verl 0.9.1 does not have → the nearest setting."""
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of verl as they were written; a key that is missing has the default of verl's YAML."""
+
+    rollout_is: Any = None
+    rollout_is_threshold: Any = 2.0
+    rollout_is_batch_normalize: Any = False
+    rollout_rs: Any = None
+    rollout_rs_threshold: Any = None
+    bypass_mode: Any = False
+    loss_type: Any = "ppo_clip"
+    rollout_rs_threshold_lower: Any = None
+    """Only in verl 0.7."""
+    rollout_token_veto_threshold: Any = None
+    """Only in verl 0.7."""
+
+
+KEYS = tuple(f.name for f in fields(_Settings) if f.name not in v0_7.KEYS)
 
 
 def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfig:
-    """Return the configuration of verl's `algorithm.rollout_correction`, a mapping with or without these names around
-    it, or of verl's own RolloutCorrectionConfig.
+    """Return the configuration of verl's `algorithm.rollout_correction`.
 
-    A key that is left out has the default of verl's YAML; beside a `_target_`, by which Hydra would build verl's class,
-    rollout_is must be there, because the class has another default for it.
+    Two differences remain: we normalise weights after rejection, and verl's ppo_clip is our dual_clip with c = 3.
+    One mistake cannot be detected: YAML reads an unquoted 0.5_2 as 0.52. Quote it and write dots: "0.5_2.0".
 
-    version: "0.9.1", "main", "0.7", or None, which is 0.7 where one of its own keys is there and main elsewhere. Raises
-    `UsageError` for unknown keys, for numbers that verl would misread, and for what it would ignore without a word or
-    accept and raise later. Two differences stay: weights
-    are normalised after rejection, and verl's ppo_clip is our dual_clip with c = 3.
+    Args:
+        correction: a mapping, with or without these two names around it, or verl's own RolloutCorrectionConfig. A key
+            that is missing has the default of verl's YAML. Next to a `_target_`, with which Hydra builds verl's class,
+            rollout_is is required, because the class has another default for it.
+        version: "0.9.1", "main" or "0.7". None means 0.7 if one of its own keys is present, else main.
 
-    One mistake cannot be seen: YAML takes an unquoted 0.5_2 for 0.52 and 1_2 for 12. Quote it, with dots: "0.5_2.0".
+    Raises:
+        UsageError: for unknown keys, for numbers that verl would misread, and for settings that verl would ignore
+            silently, or accept and then fail on.
     """
     mapping = _fields_of(options("verl's rollout correction", correction, ("algorithm", "rollout_correction"), RETIRED))
-    version = _version(version) if version is not None else "0.7" if v0_7.speaks(mapping) else "main"
-    old = version == "0.7"
-    known_keys("verl's rollout correction", mapping, (*KEYS, *v0_7.KEYS) if old else KEYS)
-    _check_switches(mapping)
-    level, bypass = mapping.get("rollout_is"), mapping.get("bypass_mode", False)
-    loss = mapping.get("loss_type", "ppo_clip")
-    _check_names(level, bypass, loss)
-    lower, upper = weight_bounds(mapping, old)
+    version = _version(version) if version is not None else "0.7" if v0_7.is_v0_7(mapping) else "main"
+    known_keys("verl's rollout correction", mapping, (*KEYS, *v0_7.KEYS) if version == "0.7" else KEYS)
+    settings = _Settings(**mapping)
+    _check_switches(settings)
+    _check_names(settings.rollout_is, settings.bypass_mode, settings.loss_type)
+    try:
+        bounds, rules = _weight_bounds(settings, version), _rules(settings, version)
+    except ThresholdError as error:
+        raise UsageError(str(error)) from error
     return CorrectionConfig(
-        rollout_is=level,
-        rollout_is_threshold=upper,
-        rollout_is_threshold_lower=lower,
-        rollout_is_mode="truncate" if lower is None else "mask",
-        rollout_is_batch_normalize=mapping.get("rollout_is_batch_normalize", False),
-        rollout_rs=v0_7.rules(mapping) if old else _checked(rules(mapping), version),
-        bypass_mode=bypass,
-        loss_type=loss,
+        rollout_is=settings.rollout_is,
+        rollout_is_threshold=bounds.upper,
+        rollout_is_threshold_lower=bounds.lower,
+        rollout_is_mode="truncate" if bounds.lower is None else "mask",
+        rollout_is_batch_normalize=settings.rollout_is_batch_normalize,
+        rollout_rs=rules,
+        bypass_mode=settings.bypass_mode,
+        loss_type=settings.loss_type,
     )
 
 
+def _weight_bounds(settings: _Settings, version: str) -> Bounds:
+    threshold = settings.rollout_is_threshold
+    if threshold is None and settings.rollout_is is not None:
+        raise UsageError(
+            f"rollout_is_threshold is null: verl then computes no weights, although rollout_is is "
+            f'{settings.rollout_is!r}. Give a number or "lower_upper".'
+        )
+    threshold = _Settings.rollout_is_threshold if threshold is None else threshold
+    if version == "0.7":
+        return Bounds(None, number("rollout_is_threshold", threshold))
+    _refuse_second_underscore("rollout_is_threshold", threshold)
+    return parse_bounds("rollout_is_threshold", threshold)
+
+
+def _rules(settings: _Settings, version: str) -> tuple[RejectionRule, ...]:
+    rollout_rs, threshold = settings.rollout_rs, settings.rollout_rs_threshold
+    if version == "0.7":
+        lower, veto = settings.rollout_rs_threshold_lower, settings.rollout_token_veto_threshold
+        return v0_7.rules(rollout_rs, threshold, lower, veto)
+    if rollout_rs is None:
+        return ()
+    names = parse_options(rollout_rs)
+    for name in names:
+        if name in v0_7.RULES:
+            raise UsageError(
+                f"rollout_rs={name!r} is a name of verl v0.7.0: read it with version='0.7', or write "
+                f"{v0_7.RULES[name]}, whose bounds verl puts on 1/r."
+            )
+        if name not in RULES:
+            raise unknown("rollout_rs of verl", name, RULES)
+    _refuse_second_underscore("rollout_rs_threshold", threshold)
+    parsed = parse_rule_bounds(rollout_rs, names, threshold)
+    rules = tuple(RejectionRule.named(rule, lower=bounds.lower, upper=bounds.upper) for rule, bounds in parsed)
+    return _check_binary_kl(rules, version)
+
+
+def _refuse_second_underscore(name: str, threshold: Any) -> None:
+    """Raise `UsageError` for "0.5_2_0", which verl reads as 0.5 to 20."""
+    for part in threshold.split(",") if isinstance(threshold, str) else ():
+        if part.count("_") > 1:
+            raise UsageError(
+                f'{name} must be a number or "lower_upper" with one "_", as in "0.5_2.0"; got {part.strip()!r}.'
+            )
+
+
 def _fields_of(correction: Any) -> Any:
-    """The keys of verl's class without its `_target_`; anything else as it is, to be checked by who reads it."""
+    """Return the fields of verl's class without its `_target_`, and anything else unchanged: `known_keys` checks it."""
     if is_dataclass(correction) and not isinstance(correction, type):
         correction = {f.name: getattr(correction, f.name) for f in fields(correction)}
     if not isinstance(correction, Mapping) or "_target_" not in correction:
@@ -91,7 +165,7 @@ def _fields_of(correction: Any) -> Any:
         raise UsageError(f"_target_ must be empty or name verl's RolloutCorrectionConfig; got {target!r}.")
     if "rollout_is" not in correction:
         raise UsageError(
-            "rollout_is is missing beside _target_: verl's class takes 'sequence' then, and its YAML null. Write it."
+            "rollout_is is missing next to _target_: verl's class then has 'sequence', and its YAML null. Write it."
         )
     return {key: correction[key] for key in correction if key != "_target_"}
 
@@ -100,7 +174,8 @@ def _version(version: str) -> str:
     return version_of("verl", "0.7" if version == "0.7.0" else version, VERSIONS)
 
 
-def _checked(rules: tuple[RejectionRule, ...], version: str) -> tuple[RejectionRule, ...]:
+def _check_binary_kl(rules: tuple[RejectionRule, ...], version: str) -> tuple[RejectionRule, ...]:
+    """Return the rules. Raises `UsageError` for binary_kl in verl 0.9.1."""
     if version == "0.9.1" and any(rule.name == "token_binary_kl" for rule in rules):
         raise UsageError(
             "verl 0.9.1 takes rollout_rs='binary_kl' and raises when it first runs; nearest: version='main', with pull "
@@ -109,18 +184,19 @@ def _checked(rules: tuple[RejectionRule, ...], version: str) -> tuple[RejectionR
     return rules
 
 
-def _check_switches(mapping: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for thresholds without what they are the thresholds of; verl does not look at them."""
-    level, threshold = mapping.get("rollout_is"), mapping.get("rollout_is_threshold")
+def _check_switches(settings: _Settings) -> None:
+    """Raise `UsageError` for a threshold whose switch is off, which verl ignores."""
+    level, threshold = settings.rollout_is, settings.rollout_is_threshold
     if isinstance(level, bool):
         raise UsageError(f"rollout_is={level!r} is an older verl's; now it is token, sequence, or null for no weights.")
-    if level is None and threshold not in (None, 2.0):  # 2.0 is in verl's YAML, beside rollout_is: null
+    if level is None and threshold not in (None, 2.0):  # 2.0 is in verl's YAML, next to rollout_is: null
         raise UsageError(
             f"verl ignores rollout_is_threshold={threshold!r} without rollout_is: leave it out, or give both."
         )
     for name in ("rollout_rs_threshold", "rollout_rs_threshold_lower"):
-        if mapping.get("rollout_rs") is None and mapping.get(name) is not None:
-            raise UsageError(f"verl ignores {name}={mapping[name]!r} without rollout_rs: leave it out, or give both.")
+        value = getattr(settings, name)
+        if settings.rollout_rs is None and value is not None:
+            raise UsageError(f"verl ignores {name}={value!r} without rollout_rs: leave it out, or give both.")
 
 
 def _check_names(level: Any, bypass: Any, loss: Any) -> None:
@@ -137,30 +213,30 @@ def _check_names(level: Any, bypass: Any, loss: Any) -> None:
 
 
 def to_verl(config: CorrectionConfig, *, version: str = "0.9.1") -> dict[str, Any]:
-    """verl's `algorithm.rollout_correction`, every field.
+    """Return verl's `algorithm.rollout_correction`, every field. Raises `UsageError` for what verl cannot do.
 
-    Pairs of bounds are text with dots, "0.5_5.0", which YAML leaves alone. Raises `UsageError` for what verl cannot do.
+    Pairs of bounds are text with dots, "0.5_5.0", which YAML does not read as a number.
     """
     version = _version(version)
     _refuse_loss(config)
     if version == "0.7":
-        return v0_7.written(config)
-    chosen = _checked(config.rollout_rs, version)
-    specs = [rule_text(rule) for rule in chosen]
-    alone = len(chosen) == 1 and chosen[0].divergence != "k1"
+        return v0_7.to_v0_7(config)
+    rules = _check_binary_kl(config.rollout_rs, version)
+    thresholds = [rule_text(rule) for rule in rules]
+    one_number = len(rules) == 1 and rules[0].divergence != "k1"
     return {
         "rollout_is": config.rollout_is,
         "rollout_is_threshold": weight_text(config),
         "rollout_is_batch_normalize": config.rollout_is_batch_normalize,
-        "rollout_rs": ",".join(OPTIONS[rule.name] for rule in chosen) or None,
-        "rollout_rs_threshold": float(chosen[0].upper) if alone else ",".join(specs) or None,
+        "rollout_rs": ",".join(OPTIONS[rule.name] for rule in rules) or None,
+        "rollout_rs_threshold": float(rules[0].upper) if one_number else ",".join(thresholds) or None,
         "bypass_mode": config.bypass_mode,
         "loss_type": config.loss_type,
     }
 
 
 def verl_text(config: CorrectionConfig, *, version: str = "0.9.1") -> str:
-    """YAML under `algorithm.rollout_correction`. Raises `UsageError` as `to_verl` does."""
+    """Return YAML under `algorithm.rollout_correction`. Raises `UsageError` as `to_verl` does."""
     text = as_yaml("algorithm.rollout_correction", to_verl(config, version=version))
     return commented(text, [f"verl {_version(version)}"])
 

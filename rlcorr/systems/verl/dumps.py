@@ -1,19 +1,22 @@
-"""verl writes no file with both log-probs. What it has of them is in a DataProto's batch, which one can save as arrays:
-their names are ours, but its prompts (padded on the left) and responses are token ids."""
+"""Columns of verl's DataProto, saved as arrays.
+
+verl itself writes no file with both log-probs. A DataProto's batch has them, under our names; its prompts (padded on
+the left) and responses are token ids.
+"""
 
 from rlcorr.systems.mapping.dumps import WithoutPair
 
 TOKEN_IDS = {"prompts": "prompt_ids", "responses": "response_ids"}
-"""Column of ids → ours. As columns of texts the same names mean what they say."""
+"""Column of ids → our name. If these columns are texts, the names already fit."""
 ATTENTION_MASK = "attention_mask"
-"""Over prompt and response."""
+"""Mask over prompt and response."""
 TOKEN_SCORES = "token_level_scores"
-"""A response's score stands at one of its tokens."""
+"""Column (B, T) that is 0 except at one token of each response, which has its score."""
 ROLLOUT_DATA = WithoutPair(
-    frozenset({"input", "output", "score"}), "verl's rollout_data_dir, which has texts and scores alone"
+    frozenset({"input", "output", "score"}), "verl's rollout_data_dir, which has only texts and scores"
 )
 FROM_PICKLE = (
     "a DataProto of verl becomes arrays by `numpy.savez('pairs.npz', **{name: x.numpy() for name, x in "
     "DataProto.load_from_disk(FILE).batch.items()})`"
 )
-"""How its pickle becomes a file that is read."""
+"""How to convert its pickle into a file that can be read."""

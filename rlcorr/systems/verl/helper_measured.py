@@ -1,4 +1,4 @@
-"""One batch, corrected and measured as verl's helper does: what its metrics read, in one table from the device."""
+"""One batch, corrected and measured as verl's helper does. One table from the device has all that its metrics read."""
 
 import math
 from collections.abc import Mapping
@@ -8,115 +8,125 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, WeightLevel
-from rlcorr.correction import correct, old_log_probs, weight_votes
+from rlcorr.correction import correct, norm_factor_sums, old_log_probs
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.compiled import can_compile, correct_and_measure
 from rlcorr.measuring.measure import measure
-from rlcorr.measuring.moments import Measured, Moments, RuleMoment
-from rlcorr.measuring.statistics import Numbers
+from rlcorr.measuring.moments import Moments, MomentTable, RuleKey
+from rlcorr.measuring.statistics import HostMoments
 from rlcorr.ratios import SAFETY_BOUND, log_ratio
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.verl import helper_metrics
 from rlcorr.types import CorrectionResult, TokenBatch
 
 COMPILED_FROM = 1 << 18
-"""Positions from which the compiled pass pays for itself."""
+"""From this many positions on, the compiled pass is faster, with the time to compile it."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was decided about a batch, and the numbers of it."""
+class HelperResult:
+    """The weights and rejections of a batch, and its moments."""
 
     mask: Tensor  # (B, T) bool
     weights: Tensor  # (B, T), 0 on padding
     keep_mask: Tensor  # (B, T) bool
     rules: tuple[RejectionRule, ...]
-    of: dict[str, Numbers]
-    of_rules: dict[str, dict[str, Numbers]]
-    empty: int
-    """Rows without a token."""
+    moments: dict[str, HostMoments]
+    """Quantity → its moments over the batch."""
+    rule_moments: dict[str, dict[str, HostMoments]]
+    """Rule → quantity → its moments."""
+    empty_rows: int
+    """Number of rows without a token."""
     k3_kl: float | None
-    """Of log-ratios that are not clamped, where one is beyond ±20."""
+    """k3 of log-ratios that are not clamped, if one of them is beyond ±20; else None."""
 
     @classmethod
-    def of_pair(
+    def from_log_probs(
         cls, old: Tensor, rollout: Tensor, mask: Tensor, config: CorrectionConfig, rules: tuple[RejectionRule, ...]
-    ) -> "Seen":
-        """Weights by `config`, rejection by `rules`. Log-ratios are clamped to ±20 before a rule adds them, and are not
-        before a product of weights is taken, as in verl."""
+    ) -> "HelperResult":
+        """Correct log-probs (B, T): weights by `config`, rejection by `rules`.
+
+        As in verl, log-ratios are clamped to ±20 before a rule adds them, but not for the product of a sequence's
+        weights.
+        """
         dtype = torch.promote_types(old.dtype, rollout.dtype)
         batch = TokenBatch(mask.bool(), rollout.detach().to(dtype), old_log_probs=old.detach().to(dtype))
-        result, measured = _pass(batch, replace(config, rollout_rs=rules))
-        of, of_rules = _columns(measured)
+        result, measured = _correct_and_measure(batch, replace(config, rollout_rs=rules))
+        moments, rule_moments = _host_moments(measured)
         k3_kl = None
-        if of["d"].count and not of["abs_d"].high <= SAFETY_BOUND:
+        if moments["d"].count and not moments["abs_d"].high <= SAFETY_BOUND:  # `not <=` so that NaN counts as beyond
             d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask)
             k3_kl = float(masked_mean(d.exp() - d - 1, batch.response_mask))
             if rules:
-                result, of, of_rules = _clamped(batch, d, config, rules)
-        rows = len(mask) - int(of["seq_excess"].count)
-        return cls(batch.response_mask, result.weights, result.keep_mask, rules, of, of_rules, rows, k3_kl)
+                result, moments, rule_moments = _with_clamped_rules(batch, d, config, rules)
+        empty_rows = len(mask) - int(moments["seq_excess"].count)
+        return cls(
+            batch.response_mask, result.weights, result.keep_mask, rules, moments, rule_moments, empty_rows, k3_kl
+        )
 
-    def kept(self, response_mask: Tensor) -> Tensor:
-        """The mask, of its own dtype, without what was rejected."""
+    def kept_mask(self, response_mask: Tensor) -> Tensor:
+        """Return the mask without the rejected tokens, in the dtype of `response_mask`."""
         return (response_mask * self.keep_mask).to(response_mask.dtype) if self.rules else response_mask.clone()
 
-    def rejection(self) -> dict[str, float]:
-        """Metrics of every rule, and of all together."""
-        report = {}
+    def rejection_metrics(self) -> dict[str, float]:
+        """Return the metrics of every rule, and of all rules together."""
+        metrics = {}
         for rule in self.rules:
-            report |= helper_metrics.of_rule(self.of_rules[rule.name], rule, rule.name)
-        return report | helper_metrics.of_rejection(self.of, self.empty)
+            metrics |= helper_metrics.rule_metrics(self.rule_moments[rule.name], rule, rule.name)
+        return metrics | helper_metrics.rejection_metrics(self.moments, self.empty_rows)
 
 
-def _pass(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, Measured]:
+def _correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, MomentTable]:
     if batch.response_mask.numel() >= COMPILED_FROM and can_compile(batch.response_mask.device):
         return correct_and_measure(batch, config)
     result = correct(batch, config)
     return result, measure(batch, result, config)
 
 
-def _clamped(
+def _with_clamped_rules(
     batch: TokenBatch, d: Tensor, config: CorrectionConfig, rules: tuple[RejectionRule, ...]
-) -> tuple[CorrectionResult, dict[str, Numbers], dict[str, dict[str, Numbers]]]:
-    """Rules on clamped log-ratios, everything else on the log-ratios as they are."""
-    tame = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)
-    by_rules = CorrectionConfig(rollout_rs=rules)
-    pair = TokenBatch(batch.response_mask, torch.zeros_like(tame), old_log_probs=tame)
-    rejected = correct(pair, by_rules)
-    of_clamped, of_rules = _columns(measure(pair, rejected, by_rules))
+) -> tuple[CorrectionResult, dict[str, HostMoments], dict[str, dict[str, HostMoments]]]:
+    """Apply the rules to clamped log-ratios, and everything else to the log-ratios as they are."""
+    clamped = d.clamp(-SAFETY_BOUND, SAFETY_BOUND)
+    rules_only = CorrectionConfig(rollout_rs=rules)
+    clamped_batch = TokenBatch(batch.response_mask, torch.zeros_like(clamped), old_log_probs=clamped)
+    rejected = correct(clamped_batch, rules_only)
+    clamped_moments, rule_moments = _host_moments(measure(clamped_batch, rejected, rules_only))
     weighted = correct(batch, config)
-    of, _ = _columns(measure(batch, weighted, config))
-    of |= {name: of_clamped[name] for name in ("rejected", "seq_rejected")}
-    return replace(weighted, keep_mask=rejected.keep_mask), of, of_rules
+    moments, _ = _host_moments(measure(batch, weighted, config))
+    moments |= {name: clamped_moments[name] for name in ("rejected", "seq_rejected")}
+    return replace(weighted, keep_mask=rejected.keep_mask), moments, rule_moments
 
 
-def _columns(measured: Measured) -> tuple[dict[str, Numbers], dict[str, dict[str, Numbers]]]:
-    """By name, of the batch and of each rule. This is where the device is waited for."""
-    of: dict[str, Numbers] = {}
-    of_rules: dict[str, dict[str, Numbers]] = {}
+def _host_moments(measured: MomentTable) -> tuple[dict[str, HostMoments], dict[str, dict[str, HostMoments]]]:
+    """Return the moments by name: of the batch, and of each rule. Waits for the device."""
+    moments: dict[str, HostMoments] = {}
+    rule_moments: dict[str, dict[str, HostMoments]] = {}
     for name, row in measured.rows():
-        if isinstance(name, RuleMoment):
-            of_rules.setdefault(name.rule, {})[name.quantity] = Numbers(*row)
+        if isinstance(name, RuleKey):
+            rule_moments.setdefault(name.rule, {})[name.quantity] = HostMoments(*row)
         else:
-            of[name] = Numbers(*row)
-    if "weight" in of:  # the weights are bounded already
-        of |= {"bounded": of["weight"], "bounded_excess": of["weight_excess"]}
-    return of, of_rules
+            moments[name] = HostMoments(*row)
+    if "weight" in moments:  # the weights are bounded already
+        moments |= {"bounded": moments["weight"], "bounded_excess": moments["weight_excess"]}
+    return moments, rule_moments
 
 
-def numbers(columns: Mapping[str, Moments]) -> dict[str, Numbers]:
-    """Moments of shape () on the host, in one copy."""
-    rows = Measured.of({name: of.double() for name, of in columns.items()}).rows()
-    return {str(name): Numbers(*row) for name, row in rows}
+def to_host(moments: Mapping[str, Moments]) -> dict[str, HostMoments]:
+    """Copy moments of shape () to the host, all in one copy."""
+    rows = MomentTable.of({name: values.double() for name, values in moments.items()}).rows()
+    return {str(name): HostMoments(*row) for name, row in rows}
 
 
 def normalised(weights: Tensor, mask: Tensor, level: WeightLevel) -> tuple[Tensor, float]:
-    """The weights divided by their mean over all tokens or, of sequences, over all rows, rejected ones included; and
-    that mean. Over all ranks, where there are several."""
-    votes = torch.stack([x.double().sum() for x in weight_votes(weights, mask, level)])
+    """Return the weights (B, T) divided by their mean, and this mean.
+
+    The mean is over all tokens, for sequence weights over all rows, including the rejected ones. With several ranks it
+    is over all of them.
+    """
+    sums = torch.stack([x.double().sum() for x in norm_factor_sums(weights, mask, level)])
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(votes)
-    mean = float(votes[0] / votes[1]) if votes[1] > 0 else 0.0
+        torch.distributed.all_reduce(sums)
+    mean = float(sums[0] / sums[1]) if sums[1] > 0 else 0.0
     factor = mean if mean > 1e-8 and not math.isnan(mean) else 1.0
     return weights / factor, factor

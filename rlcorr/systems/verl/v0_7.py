@@ -8,49 +8,51 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import number
-from rlcorr.systems.mapping.refusals import band, bounds, no_rule
-from rlcorr.systems.verl.thresholds import V070_RULES, no_threshold, reciprocal, weight_text
+from rlcorr.systems.mapping.refusals import bounds, no_rule, ratio_rule
+from rlcorr.systems.verl.thresholds import reciprocal, require_threshold, weight_text
 
 KEYS = ("rollout_rs_threshold_lower", "rollout_token_veto_threshold")
-"""Its own."""
+"""Keys that no other version has."""
+RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+"""Its name for rollout_rs → our rule."""
 
 
-def speaks(mapping: Any) -> bool:
-    """Whether one of its own keys is there."""
+def is_v0_7(mapping: Any) -> bool:
+    """Check whether one of the keys is there that only verl 0.7 has."""
     return isinstance(mapping, Mapping) and any(key in mapping for key in KEYS)
 
 
-def rules(mapping: Mapping[str, Any]) -> tuple[RejectionRule, ...]:
-    """rollout_rs with its two thresholds, and the veto. Raises `UsageError` for unknown names and wrong numbers."""
+def rules(rollout_rs: Any, upper: Any, lower: Any, veto: Any) -> tuple[RejectionRule, ...]:
+    """Return the rule of rollout_rs with its two thresholds, and the veto, as far as they are not None.
+
+    Raises `UsageError` for unknown names and wrong numbers, `ThresholdError` for a missing or wrong upper threshold.
+    """
     made = []
-    if mapping.get("rollout_rs") is not None:
-        if mapping["rollout_rs"] not in tuple(V070_RULES):
-            raise unknown("rollout_rs of verl v0.7.0", str(mapping["rollout_rs"]), V070_RULES)
-        if mapping.get("rollout_rs_threshold") is None:
-            raise no_threshold(mapping)
-        upper = number("rollout_rs_threshold", mapping["rollout_rs_threshold"])
-        low = mapping.get("rollout_rs_threshold_lower")
-        lower = reciprocal("rollout_rs_threshold", upper) if low is None else number("rollout_rs_threshold_lower", low)
-        made.append(band(V070_RULES[mapping["rollout_rs"]], lower, upper))
-    veto = mapping.get("rollout_token_veto_threshold")
+    if rollout_rs is not None:
+        if rollout_rs not in tuple(RULES):
+            raise unknown("rollout_rs of verl v0.7.0", str(rollout_rs), RULES)
+        require_threshold(rollout_rs, upper)
+        high = number("rollout_rs_threshold", upper)
+        low = reciprocal("rollout_rs_threshold", high) if lower is None else number("rollout_rs_threshold_lower", lower)
+        made.append(ratio_rule(RULES[rollout_rs], low, high))
     if veto is not None:
         made.append(RejectionRule.named("seq_min_k1", lower=number("rollout_token_veto_threshold", veto)))
     return tuple(made)
 
 
-def written(config: CorrectionConfig) -> dict[str, Any]:
-    """Every field. Raises `UsageError` for what verl 0.7 cannot do."""
+def to_v0_7(config: CorrectionConfig) -> dict[str, Any]:
+    """Return every field in the names of verl 0.7. Raises `UsageError` for what verl 0.7 cannot do."""
     threshold = weight_text(config)
     if config.rollout_is is not None and config.rollout_is_mode == "mask":
         raise UsageError("verl 0.7 truncates weights only; nearest: version='0.9.1', or rollout_is_mode='truncate'.")
-    named = {ours: theirs for theirs, ours in V070_RULES.items()}
+    names = {ours: theirs for theirs, ours in RULES.items()}
     fields = {"rollout_rs": None, "rollout_rs_threshold": None, **dict.fromkeys(KEYS)}
     for rule in config.rollout_rs:
         if rule.name == "seq_min_k1" and rule.upper == math.inf:
             fields["rollout_token_veto_threshold"] = rule.lower
-        elif rule.name in named and fields["rollout_rs"] is None:
+        elif rule.name in names and fields["rollout_rs"] is None:
             low, high = bounds(rule)
-            fields |= {"rollout_rs": named[rule.name], "rollout_rs_threshold": high, "rollout_rs_threshold_lower": low}
+            fields |= {"rollout_rs": names[rule.name], "rollout_rs_threshold": high, "rollout_rs_threshold_lower": low}
         else:
             raise no_rule("verl 0.7", rule, "one of token_k1, seq_sum_k1, seq_mean_k1, and a lower bound on seq_min_k1")
     return {

@@ -1,1 +1,1 @@
-"""What a person can set. Field docstrings become `--help`; wrong values are refused before anything starts."""
+"""The user's settings. Field docstrings become `--help`; wrong values raise `UsageError` before anything starts."""

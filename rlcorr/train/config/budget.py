@@ -1,24 +1,24 @@
-"""Rejection by budget, whose bound follows every batch."""
+"""Settings of rejection by budget, which solves for a new bound on every batch."""
 
 from dataclasses import dataclass
 
 from rlcorr.errors import unknown
 from rlcorr.rules import RULE_NAMES
-from rlcorr.train.config.checks import check
+from rlcorr.validated import check
 
 AT_RANDOM = ("random_token", "random_sequence", "random_negative")
 
 
 @dataclass(frozen=True)
 class BudgetConfig:
-    """Rejection by budget: every batch keeps the same share of its tokens, whatever its mismatch."""
+    """Rejection by budget: every batch keeps the same share of its tokens, however large its mismatch is."""
 
     rule: str = ""
-    """The rule that rejects besides the preset, as token_k1 or seq_mean_k1; its bound is solved for on every batch.
-    random_token, random_sequence and
-    random_negative (of sequences, the tokens with A < 0) reject by chance, to compare with. Empty: no budget."""
+    """Rejection rule in addition to the preset, such as token_k1 or seq_mean_k1. Its bound is solved for on every
+    batch. For comparison, random_token, random_sequence and random_negative (tokens with A < 0 of random sequences)
+    reject at random. Empty: no budget."""
     keep: float = 0.8
-    """Share of the response tokens that stay."""
+    """Share of the response tokens to keep."""
 
     def __post_init__(self) -> None:
         names = (*RULE_NAMES, *AT_RANDOM)

@@ -1,4 +1,4 @@
-"""Advantages, the optimizer, and score sketches."""
+"""Settings of the advantages, the optimizer and the score sketches."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,8 +6,7 @@ from typing import Literal
 from rlcorr.config import KL_ESTIMATORS
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.advantages import GROUPED
-from rlcorr.train.config.checks import check
-from rlcorr.validated import member
+from rlcorr.validated import check, member
 
 Estimator = Literal["gae", "grpo", "rloo", "reinforce_pp"]
 Critic = Literal["shared", "separate"]
@@ -20,23 +19,28 @@ class AdvantageConfig:
     """How rewards become advantages."""
 
     estimator: Estimator = "gae"
-    """gae (PPO, with a critic), grpo, rloo or reinforce_pp (without)."""
+    """gae (PPO, with a critic), or one without a critic: grpo, rloo or reinforce_pp."""
     critic: Critic = "shared"
-    """gae: a value head on the policy's own trunk, or a separate value model that starts as a copy of it."""
+    """gae: shared (a value head on the policy's own trunk) or separate (a value model that starts as a copy of the
+    policy)."""
     gamma: float = 1.0
+    """gae and reinforce_pp: discount factor per token."""
     gae_lambda: float = 1.0
+    """gae: the λ of generalised advantage estimation."""
     value_clip: float = 0.2
+    """gae: largest change of a value that the value loss rewards."""
     value_coef: float = 0.1
+    """gae: weight of the value loss."""
     whiten: bool = True
-    """gae and reinforce_pp: zero mean and unit variance over the kept tokens of the batch."""
+    """gae and reinforce_pp: normalise to zero mean and unit variance over the kept tokens of the batch."""
     norm_by_std: bool = True
-    """grpo: divide by the standard deviation of the group; without: Dr. GRPO."""
+    """grpo: divide by the standard deviation of the group. Off: Dr. GRPO."""
     rejected_in_groups: bool = False
-    """grpo and rloo: whether sequences of which nothing is kept still count in their group's mean and deviation."""
+    """grpo and rloo: count sequences without any kept token in the mean and deviation of their group."""
     kl_reward_coef: float = 0.0
     """Subtract this times KL(π_old‖π_ref) from each token's reward."""
     kl_reward_type: str = "k1"
-    """Estimator of that penalty."""
+    """Estimator of this KL penalty."""
 
     def __post_init__(self) -> None:
         member("estimator", self.estimator, Estimator)
@@ -63,22 +67,26 @@ class OptimConfig:
     minibatches: int = 2
     """Optimizer steps per pass."""
     microbatch_tokens: int = 16384
-    """Most tokens, padding included, that go through the model at once; gradients add up to the mini-batch's."""
+    """Largest number of tokens, padding included, in one forward pass. The gradients of the micro-batches add up to the
+    gradient of the mini-batch."""
     learning_rate: float = 3e-4
+    """Learning rate at the beginning of the run."""
     final_learning_rate: float = 3e-5
-    """What the learning rate falls to, linearly, at the last step."""
+    """Learning rate of the last step; the rate falls linearly to it."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises to its value."""
+    """Steps over which the learning rate rises linearly to its value."""
     max_grad_norm: float = 1.0
+    """Scale a gradient with a larger norm down to this norm."""
     entropy_coef: float = 0.0
-    """Bonus on the entropy of the kept tokens."""
+    """Weight of the bonus on the entropy of the kept tokens."""
     sharding: Sharding = "ddp"
-    """Several ranks: every rank holds the whole model (ddp), or a part of it (fsdp)."""
+    """With several ranks: every rank has the whole model (ddp), or a part of it (fsdp)."""
     precision: Precision = "float32"
-    """Number format of the trainer's products: float32, or autocast to bfloat16 or float16, over float32 weights, in
-    scores and updates alike. float16 scales the loss; a step that overflows is skipped and counted."""
+    """Number format of the trainer's matrix products, in scores and updates: float32, or autocast to bfloat16 or
+    float16. Weights stay float32. float16 scales the loss; a step that overflows is skipped and counted."""
     gradient_checkpointing: bool = False
-    """Keep only the input of each layer, and compute it again in the backward pass: less memory, a third more work."""
+    """Keep only the input of each layer, and compute the layer again in the backward pass: less memory, a third more
+    work."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -93,31 +101,31 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class SketchConfig:
-    """Score sketches of recorded steps: what gradient bias and variance are computed from. They are made in float32,
+    """Score sketches of recorded steps. Gradient bias and variance are computed from them. They are made in float32,
     whatever the trainer's precision is."""
 
     every: int = 0
-    """Steps between sketches; 0: none. A step with a sketch is recorded as well."""
+    """Steps between sketches; 0: no sketches. A step with a sketch is recorded as well."""
     until: int = 0
-    """The last step that may have one; 0: that of the run."""
+    """Last step that may have a sketch; 0: the last step of the run."""
     directions: int = 256
-    """Random directions K of the parameter space: a cosine is known to about 1/√K."""
+    """Number K of random directions in parameter space: the error of a cosine is about 1/√K."""
     reference_prompts: int = 1024
     """Prompts that the trainer's own float32 weights answer, for the on-policy gradient."""
     places: int = 32
-    """Response tokens for which every token of the vocabulary is sketched, for exact gradients of KL losses."""
+    """Response tokens at which every token of the vocabulary is sketched, for exact gradients of KL losses."""
     exact_prompts: int = 0
-    """Other prompts of which every likely answer is sketched as well: expectations over answers are exact then. For
-    short answers; 0: none."""
+    """Additional prompts for which every likely answer is sketched, so that expectations over answers are exact. Only
+    for short answers; 0: none."""
     smallest_probability: float = 5e-4
-    """Exact sketches: answers that are less likely than this under both policies are left out."""
+    """Exact sketches: leave out answers that are less likely than this under both policies."""
     tree_mib: int = 256
-    """Exact sketches: memory for all answers; more of them are refused."""
+    """Exact sketches: memory for all answers in MiB; the run stops with an error if they need more."""
     answers: int = 0
-    """Answers to other prompts, drawn with the weights that sampled the step's own; gradients are measured on these.
-    For long answers; 0: gradients are measured on the step's own."""
+    """Answers to additional prompts, drawn with the weights that sampled the step. Gradients are measured on these
+    answers. For long answers; 0: gradients are measured on the step's own answers."""
     answer_directions: int = 0
-    """Directions for these answers, the first of all; 0: all."""
+    """Number of directions for these answers, counted from the first; 0: all directions."""
 
     def __post_init__(self) -> None:
         check(self.every >= 0, "sketch.every", self.every, "≥ 0")

@@ -1,4 +1,4 @@
-"""Settings for a model that comes in a package, in place of the defaults for the tiny models."""
+"""Settings for the model from a Python package. They replace the defaults, which are made for the tiny models."""
 
 import dataclasses
 
@@ -26,9 +26,9 @@ SMOLLM2 = TrainConfig(
     ),
     loss=dataclasses.replace(TRAINER_LOSS, use_kl_loss=False),
 )
-"""Settings of `--model smollm2`, unless an option says otherwise; its learning rate is smaller than the tiny models'.
+"""Settings of `--model smollm2`, unless an option says otherwise. Its learning rate is smaller than the tiny models'.
 
-Micro-batches of 768 tokens keep a training run at 5.7 GB. On two quiet cores a step took 43 s and at most 5.7 GB; with
-2,048 tokens 39 s and 7.5 GB, with 2,048 tokens and recomputed layers 44 s and 5.6 GB (Linux's VmHWM of
+Micro-batches of 768 tokens keep a training run at 5.7 GB. On two idle cores a step took 43 s and at most 5.7 GB; with
+2,048 tokens it took 39 s and 7.5 GB, with 2,048 tokens and recomputed layers 44 s and 5.6 GB (Linux's VmHWM of
 `python -m rlcorr train --model smollm2 --steps 2 --optim.microbatch-tokens N`).
 """

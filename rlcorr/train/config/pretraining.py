@@ -1,10 +1,9 @@
-"""The warm start."""
+"""Settings of pretraining, which makes the warm start."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.train.config.checks import check
-from rlcorr.validated import member
+from rlcorr.validated import check, member
 
 Architecture = Literal["qwen2", "qwen2_narrow", "qwen2_half_billion", "qwen3_moe"]
 PretrainTask = Literal["addition", "sorting"]
@@ -12,32 +11,40 @@ PretrainTask = Literal["addition", "sorting"]
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Supervised training of the warm start, on a GPU where there is one; on a CPU the same seed and thread count give
-    the same model."""
+    """Supervised training of the warm start, on a GPU if there is one. On a CPU, the same seed and number of threads
+    give the same model."""
 
     run: str = "warm_start"
     """Name of the run; it is written to runs/local/<name>."""
     architecture: Architecture = "qwen2"
-    """qwen2, qwen2_narrow: of width 128 instead of 192, qwen2_half_billion: of the shape of Qwen2.5-0.5B, or qwen3_moe:
-    a mixture of 8 experts, of which each token takes 2."""
+    """qwen2 (width 192), qwen2_narrow (width 128), qwen2_half_billion (the shape of Qwen2.5-0.5B), or qwen3_moe (8
+    experts, of which each token uses 2)."""
     task: PretrainTask = "addition"
-    """addition, with running sums in between, or sorting alone."""
+    """addition (mixed with running sums), or sorting."""
     max_steps: int = 5000
+    """Largest number of steps."""
     stop_at_accuracy: float = 0.35
-    """Stop once greedy decoding answers this share of held-out prompts of the task completely: half-taught leaves PPO
-    something to do."""
+    """Stop when greedy decoding answers this share of the held-out prompts of the task completely. A model that knows
+    only half of the task leaves PPO something to learn."""
     eval_every: int = 100
+    """Steps between evaluations."""
     eval_prompts: int = 512
-    """Held-out prompts of an evaluation."""
+    """Held-out prompts per evaluation."""
     addition_every: int = 10
-    """Steps per step on additions, which are learned far sooner than the running sums of the others; 1: additions
-    alone."""
+    """One step in this many trains on additions, the others on running sums, which are learned much more slowly; 1:
+    additions only."""
     addition_batch: int = 48
+    """Prompts per step on additions."""
     running_sum_batch: int = 16
+    """Prompts per step on running sums."""
     sorting_batch: int = 8
+    """Prompts per step on sorting."""
     learning_rate: float = 1e-3
+    """Learning rate after the warm-up."""
     warmup_steps: int = 100
+    """Steps over which the learning rate rises linearly to its value."""
     seed: int = 0
+    """Seed of the initial weights and the prompts."""
 
     def __post_init__(self) -> None:
         member("architecture", self.architecture, Architecture)

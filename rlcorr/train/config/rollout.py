@@ -1,12 +1,11 @@
-"""The engine that samples, and what it draws from."""
+"""Settings of the rollout engine and of sampling."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.checks import check
-from rlcorr.validated import member
+from rlcorr.validated import check, member
 
 EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -18,8 +17,8 @@ LogProbs = Literal["processed", "raw"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """What an engine draws from: the softmax of logits / temperature, cut to the likeliest tokens. Temperature 0 is
-    greedy; top_p 1 and top_k 0 cut nothing."""
+    """The distribution that an engine samples from: the softmax of logits / temperature, cut to the likeliest tokens.
+    Temperature 0 is greedy; top_p 1 and top_k 0 cut nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -31,45 +30,47 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """The engine that samples. Its settings are where the mismatch comes from."""
+    """The rollout engine, which samples the answers. Its settings cause the mismatch."""
 
     engine: EngineName = "auto"
-    """vllm, transformers, or auto: vllm where it is installed."""
+    """vllm, transformers, or auto (vllm if it is installed)."""
     dtype: Dtype = "bfloat16"
     """Number format of the engine's weights and activations; the trainer's is optim.precision."""
     kv_cache_dtype: KvCacheDtype = "auto"
     """Number format of the engine's KV cache (vllm); auto: the same as dtype."""
     quantization: Quantization = "none"
-    """Format of the engine's weight matrices (vllm on a GPU that has it)."""
+    """Format of the engine's weight matrices (vllm, on a GPU that supports it)."""
     weights: WeightFormat = "none"
-    """Round the matrices of the layers per output channel at each sync, on any machine: fp8_e4m3, int8 or int4. The
-    rounding of the weights is exact; activations stay in dtype."""
+    """Round the layers' weight matrices per output channel at each sync, on any machine: fp8_e4m3, int8 or int4. The
+    weights are rounded exactly as in this format; activations stay in dtype."""
     temperature: float = 1.0
+    """Temperature of sampling."""
     top_p: float = 1.0
+    """Sample from the smallest set of tokens that has this probability; 1: from all tokens."""
     top_k: int = 0
-    """0: all tokens."""
+    """Sample from this many of the likeliest tokens; 0: from all tokens."""
     log_probs: LogProbs = "processed"
-    """What the engine reports: of the distribution that was sampled (processed), or before temperature, top_p and top_k
-    (raw)."""
+    """Log-probs that the engine reports: those of the distribution that was sampled (processed), or those before
+    temperature, top_p and top_k (raw)."""
     trainer_temperature: float | None = None
-    """Temperature at which the trainer scores; None: the engine's. Another one is a mismatch on purpose."""
+    """Temperature at which the trainer scores; None: the engine's. Another value makes a mismatch on purpose."""
     staleness: int = 0
-    """Versions by which the sampling weights are older than the trained ones."""
+    """Number of versions by which the sampling weights are older than the trained weights."""
     asynchronous: bool = False
-    """Generate in a thread while the trainer works, up to `staleness` versions ahead. The numbers are the same."""
+    """Generate in a thread while the trainer works, up to `staleness` versions ahead. The results are the same."""
     stale_lm_head: bool = False
-    """TEACHING SWITCH: leave lm_head.weight out of every sync, as a well-known bug does."""
+    """TEACHING SWITCH: leave lm_head.weight out of every sync, to reproduce a well-known bug."""
     router_replay: bool = False
-    """Mixture of experts: the trainer takes the experts that the engine chose."""
+    """Mixture of experts: the trainer uses the experts that the engine chose."""
     tensor_parallel_size: int = 1
-    """GPUs, or processes, of one engine (vllm)."""
+    """Number of GPUs or processes of one engine (vllm)."""
     data_parallel_size: int = 1
-    """Ranks that vLLM treats as one data-parallel group, as experts that are spread over ranks need it (vllm). Without
-    it every rank, or every tensor-parallel group of ranks, already has an engine of its own."""
+    """Number of ranks that vLLM treats as one data-parallel group, for experts that are spread over ranks (vllm).
+    Without it, every rank or every tensor-parallel group of ranks already has its own engine."""
     max_model_len: int = 512
-    """Longest prompt and response together, in tokens (vllm)."""
+    """Largest length of prompt and response together, in tokens (vllm)."""
     kv_cache_mib: int = 256
-    """Memory for the engine's KV cache (vllm)."""
+    """Memory for the engine's KV cache in MiB (vllm)."""
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -104,7 +105,7 @@ class RolloutConfig:
 
     @property
     def exact(self) -> bool:
-        """Whether rounding in float32 is all that may lie between the engine and a trainer in float32."""
+        """Check whether the engine can differ from a float32 trainer by nothing else than float32 rounding."""
         plain = RolloutConfig(
             engine=self.engine, dtype="float32", temperature=self.temperature, router_replay=self.router_replay,
             tensor_parallel_size=self.tensor_parallel_size, data_parallel_size=self.data_parallel_size,

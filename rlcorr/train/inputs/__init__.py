@@ -1,1 +1,1 @@
-"""Prompts and rewards, and where a model and its tokenizer come from."""
+"""Inputs of a run: tasks with prompts and rewards, models, and tokenizers."""

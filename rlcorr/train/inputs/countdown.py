@@ -1,4 +1,4 @@
-"""Countdown: reach a target with given numbers, each used exactly once. `46=3,7,25=` is answered `3*7+25`."""
+"""Countdown: reach a target with given numbers, each used exactly once. A right answer to `46=3,7,25=` is `3*7+25`."""
 
 import ast
 import operator
@@ -12,7 +12,7 @@ LARGEST_NUMBER = 20
 LARGEST_TARGET = 99
 
 LONGEST_ANSWER = 12
-"""Characters of a right answer with a pair of parentheses around every sum: ((10-11)*12). Ours are shorter."""
+"""Characters of a right answer with parentheses around every sum: ((10-11)*12). Our own solutions are shorter."""
 
 INSTRUCTION = (
     "Before the = stands a target, after it are numbers. Reach the target with + - * / and parentheses; use each "
@@ -33,7 +33,10 @@ class Term(NamedTuple):
 
 
 def draw(rng: random.Random) -> tuple[str, str]:
-    """A prompt, target first, and one of its solutions. Every value on the way is a positive integer."""
+    """Draw a prompt, which begins with the target, and one of its solutions.
+
+    Every intermediate value of the solution is a positive integer.
+    """
     while True:
         numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(NUMBERS)]
         solution = _combine([Term(str(n), n, ATOM) for n in numbers], rng)
@@ -42,10 +45,13 @@ def draw(rng: random.Random) -> tuple[str, str]:
 
 
 def score(prompt: str, response: str) -> float:
-    """1 for an expression that reaches the target with each number exactly once, 0.1 for one over the right numbers
-    that has another value, else 0. The 0.1 for the form alone is TinyZero's (github.com/Jiayi-Pan/TinyZero)."""
+    """Score a response: 1 if it reaches the target with each number used exactly once, 0.1 for another value, else 0.
+
+    The 0.1 rewards an expression with the right numbers but a wrong value, as in TinyZero
+    (github.com/Jiayi-Pan/TinyZero).
+    """
     target, numbers = prompt.removesuffix("=").split("=")
-    # Before it is parsed: only these numbers, written as they were given, so nothing can be huge or start with a zero.
+    # Check the numbers before parsing: they are written as in the prompt, so none is huge or starts with a zero.
     if len(response) > 4 * LONGEST_ANSWER or not re.fullmatch(r"[0-9+\-*/()]+", response):
         return 0.0
     if sorted(re.findall(r"\d+", response)) != sorted(numbers.split(",")):
@@ -58,7 +64,10 @@ def score(prompt: str, response: str) -> float:
 
 
 def _value(node: ast.expr) -> Fraction:
-    """Raises `ValueError` for anything but numbers and the four operators, so also for signs, powers and `//`."""
+    """Compute the value of an expression. Raises `ValueError` if it has more than numbers and the four operators.
+
+    Signs, powers and `//` raise it, too.
+    """
     if isinstance(node, ast.Constant):
         return Fraction(str(node.value))
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
@@ -67,13 +76,13 @@ def _value(node: ast.expr) -> Fraction:
 
 
 def _combine(terms: list[Term], rng: random.Random) -> Term | None:
-    """Join two random terms until one is left; None where a value would not be a positive integer."""
+    """Combine two random terms until one is left. Return None if a value would not be a positive integer."""
     while len(terms) > 1:
         rng.shuffle(terms)
-        joined = _join(terms[0], rng.choice("+-*/"), terms[1])
-        if joined is None:
+        combined = _join(terms[0], rng.choice("+-*/"), terms[1])
+        if combined is None:
             return None
-        terms = [joined, *terms[2:]]
+        terms = [combined, *terms[2:]]
     return terms[0]
 
 

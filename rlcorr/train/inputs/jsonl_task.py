@@ -1,9 +1,9 @@
-"""A task of one's own: prompts in a JSON Lines file, judged by their answers or by a Python function.
+"""The user's own task: prompts in a JSON Lines file, judged by their answers or by a Python function.
 
-Each line is an object: "prompt" is a text or a list of {"role", "content"} messages, "answer" a text (it may be missing
-where a reward function is given); further keys are kept in `Example.extra`. A reward function is called as
-`function(prompt, response, answer)` and returns a number, or None for an answer that it cannot judge; what it raises
-reaches the caller of `Task.reward`.
+Each line is an object. "prompt" is a text or a list of {"role", "content"} messages. "answer" is a text; it may be
+missing if there is a reward function. Further keys are kept in `Example.extra`. A reward function is called as
+`function(prompt, response, answer)` and returns a number, or None for a response that it cannot judge. `Task.reward`
+does not catch its errors.
 """
 
 import importlib
@@ -21,8 +21,17 @@ RewardFunction = Callable[[Prompt, str, str], float | None]
 
 
 def jsonl_task(data: Path, *, reward: str = "", eval_data: Path | None = None, max_tokens: int) -> Task:
-    """`reward` is "package.module:function"; without it a response must equal the answer, spaces around it aside.
-    Without `eval_data`, one line in eight of `data` is held out. Raises `UsageError`."""
+    """Make a task from a file of prompts.
+
+    Args:
+        data: the file. Without `eval_data`, one line in eight of it is held out.
+        reward: "package.module:function"; empty: a response must equal the answer, except for spaces around it.
+        eval_data: a file of held-out prompts.
+        max_tokens: largest length of a response.
+
+    Raises:
+        UsageError: if a file or the reward function cannot be used.
+    """
     judge = _same_text if not reward else _judged_by(load_reward(reward), reward)
     lines = read_examples(data, needs_answer=not reward)
     if eval_data is None:
@@ -34,7 +43,7 @@ def jsonl_task(data: Path, *, reward: str = "", eval_data: Path | None = None, m
 
 
 def read_examples(path: Path, *, needs_answer: bool) -> list[Example]:
-    """The examples of a file; empty lines are skipped. Raises `UsageError` with the file and the line."""
+    """Read the examples of a file; empty lines are skipped. Raises `UsageError` with the file and the line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -43,12 +52,12 @@ def read_examples(path: Path, *, needs_answer: bool) -> list[Example]:
         raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
     numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
-        raise UsageError(f'{path} holds no lines; each must be an object like {{"prompt": "1+1=", "answer": "2"}}.')
+        raise UsageError(f'{path} has no lines; each must be an object like {{"prompt": "1+1=", "answer": "2"}}.')
     return [_example(line, f"{path}, line {number}", needs_answer) for number, line in numbered]
 
 
 def load_reward(path: str) -> RewardFunction:
-    """The function that "package.module:function" names, looked for in the current directory too."""
+    """Import the function "package.module:function", also from the current directory. Raises `UsageError`."""
     module_name, _, function_name = path.partition(":")
     if not module_name or not function_name or module_name.startswith("."):
         raise UsageError(f"reward must be package.module:function; got {path!r}.")
@@ -67,7 +76,7 @@ def load_reward(path: str) -> RewardFunction:
 def _example(line: str, where: str, needs_answer: bool) -> Example:
     try:
         row = json.loads(line)
-        json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair passes as JSON, but is no text
+        json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is valid JSON, but cannot be encoded
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON: {error}.") from error
     if not isinstance(row, dict):
@@ -102,9 +111,9 @@ def _split(data: Path, lines: list[Example]) -> tuple[list[Example], list[Exampl
     train = [example for example in lines if not is_held_out(example.prompt)]
     held_out = [example for example in lines if is_held_out(example.prompt)]
     if not train or not held_out:
-        side = "evaluate" if train else "train"
+        purpose = "evaluate" if train else "train"
         raise UsageError(
-            f"{data}: holding out one line in eight of {len(lines)} leaves none to {side}; give eval_data."
+            f"{data}: holding out one line in eight of {len(lines)} leaves none to {purpose}; give eval_data."
         )
     return train, held_out
 
@@ -114,7 +123,7 @@ def _refuse_shared(data: Path, train: list[Example], eval_data: Path, held_out: 
     shared = [example.prompt for example in held_out if prompt_text(example.prompt) in trained]
     if shared:
         raise UsageError(
-            f"{eval_data} holds {len(shared)} of the prompts of {data}, the first is {shared[0]!r:.60}: "
+            f"{eval_data} contains {len(shared)} of the prompts of {data}, the first is {shared[0]!r:.60}: "
             "held-out prompts must not be trained on."
         )
 
@@ -129,12 +138,12 @@ def _same_text(example: Example, response: str) -> float:
 
 def _judged_by(function: RewardFunction, name: str) -> Callable[[Example, str], float | None]:
     def reward(example: Example, response: str) -> float | None:
-        given = function(example.prompt, response, example.answer)
-        if given is None:
+        judgement = function(example.prompt, response, example.answer)
+        if judgement is None:
             return None
-        value = float(given)
+        value = float(judgement)
         if not math.isfinite(value):
-            raise ValueError(f"reward {name} returned {value}")
+            raise ValueError(f"reward {name} returned {value}; it must be a finite number or None")
         return value
 
     return reward

@@ -1,4 +1,4 @@
-"""Find a model: a directory, a hub id that is cached or downloaded, or the name of one that comes in a package."""
+"""Find a model: a directory, a hub id that is cached or downloaded, or the name of a model from a Python package."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from rlcorr.errors import UsageError
 from rlcorr.train.inputs import smollm2
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-"""org/name. Paths that start with a dot, a slash or have more parts are directories."""
+"""org/name. Anything that starts with a dot or a slash or has more parts is a directory."""
 
 FILES = [
     "config.json",
@@ -22,20 +22,27 @@ FILES = [
     "model*.safetensors",
     "model.safetensors.index.json",
 ]
-"""What is downloaded. Repositories often hold the weights several times, in other formats."""
+"""Files to download. Repositories often have the weights several times, in other formats."""
 
 ANSWER_SECONDS = 5
+"""Time limit for the hub's first answer."""
 
 
 def check_model(name: str) -> None:
-    """Refuse what is no directory with a model, no hub id and no packaged model; looks at the disk only."""
+    """Raise `UsageError` unless the name is a directory with a model, a hub id, or the packaged model.
+
+    This reads the disk only.
+    """
     if Path(name).is_dir() or not (HUB_ID.fullmatch(name) or name == smollm2.NAME):
         _require_config(Path(name))
 
 
 def resolve_model(name: str) -> Path:
-    """Return the directory of a model: `name` itself, or that of a hub id or of a packaged model in its cache, fetched
-    if it is not there. Raises `UsageError`."""
+    """Return the directory of a model, and download the model if it is not in the cache. Raises `UsageError`.
+
+    Args:
+        name: a directory, which is returned as it is; a hub id; or the name of the packaged model.
+    """
     check_model(name)
     if Path(name).is_dir():
         return Path(name)
@@ -43,7 +50,7 @@ def resolve_model(name: str) -> Path:
 
 
 def missing_files(path: Path) -> list[str]:
-    """What a directory lacks to be a model that can be loaded; every shard that an index names counts."""
+    """Return the files that a directory lacks to be loaded as a model, including every shard that its index names."""
     weights = {"model.safetensors"}
     index = path / "model.safetensors.index.json"
     if index.is_file():
@@ -62,7 +69,7 @@ def _require_config(path: Path) -> None:
 def _from_hub(hub_id: str) -> Path:
     try:
         path = _cached(hub_id) or _download(hub_id)
-    except Exception as error:  # no network, unknown, refused, cut off: the classes differ between the hub's versions
+    except Exception as error:  # no network, an unknown id, …: the classes differ between versions of the hub's client
         reason = shorten(str(error) or type(error).__name__, 160, placeholder=" …").rstrip(".")
         raise UsageError(
             f"model {hub_id} is neither a directory nor in the hub's cache, and cannot be downloaded ({reason}): "
@@ -77,12 +84,12 @@ def _cached(hub_id: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(hub_id, "config.json")
-    # Other programs may have left a config alone, or an interrupted download.
+    # The cache may have only a config from another program, or an interrupted download.
     return Path(config).parent if isinstance(config, str) and not missing_files(Path(config).parent) else None
 
 
 def _download(hub_id: str) -> Path:
     from huggingface_hub import model_info, snapshot_download
 
-    model_info(hub_id, timeout=ANSWER_SECONDS)  # snapshot_download would wait for a first answer for ever
+    model_info(hub_id, timeout=ANSWER_SECONDS)  # snapshot_download would wait for ever without an answer
     return Path(snapshot_download(hub_id, allow_patterns=FILES))

@@ -1,8 +1,8 @@
 """A dataset of the package reasoning-gym as a task: a hundred kinds of generated questions, judged by the package.
 
 The task is one string: `reasoning_gym:chain_sum,min_terms=2,max_terms=2`. The options are those of the dataset's own
-configuration. The package is an optional extra of this project, and importing it takes two seconds or more, so that
-only `gym_task` does so.
+configuration. The package is an optional extra of this project, and its import takes two seconds or more, so only
+`gym_task` imports it.
 """
 
 import enum
@@ -22,33 +22,33 @@ from rlcorr.train.inputs.tasks import Example, Task, is_held_out
 
 GYM = "reasoning_gym"
 INSTRUCTION = "Reply with the answer only."
-"""Follows every question, after an empty line: a chat model is told in its user turn what to write."""
+"""Text after every question and an empty line. A chat model gets it in the same user message as the question."""
 
 CHUNK = 1_000
-"""Questions that one dataset object gives before the next one is made, with another seed."""
+"""Number of questions of one dataset object. The next object has another seed."""
 
 DRAWN = 1_000
-"""Among so many questions, both training and evaluation must have one."""
+"""Among this many questions there must be one for training and one for evaluation."""
 
 OURS = ("seed", "size")
-"""Fields of every configuration that the stream sets."""
+"""Fields of every dataset's configuration that the stream sets, so that they are no options of the task."""
 
-# Found by drawing from every dataset of version 0.1.25 in several processes.
+# Measured by drawing from every dataset of version 0.1.25 in several processes.
 UNREPEATABLE = {"codeio", "list_functions"}
-"""Datasets that draw other questions each time, whatever their seed is."""
+"""Datasets that draw different questions each time, whatever their seed is."""
 HASH_ORDERED = {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
-"""Datasets that draw from sets of texts, whose order is another one in every process unless PYTHONHASHSEED is fixed."""
+"""Datasets that draw from sets of strings. Their order differs between processes unless PYTHONHASHSEED is fixed."""
 
 Options = dict[str, Any]
 
 
 def is_gym(task: str) -> bool:
-    """Return whether a task's name means a dataset of reasoning-gym."""
+    """Check whether a task is a dataset of reasoning-gym."""
     return task.partition(":")[0] == GYM
 
 
 def parse_task(task: str) -> tuple[str, dict[str, str]]:
-    """Return the dataset and the options that a task's name holds, as texts. Does not import the package.
+    """Return the dataset and the options in a task's name, as texts. This does not import the package.
 
     >>> parse_task("reasoning_gym:chain_sum,min_terms=2,max_terms=3")
     ('chain_sum', {'min_terms': '2', 'max_terms': '3'})
@@ -71,11 +71,11 @@ def parse_task(task: str) -> tuple[str, dict[str, str]]:
 
 
 def gym_task(name: str, max_tokens: int) -> Task:
-    """Return the task that a name such as "reasoning_gym:chain_sum,min_terms=2" means.
+    """Make the task of a name such as "reasoning_gym:chain_sum,min_terms=2".
 
-    A question is followed by `INSTRUCTION`, and `Example.extra` holds the dataset's entry. The reward is the package's
-    `score_answer` of the response without the white space around it: 1 for the right answer, mostly 0 for others, and
-    with some datasets a part of 1, for example for a right answer among other words.
+    `INSTRUCTION` follows every question, and `Example.extra` is the dataset's entry. The reward is the package's
+    `score_answer` of the response without the white space around it. It is 1 for the right answer and mostly 0 for
+    others; some datasets give a part of 1, for example if the right answer is among other words.
 
     Raises:
         UsageError: if the package is not installed, if it has no such dataset or option, if it refuses a value, or if
@@ -90,15 +90,15 @@ def gym_task(name: str, max_tokens: int) -> Task:
     options = _options(dataset, texts, config_type)
 
     def new(seed: int) -> Any:
-        return dataset_type(config=config_type(seed=seed, size=CHUNK, **options))  # which validates the configuration
+        return dataset_type(config=config_type(seed=seed, size=CHUNK, **options))  # validates the configuration
 
     stream = partial(_stream, new)
     try:
         judge = new(0)
-        sides = _sides(stream)
-    except Exception as error:  # mostly AssertionError; also what drawing with a value of no sense raises
+        splits = _splits(stream)
+    except Exception as error:  # mostly AssertionError; also errors of drawing with a value that makes no sense
         raise UsageError(f"{name}: reasoning-gym refuses it: {first_line(error).rstrip('.')}.") from error
-    if len(sides) == 1:
+    if len(splits) == 1:
         raise UsageError(f"{name} has too few different questions to hold out one in eight for evaluation.")
     return Task(name, stream, partial(_score, judge), max_tokens)
 
@@ -116,12 +116,15 @@ def _datasets() -> dict[str, tuple[type, type]]:
 
 
 def _require_repeatable(dataset: str) -> None:
-    """Refuse a dataset whose questions this process cannot repeat: no run on it could be resumed or shared by ranks."""
+    """Raise `UsageError` if this process cannot repeat the dataset's questions.
+
+    A run on such questions could not be resumed, nor split over ranks.
+    """
     if dataset in UNREPEATABLE:
-        raise UsageError(f"{GYM}:{dataset} draws other questions each time, whatever the seed: choose another one.")
+        raise UsageError(f"{GYM}:{dataset} draws different questions each time, whatever the seed: choose another one.")
     if dataset in HASH_ORDERED and os.environ.get("PYTHONHASHSEED") != "0":
         raise UsageError(
-            f"{GYM}:{dataset} draws other questions in every process: set PYTHONHASHSEED=0 to repeat them."
+            f"{GYM}:{dataset} draws different questions in every process: set PYTHONHASHSEED=0 to repeat them."
         )
 
 
@@ -145,11 +148,11 @@ def _option(task: str, option: str, text: str, declared: Any) -> Any:
 
 
 def _value(text: str, declared: Any) -> Any:
-    """Return the value of a declared type that a text means; the items of a list are separated by |.
+    """Convert a text to a value of the declared type; the items of a list are separated by |.
 
     Raises:
-        ValueError: if the text is no such value.
-        TypeError: if values of this type cannot be written as a text here.
+        ValueError: if the text is not a value of this type.
+        TypeError: if this type is not supported.
     """
     kind = typing.get_origin(declared) or declared
     inner = [argument for argument in typing.get_args(declared) if argument not in (types.NoneType, Ellipsis)]
@@ -177,25 +180,25 @@ def _stream(new: Callable[[int], Any], rng: random.Random) -> Iterator[Example]:
             yield Example(f"{entry['question'].strip()}\n\n{INSTRUCTION}", str(entry["answer"] or ""), entry)
 
 
-def _sides(stream: Callable[[random.Random], Iterator[Example]]) -> set[bool]:
-    """Return {True, False} once there was a question that is held out and one that is not, in any order."""
-    sides: set[bool] = set()
+def _splits(stream: Callable[[random.Random], Iterator[Example]]) -> set[bool]:
+    """Return the splits that have a question: True (held out), False (for training), or both."""
+    splits: set[bool] = set()
     for example in itertools.islice(stream(random.Random(0)), DRAWN):
-        sides.add(is_held_out(example.prompt))
-        if len(sides) == 2:
+        splits.add(is_held_out(example.prompt))
+        if len(splits) == 2:
             break
-    return sides
+    return splits
 
 
 def _score(judge: Any, example: Example, response: str) -> float:
-    """Return the package's score of a response; 0 if it raises, as some datasets do when an answer is malformed."""
+    """Return the package's score of a response, and 0 if it raises, as some datasets do for a malformed answer."""
     try:
         return float(judge.score_answer(response.strip(), example.extra))
-    except Exception as error:  # somebody else's code: whatever it raises must not end the training
-        _say_once(f"{GYM} scores an answer 0 where its own scorer raises {type(error).__name__}: {error}")
+    except Exception as error:  # foreign code: no error in it may end the training run
+        _print_once(f"{GYM}: an answer gets 0, because the scorer raised {type(error).__name__}: {error}")
         return 0.0
 
 
 @functools.cache
-def _say_once(sentence: str) -> None:
+def _print_once(sentence: str) -> None:
     print(sentence, flush=True)

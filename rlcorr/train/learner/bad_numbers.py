@@ -1,4 +1,4 @@
-"""Numbers that must not reach the weights: what is counted at each step, and when training stops."""
+"""Numbers that must not reach the weights: their counts at each step, and the limit at which training stops."""
 
 import math
 from collections.abc import Sequence
@@ -11,28 +11,29 @@ from rlcorr.types import TokenBatch
 
 BAD = ("bad/log_probs", "bad/rewards", "bad/no_answers", *SKIPPED)
 """Counts of one step: log-probs of the engine that are not finite, rewards that raised or are not finite, 1 if no
-answer may be learned from, and optimizer steps that were skipped. Any of them makes it a bad step."""
+answer may be learned from, and optimizer steps that were skipped. A step with any of them is a bad step."""
 
 
 def summary(batch: TokenBatch, *, unscored: Sequence[bool], truncated: Sequence[bool], mask: bool) -> dict[str, Any]:
-    """Return what can be said of a batch before anything else looks at it.
+    """Return the metrics of a batch that are computed first: mean reward, mean length, and counts of bad numbers.
 
     Args:
-        unscored: whether the reward function could not judge the answer, (B,).
-        truncated: whether the answer hit the length limit, (B,).
-        mask: whether such answers are left out of the loss.
+        unscored: True if the reward function could not judge the answer, (B,).
+        truncated: True if the answer hit the length limit, (B,).
+        mask: True if truncated answers are left out of the loss.
     """
     assert batch.rewards is not None
-    fine = batch.rewards.isfinite()
+    finite_rewards = batch.rewards.isfinite()
     lengths = batch.response_mask.sum(-1).float()
     bad = (~batch.rollout_log_probs.isfinite() & batch.response_mask).sum()
+    left_out = [no_reward or (mask and cut) for no_reward, cut in zip(unscored, truncated, strict=True)]
     return {
-        "reward": float(batch.rewards[fine].double().mean()) if bool(fine.any()) else 0.0,
+        "reward": float(batch.rewards[finite_rewards].double().mean()) if bool(finite_rewards.any()) else 0.0,
         "response_length": float(lengths.mean()),
         **dict.fromkeys(BAD, 0),
         "bad/log_probs": int(bad),
-        "bad/rewards": int((~fine).sum()) - sum(unscored),
-        "bad/no_answers": int(all(no or (mask and cut) for no, cut in zip(unscored, truncated, strict=True))),
+        "bad/rewards": int((~finite_rewards).sum()) - sum(unscored),  # the reward of an unscored answer is NaN, too
+        "bad/no_answers": int(all(left_out)),
         "unscored": sum(unscored),
         "truncated": sum(truncated),
     }
@@ -40,7 +41,7 @@ def summary(batch: TokenBatch, *, unscored: Sequence[bool], truncated: Sequence[
 
 REMEDIES = {
     "bad/log_probs": "the engine reports log-probs that are not finite: try --rollout.dtype float32 or bfloat16",
-    "bad/rewards": "the reward function raises or returns what is not a number: its message is above",
+    "bad/rewards": "the reward function raises an error or returns no finite number: its message is above",
     "bad/no_answers": "no answer may be learned from, because each hit the length limit or has a reward of None: allow "
     "longer responses, or leave out --mask-truncated",
     "bad/loss": "the loss is not finite: try a smaller learning rate, or a bounded correction",
@@ -50,6 +51,7 @@ REMEDIES = {
 
 
 def refuse_streak(config: TrainConfig, bad_steps: int, row: dict[str, Any]) -> None:
+    """Raise `UsageError` after `max_bad_steps` bad steps in a row."""
     if bad_steps >= config.max_bad_steps:
         reasons = "; ".join(REMEDIES[name] for name in BAD if row[name])
         raise UsageError(
@@ -58,5 +60,5 @@ def refuse_streak(config: TrainConfig, bad_steps: int, row: dict[str, Any]) -> N
 
 
 def finite(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN."""
+    """Return the row without values that are not finite, because JSON has no NaN."""
     return {name: value for name, value in row.items() if math.isfinite(value)}

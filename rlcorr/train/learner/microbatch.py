@@ -1,6 +1,6 @@
-"""Micro-batches: rows that fit a token budget, the same number of them on every rank.
+"""Micro-batches: groups of rows that fit a token budget, the same number of groups on every rank.
 
-All of it is arithmetic on lengths that every rank knows, so no rank ever has to ask another how many there are.
+The plan depends only on lengths that every rank knows, so the ranks need not exchange it.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,19 @@ def lengths_of(batch: TokenBatch) -> Lengths:
     return list(zip(batch.prompt_mask.sum(-1).tolist(), batch.response_mask.sum(-1).tolist(), strict=True))
 
 
-def plan(rows: Sequence[int], lengths: Lengths, budget: int, size: int = 1) -> list[list[list[int]]]:
-    """For each of `size` ranks its micro-batches, as lists of rows; an empty list is a padding micro-batch.
+def plan_microbatches(rows: Sequence[int], lengths: Lengths, budget: int, size: int = 1) -> list[list[list[int]]]:
+    """Return the micro-batches of each of `size` ranks, as lists of rows.
 
-    All ranks get as many as the one that has most, so that their collectives stay in step.
+    Every rank gets as many as the rank that has most, so that all ranks make the same collective calls. The missing
+    ones are empty lists, which stand for a padding micro-batch.
     """
-    ranks = [packed(share, lengths, budget) for share in spread(rows, lengths, size)]
+    ranks = [pack_rows(share, lengths, budget) for share in split_over_ranks(rows, lengths, size)]
     most = max(map(len, ranks))
     return [groups + [[] for _ in range(most - len(groups))] for groups in ranks]
 
 
-def spread(rows: Sequence[int], lengths: Lengths, size: int) -> list[list[int]]:
-    """The rows of each rank: longest first, each to the rank that has the fewest tokens so far."""
+def split_over_ranks(rows: Sequence[int], lengths: Lengths, size: int) -> list[list[int]]:
+    """Return the rows of each rank: from the longest row on, each goes to the rank with the fewest tokens so far."""
     shares: list[list[int]] = [[] for _ in range(size)]
     loads = [0] * size
     for row in _longest_first(rows, lengths):
@@ -41,10 +42,10 @@ def spread(rows: Sequence[int], lengths: Lengths, size: int) -> list[list[int]]:
     return shares
 
 
-def packed(rows: Sequence[int], lengths: Lengths, budget: int) -> list[list[int]]:
-    """`rows` in groups of at most `budget` tokens through the model; a row longer than the budget goes alone.
+def pack_rows(rows: Sequence[int], lengths: Lengths, budget: int) -> list[list[int]]:
+    """Group rows so that each group has at most `budget` tokens; a row longer than the budget is a group by itself.
 
-    Prompts are padded on the left and responses on the right, each to the longest of the group.
+    Padding counts: prompts are padded on the left and responses on the right, each to the longest of the group.
     """
     groups: list[list[int]] = []
     prompt = response = 0
@@ -63,31 +64,31 @@ def _longest_first(rows: Sequence[int], lengths: Lengths) -> list[int]:
     return sorted(rows, key=lambda row: -sum(lengths[row]))
 
 
-def take(batch: TokenBatch, rows: Sequence[int]) -> TokenBatch:
-    """These rows without the columns that only pad; no rows: the padding micro-batch of this batch."""
+def slice_rows(batch: TokenBatch, rows: Sequence[int]) -> TokenBatch:
+    """Return these rows without columns that are only padding; without rows, return the batch's padding micro-batch."""
     if not rows:
         return padding_of(batch)
     return trimmed(batch.rows(torch.tensor(rows, device=batch.response_mask.device)))
 
 
 def trimmed(batch: TokenBatch) -> TokenBatch:
-    """Without leading columns in which no prompt has begun and trailing ones in which every response has ended."""
+    """Return the batch without leading columns before all prompts and trailing columns after all responses."""
     assert batch.prompt_mask is not None
     start = batch.prompt_mask.shape[1] - _width(batch.prompt_mask)
     return _columns(batch, start, max(_width(batch.response_mask), 1))
 
 
 def padding_of(batch: TokenBatch) -> TokenBatch:
-    """A micro-batch of one row that counts for nothing: the batch's own first row with every response token masked.
+    """Return a micro-batch that adds nothing to the loss: the batch's first row with every response token masked.
 
-    Each field of the batch is there, because it is cut from the batch itself: what one rank has, all have.
+    It has the same fields as the batch, so that the forward pass is the same on every rank.
     """
     row = trimmed(batch.rows(slice(0, 1)))
     return row.replace(response_mask=torch.zeros_like(row.response_mask))
 
 
-def require(batch: TokenBatch, names: Sequence[str]) -> None:
-    """Raises `UsageError` with the names of missing fields; called before anything that other ranks wait for."""
+def require_batch_fields(batch: TokenBatch, names: Sequence[str]) -> None:
+    """Raise `UsageError` if the batch lacks a field. Call it before anything that other ranks wait for."""
     missing = [name for name in names if name not in batch.tensors()]
     if missing:
         raise UsageError(f"the batch lacks {', '.join(missing)}; it has {', '.join(batch.tensors())}.")
@@ -98,18 +99,18 @@ def _width(mask: Tensor) -> int:
 
 
 def _columns(batch: TokenBatch, start: int, stop: int) -> TokenBatch:
-    """Prompt columns from `start`, response columns up to `stop`."""
+    """Return the batch with prompt columns from `start` and response columns up to `stop`."""
     assert batch.prompt_mask is not None
     prompt = batch.prompt_mask.shape[1]
     columns = batch.response_mask.shape[1]
-    cut = {}
+    fields = {}
     for name, tensor in batch.tensors().items():
         if name in ("prompt_ids", "prompt_mask"):
-            cut[name] = tensor[:, start:]
-        elif name == "routed_experts":
-            cut[name] = tensor[:, start : prompt + stop]
+            fields[name] = tensor[:, start:]
+        elif name == "routed_experts":  # its columns are those of the prompt, then those of the response
+            fields[name] = tensor[:, start : prompt + stop]
         elif tensor.dim() == 2 and tensor.shape[1] == columns:
-            cut[name] = tensor[:, :stop]
+            fields[name] = tensor[:, :stop]
         else:
-            cut[name] = tensor
-    return TokenBatch(**cut)
+            fields[name] = tensor
+    return TokenBatch(**fields)

@@ -1,4 +1,4 @@
-"""The trained model: a causal language model with float32 weights, a critic where one is needed, and its scores."""
+"""The trained model: a causal language model with float32 weights, its critic if it needs one, and its scores."""
 
 import copy
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ transformers_logging.disable_progress_bar()  # one bar for the run is enough
 
 
 class Scores(NamedTuple):
-    """Per response token, (B, T). A tuple, so that wrappers of the model find the tensors in it."""
+    """Scores per response token, (B, T). A tuple, so that wrappers of the model such as DDP find the tensors in it."""
 
     log_probs: Tensor
     entropy: Tensor
@@ -29,8 +29,11 @@ class Scores(NamedTuple):
 
 
 class Policy(nn.Module):
-    """A language model, and for GAE a critic: a value head on the same hidden states (shared), or on a trunk of its own
-    that starts as a copy (separate). Weights, softmax and values are float32; `precision` is that of the products."""
+    """A language model, with a critic if the estimator is GAE.
+
+    The critic is a value head on the same hidden states (shared), or on a second trunk that starts as a copy
+    (separate). Weights, softmax and values are float32; `precision` is the number format of the matrix products.
+    """
 
     def __init__(self, lm: PreTrainedModel, critic: Critic | None = "shared", precision: Precision = "float32") -> None:
         super().__init__()
@@ -45,9 +48,9 @@ class Policy(nn.Module):
     def forward(
         self, batch: TokenBatch, temperature: float, *, replay: bool = False, entropy_gradient: bool = False
     ) -> Scores:
-        """Score the responses of a batch. This is the one place where logits and tokens are shifted by one.
+        """Score the responses of a batch. This is the only place where logits and tokens are shifted by one.
 
-        With `replay` a mixture of experts takes the experts in `batch.routed_experts`.
+        With `replay`, a mixture of experts uses the experts in `batch.routed_experts`.
         """
         assert batch.prompt_ids is not None
         assert batch.prompt_mask is not None
@@ -55,20 +58,20 @@ class Policy(nn.Module):
         ids = torch.cat([batch.prompt_ids, batch.response_ids], -1)
         attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)
         positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
-        given = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
+        inputs = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
         before = slice(batch.prompt_ids.shape[1] - 1, -1)  # the state at t − 1 predicts token t
         with self._products():
             with replayed(self.lm, batch.routed_experts if replay else None, attention):
-                hidden = self.lm.base_model(ids, **given)[0][:, before]
+                hidden = self.lm.base_model(ids, **inputs)[0][:, before]
             log_probs, entropy = token_log_probs(
                 output_head(self.lm), hidden, batch.response_ids, temperature, entropy_gradient=entropy_gradient
             )
-            seen = hidden if self.value_trunk is None else self.value_trunk(ids, **given)[0][:, before]
-        values = None if self.value_head is None else self.value_head(seen.to(self.value_head.weight))[..., 0]
+            critic_states = hidden if self.value_trunk is None else self.value_trunk(ids, **inputs)[0][:, before]
+        values = None if self.value_head is None else self.value_head(critic_states.to(self.value_head.weight))[..., 0]
         return Scores(log_probs, entropy, values)
 
     def checkpoint_layers(self) -> None:
-        """Keep no more than the input of each layer for the backward pass."""
+        """Keep only the input of each layer for the backward pass, which computes the layer again."""
         for trunk in (self.lm, self.value_trunk):
             if trunk is None:
                 continue
@@ -76,24 +79,32 @@ class Policy(nn.Module):
             trunk.gradient_checkpointing_enable({"use_reentrant": False})
             for module in trunk.modules():
                 if isinstance(module, GradientCheckpointingLayer):
-                    module.training = True  # asked for by transformers; the modules inside, and their dropout, stay off
+                    # transformers checkpoints layers in training mode only. The modules inside stay in evaluation mode,
+                    # without dropout.
+                    module.training = True
 
     def in_float32(self) -> "Policy":
-        """The same tensors, with products in float32."""
+        """Return a policy with the same tensors whose matrix products are in float32."""
         other = copy.copy(self)
         other.precision = "float32"
         return other
 
     def _products(self) -> torch.autocast:
-        """Each weight is used once per pass: to keep its rounded copy would only take memory."""
-        wanted = self.precision != "float32"
-        dtype = getattr(torch, self.precision) if wanted else None
-        return torch.autocast(self.lm.device.type, dtype, enabled=wanted, cache_enabled=False)
+        """Return the context that rounds the matrix products to `precision`.
+
+        It keeps no rounded copies: each weight is used once per pass, so that a copy would only take memory.
+        """
+        rounds = self.precision != "float32"
+        dtype = getattr(torch, self.precision) if rounds else None
+        return torch.autocast(self.lm.device.type, dtype, enabled=rounds, cache_enabled=False)
 
 
 def engine_weights(state: Mapping[str, Tensor], lm: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Every tensor an engine needs, from a policy's state. `lm_head.weight` is always among them: checkpoints leave a
-    tied head out, but an engine may hold a copy of it, which would silently stay old."""
+    """Return every tensor that an engine needs, from a policy's state.
+
+    `lm_head.weight` is always included. Checkpoints leave a tied head out, but an engine may have a copy of it, which
+    would stay old without any sign.
+    """
     weights = {name.removeprefix("lm."): tensor.detach() for name, tensor in state.items() if name.startswith("lm.")}
     if lm.config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
@@ -107,6 +118,6 @@ def output_head(lm: PreTrainedModel) -> nn.Linear:
 
 
 def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
-    """The model in float32, from a directory in Hugging Face format."""
+    """Load a model in float32 from a directory in Hugging Face format."""
     lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
     return lm.to(device)  # pyright: ignore[reportArgumentType]

@@ -1,8 +1,8 @@
 """Several processes, each with a share of the rows: torchrun's ranks, DDP and FSDP2.
 
-Every rank runs the same program and must make the same collective calls in the same order; a forward pass of a sharded
-policy is one. `Ranks.size` alone says whether there are several. `torch.distributed.is_initialized()` does not: vLLM
-makes a process group of its own in a single process, too.
+Every rank runs the same program and must make the same collective calls in the same order. A forward pass of a sharded
+policy is a collective call. Use only `Ranks.size` to check whether there are several ranks:
+`torch.distributed.is_initialized()` is true in a single process as well, because vLLM makes its own process group.
 """
 
 import io
@@ -32,15 +32,15 @@ from rlcorr.errors import UsageError
 
 T = TypeVar("T")
 
-GIVEN = StateDictOptions(full_state_dict=True)
-"""Of a state that every rank gives whole."""
+FOR_LOADING = StateDictOptions(full_state_dict=True)
+"""Options for loading a state of which every rank has the full tensors."""
 FOR_FILES = StateDictOptions(full_state_dict=True, cpu_offload=True)
-"""Gathers one tensor after the other, on the CPU of the first rank; the others get nothing."""
+"""Options for saving: gather one tensor after the other on the CPU of the first rank; the other ranks get nothing."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is, and the device it trains on."""
+    """The number of this process, how many there are, and the device that this process trains on."""
 
     rank: int
     size: int
@@ -57,11 +57,14 @@ ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 
 
 def start_ranks() -> Ranks:
-    """Where torchrun put this process; alone without it. Raises `UsageError` where a rank has no GPU of its own."""
+    """Return this process's place among torchrun's ranks, and join their group; without torchrun there is one rank.
+
+    Raises `UsageError` if the machine has GPUs, but none for this rank.
+    """
     rank, size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     ranks = Ranks(rank, max(size, 1), local_rank, _device(local_rank))
     if ranks.size > 1:
-        # Objects travel by gloo, tensors on a GPU by nccl.
+        # gloo sends objects, nccl sends tensors on a GPU.
         dist.init_process_group("cpu:gloo,cuda:nccl" if ranks.device.type == "cuda" else "gloo")
     return ranks
 
@@ -78,21 +81,21 @@ def _device(local_rank: int) -> torch.device:
 
 
 def stop_ranks(ranks: Ranks) -> None:
-    """No barrier before it: a rank that failed must not wait for the others, or torchrun would never hear of it."""
-    if ranks.size > 1 and dist.is_initialized():  # an engine that was launched with us has ended it already
+    """Leave the process group, without a barrier: a rank that failed must end at once, or torchrun would not notice."""
+    if ranks.size > 1 and dist.is_initialized():  # an engine that shares the ranks may have ended the group already
         dist.destroy_process_group()
 
 
 def gather(ranks: Ranks, value: T) -> list[T]:
-    """The objects of all ranks, in rank order; tensors of their GPUs arrive on this rank's GPU."""
+    """Return the objects of all ranks, in rank order. Tensors from other ranks' GPUs arrive on this rank's GPU."""
     if ranks.size == 1:
         return [value]
     buffer = io.BytesIO()
     torch.save(value, buffer)  # plain pickling would put a tensor of another rank on that rank's GPU
     received: list[Any] = [None] * ranks.size
     dist.all_gather_object(received, buffer.getvalue())
-    place = {f"cuda:{other}": str(ranks.device) for other in range(ranks.size)}
-    return [torch.load(io.BytesIO(content), map_location=place, weights_only=False) for content in received]
+    devices = {f"cuda:{other}": str(ranks.device) for other in range(ranks.size)}
+    return [torch.load(io.BytesIO(content), map_location=devices, weights_only=False) for content in received]
 
 
 def sum_over_ranks(ranks: Ranks, tensor: Tensor) -> Tensor:
@@ -104,33 +107,34 @@ def sum_over_ranks(ranks: Ranks, tensor: Tensor) -> Tensor:
 
 
 def wrap(policy: nn.Module, ranks: Ranks, sharding: Literal["ddp", "fsdp"]) -> nn.Module:
-    """The module to call forward on. All its parameters must take part in every loss, on every rank.
+    """Return the module whose forward must be called. All its parameters must take part in every loss, on every rank.
 
-    ddp: a wrapper that averages gradients. fsdp: the policy itself, changed in place: parameters become shards, so
-    optimizers are made afterwards; decoder layers are gathered one at a time. Gradients are averages over ranks.
+    ddp: a wrapper of the policy. fsdp: the policy itself, changed in place. Its parameters become shards, so make the
+    optimizer afterwards; its decoder layers are gathered one at a time. In both cases ranks average their gradients.
     """
     if ranks.size == 1:
         return policy
     if sharding == "ddp":
         return DistributedDataParallel(policy)
-    # FSDP warns where a module returns views, as ours does: nothing here writes into scores in place.
+    # FSDP warns if a module returns views. Ours does, which is safe: nothing here writes into scores in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     mesh = init_device_mesh(ranks.device.type, (ranks.size,))
     for module in [*decoder_layers(policy), policy]:
-        # By default the root stays whole after a forward pass, and a state loaded then would not be seen by the next.
+        # By default the root module stays gathered after a forward pass, and the next pass would ignore a state that
+        # was loaded in between.
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
     return policy
 
 
 def decoder_layers(policy: nn.Module) -> list[nn.Module]:
-    """Those of the language model, and of a critic's own trunk."""
+    """Return the decoder layers of the language model and of the critic's trunk, if it has one."""
     stacks = [m for name, m in policy.named_modules() if isinstance(m, nn.ModuleList) and name.endswith("layers")]
     return [layer for stack in stacks for layer in stack]
 
 
 @contextmanager
 def accumulate(module: nn.Module, last: bool) -> Iterator[None]:
-    """Forward and backward of one micro-batch: gradients add up locally, and travel with the last one only."""
+    """Add up the gradients of one micro-batch locally; exchange them between ranks only if it is the last one."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
         yield
@@ -142,36 +146,40 @@ def accumulate(module: nn.Module, last: bool) -> Iterator[None]:
 
 
 def clip_gradients(module: nn.Module, max_norm: float) -> Tensor:
-    """Clip in place; returns the norm before, of the whole gradient."""
+    """Clip the gradients in place, and return the norm that the whole gradient had before."""
     norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm)
-    return whole(norm)
+    return full_tensor(norm)
 
 
-def state_here(module: nn.Module) -> dict[str, Tensor]:
-    """Under the policy's own names: whole tensors, or this rank's shards. They share memory with the module."""
+def local_state(module: nn.Module) -> dict[str, Tensor]:
+    """Return full tensors, or this rank's shards, under the policy's own names. They share memory with the module."""
     return get_model_state_dict(module)  # pyright: ignore[reportReturnType]
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Gathered from all shards, which every rank must ask for; a tensor that is not sharded as it is."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor, for which every rank must call this; return any other tensor as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def full_state(module: nn.Module) -> dict[str, Tensor]:
-    """Whole tensors on the first rank's CPU, under the policy's own names, and nothing on the others. Those that are
-    not sharded and lie on the CPU share memory with the module."""
+    """Return full tensors under the policy's own names, on the first rank's CPU; the other ranks get nothing.
+
+    Tensors that are not sharded and already on the CPU share memory with the module.
+    """
     return get_model_state_dict(module, options=FOR_FILES)  # pyright: ignore[reportReturnType]
 
 
 def full_optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The same of the optimizer, by the names of parameters: any number of ranks can load it."""
+    """Return the optimizer's state as `full_state` does, by parameter names: any number of ranks can load it."""
     return dict(get_optimizer_state_dict(module, optimizer, options=FOR_FILES))
 
 
 def load_state(
     module: nn.Module, optimizer: torch.optim.Optimizer, policy: dict[str, Tensor], state: dict[str, Any]
 ) -> None:
-    """The inverse of `full_state` and `full_optimizer_state`; every rank gives the whole. The optimizer may keep the
-    very tensors of `state`."""
-    set_model_state_dict(module, dict(policy), options=GIVEN)
-    set_optimizer_state_dict(module, optimizer, dict(state), options=GIVEN)
+    """Load what `full_state` and `full_optimizer_state` returned; every rank passes the full tensors.
+
+    The optimizer may keep the tensors of `state` themselves instead of copies.
+    """
+    set_model_state_dict(module, dict(policy), options=FOR_LOADING)
+    set_optimizer_state_dict(module, optimizer, dict(state), options=FOR_LOADING)

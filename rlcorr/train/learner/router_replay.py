@@ -1,4 +1,4 @@
-"""Router replay: the trainer's mixture of experts takes the experts that the engine took."""
+"""Router replay: the trainer's mixture of experts uses the experts that the engine chose."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +13,7 @@ from rlcorr.errors import UsageError
 
 
 def layers_and_k(lm: PreTrainedModel) -> tuple[int, int]:
-    """How many layers have a router, and how many experts it takes per token. Raises `UsageError` without routers."""
+    """Return the number of layers with a router, and of experts per token. Raises `UsageError` without routers."""
     gates = _gates(lm)
     if not gates:
         raise UsageError(f"router replay needs a model of type qwen3_moe; got {lm.config.model_type}.")
@@ -22,18 +22,24 @@ def layers_and_k(lm: PreTrainedModel) -> tuple[int, int]:
 
 @contextmanager
 def replayed(lm: PreTrainedModel, routed: Tensor | None, attention: Tensor) -> Iterator[None]:
-    """Inside, every router takes the experts `routed` (B, S, layers, k), and its own where they are −1 or padding.
+    """Make every router use the experts `routed` inside the `with` block; at −1 and on padding it uses its own choice.
 
-    Their weights are the router's own probabilities pᵢ, or pᵢ / Σ_chosen p where the model normalises them, and so
-    gradients reach the router. `attention` is (B, S) bool. With `routed` None nothing is changed; on leaving, nothing
-    is left. Raises `UsageError` if the shapes do not fit the model.
+    The weights of the experts are the router's own probabilities pᵢ, or pᵢ / Σ_chosen p if the model normalises them,
+    so gradients reach the router. The end of the block removes everything that was installed.
+
+    Args:
+        routed: (B, S, layers, k), or None to change nothing.
+        attention: (B, S) bool, False on padding.
+
+    Raises:
+        UsageError: if the shapes do not fit the model.
     """
     with ExitStack() as hooks:
         if routed is not None:
             _check(lm, routed, attention)
-            chosen = routed.masked_fill(~attention[..., None, None], -1).flatten(0, 1)  # (B · S, layers, k)
+            experts = routed.masked_fill(~attention[..., None, None], -1).flatten(0, 1)  # (B · S, layers, k)
             for layer, gate in enumerate(_gates(lm)):
-                handle = gate.register_forward_hook(_taking(chosen[:, layer]))
+                handle = gate.register_forward_hook(_replay_hook(experts[:, layer]))
                 hooks.callback(handle.remove)
         yield
 
@@ -46,16 +52,16 @@ def _check(lm: PreTrainedModel, routed: Tensor, attention: Tensor) -> None:
     expected = (*attention.shape, *layers_and_k(lm))
     if routed.shape != expected:
         raise UsageError(f"routed experts have shape {tuple(routed.shape)}; this model and batch need {expected}.")
-    if lm.is_gradient_checkpointing and torch.is_grad_enabled():  # the backward pass routes anew, outside the block
+    if lm.is_gradient_checkpointing and torch.is_grad_enabled():  # the backward pass would route again without hooks
         raise UsageError("router replay and gradient checkpointing exclude each other; switch one off.")
 
 
-def _taking(chosen: Tensor) -> Any:
-    """A forward hook that puts the chosen experts (N, k) and their weights in place of a router's own."""
+def _replay_hook(replayed_experts: Tensor) -> Any:
+    """Return a forward hook that replaces a router's experts and their weights by these experts (N, k)."""
 
-    def hook(gate: Qwen3MoeTopKRouter, _: tuple[Tensor], routed: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-        logits, _weights, own_experts = routed
-        experts = torch.where((chosen >= 0).all(-1, keepdim=True), chosen, own_experts)
+    def hook(gate: Qwen3MoeTopKRouter, _: tuple[Tensor], output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+        logits, _weights, own_experts = output
+        experts = torch.where((replayed_experts >= 0).all(-1, keepdim=True), replayed_experts, own_experts)
         weights = nn.functional.softmax(logits, -1, dtype=torch.float32).gather(-1, experts)
         if gate.norm_topk_prob:
             weights = weights / weights.sum(-1, keepdim=True)

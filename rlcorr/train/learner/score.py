@@ -1,4 +1,4 @@
-"""What the trainer's own models say about a sampled batch, and the advantages that follow."""
+"""Scores of a sampled batch by the trainer's own models, its advantages, and its correction."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.budget import with_budget
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.losses.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
@@ -14,9 +13,9 @@ from rlcorr.losses.kl import kl_penalty
 from rlcorr.masked import masked_sum
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
+from rlcorr.train.learner.budget import correct_within_budget
+from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
 from rlcorr.train.learner.policy import Policy
-from rlcorr.train.learner.random_rejection import reject_at_random
 from rlcorr.train.learner.ranks import Ranks, gather
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -28,7 +27,10 @@ Forward = Callable[[TokenBatch], dict[str, Tensor]]
 def score(
     batch: TokenBatch, forward: Callable[..., Any], reference: Policy | None, config: TrainConfig, ranks: Ranks
 ) -> TokenBatch:
-    """Add π_old, the critic's values and π_ref. π_old is recomputed in every mode: a run records pairs."""
+    """Add the log-probs of π_old and π_ref and the critic's values to a batch.
+
+    Every mode computes π_old, because a run records pairs of π_old and π_rollout.
+    """
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
         temperature, replay = config.rollout.scored_temperature, config.rollout.router_replay
@@ -43,27 +45,30 @@ def score(
 
 @torch.no_grad()
 def over_microbatches(batch: TokenBatch, forward: Forward, budget: int, ranks: Ranks) -> dict[str, Tensor]:
-    """What `forward` gives for all rows, each named tensor (B, T); every rank computes a share and gets the whole."""
-    shares = plan(range(len(batch.response_mask)), lengths_of(batch), budget, ranks.size)
-    mine = [(rows, forward(take(batch, rows))) for rows in shares[ranks.rank]]
-    whole: dict[str, Tensor] = {}
-    for of_rank in gather(ranks, [(rows, columns) for rows, columns in mine if rows]):
-        for rows, columns in of_rank:
+    """Return the named tensors (B, T) that `forward` computes for all rows.
+
+    Every rank computes its share of the rows and gets the tensors of all rows.
+    """
+    shares = plan_microbatches(range(len(batch.response_mask)), lengths_of(batch), budget, ranks.size)
+    computed = [(rows, forward(slice_rows(batch, rows))) for rows in shares[ranks.rank]]
+    tensors: dict[str, Tensor] = {}
+    for parts in gather(ranks, [(rows, columns) for rows, columns in computed if rows]):
+        for rows, columns in parts:
             for name, values in columns.items():
-                if name not in whole:
-                    whole[name] = torch.zeros(batch.response_mask.shape, device=batch.response_mask.device)
-                whole[name][rows, : values.shape[1]] = values.to(whole[name])
-    return whole
+                if name not in tensors:
+                    tensors[name] = torch.zeros(batch.response_mask.shape, device=batch.response_mask.device)
+                tensors[name][rows, : values.shape[1]] = values.to(tensors[name])
+    return tensors
 
 
 def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor | None = None) -> TokenBatch:
-    """Add advantages, and for GAE returns. Rows outside `counted` (B,) enter no group's statistics."""
-    require(batch, FIELDS_READ[config.estimator])
+    """Add advantages, and for GAE also returns. Only rows in `counted` (B,) enter the statistics of their group."""
+    require_batch_fields(batch, FIELDS_READ[config.estimator])
     mask, rewards = batch.response_mask, batch.rewards
     assert rewards is not None
     per_token = token_rewards(rewards, mask)
     if config.kl_reward_coef > 0:
-        require(batch, ["old_log_probs", "ref_log_probs"])
+        require_batch_fields(batch, ["old_log_probs", "ref_log_probs"])
         assert batch.old_log_probs is not None
         assert batch.ref_log_probs is not None
         kl = kl_penalty(batch.old_log_probs, batch.ref_log_probs, config.kl_reward_type)
@@ -95,20 +100,18 @@ FIELDS_READ = {
 def corrected(
     batch: TokenBatch, config: TrainConfig, step: int, learned: Tensor | slice = ALL_ROWS
 ) -> tuple[TokenBatch, CorrectionResult, CorrectionConfig]:
-    """Return the batch with its advantages, what the correction decides, and the correction with this batch's bounds.
+    """Return the batch with its advantages, the result of its correction, and the correction that was used.
 
-    A rule that asks for the sign of an advantage sees it as it is before rejection; group statistics without rejected
-    sequences are made afterwards. The correction sees, and its result has, only the rows `learned`. The others are not
-    in the loss, but count in their group's mean and deviation.
+    Only the rows `learned` are corrected, and the result has only these. The other rows are not in the loss, but count
+    in the mean and deviation of their group. A rule that depends on the sign of an advantage uses the advantages before
+    rejection; group statistics without rejected sequences are computed afterwards.
     """
-    batch, budget = with_advantages(batch, config.advantage), config.budget
-    correction, part = config.correction, batch.rows(learned)
-    if budget.rule and not budget.at_random:
-        correction = with_budget(part, correction, budget.rule, budget.keep)
-    result = correct(part, correction)
-    if budget.at_random:
-        chance = torch.Generator().manual_seed((config.seed << 20) + step)
-        result = reject_at_random(result, part, budget, chance)
+    batch, correction = with_advantages(batch, config.advantage), config.correction
+    part = batch.rows(learned)
+    if config.budget.rule:  # set by arms of the study only
+        result, correction = correct_within_budget(part, config, step)
+    else:
+        result = correct(part, correction)
     kept = torch.ones_like(batch.response_mask[:, 0])
     kept[learned] = result.keep_mask.any(-1)
     if config.advantage.grouped and not config.advantage.rejected_in_groups and not bool(kept.all()):
@@ -117,7 +120,10 @@ def corrected(
 
 
 def whitened(batch: TokenBatch, result: CorrectionResult, config: AdvantageConfig) -> TokenBatch:
-    """Advantages of zero mean and unit variance over the kept tokens, where the estimator has no groups."""
+    """Normalise advantages to zero mean and unit variance over the kept tokens, if `whiten` is on.
+
+    Return the batch unchanged if it is off or the estimator has groups.
+    """
     if config.grouped or not config.whiten:
         return batch
     assert batch.advantages is not None

@@ -1,7 +1,7 @@
-"""Log-probs and entropies of tokens from the hidden states before them, never with the logits of all tokens at once.
+"""Log-probs and entropies of tokens from hidden states, without the logits of all tokens in memory at once.
 
-With a vocabulary of 150,000 the logits of 2,000 tokens take 1.2 GB, and their backward pass as much again, several
-times over. In chunks of tokens, each computed once more in the backward pass, they take the memory of one chunk.
+With a vocabulary of 150,000, the logits of 2,000 tokens take 1.2 GB, and their backward pass takes several times as
+much. In chunks of tokens, each computed again in the backward pass, they take only the memory of one chunk.
 """
 
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = 2**24
-"""Of a chunk: 64 MiB in float32, three times that with what the softmax needs."""
+"""Logits per chunk: 64 MiB in float32, and three times that with the buffers of the softmax."""
 ENTRIES_AT_ONCE = 2**14
-"""Rows of the head whose gradient from a chunk is made at a time, before it is added to that of all chunks."""
+"""Rows of the head for which a chunk's gradient is computed at a time, before it is added to that of all chunks."""
 
 
 class Settings(NamedTuple):
@@ -30,9 +30,15 @@ def token_log_probs(
     entropy_gradient: bool = False,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> tuple[Tensor, Tensor]:
-    """log softmax(head(h)/temperature) at each id, and −Σ p log p of the whole distribution.
+    """Compute log softmax(head(h)/temperature) at each id, and the entropy −Σ p log p of the whole distribution.
 
-    `hidden` (B, T, H), `ids` (B, T) → two tensors (B, T). Entropies have a gradient only where asked for.
+    Args:
+        hidden: states h that predict the tokens, (B, T, H).
+        ids: the tokens, (B, T).
+        entropy_gradient: whether entropies have a gradient.
+
+    Returns:
+        Log-probs and entropies, (B, T) each.
     """
     states, tokens = hidden.flatten(0, -2), ids.flatten()
     count = max(logits_at_once // head.out_features, 1)
@@ -43,8 +49,11 @@ def token_log_probs(
 
 
 class _Recomputed(torch.autograd.Function):
-    """`_in_chunks` that keeps no logits. The gradient of the head, as large as the head, is one tensor that all chunks
-    are added to piece by piece: autograd alone would hold up to three of its size."""
+    """`_in_chunks` without stored logits: the backward pass computes them again.
+
+    The gradient of the head is as large as the head. All chunks are added piece by piece to one such tensor; autograd
+    alone would keep up to three of them.
+    """
 
     @staticmethod
     def forward(
@@ -61,37 +70,38 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_log_probs: Tensor, of_entropies: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_log_probs: Tensor, grad_entropies: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, bias, tokens = ctx.saved_tensors
         for_states, for_weight, for_bias = ctx.needs_input_grad[:3]
-        of_states = torch.empty_like(states) if for_states else None
-        of_weight = torch.zeros_like(weight) if for_weight else None
-        of_bias = torch.zeros_like(bias) if for_bias else None
+        grad_states = torch.empty_like(states) if for_states else None
+        grad_weight = torch.zeros_like(weight) if for_weight else None
+        grad_bias = torch.zeros_like(bias) if for_bias else None
+        # Under autocast the forward pass rounded its inputs, so the backward pass rounds them in the same way.
         rounded, rounded_bias = weight.to(ctx.dtype), None if bias is None else bias.to(ctx.dtype)
-        for at in range(0, len(tokens), ctx.count):
-            rows = slice(at, at + ctx.count)
-            some = states[rows].to(ctx.dtype)
-            of_logits = _of_logits(
-                nn.functional.linear(some, rounded, rounded_bias), tokens[rows], ctx.settings,
-                of_log_probs[rows], of_entropies[rows],
+        for start in range(0, len(tokens), ctx.count):
+            rows = slice(start, start + ctx.count)
+            chunk = states[rows].to(ctx.dtype)
+            grad_logits = _grad_logits(
+                nn.functional.linear(chunk, rounded, rounded_bias), tokens[rows], ctx.settings,
+                grad_log_probs[rows], grad_entropies[rows],
             ).to(ctx.dtype)  # fmt: skip
-            if of_states is not None:
-                of_states[rows] = of_logits @ rounded
-            if of_weight is not None:
-                parts = of_logits.split(ENTRIES_AT_ONCE, -1)
-                for entries, part in zip(of_weight.split(ENTRIES_AT_ONCE), parts, strict=True):
-                    entries += part.T @ some
-            if of_bias is not None:
-                of_bias += of_logits.sum(0)
-        return of_states, of_weight, of_bias, None, None, None
+            if grad_states is not None:
+                grad_states[rows] = grad_logits @ rounded
+            if grad_weight is not None:
+                parts = grad_logits.split(ENTRIES_AT_ONCE, -1)
+                for entries, part in zip(grad_weight.split(ENTRIES_AT_ONCE), parts, strict=True):
+                    entries += part.T @ chunk
+            if grad_bias is not None:
+                grad_bias += grad_logits.sum(0)
+        return grad_states, grad_weight, grad_bias, None, None, None
 
 
 def _in_chunks(
     states: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, settings: Settings, count: int
 ) -> tuple[Tensor, Tensor]:
     parts = [
-        _from_logits(nn.functional.linear(some_states, weight, bias), some_tokens, settings)
-        for some_states, some_tokens in zip(states.split(count), tokens.split(count), strict=True)
+        _from_logits(nn.functional.linear(chunk, weight, bias), chunk_tokens, settings)
+        for chunk, chunk_tokens in zip(states.split(count), tokens.split(count), strict=True)
     ]
     log_probs, entropies = zip(*parts, strict=True)
     return torch.cat(log_probs), torch.cat(entropies)
@@ -104,16 +114,18 @@ def _from_logits(logits: Tensor, tokens: Tensor, settings: Settings) -> tuple[Te
     return log_p.gather(-1, tokens[:, None])[:, 0], entropies
 
 
-def _of_logits(
-    logits: Tensor, tokens: Tensor, settings: Settings, of_log_probs: Tensor, of_entropies: Tensor
+def _grad_logits(
+    logits: Tensor, tokens: Tensor, settings: Settings, grad_log_probs: Tensor, grad_entropies: Tensor
 ) -> Tensor:
-    """The gradient of `_from_logits`, (g·(1[token] − p) − h·p·(log p + H))/temperature, from the gradients g of
-    log-probs and h of the entropies H. In place: logits are large."""
+    """Return the gradient of `_from_logits` in the logits, (g·(1[token] − p) − h·p·(log p + H))/temperature.
+
+    g is the gradient in the log-probs, h that in the entropies H. Operations are in place, because logits are large.
+    """
     log_p = (logits.float() / settings.temperature).log_softmax(-1)
-    p, g = log_p.exp(), of_log_probs[:, None]
+    p, g = log_p.exp(), grad_log_probs[:, None]
     if settings.entropy_gradient:
         entropies = -(p * log_p).sum(-1, keepdim=True)
-        p *= log_p.add_(entropies).mul_(of_entropies[:, None]).add_(g)
+        p *= log_p.add_(entropies).mul_(grad_entropies[:, None]).add_(g)
     else:
         p *= g
     return p.neg_().scatter_add_(-1, tokens[:, None], g).div_(settings.temperature)

@@ -1,8 +1,8 @@
 """Epochs × mini-batches × micro-batches: the gradient steps of one training step.
 
-Every rank holds the whole batch and goes through the same mini-batches; only forward and backward are shared out. The
-micro-batches' losses are divided by the mini-batch's totals, so their sum over micro-batches and ranks is the loss of
-the mini-batch, whatever the split.
+Every rank has the whole batch and goes through the same mini-batches; only the forward and backward passes are split
+over ranks. The losses of micro-batches are divided by the totals of the mini-batch. So their sum over micro-batches and
+ranks is the loss of the mini-batch, however it is split.
 """
 
 import dataclasses
@@ -21,71 +21,75 @@ from rlcorr.losses.per_token import clipped_value
 from rlcorr.masked import masked_sum
 from rlcorr.measuring.measure import merge
 from rlcorr.measuring.metrics import means
-from rlcorr.measuring.moments import Measured
+from rlcorr.measuring.moments import MomentTable
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.learner.microbatch import lengths_of, plan, require, take
+from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
 from rlcorr.train.learner.score import over_microbatches
 from rlcorr.types import CorrectionResult, TokenBatch
 
 STEP_METRICS = ("loss", "value_loss", "entropy", "grad_norm")
 SKIPPED = ("bad/loss", "bad/gradient", "bad/all_rejected")
-"""Why an optimizer step was not made: the loss or the gradient is not finite, or nothing was kept to learn from."""
+"""Reasons to skip an optimizer step: the loss or the gradient is not finite, or every token was rejected."""
 
-PolicyPart = Callable[[Tensor, TokenBatch, CorrectionResult, list[int]], tuple[Tensor, list[Measured]]]
+PolicyLoss = Callable[[Tensor, TokenBatch, CorrectionResult, list[int]], tuple[Tensor, list[MomentTable]]]
+"""(log π_θ, micro-batch, its correction, its rows in the mini-batch) → its part of the policy loss, and its moments."""
 
 
 @dataclass(frozen=True)
 class Learner:
-    """What an update changes, and how."""
+    """The policy, its optimizer, and everything else that an update needs."""
 
-    module: nn.Module  # the policy, or what shares it out over ranks
+    module: nn.Module  # the policy, or the wrapper that splits it over ranks
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler  # of the loss in float16; otherwise it passes everything on
-    shuffle: torch.Generator
-    chance: torch.Generator  # for losses that select at random
+    scaler: torch.amp.GradScaler  # scales the loss in float16; otherwise it changes nothing
+    shuffle_rng: torch.Generator  # orders the rows
+    loss_rng: torch.Generator  # for losses that select tokens at random
     config: TrainConfig
     ranks: Ranks
 
 
 @dataclass(frozen=True)
 class MiniBatch:
+    """Rows of one optimizer step, and the totals that their losses are divided by."""
+
     batch: TokenBatch
     result: CorrectionResult
     loss: LossConfig
-    tokens: float  # what the loss of all micro-batches and ranks together is divided by
+    tokens: float  # divisors of the policy loss, over all micro-batches and ranks
     sequences: float
-    response_tokens: float  # kept or not: what the value loss, the entropy and KL terms on all of them are divided by
+    response_tokens: float  # kept or not: divisors of the value loss, the entropy, and KL terms on all tokens
     response_sequences: float
 
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
-    """All optimizer steps of one batch; returns their mean metrics and how many were skipped, and why."""
-    require(batch, fields_read(learner.config))
-    optim, correction, rows = learner.config.optim, learner.config.correction, len(batch.response_mask)
-    done, measured, factors = [], [], []
+    """Make all optimizer steps of one batch; return their mean metrics, and how many were skipped for each reason."""
+    require_batch_fields(batch, fields_read(learner.config))
+    optim, correction, count = learner.config.optim, learner.config.correction, len(batch.response_mask)
+    step_values, measured, factors = [], [], []
     skipped: dict[str, float] = dict.fromkeys(SKIPPED, 0)
     for _ in range(optim.epochs):
-        order = torch.randperm(rows, generator=learner.shuffle).to(batch.response_mask.device)
-        for chosen in order.tensor_split(min(optim.minibatches, rows)):  # fewer rows where answers were left out
-            mini = minibatch(learner.config, batch, result, chosen)
+        order = torch.randperm(count, generator=learner.shuffle_rng).to(batch.response_mask.device)
+        for rows in order.tensor_split(min(optim.minibatches, count)):  # few rows remain if answers were left out
+            mini = minibatch(learner.config, batch, result, rows)
             values, parts, fault = optimizer_step(learner, mini)
             if fault is None:
-                done.append(values)
+                step_values.append(values)
                 measured += parts
                 factors.append(lr_factor(mini.result.keep_mask, mini.batch.response_mask, correction, mini.loss))
             else:
                 skipped[fault] += 1
-    if not done:
+    if not step_values:
         return skipped
-    report = dict(zip(STEP_METRICS, torch.stack(done).mean(0).tolist(), strict=True)) | means(merge(measured)) | skipped
-    if not correction.bypass_mode:  # what is kept is known before the loss, so no part of a mini-batch need add up
-        report["lr_factor"] = float(torch.stack(factors).mean())
-    return report
+    row = dict(zip(STEP_METRICS, torch.stack(step_values).mean(0).tolist(), strict=True))
+    row |= means(merge(measured)) | skipped
+    if not correction.bypass_mode:  # in bypass mode the kept tokens, and so this factor, depend on π_θ
+        row["lr_factor"] = float(torch.stack(factors).mean())
+    return row
 
 
 def fields_read(config: TrainConfig) -> list[str]:
-    """Fields of the batch that the losses read."""
+    """Return the fields of the batch that the losses read."""
     names = ["advantages", "old_log_probs", "prompt_ids", "prompt_mask", "response_ids"]
     if config.advantage.estimator == "gae":
         names += ["values", "returns"]
@@ -95,31 +99,36 @@ def fields_read(config: TrainConfig) -> list[str]:
 
 
 def minibatch(config: TrainConfig, batch: TokenBatch, result: CorrectionResult, rows: Tensor) -> MiniBatch:
-    mini, fixed = batch.rows(rows), result.rows(rows)
-    counted = mini.response_mask if config.correction.denominator == "fixed" else fixed.keep_mask
-    of_counted, of_responses = ((float(x.sum()), float(x.any(-1).sum())) for x in (counted, mini.response_mask))
-    response_tokens, response_sequences = (max(total, 1.0) for total in of_responses)
-    return MiniBatch(mini, fixed, config.policy_loss, *of_counted, response_tokens, response_sequences)
+    mini, corrected = batch.rows(rows), result.rows(rows)
+    counted = mini.response_mask if config.correction.denominator == "fixed" else corrected.keep_mask
+    totals, response_totals = ((float(x.sum()), float(x.any(-1).sum())) for x in (counted, mini.response_mask))
+    response_tokens, response_sequences = (max(total, 1.0) for total in response_totals)
+    return MiniBatch(mini, corrected, config.policy_loss, *totals, response_tokens, response_sequences)
 
 
-def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Measured], str | None]:
-    """One gradient step → the values of STEP_METRICS, the loss's moments, and why the step was skipped, if it was."""
+def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[MomentTable], str | None]:
+    """Make one gradient step.
+
+    Returns:
+        The values of `STEP_METRICS`, the moments of the loss, and the reason if the step was skipped, else None.
+    """
     config, ranks = learner.config, learner.ranks
     learner.optimizer.zero_grad()
-    policy_part = of_whole(learner, mini) if needs_whole(config) else of_parts(learner, mini)
-    groups = plan(
+    make_loss = minibatch_policy_loss if needs_minibatch_statistics(config) else microbatch_policy_loss
+    policy_loss_of = make_loss(learner, mini)
+    groups = plan_microbatches(
         range(len(mini.batch.response_mask)), lengths_of(mini.batch), config.optim.microbatch_tokens, ranks.size
     )
     sums, measured = [], []
     for number, rows in enumerate(groups[ranks.rank], 1):
-        part = take(mini.batch, rows)
+        part = slice_rows(mini.batch, rows)
         with accumulate(learner.module, last=number == len(groups[ranks.rank])):
-            loss, terms, moments = microbatch_loss(learner, mini, part, rows, policy_part)
-            learner.scaler.scale(loss * ranks.size).backward()  # ranks average gradients; the parts are to be summed
+            loss, terms, moments = microbatch_loss(learner, mini, part, rows, policy_loss_of)
+            learner.scaler.scale(loss * ranks.size).backward()  # ranks average gradients, but these must be summed
         sums.append(terms)
         measured += moments
     totals = sum_over_ranks(ranks, torch.stack(sums).sum(0))
-    measured = [moments for of_rank in gather(ranks, measured) for moments in of_rank]
+    measured = [moments for rank_moments in gather(ranks, measured) for moments in rank_moments]
     learner.scaler.unscale_(learner.optimizer)
     grad_norm = clip_gradients(learner.module, config.optim.max_grad_norm)
     fault = _fault(totals, measured, grad_norm)
@@ -130,22 +139,22 @@ def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Meas
 
 
 def microbatch_loss(
-    learner: Learner, mini: MiniBatch, part: TokenBatch, rows: list[int], policy_part: PolicyPart
-) -> tuple[Tensor, Tensor, list[Measured]]:
-    """This micro-batch's part of the loss; its parts of policy loss, value loss and entropy; its moments."""
+    learner: Learner, mini: MiniBatch, part: TokenBatch, rows: list[int], policy_loss_of: PolicyLoss
+) -> tuple[Tensor, Tensor, list[MomentTable]]:
+    """Return a micro-batch's part of the loss; its parts of policy loss, value loss and entropy, (3,); its moments."""
     config = learner.config
     optim, rollout, advantage = config.optim, config.rollout, config.advantage
     scores: Any = learner.module(
         part, rollout.scored_temperature, replay=rollout.router_replay, entropy_gradient=optim.entropy_coef > 0
     )
     result = _result_of(mini.result, rows, part)
-    policy, measured = policy_part(scores.log_probs, part, result, rows)
+    policy, measured = policy_loss_of(scores.log_probs, part, result, rows)
     tokens = mini.response_tokens
     entropy = masked_sum(scores.entropy.detach(), part.response_mask) / tokens
     loss, value = policy, torch.zeros_like(policy)
     if optim.entropy_coef > 0:
         correction, keep = config.correction, result.keep_mask
-        if correction.bypass_mode:  # there π_θ decides what is kept
+        if correction.bypass_mode:  # the kept tokens depend on π_θ
             keep = correct(part.replace(old_log_probs=scores.log_probs.detach()), correction).keep_mask
         loss = loss - optim.entropy_coef * masked_sum(scores.entropy, keep) / tokens
     if scores.values is not None:
@@ -157,33 +166,34 @@ def microbatch_loss(
     return loss, torch.stack([policy.detach(), value.detach(), entropy]), measured
 
 
-def of_parts(learner: Learner, mini: MiniBatch) -> PolicyPart:
-    """The policy loss of each micro-batch by itself."""
+def microbatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
+    """Return a function that computes the policy loss of each micro-batch by itself."""
 
-    def part_of(
+    def compute(
         log_probs: Tensor, part: TokenBatch, result: CorrectionResult, _: list[int]
-    ) -> tuple[Tensor, list[Measured]]:
+    ) -> tuple[Tensor, list[MomentTable]]:
         loss, measured = policy_loss(
             log_probs, part, result, learner.config.correction, mini.loss, tokens=mini.tokens, sequences=mini.sequences,
             response_tokens=mini.response_tokens, response_sequences=mini.response_sequences,
         )  # fmt: skip
         return loss, [measured]
 
-    return part_of
+    return compute
 
 
-def needs_whole(config: TrainConfig) -> bool:
-    """Whether the loss is no sum over rows: it selects by statistics of the mini-batch, or divides by such a one."""
+def needs_minibatch_statistics(config: TrainConfig) -> bool:
+    """Check whether the loss is no sum over rows: it selects tokens, or divides, by statistics of the mini-batch."""
     correction = config.correction
-    following = correction.rollout_is_batch_normalize or correction.denominator == "kept"
-    return correction.loss_type in ("clip_cov", "kl_cov") or (correction.bypass_mode and following)
+    divides = correction.rollout_is_batch_normalize or correction.denominator == "kept"
+    return correction.loss_type in ("clip_cov", "kl_cov") or (correction.bypass_mode and divides)
 
 
-def of_whole(learner: Learner, mini: MiniBatch) -> PolicyPart:
-    """The loss of the whole mini-batch, by its gradient in log π_θ.
+def minibatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
+    """Return a function that computes each micro-batch's part of the policy loss of the whole mini-batch.
 
-    A forward pass without a graph gives log π_θ of all rows; dL/d log π_θ on them is what each micro-batch then sends
-    through its own graph. So the split changes nothing, for one more forward pass.
+    A first forward pass without a graph gives log π_θ of all rows, and from it the gradient dL/d log π_θ. Each
+    micro-batch then sends its rows of this gradient through its own graph. The result does not depend on how the
+    mini-batch is split; the price is one more forward pass.
     """
     config = learner.config
 
@@ -193,31 +203,32 @@ def of_whole(learner: Learner, mini: MiniBatch) -> PolicyPart:
 
     scores = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks)
     leaf = scores["log_probs"].requires_grad_()
-    loss, whole = policy_loss(leaf, mini.batch, mini.result, config.correction, mini.loss, generator=learner.chance)
+    loss, moments = policy_loss(leaf, mini.batch, mini.result, config.correction, mini.loss, generator=learner.loss_rng)
     (gradient,) = torch.autograd.grad(loss, leaf)
-    shares = iter([(loss.detach(), [whole])] if learner.ranks.main else [])
+    once = iter([(loss.detach(), [moments])] if learner.ranks.main else [])
 
-    def part_of(
+    def compute(
         log_probs: Tensor, part: TokenBatch, _: CorrectionResult, rows: list[int]
-    ) -> tuple[Tensor, list[Measured]]:
-        value, measured = next(shares, (torch.zeros_like(loss.detach()), []))  # reported once
-        given = gradient[rows or [0], : log_probs.shape[1]]
-        surrogate = masked_sum(given * log_probs, part.response_mask)
-        return surrogate - surrogate.detach() + value, measured
+    ) -> tuple[Tensor, list[MomentTable]]:
+        # The first micro-batch of the first rank reports the value and moments of all; the others report zero.
+        value, measured = next(once, (torch.zeros_like(loss.detach()), []))
+        part_gradient = gradient[rows or [0], : log_probs.shape[1]]
+        surrogate = masked_sum(part_gradient * log_probs, part.response_mask)
+        return surrogate - surrogate.detach() + value, measured  # has this value, and the surrogate's gradient
 
-    return part_of
+    return compute
 
 
 def _result_of(result: CorrectionResult, rows: list[int], part: TokenBatch) -> CorrectionResult:
-    """What the correction decided about the rows of a micro-batch."""
+    """Return the result of the correction for the rows of a micro-batch."""
     columns = part.response_mask.shape[1]
-    chosen = result.rows(torch.tensor(rows or [0], device=part.response_mask.device))
-    keep = chosen.keep_mask[:, :columns] & part.response_mask
-    cut = {name: getattr(chosen, name)[:, :columns] for name in ("log_ratio", "weights", "rejected_by")}
-    return dataclasses.replace(chosen, keep_mask=keep, **cut)
+    rows_result = result.rows(torch.tensor(rows or [0], device=part.response_mask.device))
+    keep = rows_result.keep_mask[:, :columns] & part.response_mask
+    tensors = {name: getattr(rows_result, name)[:, :columns] for name in ("log_ratio", "weights", "rejected_by")}
+    return dataclasses.replace(rows_result, keep_mask=keep, **tensors)
 
 
-def _fault(totals: Tensor, measured: list[Measured], grad_norm: Tensor) -> str | None:
+def _fault(totals: Tensor, measured: list[MomentTable], grad_norm: Tensor) -> str | None:
     if not kept_tokens(measured):
         return "bad/all_rejected"
     if not bool(totals.isfinite().all()):
@@ -225,6 +236,6 @@ def _fault(totals: Tensor, measured: list[Measured], grad_norm: Tensor) -> str |
     return None if bool(grad_norm.isfinite()) else "bad/gradient"
 
 
-def kept_tokens(measured: list[Measured]) -> float:
-    """In bypass mode the kept tokens follow π_θ, so only the loss knows how many there were."""
+def kept_tokens(measured: list[MomentTable]) -> float:
+    """Return the number of kept tokens, from the moments of the loss: in bypass mode it depends on π_θ."""
     return sum(float(m.table[m.names.index("actor/ppo_kl"), 0]) for m in measured)

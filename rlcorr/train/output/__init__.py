@@ -1,1 +1,1 @@
-"""What a run leaves, and shows while it goes on."""
+"""Output of a run: its files, and what a person sees while it trains."""

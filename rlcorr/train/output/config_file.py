@@ -1,4 +1,4 @@
-"""A configuration as a YAML file: written into every run, and read in front of the command line's own options."""
+"""A configuration as a YAML file, which is written into every run and can be read before command-line options."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import runs
 
 RUNS = "$RLCORR_RUNS/"
-"""Stands for the folder of the runs, so that a file fits every machine."""
+"""Placeholder of the runs folder, so that a file is right on every machine."""
 
 
 def write_config(path: Path, config: Any) -> None:
-    """Every value of a (nested) dataclass as YAML; `arguments_of` reads it back."""
+    """Write every value of a (nested) dataclass as YAML; `arguments_of` reads the file."""
     runs.write_whole(path, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True).encode())
 
 
 def arguments_of(path: Path, config_type: type) -> list[str]:
-    """The options of a YAML file as words of the command line, to be put before the user's: the last one wins.
+    """Return the options of a YAML file as words of the command line. Put them before the user's: the last one wins.
 
-    Words, and not a finished configuration, because a configuration refuses what does not fit together: a file may
-    need what the user adds. Each value is checked by tyro's rule for its type. Raises `UsageError` with file and key.
+    The result is no configuration, because a configuration raises for values that do not fit together, and the file may
+    need what the user adds. tyro's rule for its type checks each value. Raises `UsageError` with file and key.
     """
     try:
         return list(_words(_read(path), config_type, ""))
@@ -84,7 +84,10 @@ def _flag(prefix: str, name: str, value: Any) -> list[str]:
 
 
 def _option(key: str, value: Any, kind: Any) -> list[str]:
-    """One option, if tyro would take its words. 3e-4 is a number here, although YAML 1.1 calls it a text."""
+    """Return the words of one option, after a check by tyro's rule.
+
+    3e-4 is a number here, although YAML 1.1 reads it as a text.
+    """
     rule = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, set()))
     if not isinstance(rule, PrimitiveConstructorSpec):
         raise TypeError(f"{key}: no rule for the type {kind}.")

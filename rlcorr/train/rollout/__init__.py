@@ -1,1 +1,1 @@
-"""Engines, batches drawn from them, and the proof that they took the weights."""
+"""Rollout engines, the batches that they sample, and the proof that they took new weights."""

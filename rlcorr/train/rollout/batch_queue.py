@@ -1,7 +1,7 @@
-"""The queue of batches that were requested ahead: made at once, or in a thread while the trainer goes on.
+"""Queue of batches that were requested ahead. They are made at once, or in a thread while the trainer works.
 
-The weights that a batch is sampled with are fixed by the staleness, never by who is faster: an asynchronous run has the
-same numbers as a synchronous one, and a resumed run as an uninterrupted one.
+The staleness alone decides which weights sample a batch, never the speed of the engine. So an asynchronous run has the
+same numbers as a synchronous one, and a resumed run the same as an uninterrupted one.
 """
 
 from collections import deque
@@ -17,12 +17,12 @@ from rlcorr.train.rollout.collect import Collected
 T = TypeVar("T")
 
 Weights = list[tuple[str, Tensor]]
-"""Every tensor that an engine needs, by name; of a sharded policy this rank's shards."""
+"""Every tensor that an engine needs, with its name; for a sharded policy, this rank's shards."""
 
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """Sample the batch of `step` with the weights of `version` (0: before the first update)."""
+    """Request to sample the batch of `step` with the weights of `version` (0: before the first update)."""
 
     step: int
     version: int
@@ -30,7 +30,7 @@ class BatchRequest:
 
 
 class BatchQueue:
-    """Batches that were requested and not taken yet. `make` samples one; it is called for one request at a time."""
+    """Batches that were requested but not taken yet. `make` samples the batch of one request; calls never overlap."""
 
     def __init__(self, make: Callable[[BatchRequest], Collected], *, asynchronous: bool) -> None:
         self._make = make
@@ -41,17 +41,17 @@ class BatchQueue:
         self._waiting.append((request, self._start(lambda: self._make(request))))
 
     def get(self) -> tuple[BatchRequest, Collected]:
-        """The oldest request and its batch. What went wrong while it was made is raised here."""
+        """Return the oldest request and its batch. An error that occurred while it was made is raised here."""
         request, batch = self._waiting.popleft()
         return request, batch.result()
 
-    def when_idle(self, work: Callable[[], T]) -> T:
-        """Use the engine for something else, once all requested batches are made."""
+    def run_exclusive(self, work: Callable[[], T]) -> T:
+        """Run other work on the engine after all requested batches are made, and return its result."""
         return self._start(work).result()
 
     @property
     def requests(self) -> list[BatchRequest]:
-        """Not taken yet, oldest first."""
+        """Return the requests that were not taken yet, the oldest first."""
         return [request for request, _ in self._waiting]
 
     def close(self) -> None:

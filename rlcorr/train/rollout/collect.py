@@ -1,4 +1,4 @@
-"""From prompts to a batch: sample, judge, pad."""
+"""Make a batch from prompts: sample answers, judge them, pad them."""
 
 import math
 import time
@@ -17,15 +17,15 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Collected:
-    """What one rank sampled, before it is padded into a batch. Plain values, so that ranks can exchange it."""
+    """Samples of one rank before they are padded into a batch. Plain values, so that ranks can exchange them."""
 
     prompt_ids: list[list[int]]  # one per response
     samples: Samples
     prompts: list[str]
     responses: list[str]
-    rewards: list[float | None]  # NaN where the reward function raised, None where it could not judge
+    rewards: list[float | None]  # NaN if the reward function raised, None if it could not judge
     groups: list[int]
-    truncated: list[bool]  # the response hit a length limit: its last token ends nothing
+    truncated: list[bool]  # the response hit a length limit: its last token is not an ending one
     version: int
     seconds: dict[str, float]
 
@@ -37,7 +37,7 @@ class RolloutWorker:
     engine: RolloutEngine
     tokenizer: PreTrainedTokenizerFast
     task: Task
-    stops: list[int]  # ids that end a response
+    eos_ids: list[int]  # ids that end a response
 
 
 def collect(
@@ -50,14 +50,14 @@ def collect(
     seed: int,
     first_group: int = 0,
 ) -> Collected:
-    """`samples` responses to each example, in the order of the examples; each example is a group."""
+    """Sample and judge `samples` responses to each example, in the order of the examples; each example is a group."""
     engine, tokenizer, task = worker.engine, worker.tokenizer, worker.task
     ids = [encode(tokenizer, example.prompt, task.instruction, task.system_message) for example in examples]
     start = time.perf_counter()
     sampled = engine.generate(ids, n=samples, max_tokens=task.max_tokens, sampling=sampling, seed=seed)
     seconds = time.perf_counter() - start
     groups = [group for group in range(len(examples)) for _ in range(samples)]
-    responses = [decode(tokenizer, row, worker.stops) for row in sampled.response_ids]
+    responses = [decode(tokenizer, row, worker.eos_ids) for row in sampled.response_ids]
     return Collected(
         prompt_ids=[ids[group] for group in groups],
         samples=sampled,
@@ -65,27 +65,27 @@ def collect(
         responses=responses,
         rewards=[judge(task, examples[group], text) for group, text in zip(groups, responses, strict=True)],
         groups=[first_group + group for group in groups],
-        truncated=[bool(row) and row[-1] not in worker.stops for row in sampled.response_ids],
+        truncated=[bool(row) and row[-1] not in worker.eos_ids for row in sampled.response_ids],
         version=version,
         seconds={"generate": seconds},
     )
 
 
 def judge(task: Task, example: Example, response: str) -> float | None:
-    """Return the reward, or None if the function returns it: it cannot judge this response.
+    """Return the reward of a response, or None if the reward function cannot judge it.
 
-    NaN if the function raises, so that the step is skipped and counted instead of lost.
+    Return NaN if the function raises an error: the step is then skipped and counted, and the run goes on.
     """
     try:
         reward = task.reward(example, response)
         return None if reward is None else float(reward)
-    except Exception as error:  # somebody else's code: whatever it raises must not end the training
+    except Exception as error:  # user code: no error in it may end the training run
         print(f"the reward function raised {type(error).__name__}: {error}", flush=True)
         return math.nan
 
 
-def joined(parts: list[Collected]) -> Collected:
-    """The samples of all ranks, in rank order."""
+def merge_ranks(parts: list[Collected]) -> Collected:
+    """Concatenate the samples of all ranks, in rank order."""
     first = parts[0]
     routed = [part.samples.routed_experts for part in parts]
     return Collected(
@@ -106,7 +106,7 @@ def joined(parts: list[Collected]) -> Collected:
 
 
 def scored(collected: Collected) -> Collected:
-    """Return the samples that have a reward: one without belongs to no group and no loss."""
+    """Return only the samples that have a reward; the others take no part in groups and losses."""
     rows = [row for row, reward in enumerate(collected.rewards) if reward is not None]
     if len(rows) == len(collected.rewards):
         return collected
@@ -124,12 +124,12 @@ def scored(collected: Collected) -> Collected:
 
 
 def learned_rows(collected: Collected, device: torch.device) -> Tensor:
-    """Return the numbers of the rows that did not hit the length limit."""
+    """Return the indices of the rows that did not hit the length limit."""
     return torch.tensor([row for row, cut in enumerate(collected.truncated) if not cut], device=device)
 
 
 def batch_of(collected: Collected, device: torch.device) -> TokenBatch:
-    """Return padded tensors: ids, masks, rollout_log_probs, rewards (NaN for None), group_ids, policy_versions."""
+    """Return padded tensors: ids, masks, rollout log-probs, rewards (NaN for None), group ids and policy versions."""
     rewards = [math.nan if reward is None else reward for reward in collected.rewards]
     return to_batch(collected.prompt_ids, collected.samples, device).replace(
         rewards=torch.tensor(rewards, dtype=torch.float32, device=device),
@@ -139,10 +139,10 @@ def batch_of(collected: Collected, device: torch.device) -> TokenBatch:
 
 
 def greedy(worker: RolloutWorker, examples: list[Example]) -> Collected:
-    """Return one greedy answer to each example."""
+    """Sample one greedy answer to each example."""
     return collect(worker, examples, samples=1, sampling=GREEDY, version=0, seed=0)
 
 
 def greedy_accuracy(collected: Collected) -> float:
-    """Return the share of the answers that are complete, with a reward of 1; without a reward one is not complete."""
+    """Return the share of the answers with a reward of 1, which are complete. An answer without a reward is not."""
     return sum(reward == 1 for reward in collected.rewards) / max(len(collected.rewards), 1)

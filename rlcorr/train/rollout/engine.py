@@ -1,4 +1,4 @@
-"""What a rollout engine is, and how its samples become a padded batch."""
+"""The interface of rollout engines, and the padding of their samples into a batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,57 +14,58 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Samples:
-    """Responses in the order of the prompts, n for each; <eos> is part of a response that ends by itself."""
+    """Responses in the order of the prompts, n per prompt. A response that ends by itself includes its <eos>."""
 
     response_ids: list[list[int]]
-    log_probs: list[list[float]]  # of the sampled tokens, processed or raw as the configuration says
-    routed_experts: list[Tensor] | None = None  # each (prompt + response − 1, layers, k): the last token is never fed
+    log_probs: list[list[float]]  # of the sampled tokens, processed or raw as set in the configuration
+    # (prompt + response − 1, layers, k) per response: the last token is never fed to the model.
+    routed_experts: list[Tensor] | None = None
 
 
 class NextLogProbs(NamedTuple):
-    """What may follow F prompts."""
+    """Log-probs of every token that may follow each of F prompts."""
 
-    log_probs: Tensor  # (F, V) float32, as the engine reports them; −∞ where sampling cuts a token off
-    routed_experts: list[Tensor] | None = None  # each (prompt, layers, k)
+    log_probs: Tensor  # (F, V) float32, as the engine reports them; −∞ for tokens that sampling cuts off
+    routed_experts: list[Tensor] | None = None  # (prompt, layers, k) per prompt
 
 
 class RolloutEngine(Protocol):
-    """Samples responses with log-probs, and takes new weights."""
+    """An engine that samples responses with log-probs, and takes new weights."""
 
     @property
     def description(self) -> dict[str, Any]:
-        """Name, version and settings, for the manifest."""
+        """Return name, version and settings, for the manifest."""
         ...
 
     def generate(
         self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
     ) -> Samples:
-        """n responses to each prompt. The same weights, prompts and seed give the same responses."""
+        """Sample n responses to each prompt. The same weights, prompts and seed give the same responses."""
         ...
 
     def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
-        """Log-probs of every token that may come next."""
+        """Return the log-probs of every token that may come next."""
         ...
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        """Replace every weight. Shards are gathered one after the other, at the same time on every rank."""
+        """Replace every weight. Shards are gathered one after the other, so every rank must call this."""
         ...
 
     def close(self) -> None:
-        """Give back what other processes share in, before their group ends."""
+        """Release what is shared with other processes, before the process group ends."""
         ...
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Engines draw from torch's global generator; this seeds it, and leaves it to everybody else as it was."""
+    """Set the seed of torch's global generator, from which engines draw, for a `with` block; restore it afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def left_padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ragged ids → (ids (B, P) padded with 0 on the left, mask (B, P))."""
+    """Pad ragged ids with 0 on the left; return ids (B, P) and mask (B, P)."""
     width = max(map(len, rows))
     ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
     lengths = torch.tensor([len(row) for row in rows], device=device)
@@ -72,7 +73,7 @@ def left_padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Te
 
 
 def right_padded(rows: list[list[Any]], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ragged rows → (values (B, T) padded with 0 on the right, mask (B, T))."""
+    """Pad ragged rows with 0 on the right; return values (B, T) and mask (B, T)."""
     width = max(map(len, rows))
     values = torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=dtype, device=device)
     lengths = torch.tensor([len(row) for row in rows], device=device)
@@ -80,7 +81,7 @@ def right_padded(rows: list[list[Any]], dtype: torch.dtype, device: torch.device
 
 
 def to_batch(prompts: list[list[int]], samples: Samples, device: torch.device) -> TokenBatch:
-    """Ids, masks and rollout log-probs of one prompt and one response per row."""
+    """Return a batch with ids, masks and rollout log-probs; each row is one prompt and one response."""
     prompt_ids, prompt_mask = left_padded(prompts, device)
     response_ids, response_mask = right_padded(samples.response_ids, torch.int64, device)
     batch = TokenBatch(
@@ -96,7 +97,7 @@ def to_batch(prompts: list[list[int]], samples: Samples, device: torch.device) -
 
 
 def _routes(experts: list[Tensor], prompt_mask: Tensor, response_mask: Tensor) -> Tensor:
-    """(n_b − 1, layers, k) per row → (B, P + T, layers, k), −1 where no token was fed to the engine."""
+    """Pad the experts of each row, (n_b − 1, layers, k), to (B, P + T, layers, k); −1 if no token was fed there."""
     fed = torch.cat([prompt_mask, response_mask], -1)
     last = fed.cumsum(-1) == fed.sum(-1, keepdim=True)
     routes = torch.full((*fed.shape, *experts[0].shape[1:]), -1, device=fed.device)

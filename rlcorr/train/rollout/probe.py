@@ -1,4 +1,4 @@
-"""How far the engine is from the trainer before the first step, on the same weights, and what that looks like."""
+"""Measure the mismatch between engine and trainer on the same weights, before the first step, and name its cause."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,19 +22,19 @@ from rlcorr.train.rollout.sync_proof import HALF, SURE, SYNCED_K3, SyncProof
 from rlcorr.types import TokenBatch
 
 ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]
-"""What `triage` finds in pairs alone, and what the trainer can find besides, because it can score once more."""
+"""Patterns that `triage` finds in pairs alone, and those that only the trainer finds, because it can score again."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What `probe` measured. d = log π_trainer − log π_engine on tokens that the engine sampled."""
+    """Result of `probe`. d = log π_trainer − log π_engine on tokens that the engine sampled."""
 
     tokens: int
     abs_log_ratio: float  # mean |d|
     k3: float  # mean of e^d − 1 − d
-    left_behind: list[str]  # groups of tensors that a sync left old in the engine (`prove_sync`)
-    unseen: list[str]  # groups for which the engine's number format is too coarse to tell
-    round_trip: float  # share of the responses whose ids come back from their text
+    left_behind: list[str]  # groups of tensors that stayed old in the engine after a sync (`prove_sync`)
+    unseen: list[str]  # groups for which the engine's number format is too coarse to decide
+    round_trip: float  # share of the responses whose text is tokenized to the same ids
     pattern: ProbedPattern
     sentence: str
 
@@ -50,25 +50,25 @@ def probe(
     max_tokens: int,
     proof: SyncProof,
 ) -> Probe:
-    """Sample as the run will, score as the run will, and say which known pattern the difference fits.
+    """Sample and score as the run will, and decide which known pattern the difference d fits. The first that fits wins:
 
-    stale tensor   a tensor that the engine does not take from a sync; on fresh weights it does not show
-    temperature    d is what the trainer's log-probs change by at another temperature: the engine's, or 1
-    routing        d is what they change by with the engine's experts
-    top-p mass     π_trainer ≤ π_engine on nearly every token: the engine shares out the mass that it cut off
-    precision      none of these, and k3 is no larger than rounding in these formats has been measured to make
-    tokenizer      responses do not come back from their own text as the same ids
+    stale tensor   the engine does not take a tensor from a sync; this does not show in d while the weights are fresh
+    temperature    d is the change of the trainer's log-probs at another temperature: the engine's, or 1
+    routing        d is the change of the trainer's log-probs with the engine's experts
+    top-p mass     π_trainer ≤ π_engine on nearly every token: the engine redistributes the mass that it cut off
+    precision      none of these, and k3 is not larger than rounding in these formats was measured to make it
+    tokenizer      the text of a response is not tokenized to the same ids
     unexplained    something else: another prompt, other weights, a fault in a kernel
     """
     sampled = engine.generate(prompts, n=1, max_tokens=max_tokens, sampling=config.sampling, seed=0)
     batch = to_batch(prompts, sampled, next(policy.parameters()).device)
     d, mask = difference(policy, batch, config.scored_temperature, config.router_replay), batch.response_mask
-    same_ids, size = round_trip(tokenizer, sampled.response_ids), float(masked_mean(k3(d), mask))
+    same_ids = round_trip(tokenizer, sampled.response_ids)
     pattern, sentence = pattern_of(policy, config, batch, d, proof, same_ids)
     return Probe(
         tokens=int(mask.sum()),
         abs_log_ratio=float(masked_mean(d.abs(), mask)),
-        k3=size,
+        k3=float(masked_mean(k3(d), mask)),
         left_behind=proof.left_behind,
         unseen=proof.unseen,
         round_trip=same_ids,
@@ -83,41 +83,41 @@ def pattern_of(
     """Return the first pattern that fits, and a sentence about it."""
     scored, mask = config.scored_temperature, batch.response_mask
     if proof.left_behind:
-        stays = f"a sync leaves {listed(proof.left_behind)} behind in the engine"
-        return "stale tensor", f"{stays}; the gap will grow with every step."
+        stale = f"a sync leaves {listed(proof.left_behind)} behind in the engine"
+        return "stale tensor", f"{stale}; the gap will grow with every step."
     for other in sorted({1.0, config.temperature} - {scored}):
-        there = difference(policy, batch, other, config.router_replay)
-        if explains(d, there, mask):
-            return "temperature", f"at {other:g} the trainer agrees ({k3_of(there, mask)}); it scores at {scored:g}."
+        d_other = difference(policy, batch, other, config.router_replay)
+        if explains(d, d_other, mask):
+            return "temperature", f"at {other:g} the trainer agrees ({k3_of(d_other, mask)}); it scores at {scored:g}."
     if batch.routed_experts is not None and not config.router_replay:
-        there = difference(policy, batch, scored, True)
-        if explains(d, there, mask):
-            agrees = f"with the engine's experts the trainer agrees better ({k3_of(there, mask)})"
+        d_other = difference(policy, batch, scored, True)
+        if explains(d, d_other, mask):
+            agrees = f"with the engine's experts the trainer agrees better ({k3_of(d_other, mask)})"
             return "routing", f"{agrees}: see --rollout.router-replay."
     if cuts_mass(batch, d):
-        return "top-p mass", "the engine's probabilities are larger: it shares out what top_p or top_k cut off."
+        return "top-p mass", "the engine's probabilities are larger: it redistributes what top_p or top_k cut off."
     if (sentence := rounding_sentence(policy, config, batch, d)) is not None:
         return "precision", sentence
     if same_ids < 1:
-        return "tokenizer", f"only {same_ids:.0%} of the responses come back from their text as the same ids."
+        return "tokenizer", f"only {same_ids:.0%} of the responses have a text that is tokenized to the same ids."
     return "unexplained", "no known pattern fits: compare the tokens, the prompts and the weights."
 
 
-def explains(d: Tensor, there: Tensor, mask: Tensor) -> bool:
-    """Return whether another way to score makes the difference.
+def explains(d: Tensor, d_other: Tensor, mask: Tensor) -> bool:
+    """Check whether another way to score, with the difference `d_other`, explains the difference d.
 
-    A regression of d on d − d_there: its slope is 1 if the engine scores in that way, and 0 if it does not. Rounding is
-    the noise of the regression.
+    d is regressed on d − d_other. The slope is 1 if the engine scores in the other way, and 0 if it does not. Rounding
+    is the noise of the regression.
     """
-    here, change = d[mask].double(), (d - there)[mask].double()
-    if not bool(here.isfinite().all()):
+    target, change = d[mask].double(), (d - d_other)[mask].double()
+    if not bool(target.isfinite().all()):
         return False
-    fit = robust_fit(change[:, None], here)
+    fit = robust_fit(change[:, None], target)
     return float(fit.coefficients[0]) - HALF > SURE * float(fit.errors[0])
 
 
 def cuts_mass(batch: TokenBatch, d: Tensor) -> bool:
-    """Return whether the engine's probabilities are larger on nearly every token, as behind a cut."""
+    """Check whether the engine's probabilities are larger on nearly every token, as they are after top-p or top-k."""
     if not bool(d[batch.response_mask].isfinite().all()):
         return False
     symptom = top_p_mass(tokens_of(batch.replace(old_log_probs=batch.rollout_log_probs + d)))
@@ -125,7 +125,7 @@ def cuts_mass(batch: TokenBatch, d: Tensor) -> bool:
 
 
 def format_of(config: RolloutConfig, precision: Precision) -> Format:
-    """Return the coarsest number format of the engine and the trainer, by the k3 that it has made."""
+    """Return the coarsest number format of engine and trainer: the one with the largest measured k3."""
     formats: list[Format] = [config.dtype, precision]
     if config.kv_cache_dtype != "auto":
         formats.append("fp8_kv" if config.kv_cache_dtype == "fp8" else "e5m2_kv")
@@ -133,24 +133,25 @@ def format_of(config: RolloutConfig, precision: Precision) -> Format:
         formats.append("fp8_weights")
     if config.weights in ("int8", "int4"):
         formats.append("int8_weights" if config.weights == "int8" else "int4_weights")
-    return max(formats, key=lambda one: rounding(one)[1])
+    return max(formats, key=lambda name: rounding(name)[1])
 
 
 def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, d: Tensor) -> str | None:
-    """Place k3 among measured gaps of the same number format; None if none was as large.
+    """Return a sentence that compares k3 with measured gaps of the same number format; None if it is larger than them.
 
-    A trainer that rounds as well is compared with itself in float32, which says whose rounding it is.
+    If the trainer does not compute in float32, the sentence adds the k3 that it would have in float32. This separates
+    the engine's rounding from the trainer's.
     """
     coarsest, mask = format_of(config, policy.precision), batch.response_mask
     smallest, largest = rounding(coarsest)
     largest = max(largest, SYNCED_K3 / SPREAD) if coarsest == "float32" else largest
     if not float(masked_mean(k3(d), mask)) <= SPREAD * largest:
         return None
-    seen = f"rounding in {coarsest} has been measured to make {smallest:.0e} to {largest:.0e}"
+    measured = f"rounding in {coarsest} has been measured to make {smallest:.0e} to {largest:.0e}"
     if policy.precision == "float32":
-        return f"{seen}."
-    alone = difference(policy.in_float32(), batch, config.scored_temperature, config.router_replay)
-    return f"{seen}; with the trainer in float32 it would be {k3_of(alone, mask)}."
+        return f"{measured}."
+    d_float32 = difference(policy.in_float32(), batch, config.scored_temperature, config.router_replay)
+    return f"{measured}; with the trainer in float32 it would be {k3_of(d_float32, mask)}."
 
 
 def k3_of(d: Tensor, mask: Tensor) -> str:
@@ -164,7 +165,7 @@ def difference(policy: Policy, batch: TokenBatch, temperature: float, replay: bo
 
 
 def round_trip(tokenizer: PreTrainedTokenizerFast, responses: list[list[int]]) -> float:
-    """Return the share of the responses whose ids come back from their text."""
+    """Return the share of the responses whose text is tokenized to the same ids."""
     texts = [tokenizer.decode(ids) for ids in responses]
-    back = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-    return sum(ids == again for ids, again in zip(responses, back, strict=True)) / max(len(responses), 1)
+    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    return sum(ids == again for ids, again in zip(responses, encoded, strict=True)) / max(len(responses), 1)

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 DEGREES = 4.0
-"""Degrees of freedom of the noise: rounding has a few tokens with errors of ten times the usual size."""
+"""Degrees of freedom of the noise: few, because rounding gives a few tokens errors of ten times the usual size."""
 STEPS = 100
 
 
 @dataclass(frozen=True)
 class RobustFit:
-    """y = X·coefficients + noise."""
+    """Result of the regression y = X·coefficients + noise."""
 
     coefficients: Tensor  # (G,)
-    errors: Tensor  # (G,) standard errors; infinite for a column that has no part in y
+    errors: Tensor  # (G,) standard errors; infinite for a column of zeros, which has no part in y
     scale: float  # of the noise
 
 
@@ -26,8 +26,9 @@ def robust_fit(columns: Tensor, target: Tensor) -> RobustFit:
         columns: (N, G) float64.
         target: (N,) float64.
 
-    Iterated weighted least squares and the errors of Lange, Little and Taylor, Robust statistical modeling using the t
-    distribution, JASA 84 (1989): weights (ν + 1)/(ν + r²/s²), information (ν + 1)/(ν + 3) · XᵀX/s².
+    Uses iterated weighted least squares and the standard errors of Lange, Little and Taylor, Robust statistical
+    modeling using the t distribution, JASA 84 (1989): weights (ν + 1)/(ν + r²/s²), information
+    (ν + 1)/(ν + 3) · XᵀX/s².
     """
     length = columns.norm(dim=0)
     present = length > 1e-12 * length.max()

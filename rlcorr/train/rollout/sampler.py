@@ -1,4 +1,4 @@
-"""From a request to its batch: take the weights, draw the prompts of that step, sample, judge."""
+"""Make the batch of a request: sync the weights, draw the prompts of the step, sample answers, judge them."""
 
 import itertools
 import time
@@ -15,12 +15,14 @@ from rlcorr.train.rollout.collect import Collected, RolloutWorker, collect
 def sampler(
     config: TrainConfig, ranks: Ranks, worker: RolloutWorker, first_step: int
 ) -> Callable[[BatchRequest], Collected]:
-    """A function that samples the batches of consecutive steps, from `first_step` on. Prompts and seed follow from the
-    configuration's seed and the step alone."""
+    """Return a function that samples the batches of consecutive steps, from `first_step` on.
+
+    Its prompts and seeds depend only on the configuration's seed and the step.
+    """
     stream = examples(worker.task, config.seed)
     engines = ranks.size // config.rollout.tensor_parallel_size or 1
-    which = ranks.rank // config.rollout.tensor_parallel_size  # ranks that share an engine sample the same prompts
-    share = slice(*(config.prompts_per_step * edge // engines for edge in (which, which + 1)))
+    engine = ranks.rank // config.rollout.tensor_parallel_size  # ranks that share an engine sample the same prompts
+    share = slice(*(config.prompts_per_step * edge // engines for edge in (engine, engine + 1)))
     skipped = (first_step - 1) * config.prompts_per_step
     next(itertools.islice(stream, skipped, skipped), None)
 
@@ -28,14 +30,14 @@ def sampler(
         start = time.perf_counter()
         worker.engine.sync(request.weights)
         synced = time.perf_counter() - start
-        drawn = list(itertools.islice(stream, config.prompts_per_step))
+        step_examples = list(itertools.islice(stream, config.prompts_per_step))
         collected = collect(
             worker,
-            drawn[share],
+            step_examples[share],
             samples=config.samples_per_prompt,
             sampling=config.rollout.sampling,
             version=request.version,
-            seed=(config.seed << 32) + (request.step << 8) + which,
+            seed=(config.seed << 32) + (request.step << 8) + engine,
             first_group=share.start,
         )
         return replace(collected, seconds={**collected.seconds, "sync": synced})

@@ -1,4 +1,4 @@
-"""Which engine samples, and how it starts."""
+"""Choose the rollout engine and start it."""
 
 import importlib.util
 from pathlib import Path
@@ -18,7 +18,10 @@ def vllm_installed() -> bool:
 
 
 def resolve_engine(config: RolloutConfig) -> str:
-    """`auto` becomes vllm where it is installed. Raises `UsageError` where the engine cannot do what is asked."""
+    """Return the name of the engine; `auto` is vllm if it is installed.
+
+    Raises `UsageError` if the engine cannot do what the configuration asks for.
+    """
     name = config.engine
     if name == "auto":
         name = "vllm" if vllm_installed() else "transformers"
@@ -29,23 +32,26 @@ def resolve_engine(config: RolloutConfig) -> str:
     if name == "transformers" and config.quantization != "none":
         raise UsageError(f"quantization {config.quantization!r} needs the vllm engine; got transformers.")
     if name == "transformers" and config.router_replay:
-        raise UsageError("router_replay needs the vllm engine, whose router is read; got transformers.")
+        raise UsageError("router_replay needs the vllm engine, whose router can be read; got transformers.")
     if config.quantization == "fp8" and not torch.cuda.is_available():
-        raise UsageError("quantization 'fp8' needs a GPU that computes in fp8; this machine shows none.")
+        raise UsageError("quantization 'fp8' needs a GPU that computes in fp8; this machine has no visible GPU.")
     return name
 
 
-def start_engine(config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> RolloutEngine:
-    """The engine that the configuration asks for, with the weights of `model`; a response ends with one of `stops`."""
-    together = config.tensor_parallel_size * config.data_parallel_size
-    if (ranks.size > 1 and ranks.size % together) or (ranks.size == 1 and config.data_parallel_size > 1):
+def start_engine(config: RolloutConfig, model: Path, ranks: Ranks, eos_ids: list[int], log: Path) -> RolloutEngine:
+    """Start the configuration's engine with the weights of `model`; a response ends with one of `eos_ids`.
+
+    Raises `UsageError` if the number of ranks is no multiple of what one group of engines needs.
+    """
+    group_size = config.tensor_parallel_size * config.data_parallel_size
+    if (ranks.size > 1 and ranks.size % group_size) or (ranks.size == 1 and config.data_parallel_size > 1):
         raise UsageError(
             f"tensor_parallel_size {config.tensor_parallel_size} × data_parallel_size {config.data_parallel_size} does "
             f"not divide the {ranks.size} rank(s): change --nproc-per-node."
         )
     if resolve_engine(config) == "vllm":
-        # Imported here: it takes seconds, and is not there on every platform.
+        # Imported here: it takes seconds, and not every platform has it.
         from rlcorr.train.rollout.vllm_engine import VllmEngine
 
-        return VllmEngine(config, model, ranks, stops, log)
-    return TransformersEngine(config, load_lm(model, ranks.device), stops)
+        return VllmEngine(config, model, ranks, eos_ids, log)
+    return TransformersEngine(config, load_lm(model, ranks.device), eos_ids)

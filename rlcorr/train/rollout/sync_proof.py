@@ -1,15 +1,15 @@
-"""Proof that the engine takes every tensor it is sent.
+"""Proof that the engine takes every tensor that it is sent.
 
-A tensor that stays old inside the engine shows up as a mismatch that grows with every step and looks like rounding. So
-before the first step every tensor is perturbed and synced. The engine then continues random tokens, and for each group
-of tensors the trainer computes what the log-probs would be if that group were still old. A regression of the real
-difference on these estimates which share of each group's change the engine lacks: 0 if it took the new tensors, 1 if it
-kept the old ones. Rounding, whatever its size, is the noise of the regression.
+A tensor that stays old inside the engine causes a mismatch that grows with every step and looks like rounding. So the
+proof perturbs every tensor before the first step, and syncs the engine. The engine then continues random tokens, and
+for each group of tensors the trainer computes what the log-probs would be if that group were still old. A regression of
+the real difference on these columns estimates which share of each group's change the engine lacks: 0 if it took the new
+tensors, 1 if it kept the old ones. Rounding, whatever its size, is the noise of the regression.
 
-Rounding is not independent between tokens: a cache in 8 bits rounds the keys of a common prefix in the same way for all
-of them. So a single regression believes itself too exact, by a factor of 3 in bfloat16 and of up to 20 in e5m2. The
-proof is therefore repeated with other noise and other tokens, and the standard errors come from the spread of the
-repetitions. No constant of a model or a number format decides.
+Rounding errors of tokens depend on each other: an 8-bit cache rounds the keys of a common prefix in the same way for
+all tokens after it. So the standard errors of a single regression are too small, by a factor of 3 in bfloat16 and of up
+to 20 in e5m2. The proof is therefore repeated with other noise and other tokens, and the standard errors come from the
+spread of the repetitions. The decision uses no constant of a model or a number format.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,31 +42,33 @@ from rlcorr.types import TokenBatch
 SYNCED_K3 = 1e-5
 """Largest k3 between an engine and a trainer that both compute in float32: only kernels and the order of sums differ.
 
-It was 3e-13 on the warm start and 4e-11 on SmolLM2, both on CPUs; for Qwen3-8B on a GPU a root mean square of 0.0019 is
-published, which is a k3 of 2e-6. One tensor of the tiny models that stays old makes 1e-4 and more after the noise."""
+It was 3e-13 on the warm start and 4e-11 on SmolLM2, both on CPUs. For Qwen3-8B on a GPU, a root mean square of 0.0019
+is published, which is a k3 of 2e-6. One old tensor of the tiny models makes a k3 of at least 1e-4 after the noise."""
 HALF = 0.5
-"""A share above it is nearer to the old tensors than to the new ones."""
+"""If a share is larger, the engine's tensors are nearer to the old ones than to the new ones."""
 SURE = 4.0
-"""Standard errors that a share must be away from a half. On the warm start, with caches in bfloat16, fp8
-and e5m2, 60 tries with nothing old named nothing. Of 108 with a group really old 96 named it, and 12 said that it
-cannot be seen, nine of these in e5m2 (`make bench ARGS=proof`, which tries SmolLM2 as well)."""
+"""Distance of a share from one half that counts as certain, in standard errors.
+
+Tried on the warm start with caches in bfloat16, fp8 and e5m2: in 60 tries without an old group, none was named. In 108
+tries with an old group, 96 named it, and 12 said that it cannot be seen, nine of them in e5m2 (`make bench ARGS=proof`,
+which tries SmolLM2 as well)."""
 PART = 0.1
-"""Share of a block of layers from which on its layers are looked at one by one."""
+"""If the share of a block of layers is larger, its layers are examined one by one."""
 FEW_BLOCKS = 2
-"""If more blocks than these are suspicious, it is no single layer that stays old."""
+"""If more blocks are suspicious, the cause is not a single old layer."""
 CLEARLY = 0.8
-"""Noise of another grouping, relative to that of the kinds of tensors, below which it is the better explanation."""
+"""Another grouping is the better explanation if its noise, relative to that of the kinds of tensors, is smaller."""
 
 
 @dataclass(frozen=True)
 class SyncProof:
-    """What the proof found. `shares` holds, for each group of tensors, the share of its change that the engine lacks,
-    and its standard error."""
+    """Result of the proof. `shares` has, for each group of tensors, the share of its change that the engine lacks, and
+    the standard error of this share."""
 
     tokens: int
     k3: float  # between the perturbed trainer and the engine
     shares: dict[str, tuple[float, float]]
-    coarse_blocks: tuple[str, ...] = ()  # blocks of layers in which one old layer alone would not show
+    coarse_blocks: tuple[str, ...] = ()  # blocks of layers in which a single old layer would not be noticed
 
     @property
     def left_behind(self) -> list[str]:
@@ -75,7 +77,7 @@ class SyncProof:
 
     @property
     def unseen(self) -> list[str]:
-        """Return the groups of which the engine's number format is too coarse to tell."""
+        """Return the groups for which the engine's number format is too coarse to decide."""
         groups = [name for name, (share, error) in self.shares.items() if not abs(share - HALF) > SURE * error]
         return groups + [f"one layer alone of {block}" for block in self.coarse_blocks]
 
@@ -84,9 +86,9 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig) -> 
     """Sync perturbed weights, look for groups that the engine keeps old, and sync the true weights again.
 
     Raises:
-        UsageError: if a group is left behind, unless that was asked for; if an engine in float32 differs from the
-            trainer by more than the order of sums, as where a kernel misreads its new weights; or if the engine's
-            log-probs are not finite.
+        UsageError: if a group stays old, unless the configuration asks for that; if an engine in float32 differs from
+            the trainer by more than the order of sums can explain, for example because a kernel misreads its new
+            weights; or if the engine's log-probs are not finite.
     """
     proof = sync_proof(engine, policy)
     if config.stale_lm_head:
@@ -103,27 +105,27 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig) -> 
 
 @dataclass(frozen=True)
 class Repetition:
-    """Hold what one draw of the noise showed, for the N sampled tokens."""
+    """Data of one draw of the noise, for N sampled tokens."""
 
     seed: int
     batch: TokenBatch
     mask: Tensor
     new: Tensor  # (N,) the trainer's log-probs
-    difference: Tensor  # (N,) the engine's less these
+    difference: Tensor  # (N,) the engine's log-probs minus the trainer's
     columns: dict[str, Tensor]  # group → (N,) the difference if the engine had kept the group's old tensors
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Hold what all repetitions say together of groups that share the tensors out."""
+    """Estimates from all repetitions, for groups into which the tensors are divided."""
 
-    scale: float  # of what the groups leave unexplained
-    of_group: dict[str, tuple[float, float]]  # the share of its change that the engine lacks, and its standard error
+    scale: float  # of the noise, which the groups do not explain
+    by_group: dict[str, tuple[float, float]]  # the share of its change that the engine lacks, and its standard error
 
 
 @torch.no_grad()
 def sync_proof(engine: RolloutEngine, policy: Policy, seed: int = 0) -> SyncProof:
-    """Return what `prove_sync` judges; each seed gives other noise and other texts."""
+    """Perturb, sync and compare as `prove_sync` does, and return the result; each seed gives other noise and texts."""
     original = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
     by_kind, by_block = kinds(original), blocks(original)
     try:
@@ -150,23 +152,23 @@ def sync_proof(engine: RolloutEngine, policy: Policy, seed: int = 0) -> SyncProo
     for other in others:
         best = other if other.scale < CLEARLY * best.scale else best
     sizes = {label: len(layers_of(names)) for label, names in by_block.items()}
-    # One old layer of five is a share of a fifth.
+    # If one of five layers is old, the share of their block is about a fifth.
     coarse = [
         label
-        for label, (_, error) in layers.of_group.items()
+        for label, (_, error) in layers.by_group.items()
         if sizes[label] > 1 and SURE * error * sizes[label] > HALF
     ]
     differences = torch.cat([repetition.difference for repetition in repeated])
-    return SyncProof(len(differences), float(k3(-differences).mean()), best.of_group, tuple(coarse))
+    return SyncProof(len(differences), float(k3(-differences).mean()), best.by_group, tuple(coarse))
 
 
 def _suspects(layers: Shares) -> list[str]:
     """Return the blocks of layers of which a part may be old."""
-    return [name for name, (share, error) in layers.of_group.items() if share > max(PART, 2 * error)]
+    return [name for name, (share, error) in layers.by_group.items() if share > max(PART, 2 * error)]
 
 
 def _repetition(engine: RolloutEngine, policy: Policy, seed: int) -> Repetition:
-    """Sample at temperature 1 and without cuts, so that only weights and format are on trial."""
+    """Sample at temperature 1 and without cuts, so that only weights and number format are tested."""
     starts = random_texts(policy, responses_of(policy), CONTEXT, seed)
     samples = engine.generate(starts, n=1, max_tokens=RESPONSE_TOKENS, sampling=Sampling(), seed=seed)
     batch = to_batch(starts, samples, next(policy.parameters()).device)
@@ -181,7 +183,7 @@ def _repetition(engine: RolloutEngine, policy: Policy, seed: int) -> Repetition:
 def _add_columns(
     policy: Policy, repetition: Repetition, original: dict[str, Tensor], groups: Mapping[str, list[str]]
 ) -> None:
-    """Compute for each group that has no column yet what the log-probs would differ by if its tensors were old."""
+    """Add for each group without a column the difference that the log-probs would have if its tensors were old."""
     for group in groups.keys() - repetition.columns.keys():
         old = {f"lm.{name}": original[name] for name in groups[group]}
         repetition.columns[group] = _log_probs(policy, repetition.batch, repetition.mask, old) - repetition.new
@@ -189,26 +191,29 @@ def _add_columns(
 
 def _log_probs(policy: Policy, batch: TokenBatch, mask: Tensor, old: dict[str, Tensor]) -> Tensor:
     """Return the trainer's log-probs in float32, with some tensors replaced."""
-    given = {"replay": batch.routed_experts is not None}
-    return functional_call(policy.in_float32(), old, (batch, 1.0), given, tie_weights=False).log_probs[mask].double()
+    options = {"replay": batch.routed_experts is not None}
+    scores = functional_call(policy.in_float32(), old, (batch, 1.0), options, tie_weights=False)
+    return scores.log_probs[mask].double()
 
 
 def shares(repeated: list[Repetition], groups: Iterable[str]) -> Shares:
-    """Regress each repetition's difference on the columns of these groups, and put the repetitions together.
+    """Estimate the share of its change that the engine lacks, for each group, from all repetitions.
 
-    The share is their mean. Its standard error is s/√R, with s the larger of the spread of the R repetitions and of the
-    regression's own error, which is first enlarged by what the spread of all groups shows it to lack: a few repetitions
-    agree by chance now and then.
+    Each repetition's difference is regressed on the columns of the groups. A group's share is the mean over the R
+    repetitions. Its standard error is s/√R. s is the larger of the spread of the repetitions and of the regression's
+    own error, because a few repetitions may agree by chance. The regression's error is first multiplied by the median,
+    over all groups, of spread / error, if that is above 1.
     """
     names = list(groups)
     fits: list[RobustFit] = [
-        robust_fit(torch.stack([one.columns[name] for name in names], -1), one.difference) for one in repeated
+        robust_fit(torch.stack([repetition.columns[name] for name in names], -1), repetition.difference)
+        for repetition in repeated
     ]
     estimates = torch.stack([fit.coefficients for fit in fits])
     stated = torch.stack([fit.errors for fit in fits]).square().mean(0).sqrt()
     spread = estimates.std(0)
-    lacking = (spread / stated)[stated.isfinite() & (stated > 0)]
-    inflation = max(1.0, float(lacking.median())) if len(lacking) else 1.0
+    too_small_by = (spread / stated)[stated.isfinite() & (stated > 0)]
+    inflation = max(1.0, float(too_small_by.median())) if len(too_small_by) else 1.0
     errors = torch.maximum(spread, inflation * stated) / len(repeated) ** 0.5
     scale = float(torch.tensor([max(fit.scale, 1e-300) for fit in fits]).log().mean().exp())
     pairs = zip(estimates.mean(0).tolist(), errors.tolist(), strict=True)
@@ -216,8 +221,10 @@ def shares(repeated: list[Repetition], groups: Iterable[str]) -> Shares:
 
 
 def first_seen(batch: TokenBatch) -> Tensor:
-    """Mark each text of prompt and response once: rounding is the same after the same text, so a second copy would only
-    look like more evidence."""
+    """Mark each distinct text of prompt and response once, (B, T).
+
+    Rounding is the same after the same text, so a second copy would be no further evidence.
+    """
     ids = torch.cat([batch.tensors()["prompt_ids"], batch.tensors()["response_ids"]], -1).tolist()
     start = len(ids[0]) - batch.response_mask.shape[1]
     texts, first = set(), torch.zeros_like(batch.response_mask)
@@ -229,9 +236,9 @@ def first_seen(batch: TokenBatch) -> Tensor:
 
 
 def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> None:
-    """Check a sync by the pairs of its step: a float32 engine next to a float32 trainer has a k3 of rounding only.
+    """Raise `UsageError` if engine and trainer, both in float32, differ by more than rounding on the pairs of a step.
 
-    Coarser formats cannot be checked so, which is why `prove_sync` perturbs. Raises `UsageError`.
+    Coarser formats cannot be checked in this way; for them `prove_sync` perturbs the weights.
     """
     if precision == "float32" and config.exact and not k3_mean <= SYNCED_K3:
         raise UsageError(

@@ -1,15 +1,15 @@
-"""Groups of a model's tensors, by their names: by kind, and by layer."""
+"""Groups of a model's tensors by their names: by kind, and by layer."""
 
 import re
 from collections.abc import Iterable
 
 LAYER = re.compile(r"layers\.(\d+)\.")
 BLOCKS = 6
-"""Most blocks into which the layers are cut."""
+"""Largest number of blocks into which the layers are divided."""
 
 
 def kinds(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group tensors by what they are, over all layers: norms, biases, and each kind of matrix."""
+    """Group tensors by kind over all layers: norms, biases, and each kind of matrix."""
     groups: dict[str, list[str]] = {}
     for name in names:
         module, _, tensor = name.rpartition(".")
@@ -24,7 +24,7 @@ def layers_of(names: Iterable[str]) -> set[str]:
 
 
 def blocks(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group tensors by layer, a few layers at a time, and those outside the layers by what they are."""
+    """Group tensors by layer, a few layers per block, and tensors outside the layers by kind."""
     numbered = {name: LAYER.search(name) for name in names}
     count = 1 + max((int(layer[1]) for layer in numbered.values() if layer), default=0)
     size = -(-count // BLOCKS)
@@ -40,10 +40,10 @@ def blocks(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def one_by_one(groups: dict[str, list[str]], suspects: list[str]) -> dict[str, list[str]]:
-    """Cut these groups into their layers."""
-    cut: dict[str, list[str]] = {}
+    """Split the suspects among the groups into their layers, and keep the other groups."""
+    finer: dict[str, list[str]] = {}
     for label, names in groups.items():
         for name in names:
             layer = LAYER.search(name)
-            cut.setdefault(f"layer {layer[1]}" if layer and label in suspects else label, []).append(name)
-    return cut
+            finer.setdefault(f"layer {layer[1]}" if layer and label in suspects else label, []).append(name)
+    return finer

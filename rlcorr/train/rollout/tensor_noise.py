@@ -1,4 +1,4 @@
-"""Noise on every tensor of a model, and random texts, with which the proof of a sync looks at an engine."""
+"""Noise on every tensor of a model, and random texts: the data with which the proof of a sync tests an engine."""
 
 import torch
 from torch import Tensor
@@ -7,27 +7,29 @@ from rlcorr.train.learner.policy import Policy
 from rlcorr.train.rollout.engine import Samples, to_batch
 
 CONTEXT, RESPONSE_TOKENS = 2, 4
-"""Random tokens, and sampled ones after them: rounding errors pile up with length, and only weights are on trial."""
+"""Number of random tokens, and of sampled tokens after them. Both are small: rounding errors accumulate with length."""
 WORK = 1.2e9
 """Responses times parameters of one repetition, which bounds the time of the proof."""
 FEWEST, MOST = 17, 64
-"""Responses per repetition: of SmolLM2 and larger models, and of models of less than 20 million parameters."""
+"""Responses per repetition for SmolLM2 and larger models, and for models of less than 20 million parameters."""
 NOISE = {"q_proj": 0.25, "k_proj": 0.25, "v_proj": 0.08, "down_proj": 0.06, "gate_proj": 0.12, "up_proj": 0.12}
-"""Standard deviation of the noise on a tensor, relative to its root mean square, by kind. So each of the 273 tensors of
-SmolLM2 moves the log-probs by about as much; see `OTHER_NOISE` for the rest."""
+"""Standard deviation of the noise on a tensor, relative to its root mean square, by kind. With these values, each of
+the 273 tensors of SmolLM2 changes the log-probs by about the same amount. `OTHER_NOISE` is for all other kinds."""
 OTHER_NOISE = 0.1
 SMALL, LARGE = 6, 3
-"""Repetitions: of models that are small enough for `MOST` responses, and of larger ones."""
+"""Repetitions for models that are small enough for `MOST` responses, and for larger ones."""
 MOVED = 0.7
-"""Mean |Δ| of the log-probs that the noise shall make."""
+"""Mean |Δ| of the log-probs that the noise must reach."""
 DOUBLINGS = 5
 SMALLEST_NOISE = 0.01
-"""Absolute, for tensors of zeros, as many biases are."""
+"""Smallest standard deviation of the noise, absolute: many biases are tensors of zeros."""
 
 
 def noise_factor(policy: Policy, original: dict[str, Tensor]) -> float:
-    """Return the multiple of the usual noise that moves the log-probs of random texts by `MOVED`: a shallow model needs
-    more of it than a deep one, in which it would be chaos."""
+    """Return the multiple of the usual noise that changes the log-probs of random texts by `MOVED`.
+
+    A shallow model needs more noise than a deep one, whose output would become chaotic.
+    """
     texts = random_texts(policy, FEWEST, CONTEXT + RESPONSE_TOKENS, seed=0)
     zeros = [[0.0] * (len(text) - 1) for text in texts]
     device = next(policy.parameters()).device
@@ -45,7 +47,7 @@ def noise_factor(policy: Policy, original: dict[str, Tensor]) -> float:
 
 
 def add_noise(policy: Policy, original: dict[str, Tensor], factor: float, seed: int) -> None:
-    """Replace every tensor by its original and noise, a tied one once."""
+    """Set every tensor to its original plus noise; a tied tensor gets noise once."""
     generator, seen = torch.Generator().manual_seed(seed), set()
     for name, tensor in policy.lm.state_dict().items():
         if tensor.data_ptr() in seen or not tensor.is_floating_point():
@@ -58,17 +60,17 @@ def add_noise(policy: Policy, original: dict[str, Tensor], factor: float, seed: 
 
 
 def responses_of(policy: Policy) -> int:
-    """Return how many responses a repetition samples."""
+    """Return the number of responses that a repetition samples."""
     parameters = sum(tensor.numel() for tensor in policy.lm.parameters())
     return int(min(max(WORK / parameters, FEWEST), MOST))
 
 
 def repetitions_of(policy: Policy) -> int:
-    """Return how many times the proof draws noise and texts."""
+    """Return the number of times that the proof draws noise and texts."""
     return SMALL if responses_of(policy) == MOST else LARGE
 
 
 def random_texts(policy: Policy, count: int, length: int, seed: int) -> list[list[int]]:
-    """Return tokens of the whole vocabulary: texts that share no beginning, so that rounding errors differ."""
+    """Return texts of random tokens from the whole vocabulary. They share no beginning, so rounding errors differ."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(policy.lm.config.vocab_size, (count, length), generator=generator).tolist()

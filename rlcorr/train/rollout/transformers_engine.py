@@ -1,4 +1,4 @@
-"""The engine that every platform has: Hugging Face's generate, on a copy of the weights."""
+"""The engine for every platform: Hugging Face's `generate` on a copy of the weights."""
 
 import copy
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
-from rlcorr.train.learner.ranks import whole
+from rlcorr.train.learner.ranks import full_tensor
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, left_padded, seeded
 from rlcorr.train.rollout.weight_formats import rounded
 
 
 class TransformersEngine:
-    """`generate` of transformers, with the weights in the engine's dtype. Slow, and the same everywhere."""
+    """`generate` of transformers, with the weights in the engine's dtype. It is slow but runs on every platform."""
 
-    def __init__(self, config: RolloutConfig, lm: PreTrainedModel, stops: list[int]) -> None:
+    def __init__(self, config: RolloutConfig, lm: PreTrainedModel, eos_ids: list[int]) -> None:
         self._lm = copy.deepcopy(lm).to(getattr(torch, config.dtype)).eval()
         self._config = config
-        self._stops = stops
-        if config.stale_lm_head:  # as in engines that hold a tied head twice
+        self._eos_ids = eos_ids
+        if config.stale_lm_head:  # untie the head, like engines that keep a copy of a tied head
             head: Any = self._lm.get_output_embeddings()
             head.weight = torch.nn.Parameter(head.weight.detach().clone())
 
@@ -37,8 +37,8 @@ class TransformersEngine:
     ) -> Samples:
         repeated = [prompt for prompt in prompts for _ in range(n)]
         tokens, log_p = self._sample(repeated, max_tokens, sampling, seed)
-        chosen = log_p.gather(-1, tokens[..., None])[..., 0]
-        return _until_stop(tokens.tolist(), chosen.tolist(), self._stops)
+        token_log_probs = log_p.gather(-1, tokens[..., None])[..., 0]
+        return _until_eos(tokens.tolist(), token_log_probs.tolist(), self._eos_ids)
 
     def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
         return NextLogProbs(self._sample(prompts, 1, sampling, seed=0)[1][:, 0].cpu())
@@ -47,18 +47,18 @@ class TransformersEngine:
     def _sample(
         self, prompts: list[list[int]], max_tokens: int, sampling: Sampling, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T) and the log-probs of every token, (B, T, V)."""
+        """Sample tokens (B, T); return them and the log-probs of every token of the vocabulary, (B, T, V)."""
         device = self._lm.device
         ids, mask = left_padded(prompts, device)
         raw = self._config.log_probs == "raw"
         settings = GenerationConfig(
             max_new_tokens=max_tokens,
             pad_token_id=0,
-            eos_token_id=self._stops,
+            eos_token_id=self._eos_ids,
             return_dict_in_generate=True,
             output_logits=raw,
             output_scores=not raw,
-            **_drawing(sampling),
+            **_generate_options(sampling),
         )
         with seeded(seed, device):
             generate: Any = self._lm.generate
@@ -68,17 +68,17 @@ class TransformersEngine:
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
         sent = [(n, t) for n, t in weights if not (self._config.stale_lm_head and n == "lm_head.weight")]
-        places = self._lm.state_dict()
+        state = self._lm.state_dict()
         for name, tensor in sent:
-            place = places[name]
-            place.copy_(rounded(name, whole(tensor).to(place.dtype), self._config.weights))
-        missing = places.keys() - {name for name, _ in sent}
+            target = state[name]
+            target.copy_(rounded(name, full_tensor(tensor).to(target.dtype), self._config.weights))
+        missing = state.keys() - {name for name, _ in sent}
         assert missing <= {"lm_head.weight"}, f"a sync lacks {missing}"
 
     def close(self) -> None: ...
 
 
-def _drawing(sampling: Sampling) -> dict[str, Any]:
+def _generate_options(sampling: Sampling) -> dict[str, Any]:
     if sampling.temperature == 0:
         return {"do_sample": False, "temperature": None, "top_k": None}
     return {
@@ -86,8 +86,8 @@ def _drawing(sampling: Sampling) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _until_stop(tokens: list[list[int]], log_probs: list[list[float]], stops: list[int]) -> Samples:
-    lengths = [next((i + 1 for i, token in enumerate(row) if token in stops), len(row)) for row in tokens]
+def _until_eos(tokens: list[list[int]], log_probs: list[list[float]], eos_ids: list[int]) -> Samples:
+    lengths = [next((i + 1 for i, token in enumerate(row) if token in eos_ids), len(row)) for row in tokens]
     return Samples(
         [row[:length] for row, length in zip(tokens, lengths, strict=True)],
         [row[:length] for row, length in zip(log_probs, lengths, strict=True)],

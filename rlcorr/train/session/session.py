@@ -1,4 +1,4 @@
-"""A session: everything that lives as long as one training, made from its configuration."""
+"""A session: the objects of one training run, made from its configuration."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync
 
 PROBED = 64
-"""Prompts of the proof and of the probe."""
+"""Number of held-out prompts of the probe."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What one training consists of."""
+    """The objects of one training run."""
 
     config: TrainConfig
     ranks: Ranks
@@ -48,8 +48,8 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     torch.manual_seed(config.seed)
     model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
     task, tokenizer = task_of(config), load_tokenizer(model)
-    stops = eos_ids(model, tokenizer)
-    if config.mask_truncated and not stops:
+    ending_ids = eos_ids(model, tokenizer)
+    if config.mask_truncated and not ending_ids:
         raise UsageError(
             "the model names no token that ends an answer, so all are truncated: leave out mask_truncated."
         )
@@ -62,13 +62,13 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     if config.optim.gradient_checkpointing:
         policy.checkpoint_layers()
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
-    engine = start_engine(config.rollout, model, ranks, stops, log)
+    engine = start_engine(config.rollout, model, ranks, ending_ids, log)
     proof = prove_sync(engine, policy, config.rollout)
     measured = probe(engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, proof=proof)
     reference = None
     if config.needs_reference:
         reference = Policy(load_lm(model, ranks.device), None, precision).requires_grad_(False)
-    worker = RolloutWorker(engine, tokenizer, task, stops)
+    worker = RolloutWorker(engine, tokenizer, task, ending_ids)
     sample = sampler(config, ranks, worker, first_step)
     return Session(
         config=config,
@@ -89,15 +89,15 @@ def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
         module=module,
         optimizer=torch.optim.AdamW(policy.parameters(), lr=config.optim.learning_rate, weight_decay=0.0),
         scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.optim.precision == "float16"),
-        shuffle=torch.Generator().manual_seed(config.seed),
-        chance=torch.Generator(ranks.device).manual_seed(config.seed),
+        shuffle_rng=torch.Generator().manual_seed(config.seed),
+        loss_rng=torch.Generator(ranks.device).manual_seed(config.seed),
         config=config,
         ranks=ranks,
     )
 
 
 def task_of(config: TrainConfig) -> Task:
-    """Raises `UsageError` where it has fewer prompts than the configuration asks for."""
+    """Return the task of a configuration. Raises `UsageError` if it has fewer prompts than the configuration needs."""
     if is_gym(config.task):
         task = gym_task(config.task, max_tokens=config.max_response_tokens)
     elif config.data is None:
@@ -111,7 +111,7 @@ def task_of(config: TrainConfig) -> Task:
         task = with_prompts(task, config.train_prompts, config.seed)
     if task.prompts is not None and config.sketch.exact_prompts > task.prompts:
         raise UsageError(
-            f"sketch.exact_prompts is {config.sketch.exact_prompts}, but the training has {task.prompts} prompts."
+            f"sketch.exact_prompts is {config.sketch.exact_prompts}, but the task has only {task.prompts} prompts."
         )
     return task
 

@@ -1,1 +1,1 @@
-"""Score sketches of recorded steps, of sampled answers or of every likely answer."""
+"""Score sketches of recorded steps, made from sampled answers or from every likely answer."""

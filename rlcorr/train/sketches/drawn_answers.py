@@ -1,7 +1,7 @@
-"""Further answers for a step's sketch: where answers are long and a step has few, its own tell little of a gradient.
+"""Additional answers for a step's sketch. If answers are long and few, the step's own are not enough for a gradient.
 
-They are drawn like the step's own, by the engine with the weights that sampled those, to prompts that no step trains
-on. The training goes on as if they had not been drawn.
+The engine draws them as it drew the step's own answers, with the same weights, to prompts that no step trains on. They
+have no effect on the training run.
 """
 
 import itertools
@@ -15,29 +15,29 @@ from rlcorr.train.session.session import Session
 from rlcorr.train.sketches.sampled import OTHER_PROMPTS, as_updated, eager_copy, scores_of
 
 STREAM = 2 * OTHER_PROMPTS
-"""Added to the seed of the prompts: neither the run's own nor those of the reference."""
+"""Added to the seed of the prompts, so that they differ from the run's own and from those of the reference."""
 
 
 def drawn_answers(session: Session, request: BatchRequest) -> DrawnAnswers:
-    """As many as the configuration asks for; the policy not yet updated.
+    """Draw as many answers as the configuration asks for, and compute their scores. Call this before the update.
 
-    Raises `UsageError` where the reward function raised or could not judge, and where the engine gave bad log-probs.
+    Raises `UsageError` if the reward function raised or could not judge, or if the engine gave bad log-probs.
     """
     config, device = session.config, session.ranks.device
-    batch = batch_of(session.queue.when_idle(lambda: _collected(session, request)), device)
+    batch = batch_of(session.queue.run_exclusive(lambda: _collect(session, request)), device)
     assert batch.rewards is not None
-    lacking = ~batch.rollout_log_probs.isfinite() & batch.response_mask
-    if bool(lacking.any()) or not bool(batch.rewards.isfinite().all()):
+    bad = ~batch.rollout_log_probs.isfinite() & batch.response_mask
+    if bool(bad.any()) or not bool(batch.rewards.isfinite().all()):
         raise UsageError(
-            f"step {request.step}: of the answers drawn for its sketch some have no reward or no log-prob, so no "
-            "gradient can be measured on them."
+            f"step {request.step}: some answers drawn for its sketch have no reward or no log-prob, so no gradient can "
+            "be measured on them."
         )
     batch = as_updated(session, batch, config)
     count = config.sketch.answer_directions or config.sketch.directions
     return DrawnAnswers(batch, scores_of(session, eager_copy(session.policy), batch, count))
 
 
-def _collected(session: Session, request: BatchRequest) -> Collected:
+def _collect(session: Session, request: BatchRequest) -> Collected:
     config, worker = session.config, session.worker
     worker.engine.sync(request.weights)
     stream = examples(worker.task, config.seed + STREAM)

@@ -1,7 +1,7 @@
 """A step's exact sketch: every likely answer to some prompts, with both policies' log-probs, advantages and scores.
 
-Nothing is sampled but the prompts: the expectations of any correction's gradient, under what the engine draws from and
-under π_old, are sums over the answers.
+Only the prompts are sampled. The expectations of any correction's gradient, under the engine's sampling and under
+π_old, are sums over the answers.
 """
 
 import itertools
@@ -27,46 +27,49 @@ from rlcorr.train.session.session import Session
 from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
 from rlcorr.train.sketches.expected_advantages import expected_advantages
 from rlcorr.train.sketches.sampled import OTHER_PROMPTS, all_directions, eager_copy, next_log_probs
-from rlcorr.train.sketches.tree_scores import node_scores, packed
+from rlcorr.train.sketches.tree_scores import node_scores, pack_trees
 from rlcorr.types import TokenBatch
 
 NODE_BYTES = 128
-"""What a node takes beside its scores."""
+"""Memory of a node without its scores."""
 PREFIXES_AT_ONCE = 512
 
 
 def exact_sketch(session: Session, weights: Weights) -> ExactSketch:
-    """Of prompts of the training, drawn anew; the policy not yet updated. `weights` are those that sampled the batch.
+    """Make the exact sketch of a step, from newly drawn training prompts. Call this before the update.
 
-    Raises `UsageError` as `grow` does, and where what the engine draws from cannot be told.
+    Raises `UsageError` as `grow` does, and if the distribution that the engine samples from is not known.
+
+    Args:
+        weights: those that sampled the step's batch.
     """
     config, policy = session.config, eager_copy(session.policy)
     stream = examples(session.worker.task, config.seed + OTHER_PROMPTS)
-    drawn = list(itertools.islice(stream, config.sketch.exact_prompts))
-    tree = session.queue.when_idle(lambda: _grown(session, policy, drawn, weights))
-    old, scores = _scored(session, policy, tree)
+    prompts = list(itertools.islice(stream, config.sketch.exact_prompts))
+    tree = session.queue.run_exclusive(lambda: _grow_tree(session, policy, prompts, weights))
+    old, scores = _scores_of_nodes(session, policy, tree)
     nodes = _as_tensors(tree, old)
     return ExactSketch(
         tree=nodes,
-        advantages=_advantages(session, answers_of(nodes), tree, drawn),
+        advantages=_advantages(session, answers_of(nodes), tree, prompts),
         scores=scores,
         task_prompts=session.worker.task.prompts,
     )
 
 
-def _grown(session: Session, policy: Policy, drawn: list[Example], weights: Weights) -> Tree:
-    """With the engine's distributions under the weights that sampled."""
+def _grow_tree(session: Session, policy: Policy, prompts: list[Example], weights: Weights) -> Tree:
+    """Grow the tree of answers with the engine's distributions under these weights."""
     config, worker = session.config, session.worker
     worker.engine.sync(weights)
 
     def evaluate(prefixes: list[list[int]]) -> Distributions:
-        parts = [prefixes[at : at + PREFIXES_AT_ONCE] for at in range(0, len(prefixes), PREFIXES_AT_ONCE)]
-        return _joined([_distributions(session, policy, part) for part in parts])
+        parts = [prefixes[start : start + PREFIXES_AT_ONCE] for start in range(0, len(prefixes), PREFIXES_AT_ONCE)]
+        return _concat([_distributions(session, policy, part) for part in parts])
 
     return grow(
-        [encode(worker.tokenizer, example.prompt, worker.task.instruction) for example in drawn],
+        [encode(worker.tokenizer, example.prompt, worker.task.instruction) for example in prompts],
         evaluate,
-        stops=worker.stops,
+        eos_ids=worker.eos_ids,
         max_tokens=worker.task.max_tokens,
         smallest=config.sketch.smallest_probability,
         most_nodes=_most_nodes(config.sketch),
@@ -89,21 +92,21 @@ def _distributions(session: Session, policy: Policy, prefixes: list[list[int]]) 
 
 
 def drawn_from(reported: Tensor, rollout: RolloutConfig) -> Tensor:
-    """The log-probs that the engine samples by, (F, V): what it reports, or for raw ones that with the temperature.
+    """Return the log-probs that the engine samples from, (F, V): those it reports, or raw ones with the temperature.
 
-    Raises `UsageError` for raw log-probs beside top_p or top_k.
+    Raises `UsageError` for raw log-probs with top_p or top_k.
     """
     if rollout.log_probs == "processed":
         return reported
     if rollout.top_p < 1 or rollout.top_k > 0:
         raise UsageError(
-            f"raw log-probs do not say what top_p {rollout.top_p:g} and top_k {rollout.top_k} leave: an exact sketch "
-            "needs --rollout.log-probs processed, or neither."
+            f"raw log-probs do not show what top_p {rollout.top_p:g} and top_k {rollout.top_k} cut off: an exact "
+            "sketch needs --rollout.log-probs processed, or top_p 1 and top_k 0."
         )
     return (reported / rollout.temperature).log_softmax(-1)
 
 
-def _joined(parts: list[Distributions]) -> Distributions:
+def _concat(parts: list[Distributions]) -> Distributions:
     experts = [part.experts for part in parts if part.experts is not None]
     return Distributions(
         old=torch.cat([part.old for part in parts]),
@@ -113,18 +116,18 @@ def _joined(parts: list[Distributions]) -> Distributions:
     )
 
 
-def _scored(session: Session, policy: Policy, tree: Tree) -> tuple[Tensor, Tensor]:
-    """log π_old of every node, and its scores."""
+def _scores_of_nodes(session: Session, policy: Policy, tree: Tree) -> tuple[Tensor, Tensor]:
+    """Compute log π_old of every node, (nodes,), and its scores, (nodes, directions)."""
     config, device = session.config, policy.lm.device
     old = torch.zeros(len(tree.nodes), device=device)
     scores = torch.zeros(len(tree.nodes), config.sketch.directions, device=device)
-    groups, first = list(packed(tree, device)), 0
-    for chosen in all_directions(session, policy):
+    groups, first = list(pack_trees(tree, device)), 0
+    for directions in all_directions(session, policy):
         for trees in groups:
-            log_p, along = node_scores(policy.lm, trees, config.rollout.scored_temperature, chosen)
+            log_p, products = node_scores(policy.lm, trees, config.rollout.scored_temperature, directions)
             old[trees.nodes] = log_p
-            scores[trees.nodes, first : first + along.shape[1]] = along
-        first += along.shape[1]
+            scores[trees.nodes, first : first + products.shape[1]] = products
+        first += products.shape[1]
     return old.cpu(), scores.cpu() * config.sketch.directions**-0.5
 
 
@@ -140,48 +143,56 @@ def _as_tensors(tree: Tree, old: Tensor) -> AnswerTree:
     )
 
 
-def _advantages(session: Session, answers: Answers, tree: Tree, drawn: list[Example]) -> Tensor:
-    """Of every token of every answer, (N,). Raises `UsageError` where the reward function gave no number."""
+def _advantages(session: Session, answers: Answers, tree: Tree, prompts: list[Example]) -> Tensor:
+    """Compute the advantage of every token of every answer, (N,).
+
+    Raises `UsageError` if the reward function gave no number for an answer.
+    """
     config, batch = session.config, answers.batch
-    prompts = answers.prompts.tolist()
-    prompt_ids, prompt_mask = left_padded([tree.prompts[prompt] for prompt in prompts], torch.device("cpu"))
-    whole = batch.replace(
+    prompt_indices = answers.prompts.tolist()  # of each answer
+    prompt_ids, prompt_mask = left_padded([tree.prompts[index] for index in prompt_indices], torch.device("cpu"))
+    complete = batch.replace(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
-        rewards=torch.tensor(_rewards(session, batch, prompts, drawn)),
+        rewards=torch.tensor(_rewards(session, batch, [prompts[index] for index in prompt_indices])),
         routed_experts=None if tree.experts is None else _routes(tree, answers, prompt_mask.shape[1]),
     )
     device = session.ranks.device
-    whole = TokenBatch(**{name: tensor.to(device) for name, tensor in whole.tensors().items()})
-    scored = score(whole, session.policy, session.reference, config, ALONE)
+    complete = TokenBatch(**{name: tensor.to(device) for name, tensor in complete.tensors().items()})
+    scored = score(complete, session.policy, session.reference, config, ALONE)
     return expected_advantages(scored, answers.sampled.to(device), config.advantage)[scored.response_mask].cpu()
 
 
-def _rewards(session: Session, batch: TokenBatch, prompts: list[int], drawn: list[Example]) -> list[float]:
+def _rewards(session: Session, batch: TokenBatch, prompts: list[Example]) -> list[float]:
+    """Return the reward of each row of the batch, which answers the prompt of the same index."""
     worker = session.worker
     assert batch.response_ids is not None
     responses = [ids[mask].tolist() for ids, mask in zip(batch.response_ids, batch.response_mask, strict=True)]
     rewards = [
-        judge(worker.task, drawn[prompt], decode(worker.tokenizer, ids, worker.stops))
+        judge(worker.task, prompt, decode(worker.tokenizer, ids, worker.eos_ids))
         for prompt, ids in zip(prompts, responses, strict=True)
     ]
     numbers = [reward for reward in rewards if reward is not None and not math.isnan(reward)]
     if len(numbers) < len(rewards):
         raise UsageError(
-            "the reward function raised on a likely answer, or returned None for it: there is no expected gradient."
+            "the reward function raised on a likely answer, or returned None for it, so the expected gradient is not "
+            "defined."
         )
     return numbers
 
 
 def _routes(tree: Tree, answers: Answers, width: int) -> Tensor:
-    """The engine's experts of each answer's prompt and tokens, (A, width + T, layers, k); −1 where it fed no token."""
+    """Return the engine's experts of each answer's prompt and tokens, (A, width + T, layers, k).
+
+    They are −1 for padding and for tokens that the engine was not fed.
+    """
     assert tree.experts is not None
     mask = answers.batch.response_mask
     routes = torch.full((len(mask), width + mask.shape[1], *tree.experts[0].shape[1:]), -1)
     nodes = iter(answers.nodes.tolist())
     for row, (prompt, length) in enumerate(zip(answers.prompts.tolist(), mask.sum(-1).tolist(), strict=True)):
-        of_prompt = tree.experts[prompt]
-        routes[row, width - len(of_prompt) : width] = of_prompt.to(routes)
+        prompt_experts = tree.experts[prompt]
+        routes[row, width - len(prompt_experts) : width] = prompt_experts.to(routes)
         for column in range(length):
             experts = tree.nodes[next(nodes)].experts
             if experts is not None:

@@ -1,4 +1,4 @@
-"""Advantages of answers that are all there: means over a group or a batch become expectations."""
+"""Advantages of a complete set of answers: means over a group or a batch become expectations."""
 
 from dataclasses import replace
 
@@ -11,18 +11,20 @@ from rlcorr.types import TokenBatch
 
 
 def expected_advantages(batch: TokenBatch, probability: Tensor, config: AdvantageConfig) -> Tensor:
-    """Advantages (A, T) of A answers, as the run computes them from samples, for groups and batches without end.
+    """Compute the advantages (A, T) of A answers as the run computes them, in the limit of infinite groups and batches.
 
-    `probability` (A,) is that of each answer given its prompt (`group_ids`), under the policy that sampled.
-    GRPO: (r − E r)/σ(r) over the answers to a prompt, without `norm_by_std` r − E r, as RLOO. GAE and REINFORCE++ with
-    `whiten`: of mean 0 and variance 1 over all tokens. Raises `UsageError` as `with_advantages` does.
+    GRPO: (r − E r)/σ(r) over the answers to a prompt; without `norm_by_std`, and for RLOO, r − E r. GAE and REINFORCE++
+    with `whiten`: normalised to mean 0 and variance 1 over all tokens. Raises `UsageError` as `with_advantages` does.
+
+    Args:
+        probability: probability of each answer given its prompt (`group_ids`), under the policy that sampled, (A,).
     """
     mask = batch.response_mask
     if not config.grouped:
         advantages = with_advantages(batch, config).advantages
         assert advantages is not None
         return _whitened(advantages, mask, probability) if config.whiten else advantages
-    # The reward of a whole answer, its KL penalty included.
+    # Undiscounted returns at the first token are the reward of the whole answer, including its KL penalty.
     undiscounted = replace(config, estimator="reinforce_pp", gamma=1.0)
     rewards = with_advantages(batch, undiscounted).advantages
     assert rewards is not None

@@ -1,0 +1,59 @@
+"""Simple figures for the results of a lesson: named lines over a number, and named bars."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, fade, figure, vertical_line
+
+Values = Sequence[float]
+_FEW = 20
+"""Lines with at most this many points show the points."""
+
+
+def curves(
+    x: Values,
+    lines: Mapping[str, Values],
+    *,
+    x_name: str,
+    y_name: str,
+    log: str = "",
+    bands: Mapping[str, tuple[Values, Values]] | None = None,
+    marks: Iterable[float] = (),
+    height: int = 300,
+) -> Figure:
+    """Draw one line per name.
+
+    Args:
+        log: the logarithmic axes: "", "x", "y" or "xy".
+        bands: lower and upper ends of the intervals of a line.
+        marks: positions of vertical lines.
+    """
+    traces: list[Part] = []
+    for place, (name, y) in enumerate(lines.items()):
+        colour = ACROSS[place % len(ACROSS)]
+        if bands and name in bands:
+            low, high = bands[name]
+            around = {"x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself", "mode": "none"}
+            quiet = {"hoverinfo": "skip", "showlegend": False, "fillcolor": fade(colour, 0.18)}
+            traces.append({"type": "scatter", "name": f"{name}, interval", "legendgroup": name, **around, **quiet})
+        mode = "lines+markers" if len(x) <= _FEW else "lines"
+        line = {"type": "scatter", "name": name, "x": list(x), "y": list(y), "mode": mode, "legendgroup": name}
+        traces.append(line | {"line": {"color": colour, "width": 2}, "marker": {"color": colour, "size": 5}})
+    shapes = [vertical_line(x=mark, colour=REJECTED, dash="dot", width=2) for mark in marks]
+    axes = [_axis(x_name, "x" in log), _axis(y_name, "y" in log)]
+    return figure(traces, height=height, x=axes[0], y=axes[1], shapes=shapes, legend=len(lines) > 1)
+
+
+def bars(
+    values: Mapping[str, float], *, y_name: str, errors: Mapping[str, float] | None = None, height: int = 300
+) -> Figure:
+    """Draw one bar per name, with ± its error if it has one."""
+    bar: Part = {"type": "bar", "name": y_name, "x": list(values), "y": list(values.values())}
+    bar |= {"marker": {"color": [ACROSS[place % len(ACROSS)] for place in range(len(values))]}}
+    if errors:
+        bar["error_y"] = {"type": "data", "array": [errors.get(name, 0.0) for name in values], "color": REJECTED}
+    made = figure([bar], height=height, x={"type": "category"}, y=_axis(y_name, log=False))
+    return made.update_layout(bargap=0.3)
+
+
+def _axis(name: str, log: bool) -> Part:
+    return {"title_text": name, **({"type": "log", "exponentformat": "power"} if log else {})}

@@ -1,0 +1,140 @@
+"""`python -m rlcorr study`: train the missing runs of a study, and print a table of its arms."""
+
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+from tqdm import tqdm
+
+from rlcorr.command.gradient_table import bracketed, interval_text
+from rlcorr.command.study_workers import train_in_processes, train_on_ray
+from rlcorr.errors import UsageError
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.records import study as studies
+from rlcorr.records.trained_arms import gather, missing
+
+Pool = Literal["auto", "ray", "processes"]
+
+WIDTH = 22
+COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
+HEADING = f"{'arm':<24}" + "".join(f"{name:>{WIDTH}}" for name in COLUMNS)
+UNITS = (
+    "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps (the median for k3). Highest on "
+    "the way: the best mean of five consecutive steps."
+)
+
+
+# --- the verb ---
+
+
+@dataclass(frozen=True)
+class Study:
+    """Print a table of each arm's result in a study; with --train, make the missing training runs first."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """Name of a study in runs/study/index.toml, or all."""
+    train: bool = False
+    """Make the training runs that are missing. Each one is written to a file when it ends, so you can interrupt a study
+    and continue it later."""
+    pool: Pool = "auto"
+    """Where the runs are trained: ray, processes of this machine, or auto: Ray if it is installed, else processes."""
+    address: str = ""
+    """ray: address of a cluster, as host:port or auto; empty: this machine."""
+    gpus: float = 0.0
+    """ray: share of a GPU that each training run takes."""
+    workers: int = 0
+    """processes: number of training runs at once; 0: as many as there are cores."""
+
+
+def run_study(request: Study) -> int:
+    """Run the verb and return its exit code."""
+    for name in studies.read_index() if request.name == "all" else [request.name]:
+        if request.train:
+            _train_missing(request, studies.find_study(name))
+        print("\n".join(study_table(name)), "\n")
+    return 0
+
+
+def _train_missing(request: Study, study: studies.Study) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core each, as on Ray: another number would change the results
+    if not (arms := missing(study)):
+        return
+    for _ in tqdm(_train(request, study, arms), total=len(arms), desc=study.name, unit="run"):
+        pass
+    print(f"written {gather(study)}")
+
+
+def _train(request: Study, study: studies.Study, arms: Sequence[studies.Arm]) -> Iterator[studies.Arm]:
+    if _uses_ray(request):
+        return train_on_ray(study, arms, request.address, request.gpus)
+    return train_in_processes(study, arms, request.workers or os.cpu_count() or 1)
+
+
+def _uses_ray(request: Study) -> bool:
+    installed = importlib.util.find_spec("ray") is not None
+    if not installed and (request.pool == "ray" or request.address):
+        raise UsageError("ray is not installed: pip install ray, or leave out --pool ray and --address.")
+    if request.pool == "processes" and request.address:
+        raise UsageError(f"--address {request.address} goes with Ray, not with --pool processes.")
+    return installed and request.pool != "processes"
+
+
+# --- the table ---
+
+
+def study_table(name: str) -> list[str]:
+    """Return the lines of a table: the story of the study, its arms by their reward at the end, and comparisons."""
+    study = studies.find_study(name)
+    rows, origin = studies.read_study(name)
+    seeds, steps = len({row["seed"] for row in rows}), max(row["step"] for row in rows)
+    lines = [
+        f"{name}: {study.story}",
+        study.look,
+        f"{seeds} seeds, {steps} steps; {origin['engine']}, {origin['hardware']}",
+        "",
+        HEADING,
+    ]
+    for outcome in studies.outcomes(rows):
+        cells = [
+            _seeds_text(outcome.reward),
+            _seeds_text(outcome.best_reward),
+            _seeds_text(outcome.k3, ".0e"),
+            _seeds_text(outcome.kept_fraction),
+        ]
+        lines.append(f"{outcome.preset:<24}" + "".join(f"{cell:>{WIDTH}}" for cell in cells))
+    return [*lines, "", UNITS, *_comparison_lines(study, rows, origin.get("progress", {}))]
+
+
+def _comparison_lines(
+    study: studies.Study, rows: Sequence[Mapping[str, Any]], progress: Mapping[str, Any]
+) -> list[str]:
+    """Return the differences from no correction and from random rejection, and how well η predicted the rewards."""
+    # scipy.stats takes half a second to import, and every verb imports this module
+    from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
+
+    pairs = [(pair.arm, pair.difference) for pair in against_nothing(rows)]
+    lines = _differences("no correction", pairs)
+    pairs = [(pair.arm, pair.difference) for pair in against_chance(rows, study.by_chance)]
+    lines += _differences("rejecting as many tokens at random", pairs)
+    for run, progress_by_step in progress.items():
+        for step, arms in progress_by_step.items():
+            correlation = interval_text(progress_correlation({arm: numbers[0] for arm, numbers in arms.items()}, rows))
+            lines.append(f"η of {len(arms)} arms at step {step} of {run}: rank correlation with rewards {correlation}")
+    return lines
+
+
+def _differences(reference: str, pairs: Sequence[tuple[str, Interval]]) -> list[str]:
+    if not pairs:
+        return []
+    lines = ["", f"Reward at the end minus that of {reference}, on the same seeds; simultaneous 95 % intervals:"]
+    for arm, difference in pairs:
+        note = "" if difference.tells else "  not significant"
+        lines.append(f"{arm:<24}{interval_text(difference):>26}{note}")
+    return lines
+
+
+def _seeds_text(seeds: studies.SeedRange, digits: str = ".2f") -> str:
+    return bracketed(seeds.mean, seeds.lowest, seeds.highest, digits)

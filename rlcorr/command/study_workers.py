@@ -1,0 +1,170 @@
+"""Training runs of a study: one run, many at once in processes of this machine, or many at once on Ray."""
+
+import multiprocessing
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from rlcorr.analysis.budget import with_budget
+from rlcorr.command.train_options import train_config
+from rlcorr.config import CorrectionConfig
+from rlcorr.errors import UsageError, first_line
+from rlcorr.gradients.report import compare
+from rlcorr.records import runs, study
+from rlcorr.records.recipes import expand_runs_folder
+from rlcorr.records.sketch_files import read_gradients
+from rlcorr.records.study import Arm, Study
+from rlcorr.records.trained_arms import TrainedArm, arm_path, write_trained
+from rlcorr.train.config.training import TrainConfig
+from rlcorr.types import TokenBatch
+
+PROGRAM = "python -m rlcorr study"
+TRIES = 3
+"""How often a training run is started, if its process is killed."""
+SPAWN = multiprocessing.get_context("spawn")  # a forked process would inherit the threads and locks of PyTorch
+RETRIES = 3
+"""How often Ray starts a training run again, if its worker or node is lost. A run that fails is not started again."""
+PATIENCE = 5.0
+"""Seconds to wait for a connection to the address of a cluster; Ray itself would try for minutes."""
+
+
+# --- one training run ---
+
+
+def arm_config(arm: Arm) -> TrainConfig:
+    """Return the configuration of the training run of an arm."""
+    return train_config(expand_runs_folder(arm.options), PROGRAM)
+
+
+def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
+    """Train one arm, and return the rows of its steps. The recorded run is deleted."""
+    from rlcorr.train.loop import train
+
+    config = arm_config(arm)
+    shutil.rmtree(runs.LOCAL / config.run, ignore_errors=True)
+    run = train(config)
+    manifest = runs.read_manifest(run)
+    about = {key: getattr(manifest, key) for key in ("engine", "engine_settings", "versions", "hardware", "git_commit")}
+    about["progress"] = {str(step): progress_of_arms(run, step, of_study) for step in runs.list_sketches(run)}
+    rows = study.run_rows(run, arm, config.correction, config.policy_loss)
+    shutil.rmtree(run)
+    return TrainedArm(rows, about)
+
+
+def progress_of_arms(run: Path, step: int, of_study: Study) -> dict[str, list[float]]:
+    """Return η of every arm on the sketch of this step, as [value, low, high].
+
+    η is for the batch size of the training run. Arms that reject at random are left out. For an arm with a budget, the
+    bound is computed on the responses of this step.
+    """
+    configs = {arm.name: arm_config(arm) for arm in of_study.arms}
+    configs = {name: config for name, config in configs.items() if not config.budget.at_random}
+    batch = runs.read_step(run, step).batch
+    corrections = [_correction_on(batch, config) for config in configs.values()]
+    sizes = (len(batch.response_mask),)
+    reports = compare(*read_gradients(run, step), corrections, batch_sizes=sizes).reports
+    return {name: list(asdict(report.progress[0]).values()) for name, report in zip(configs, reports, strict=True)}
+
+
+def _correction_on(batch: TokenBatch, config: TrainConfig) -> CorrectionConfig:
+    budget = config.budget
+    return with_budget(batch, config.correction, budget.rule, budget.keep) if budget.rule else config.correction
+
+
+# --- in processes ---
+
+
+def train_in_processes(of_study: Study, arms: Sequence[Arm], workers: int) -> Iterator[Arm]:
+    """Train all arms, `workers` at once, and yield each one as soon as its file is written.
+
+    Raises `UsageError` if a process fails, or is killed `TRIES` times. When this function ends, for any reason, it
+    ends the processes, too.
+    """
+    waiting, tries, running = list(reversed(arms)), dict.fromkeys(arms, 0), dict[int, tuple[BaseProcess, Arm]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                arm = waiting.pop()
+                process = SPAWN.Process(target=_train_into_file, args=(of_study, arm))
+                process.start()
+                running[process.sentinel] = process, arm
+            for sentinel in wait(list(running)):
+                process, arm = running.pop(int(sentinel))  # pyright: ignore[reportArgumentType]
+                process.join()
+                if process.exitcode == 0:
+                    yield arm
+                    continue
+                tries[arm] += 1
+                # A positive code is an error of the training run itself; a negative one is the signal that killed it.
+                if (process.exitcode or 0) > 0 or tries[arm] == TRIES:
+                    raise UsageError(f"{arm.label} ended with code {process.exitcode}; see {_log(of_study, arm)}.")
+                waiting.append(arm)
+    finally:
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.join()
+
+
+def _train_into_file(of_study: Study, arm: Arm) -> None:
+    """Train one arm in this process, with all output, also that of C libraries, in its log."""
+    path = _log(of_study, arm)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    write_trained(of_study, arm, train_arm(of_study, arm))
+
+
+def _log(of_study: Study, arm: Arm) -> str:
+    return str(arm_path(of_study, arm).with_suffix(".log"))
+
+
+# --- on Ray, which is an optional package ---
+
+
+def train_on_ray(of_study: Study, arms: Sequence[Arm], address: str, gpus: float) -> Iterator[Arm]:
+    """Train all arms as Ray tasks, and yield each one as soon as its file is written.
+
+    Every task takes one core and `gpus` of a GPU. The files are written by this process, so the nodes need no shared
+    disk. Raises `UsageError` if no Ray answers at the address, or a training run fails. When this function ends, for
+    any reason, it cancels the other tasks.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    _connect(address)
+    train = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES, max_calls=1)(train_arm)
+    running = {train.remote(of_study, arm): arm for arm in arms}
+    try:
+        while running:
+            (done, *_), _ = ray.wait(list(running))
+            arm = running.pop(done)
+            try:
+                trained = ray.get(done)
+            except RayError as error:
+                raise UsageError(f"{arm.label} failed on Ray: {str(error).strip().splitlines()[-1]}") from error
+            write_trained(of_study, arm, trained)
+            yield arm
+    finally:
+        for task in running:
+            ray.cancel(task, force=True)
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    """Join the cluster at this address, or start Ray on this machine if the address is empty."""
+    import ray
+
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if port.isdigit():
+            socket.create_connection((host, int(port)), PATIENCE).close()
+        ray.init(address=address or "local", include_dashboard=None if address else False, log_to_driver=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"no Ray answers at {address!r} ({first_line(error)}).") from error

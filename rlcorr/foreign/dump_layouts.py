@@ -1,0 +1,107 @@
+"""The dumps of other systems: columns whose layout or meaning differs from ours are converted here.
+
+Afterwards the names of the columns are enough to read them. What is known of each system is in `systems/`.
+"""
+
+from collections.abc import Collection
+
+import torch
+
+from rlcorr.errors import UsageError
+from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
+from rlcorr.systems import nemo_rl, prime_rl, skyrl, slime
+from rlcorr.systems.mapping.dumps import Dump
+from rlcorr.systems.verl import dumps as verl_dumps
+
+DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
+
+
+def adapt_dump(columns: Columns, names: Collection[str]) -> Columns:
+    """Return the columns of a file in our layout, if a known system wrote it; `names` are all of the file's columns.
+
+    Raises `UsageError` if a mask over rows has no number per row.
+    """
+    if columns.keys() >= skyrl.DUMP_COLUMNS:
+        return _skyrl_batch(columns)
+    for dump in DUMPS:
+        if dump.columns <= columns.keys() and (not dump.one_of or dump.one_of & set(names)):
+            return _apply_dump(dump, columns)
+    return _verl_arrays(columns)
+
+
+def _apply_dump(dump: Dump, columns: Columns) -> Columns:
+    columns = dict(columns)
+    mask, rows = columns.get(dump.mask_over_dummy), columns.get(dump.row_mask)
+    if isinstance(mask, Lists):
+        mask_values = mask.values * (mask.positions() > 0)
+        if rows is not None:
+            mask_values = mask_values * _row_numbers(dump.row_mask, rows, len(mask.lengths))[mask.rows()]
+        columns[dump.mask_over_dummy] = Lists(mask_values, mask.lengths)
+    for theirs, mine in dump.renamed.items():
+        if theirs in columns:
+            columns[mine] = columns.pop(theirs)
+    return columns
+
+
+def _row_numbers(name: str, column: Column, rows: int) -> torch.Tensor:
+    """Return a mask with one number per row, which may be in lists of length 1. Raises `UsageError` otherwise."""
+    values = column.values if isinstance(column, Lists) and bool((column.lengths == 1).all()) else column
+    if not isinstance(values, torch.Tensor) or len(values) != rows:
+        raise UsageError(f"{name} must hold one number per row: 0 where no token of the row counts.")
+    return values
+
+
+def _verl_arrays(columns: Columns) -> Columns:
+    columns = dict(columns)
+    for theirs, mine in verl_dumps.TOKEN_IDS.items():
+        if isinstance(columns.get(theirs), Lists):
+            columns[mine] = columns.pop(theirs)
+    prompts, attention = columns.get("prompt_ids"), columns.get(verl_dumps.ATTENTION_MASK)
+    if isinstance(prompts, Lists) and attention is not None:
+        columns["prompt_mask"] = _prompt_mask(prompts, attention)
+    scores = columns.get(verl_dumps.TOKEN_SCORES)
+    if scores is not None and "rewards" not in columns:
+        columns["rewards"] = _row_sums(verl_dumps.TOKEN_SCORES, scores)
+    return columns
+
+
+def _prompt_mask(prompts: Lists, attention: Column) -> Column:
+    if not isinstance(attention, Lists):
+        return attention if isinstance(attention, Unreadable) else Unreadable("attention_mask must hold lists per row.")
+    if len(prompts.lengths) != len(attention.lengths) or bool((prompts.lengths > attention.lengths).any()):
+        return Unreadable("attention_mask must cover prompt and response; it is shorter than the prompts.")
+    in_prompt = attention.positions() < prompts.lengths[attention.rows()]
+    return Lists(attention.values[in_prompt], prompts.lengths)
+
+
+def _row_sums(name: str, scores: Column) -> Column:
+    """Return the sum of the numbers of each row."""
+    if not isinstance(scores, Lists):
+        return scores if isinstance(scores, Unreadable) else Unreadable(f"{name} must hold a list of numbers per row.")
+    return torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
+
+
+def _skyrl_batch(columns: Columns) -> Columns:
+    """Return SkyRL's columns with response_ids and prompt_ids cut out of `sequences`.
+
+    The loss runs over loss_mask. Response tokens that it leaves out (a tool's answer) are not prompt tokens, either.
+    """
+    columns = dict(columns)
+    sequences = columns.pop(skyrl.SEQUENCES)
+    response = columns.pop(skyrl.RESPONSE_MASK, columns[skyrl.LOSS_MASK])
+    attention = columns.get(verl_dumps.ATTENTION_MASK)
+    if isinstance(sequences, Unreadable):
+        return columns | {"response_ids": sequences}
+    if not (isinstance(sequences, Lists) and isinstance(response, Lists) and sequences.padded and response.padded):
+        return columns
+    rows, tokens = len(sequences.lengths), int(response.lengths[0]) if len(response.lengths) else 0
+    ids = sequences.values.view(rows, -1)
+    if len(response.lengths) != rows or tokens > ids.shape[1]:
+        why = Unreadable("sequences must cover prompt and response; it is shorter than the log-probs.")
+        return columns | {"response_ids": why}
+    columns["response_ids"] = Lists(ids[:, ids.shape[1] - tokens :].flatten(), response.lengths, padded=True)
+    if isinstance(attention, Lists) and torch.equal(attention.lengths, sequences.lengths):
+        in_prompt = attention.values.view(rows, -1) != 0
+        in_prompt[:, ids.shape[1] - tokens :] &= response.values.view(rows, -1) == 0
+        columns["prompt_ids"] = Lists(ids[in_prompt], in_prompt.sum(-1))
+    return columns

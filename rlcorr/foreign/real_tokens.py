@@ -1,0 +1,138 @@
+"""Which values of a file belong to real tokens: row lengths and masks."""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from rlcorr.errors import UsageError
+from rlcorr.foreign.columns import Column, Columns, Lists, refuse_where, require_aligned, require_lists
+from rlcorr.foreign.loss_masks import UNPAIRED
+from rlcorr.foreign.step_numbers import count_rows, leave_out
+from rlcorr.foreign.values import first_numbers, one_per_row, whole_numbers
+
+TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")
+"""Columns with a floating-point number per response token."""
+_ALIGNED = (*TOKEN_COLUMNS, "response_mask", "response_ids", "token_ids", UNPAIRED)
+
+
+# --- lengths ---
+
+
+def drop_empty(columns: Columns, needed: Collection[str]) -> Columns:
+    """Return the columns without optional lists in which every value is null: a trainer writes these for missing data.
+
+    `needed` columns are always kept.
+    """
+    return {name: column for name, column in columns.items() if name in needed or not _is_all_null(column)}
+
+
+def _is_all_null(column: Column) -> bool:
+    if not isinstance(column, Lists) or not len(column.values):
+        return False
+    return column.values.is_floating_point() and bool(column.values.isnan().all())
+
+
+def as_lists(columns: Columns) -> Columns:
+    """Return the columns with every array (N,) of all tokens cut into rows, by lengths (B,) or offsets (B + 1,).
+
+    If rollout_log_probs has lists or is two-dimensional, the columns are returned unchanged.
+    """
+    log_probs = columns["rollout_log_probs"]
+    if not isinstance(log_probs, Tensor) or log_probs.dim() != 1:
+        return columns
+    lengths = _row_lengths(columns, len(log_probs))
+    rest = {name: column for name, column in columns.items() if name not in ("lengths", "offsets")}
+    for name, column in rest.items():
+        if name in _ALIGNED and isinstance(column, Tensor) and column.shape == log_probs.shape:
+            rest[name] = Lists(column, lengths)
+        elif isinstance(column, Tensor) and column.dim() and len(column) != len(lengths):
+            why = f"{name} has {len(column)} numbers for {len(log_probs)} tokens in {len(lengths)} rows."
+            rest[name] = leave_out(name, why)
+    return rest
+
+
+def _row_lengths(columns: Columns, tokens: int) -> Tensor:
+    if "lengths" not in columns and "offsets" not in columns:
+        raise UsageError(
+            "rollout_log_probs has one number per row; give a list per row, an array (B, T) with a response_mask, or "
+            "an array (N,) of all tokens together with lengths (B,) or offsets (B + 1,)."
+        )
+    name = "lengths" if "lengths" in columns else "offsets"
+    numbers = whole_numbers(name, one_per_row(name, columns[name])).long()
+    lengths = numbers if name == "lengths" else numbers.diff()
+    if not bool((lengths >= 0).all()) or int(lengths.sum()) != tokens or (name == "offsets" and int(numbers[:1].sum())):
+        rule = "be ≥ 0 and sum to" if name == "lengths" else "rise from 0 to"
+        raise UsageError(f"{name} must {rule} the {tokens} tokens of rollout_log_probs; got {first_numbers(numbers)}.")
+    return lengths
+
+
+def real_lengths(rollout: Lists, real: Tensor) -> Tensor:
+    """Return the number of real tokens in each row, (B,)."""
+    return rollout.lengths if bool(real.all()) else torch.bincount(rollout.rows()[real], minlength=len(rollout.lengths))
+
+
+# --- masks ---
+
+
+def find_real_tokens(columns: Columns, may_be_padded: bool) -> tuple[Columns, Lists, Tensor]:
+    """Return the columns as lists, the engine's log-probs among them, and the mask (N,) of their real tokens.
+
+    Real tokens are those of response_mask, without it those within lengths, without both all. Raises `UsageError` if
+    neither is there and the lists may be padded.
+    """
+    columns = as_lists(columns)
+    rollout = require_lists("rollout_log_probs", columns["rollout_log_probs"])
+    columns = {name: _check_rows(name, column, len(rollout.lengths)) for name, column in columns.items()}
+    return columns, rollout, _real_mask(columns, rollout, may_be_padded)
+
+
+def _check_rows(name: str, column: Column, rows: int) -> Column:
+    got = count_rows(column, rows)
+    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
+
+
+def _real_mask(columns: Columns, rollout: Lists, may_be_padded: bool) -> Tensor:
+    if "response_mask" in columns:
+        mask = require_aligned("response_mask", columns, rollout)
+        refuse_where(mask, (mask.values != 0) & (mask.values != 1), "response_mask is neither 0 nor 1")
+        return mask.values == 1
+    if "lengths" in columns:
+        lengths = whole_numbers("lengths", one_per_row("lengths", columns["lengths"])).long()
+        if len(wrong := ((lengths > rollout.lengths) | (lengths < 0)).nonzero()):
+            row = int(wrong[0])
+            raise UsageError(
+                f"row {row} (from 0): its length must be from 0 to {int(rollout.lengths[row])}, the number of its "
+                f"log-probs; got {int(lengths[row])}."
+            )
+        return rollout.positions() < lengths[rollout.rows()]
+    if rollout.padded or (may_be_padded and _looks_padded(columns, rollout)):
+        raise UsageError(
+            "rows of equal length may be padded: say which tokens are real with a response_mask of 0 and 1, or with "
+            "lengths (one number per row)."
+        )
+    return torch.ones(len(rollout.values), dtype=torch.bool)
+
+
+def _looks_padded(columns: Columns, rollout: Lists) -> bool:
+    """Check whether all rows have one length and one ends in two tokens whose log-probs are both 0 (or both NaN)."""
+    old = require_aligned("old_log_probs", columns, rollout)
+    lengths = rollout.lengths
+    if len(lengths) < 2 or int(lengths.min()) != int(lengths.max()) or int(lengths[0]) < 2:
+        return False
+    a, b = (lists.values.view(len(lengths), -1)[:, -2:] for lists in (rollout, old))
+    return bool(((a == 0) & (b == 0) | a.isnan() & b.isnan()).all(-1).any())
+
+
+def split_unpaired(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which real tokens have both log-probs (N,), and how many of each row lack the engine's (B,).
+
+    The second is 0 unless `loss_masks.mark_unpaired` has marked tokens. Raises `UsageError` if the trainer's log-prob
+    of a marked token is missing, too.
+    """
+    if UNPAIRED not in columns:
+        return real, torch.zeros_like(rollout.lengths)
+    unpaired = require_aligned(UNPAIRED, columns, rollout).values & real
+    old = require_aligned("old_log_probs", columns, rollout)
+    refuse_where(old, unpaired & old.values.isnan(), "old_log_probs is NaN or null")
+    return real & ~unpaired, torch.bincount(rollout.rows()[unpaired], minlength=len(rollout.lengths)).int()

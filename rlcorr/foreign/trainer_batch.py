@@ -1,0 +1,77 @@
+"""The batch that a trainer holds (tensors, arrays and lists) as columns.
+
+Lists of lists are always rows of the batch here, never the turns of one response.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcorr.foreign.arrays import tensor_column
+from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
+from rlcorr.foreign.json_rows import column_from_cells, to_cell
+from rlcorr.foreign.names import WANTED
+from rlcorr.foreign.turns import IDS, to_arrays
+
+
+def copy_columns(batch: Mapping[str, Any]) -> Columns:
+    """Return copies of the columns that are read; those that are None are left out, and others are not touched."""
+    present = {str(name): x for name, x in batch.items() if str(name) in WANTED and x is not None}
+    lists = {name: _to_lists(x) for name, x in present.items() if isinstance(x, list | tuple) or _is_object_array(x)}
+    ids = {
+        name: x.tolist()
+        for name in IDS
+        if isinstance(x := present.get(name), Tensor | np.ndarray) and not _is_nested(x)
+    }
+    converted = to_arrays(ids | lists, "the batch")
+    columns = {
+        name: _list_column(name, converted[name]) if name in lists else _array_column(name, x)
+        for name, x in present.items()
+    }
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def _is_object_array(value: Any) -> bool:
+    """Check for an array of texts or of lists, as verl's non_tensor_batch has them."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "OU" and value.ndim == 1
+
+
+def _is_nested(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and tensor.is_nested
+
+
+def _to_lists(value: Any) -> Any:
+    """Return tensors and arrays, alone or in lists and tuples, as lists of numbers, and everything else unchanged."""
+    if isinstance(value, list | tuple):
+        return [_to_lists(x) for x in value]
+    if isinstance(value, Tensor):
+        return value.detach().cpu().tolist()
+    return _to_lists(value.tolist()) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _list_column(name: str, values: Any) -> Column | None:
+    """Return the column of a list with an entry per row."""
+    if isinstance(values, Unreadable):
+        return values
+    rows: Sequence[Any] = values if isinstance(values, list) else values.tolist()
+    return column_from_cells(name, [to_cell(x, name) for x in rows])
+
+
+def _array_column(name: str, value: Any) -> Column:
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biuf":
+            return Unreadable(f"{name} is an array of {value.dtype}; numbers are read.")
+        # torch supports few unsigned types, and only the byte order of the machine
+        native = value.astype("int64") if value.dtype.kind in "iu" else value.astype(value.dtype.newbyteorder("="))
+        return tensor_column(name, torch.tensor(native))
+    if not isinstance(value, Tensor):
+        return Unreadable(f"{name} is a {type(value).__name__}; tensors, arrays and lists are read.")
+    if value.is_nested:
+        rows = [row.detach().to("cpu", copy=True) for row in value.unbind()]
+        if any(row.dim() != 1 for row in rows):
+            return Unreadable(f"{name} has rows of {rows[0].dim()} dimensions; one number per token is read.")
+        return Lists(torch.cat(rows) if rows else torch.zeros(0), torch.tensor([len(row) for row in rows]))
+    return tensor_column(name, value.detach().to("cpu", copy=True))
