@@ -13,12 +13,17 @@ from rlcorr.types import TokenBatch
 
 
 def m2po(batch: TokenBatch, threshold: float = 0.04, counts: Tensor | None = None) -> RejectionRule:
-    """Return M2PO's rule for this batch: token_k2 with the largest bound for which the kept tokens have mean d² below
-    `threshold`. If there is no such bound, only the token with the smallest d² is kept.
+    """Return the rejection rule of M2PO for this batch.
 
-    Source: arXiv:2510.01161, τ = 0.04; AReaL, actor.m2_threshold. Here d = log π_old − log π_rollout and k2 = d²/2.
-    M2PO fails in two situations. If a few tokens are far apart and all others close, a single far token may lift the
-    mean above the threshold, so all of the few are dropped. If all tokens are a little apart, none is dropped.
+    M2PO keeps as many tokens as possible, those with the smallest d² first, while the mean d² of the kept tokens stays
+    below `threshold`; d = log π_old − log π_rollout. As a rule this is an upper bound on k2 = d²/2 (`token_k2`). If
+    even the smallest d² is too large, that token alone is kept.
+
+    M2PO fails in two situations. If π_old and π_rollout differ much on a few tokens and little on all others, a single
+    one of the few may lift the mean above the threshold, so all of the few are dropped. If they differ a little on all
+    tokens, none is dropped.
+
+    Source: arXiv:2510.01161, τ = 0.04; AReaL, actor.m2_threshold.
     Waits for the device.
 
     Args:

@@ -110,11 +110,12 @@ def usual_thresholds(
 
 
 def useful_range(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId = BAND) -> tuple[float, float]:
-    """Return the tightest and the loosest bound between which moving it changes something on this batch.
+    """Return the tightest and the loosest useful threshold of this bound on this batch.
 
-    The items within the tightest bound hold NEGLIGIBLE of the whole distance from neutral, Σ|log r| for ratios and Σ|s|
-    for another statistic s; a tighter bound touches items that hardly differ. The loosest lies just beyond the farthest
-    item. An upper bound is moved by what lies above neutral, a lower one by what lies below.
+    A bound limits items: tokens, or the sequences of a sequence rule. Neutral is r = 1 for ratios and 0 for another
+    statistic s. The items inside the tightest useful threshold together have 1 % (`NEGLIGIBLE`) of the distance of all
+    items from neutral, Σ|log r| or Σ|s|: a tighter threshold only touches items that hardly differ. The loosest is just
+    beyond the farthest item. For an upper bound only items above neutral count, for a lower one only those below.
 
     Raises:
         UsageError: if no item is off neutral.

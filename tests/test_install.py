@@ -32,7 +32,8 @@ def test_pyproject_lists_every_package() -> None:
         path.parent.relative_to(PROJECT) for room in ("rlcorr", "app") for path in (PROJECT / room).rglob("*.py")
     }
     names = {".".join(folder.parts) for folder in folders}
-    expected = {f"rlcorr_{name}" if name.split(".")[0] == "app" else name for name in names} | {"rlcorr_runs"}
+    expected = {f"rlcorr_{name}" if name.split(".")[0] == "app" else name for name in names}
+    expected |= {"rlcorr_lessons", "rlcorr_runs"}
     assert set(SETTINGS["tool"]["setuptools"]["packages"]) == expected
 
 

@@ -1,9 +1,9 @@
 """Sliders that are dragged without a rerun of the page: a bound, or the batch size.
 
-A rerun takes Streamlit 50 ms and the browser 40 more before anything is drawn. So a page offers two addresses of its
+A rerun takes Streamlit 50 ms and the browser 40 more before anything is drawn. So a page offers two URLs of its
 own. The first returns the strip of a slider, in which the browser looks up everything. The second computes one value
 on request, until the strip is ready or if there is none. An offer belongs to the session that made it and ends with
-it. Only the browser of that session knows the address.
+it. Only the browser of that session knows the URLs.
 """
 
 import asyncio

@@ -4,7 +4,9 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
+_BESIDE = Path(__file__).resolve().parent.parent.parent
+_PACKAGED = _BESIDE / "rlcorr_lessons"  # where a wheel puts their index
+LESSONS = _PACKAGED if _PACKAGED.is_dir() else _BESIDE / "lessons"
 BUILT = LESSONS.parent / "build" / "site" / "lessons"
 
 

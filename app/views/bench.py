@@ -92,7 +92,7 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
         return
     st.markdown(f"**{phrases.BUDGET_TITLE}**")
     st.caption(phrases.BUDGET)
-    kind = st.radio(phrases.BUDGET_TITLE, list(BUDGETS), key="budget_of", label_visibility="collapsed")
+    kind = st.radio(phrases.BUDGET, list(BUDGETS), key="budget_of", label_visibility="collapsed")
     share = st.number_input(phrases.BUDGET_SHARE, 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
     reached = corrections.affordable(identity, batch, config, bounds, BUDGETS[kind], share)
     if not isinstance(reached, corrections.Affordable):

@@ -96,10 +96,11 @@ def loosest(rule: str) -> RejectionRule:
 
 
 def ess_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, bound: BoundId = BAND) -> float:
-    """Return the loosest weight threshold that keeps the ESS at or above `share` at every tighter threshold.
+    """Return the loosest threshold of the weights at which the effective sample size is at least `share`.
 
-    The effective sample size is that of the kept tokens, as a share of all response tokens. For a rule, which has no
-    weights, this is `keep_at_least`. Raises as it does.
+    The effective sample size (ESS) is that of the kept tokens, as a share of all response tokens. It must be at least
+    `share` at every tighter threshold, too: the ESS need not fall steadily as the threshold rises. For a rule, which
+    has no weights, this is `keep_at_least`. Raises as it does.
     """
     if resolve(correction, bound).rule_index is not None:
         return keep_at_least(batch, correction, share, bound)

@@ -109,14 +109,15 @@ def length_of(squares: Tensor) -> Tensor:
 
 
 def reference_noise(samples: BootstrapSamples) -> Tensor:
-    """Return the share of ‖g*‖² that comes from the differences between the units, (1 + R,), at most 1.
+    """Return the share of the squared length of the on-policy gradient that is noise, (1 + R,), at most 1.
 
-    ‖g*‖² is the squared length of the mean on-policy gradient of these U units, ḡ: E‖ḡ‖² = ‖E g‖² + Σ Var/U.
+    The on-policy gradient g* is the mean over U units, which are answers or prompts. Even if its expectation were 0,
+    their differences would give it a length: E‖g*‖² = ‖E g*‖² + Σ Var/U. The share is the second term.
 
     For sampled answers this share is subtracted everywhere. For prompts with all answers it is part of the gradient and
-    stays: the run trains on these prompts. The gradient over many more prompts of the same kind is shorter by this
-    share, and η of an unbiased gradient there with B answers equals η here with (1 − share)·B. The share is 0 if the
-    run has no other prompts.
+    stays: the run trains on these prompts. Over many more prompts of the same kind the gradient is shorter by this
+    share. There an unbiased gradient with B answers has the η that it has here with (1 − share)·B answers. The share is
+    0 if the run has no other prompts.
     """
     squares = (samples.directions * samples.reference.square()).sum(-1)
     noise = samples.finite_population_factor * (samples.directions * samples.reference_noise).sum(-1)

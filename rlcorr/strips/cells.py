@@ -17,8 +17,11 @@ BELOW, ABOVE, REJECTED = (FATES.index(fate) for fate in ("below bound", "above b
 
 @dataclass(frozen=True)
 class Cells:
-    """Codes of the cells, (H, W). The code at index k is the maximum of `base`, every code with `until` > k, and every
-    code with `since` <= k."""
+    """What each cell of a mask, (H, W), shows at every slider value, as a code: an index into the fates or colours.
+
+    At index k of the slider a cell shows the largest of these codes: its `base`, each code whose `until` is above k,
+    and each code whose `since` is at most k.
+    """
 
     base: np.ndarray
     """uint8, the code that does not depend on the slider; in a fate mask an index into FATES."""

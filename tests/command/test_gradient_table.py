@@ -212,7 +212,7 @@ def test_the_document_on_the_command_line(exact_run: Path) -> None:
         assert set(entry["eta"]) == set(entry["noise"]) == set(entry["eta_minus_disabled"]) == {"256", "4096"}
     rejecting = [entry for entry in document if entry["cosine"][0] is None]
     assert all(entry["eta"]["256"][0] in (0, None) for entry in rejecting)
-    with pytest.raises(UsageError, match="--json prints numbers of presets"):
+    with pytest.raises(UsageError, match="--json prints presets, not a sweep"):
         run_verb(["gradients", str(exact_run), "--json", "--sweep", "decoupled_token_is"])
 
 

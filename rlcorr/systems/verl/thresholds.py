@@ -1,7 +1,8 @@
 """verl's thresholds: parse what a person wrote into bounds, and write bounds as thresholds.
 
-For weights, u truncates above u and "lower_upper" zeroes outside. For k2, k3 and binary_kl, u is the upper bound. For
-k1, u means "1/u_u", and verl puts the bounds on 1/r; the bounds here are on r.
+A threshold is one number u, or a pair "lower_upper" as text. For weights, u truncates weights above u, and a pair sets
+weights outside it to 0. For k2, k3 and binary_kl, u is the upper bound. For k1, u means the pair 1/u and u, and verl
+puts the bounds on 1/r; the bounds here are on r.
 
 Both readers of verl's options parse here. They turn `ThresholdError` into what their callers expect: `from_verl` into
 `UsageError`, the drop-in helper into verl's ValueError or TypeError.
@@ -115,7 +116,10 @@ def _rule_bounds(option: str, spec: Any) -> Bounds:
 
 
 def reciprocal(name: str, upper: float) -> float:
-    """Return the lower bound that verl takes if only an upper one is given. Raises `ThresholdError` below 1."""
+    """Return 1/upper, the lower bound that verl takes if only an upper one is given.
+
+    Raises `ThresholdError` if `upper` is below 1 or not finite.
+    """
     if not 1 <= upper < math.inf:
         raise ThresholdError(f"{name}: one number u means 1/u to u, so it must be finite and ≥ 1; got {upper:g}.")
     return inverse(upper)
@@ -131,7 +135,10 @@ def _split(name: str, text: Any) -> list[str]:
 
 
 def inverse(x: float) -> float:
-    """Return 1/x as the shortest decimal whose inverse is x again, so that reading and writing keep the digits."""
+    """Return 1/x with as few digits as possible, such that 1 divided by the result is x again.
+
+    So a threshold that is read and written keeps its digits.
+    """
     candidates = (float(f"{1 / x:.{digits}g}") for digits in range(1, 18))
     return next((y for y in candidates if y and 1 / y == x), 1 / x)
 
@@ -193,6 +200,6 @@ def rule_text(rule: RejectionRule) -> str:
 
 
 def dotted(x: float) -> str:
-    """Return a number as text with a dot, also with an exponent, so that YAML does not read a pair as one number."""
+    """Return a number as text with a dot, as in 1.0e-05. Without dots YAML reads the pair 1_2 as one number, 12."""
     text = repr(float(x))
     return text if "." in text else text.replace("e", ".0e")

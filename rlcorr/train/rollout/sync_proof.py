@@ -183,7 +183,10 @@ def _repetition(engine: RolloutEngine, policy: Policy, seed: int) -> Repetition:
 def _add_columns(
     policy: Policy, repetition: Repetition, original: dict[str, Tensor], groups: Mapping[str, list[str]]
 ) -> None:
-    """Add for each group without a column the difference that the log-probs would have if its tensors were old."""
+    """Add the missing columns of the regression, one for each group of tensors.
+
+    The column of a group is the change of the log-probs if its tensors, and no others, were old.
+    """
     for group in groups.keys() - repetition.columns.keys():
         old = {f"lm.{name}": original[name] for name in groups[group]}
         repetition.columns[group] = _log_probs(policy, repetition.batch, repetition.mask, old) - repetition.new
