@@ -1,3 +1,4 @@
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from rlcorr.presets import PRESETS, preset
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import trl
 from rlcorr.systems.export import SYSTEMS, beyond_defaults, export, exports, to_python
+from rlcorr.systems.mapping.serialize import as_yaml
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.verl.config import from_verl, verl_text
 
@@ -118,3 +120,22 @@ def test_a_rollout_kl_loss_that_a_text_lacks_is_named_in_it() -> None:
         named, *rest = export(plain, system, loss).splitlines()
         assert named == "# The rollout KL loss (rollout_kl_loss_coef=0.002) is not in this text.", system
         assert rest == export(plain, system, LossConfig()).splitlines(), system
+
+
+def test_yaml_is_what_pyyaml_writes() -> None:
+    """Texts, numbers and lists that need care come back; the text of every preset has PyYAML's form."""
+    hard = {"a": {"yes": "yes", "no": "0.5_2.0", "n": "1_000", "e": 5e-6, "big": 1e22, "inf": math.inf, "none": None}}
+    hard["a"] |= {"list": ["token_k1", "it's", "x: y", "", "-1.5_2.5"], "empty": [], "flag": True, "count": 3}
+    assert yaml.safe_load(as_yaml("top.level", hard)) == {"top": {"level": hard}}
+    texts = [as_yaml("top.level", {"rollout_rs": "token_k1", "threshold": "0.5_2.0", "scale": 5e-6, "off": None})]
+    for name, entry in PRESETS.items():
+        texts += [text for text in exports(entry.config, entry.loss).values() if is_yaml(text)]
+        assert len(texts) > 1, name
+    for text in texts:
+        plain = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+        assert plain == yaml.safe_dump(yaml.safe_load(plain), sort_keys=False)
+
+
+def is_yaml(text: str) -> bool:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return bool(lines) and lines[0].endswith(":") and not lines[0].startswith(("[", "-"))

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
-"""Text that YAML reads as text without quotes, except for these words."""
-NOT_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+PLAIN = re.compile(r"[A-Za-z_][\w./-]*|-?\d[\w+-]*\.[\w+-]*\.[\w.+-]*")
+"""Text that YAML reads as text without quotes, except for these words; a number has one dot at most."""
+NOT_TEXT = {"yes", "no", "on", "off", "true", "false", "null"}
 
 
 def as_yaml(parent: str, fields: Mapping[str, Any]) -> str:
@@ -85,27 +85,25 @@ def _yaml_lines(nested: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a block mapping, as PyYAML writes it; `import rlcorr` may need no package except torch."""
     for name, value in nested.items():
         if isinstance(value, Mapping) and value:
-            yield f"{name}:"
+            yield f"{_yaml_scalar(name)}:"
             yield from (f"  {line}" for line in _yaml_lines(value))
         elif isinstance(value, list | tuple) and value:
-            yield f"{name}:"
+            yield f"{_yaml_scalar(name)}:"
             yield from (f"- {_yaml_scalar(part)}" for part in value)
         else:
-            yield f"{name}: {_yaml_scalar(value)}"
+            yield f"{_yaml_scalar(name)}: {_yaml_scalar(value)}"
 
 
 def _yaml_scalar(value: Any) -> str:
     if isinstance(value, str):
-        return (
-            value if PLAIN.fullmatch(value) and value.lower() not in NOT_TEXT else "'" + value.replace("'", "''") + "'"
-        )
+        is_plain = PLAIN.fullmatch(value) and value.lower() not in NOT_TEXT
+        return value if is_plain else "'" + value.replace("'", "''") + "'"
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
     if isinstance(value, float) and "e" in repr(value):
         mantissa, exponent = repr(value).split("e")
         return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
-    empty = {(): "[]", None: "null"} if value is None or value == () else {}
-    return json.dumps(value) if isinstance(value, bool | int | float | dict | list) else empty[value]
+    return json.dumps(value)  # None, a truth value, an ordinary number, or an empty list: as in JSON
 
 
 def _toml(value: Any) -> str:
