@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-PLAIN = re.compile(r"[A-Za-z_][\w./-]*|-?\d[\w+-]*\.[\w+-]*\.[\w.+-]*")
-"""Text that YAML reads as text without quotes, except for these words; a number has one dot at most."""
+PLAIN = re.compile(r"[A-Za-z_][\w./-]*|-?\d[\w.+]*")
+NUMBER = re.compile(r"-?\d[\d_]*(\.[\d_]*)?([eE][-+]?\d+)?|0[xb][\da-fA-F_]+")
 NOT_TEXT = {"yes", "no", "on", "off", "true", "false", "null"}
+"""YAML reads plain text as text without quotes, unless it looks like a number or is one of these words."""
 
 
 def as_yaml(parent: str, fields: Mapping[str, Any]) -> str:
@@ -89,14 +90,16 @@ def _yaml_lines(nested: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"  {line}" for line in _yaml_lines(value))
         elif isinstance(value, list | tuple) and value:
             yield f"{_yaml_scalar(name)}:"
-            yield from (f"- {_yaml_scalar(part)}" for part in value)
+            for part in value:
+                lines = list(_yaml_lines(part)) if isinstance(part, Mapping) else [_yaml_scalar(part)]
+                yield from (f"{'  ' if index else '- '}{line}" for index, line in enumerate(lines))
         else:
             yield f"{_yaml_scalar(name)}: {_yaml_scalar(value)}"
 
 
 def _yaml_scalar(value: Any) -> str:
     if isinstance(value, str):
-        is_plain = PLAIN.fullmatch(value) and value.lower() not in NOT_TEXT
+        is_plain = PLAIN.fullmatch(value) and not NUMBER.fullmatch(value) and value.lower() not in NOT_TEXT
         return value if is_plain else "'" + value.replace("'", "''") + "'"
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
