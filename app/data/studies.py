@@ -43,7 +43,7 @@ def table(name: str) -> StudyTable:
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _studies(index: str, version: recorded.Stamp) -> dict[str, study.Study]:
-    return study.read_index()
+    return study.finished_studies()
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -21,6 +21,7 @@ Pool = Literal["auto", "ray", "processes"]
 WIDTH = 22
 COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
 HEADING = f"{'arm':<24}" + "".join(f"{name:>{WIDTH}}" for name in COLUMNS)
+UNFINISHED = "Some training runs of this study have not been made yet: nothing may be concluded from what follows."
 UNITS = (
     "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps (the median for k3). Highest on "
     "the way: the best mean of five consecutive steps."
@@ -51,7 +52,7 @@ class Study:
 
 def run_study(request: Study) -> int:
     """Run the verb and return its exit code."""
-    for name in studies.read_index() if request.name == "all" else [request.name]:
+    for name in studies.finished_studies() if request.name == "all" else [request.name]:
         if request.train:
             _train_missing(request, studies.find_study(name))
         print("\n".join(study_table(name)), "\n")
@@ -94,6 +95,7 @@ def study_table(name: str) -> list[str]:
         f"{name}: {study.story}",
         study.look,
         f"{seeds} seeds, {steps} steps; {origin['engine']}, {origin['hardware']}",
+        *([UNFINISHED] if study.unfinished else []),
         "",
         HEADING,
     ]

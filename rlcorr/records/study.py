@@ -62,12 +62,19 @@ class Study:
     """All arms of the first seed, then those of the next."""
     by_chance: Mapping[str, str] = field(default_factory=dict)
     """Arm → the arm that rejects as many tokens at random."""
+    unfinished: bool = False
+    """Some of its training runs have not been made yet, so nothing may be concluded."""
 
 
 def read_index() -> dict[str, Study]:
     """Return name → study, in the order of the file."""
     shared, entries = read_entries(FOLDER / "index.toml")
     return {name: _study(name, shared | entry, shared) for name, entry in entries.items()}
+
+
+def finished_studies() -> dict[str, Study]:
+    """Return name → study for the studies all of whose training runs have been made."""
+    return {name: study for name, study in read_index().items() if not study.unfinished}
 
 
 def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
@@ -80,7 +87,7 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
             options += f" --seed {seed} --run study_{name}_{arm}_{seed}"
             arms.append(Arm(arm, seed, tuple(options.split())))
     by_chance = {arm: other for arm, other in shared.get("by_chance", {}).items() if arm in entry["arms"]}
-    return Study(name, entry["story"], entry["look"], tuple(arms), by_chance)
+    return Study(name, entry["story"], entry["look"], tuple(arms), by_chance, entry.get("unfinished", False))
 
 
 def find_study(name: str) -> Study:
