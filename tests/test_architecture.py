@@ -127,6 +127,8 @@ def _names(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
 
 
 def within(name: str, package: str) -> bool:
@@ -172,7 +174,7 @@ def test_the_command_line_starts_the_trainer_inside_functions_only() -> None:
 @pytest.mark.parametrize(
     ("package", "home"),
     [
-        ("transformers", "rlcorr/train/"),
+        ("transformers", ("rlcorr/train/", "rlcorr/recorders/trl.py")),  # the trainer, and TRL's callbacks
         ("vllm", "rlcorr/train/"),
         ("tensorboard", "rlcorr/train/"),
         ("wandb", "rlcorr/train/"),
