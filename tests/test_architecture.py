@@ -128,7 +128,7 @@ def _names(tree: ast.AST) -> Iterator[str]:
             assert node.level == 0, "imports are absolute here"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
-            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+            yield from (str(word.value) for word in node.args if isinstance(word, ast.Constant))
 
 
 def within(name: str, package: str) -> bool:
