@@ -16,6 +16,7 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 CODE = sorted(path for room in ("rlcorr", "app") for path in (PROJECT / room).rglob("*.py"))
+INDEXES = [PROJECT / "runs" / "index.toml", PROJECT / "runs" / "study" / "index.toml"]
 READMES = [
     path
     for path in sorted(PROJECT.glob("**/README.md"))
@@ -35,8 +36,8 @@ def docstrings(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def texts(path: Path) -> list[str]:
-    """Return docstrings, comments and strings of a module, a README as it is."""
-    if path.suffix == ".md":
+    """Return docstrings, comments and strings of a module, and other files as they are."""
+    if path.suffix in (".md", ".toml"):
         return [path.read_text(encoding="utf-8")]
     source = path.read_text(encoding="utf-8")
     strings = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
@@ -56,7 +57,7 @@ def test_a_docstring_of_a_function_begins_with_a_verb() -> None:
 def test_the_worst_words_do_not_come_back() -> None:
     banned = {
         f"{label(path)}: {match.group()}"
-        for path in (*CODE, *READMES)
+        for path in (*CODE, *READMES, *INDEXES)
         for text in texts(path)
         if " " in text.strip()  # a single word is a name
         for match in BANNED.finditer(" ".join(text.split()))
