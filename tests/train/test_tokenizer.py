@@ -1,6 +1,7 @@
 """Our character tokenizer, and those of other models: byte-level, with a chat template, beside a Qwen2 config."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from chat_models import (
 from tokenizers import Tokenizer, normalizers
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.tasks import ALPHABET
+from rlcorr.train.inputs.tasks import ALPHABET, TASKS, Example
 from rlcorr.train.inputs.tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -30,6 +31,7 @@ from rlcorr.train.inputs.tokenizer import (
     eos_ids,
     load_tokenizer,
 )
+from rlcorr.train.rollout.collect import encode_example
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,14 @@ def test_an_instruction_stands_before_a_text_for_a_chat_model_alone(chat_model: 
     assert encode(plain, "12+3=", "Add.") == file_ids(plain_model, "12+3=")
     messages = [{"role": "user", "content": "12+3="}]
     assert encode(chat, messages, "Add.") == encode(chat, messages)
+
+
+def test_a_prompt_has_the_instruction_and_the_system_message_of_its_task(chat_model: Path) -> None:
+    """What the engine samples from, what the probe sees, and what exact sketches grow from is one function's."""
+    tokenizer = load_tokenizer(chat_model)
+    task = replace(TASKS["addition"], instruction="Add.", system_message="Be brief.")
+    text = str(tokenizer.decode(encode_example(tokenizer, task, Example("1+2=", "3"))))
+    assert text.index("Be brief.") < text.index("Add.") < text.index("1+2=")
 
 
 def test_messages_are_taken_as_they_are(chat_model: Path) -> None:

@@ -40,6 +40,11 @@ class RolloutWorker:
     eos_ids: list[int]  # ids that end a response
 
 
+def encode_example(tokenizer: PreTrainedTokenizerFast, task: Task, example: Example) -> list[int]:
+    """Return the ids of a prompt with the instruction and the system message of its task."""
+    return encode(tokenizer, example.prompt, task.instruction, task.system_message)
+
+
 def collect(
     worker: RolloutWorker,
     examples: list[Example],
@@ -52,7 +57,7 @@ def collect(
 ) -> Collected:
     """Sample and judge `samples` responses to each example, in the order of the examples; each example is a group."""
     engine, tokenizer, task = worker.engine, worker.tokenizer, worker.task
-    ids = [encode(tokenizer, example.prompt, task.instruction, task.system_message) for example in examples]
+    ids = [encode_example(tokenizer, task, example) for example in examples]
     start = time.perf_counter()
     sampled = engine.generate(ids, n=samples, max_tokens=task.max_tokens, sampling=sampling, seed=seed)
     seconds = time.perf_counter() - start

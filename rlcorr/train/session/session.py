@@ -13,12 +13,12 @@ from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
 from rlcorr.train.inputs.reasoning_gym_task import gym_task, is_gym
 from rlcorr.train.inputs.tasks import Example, Task, examples, get_task, with_prompts
-from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
+from rlcorr.train.inputs.tokenizer import eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import Ranks, gather, wrap
 from rlcorr.train.learner.update import Learner
 from rlcorr.train.rollout.batch_queue import BatchQueue
-from rlcorr.train.rollout.collect import RolloutWorker
+from rlcorr.train.rollout.collect import RolloutWorker, encode_example
 from rlcorr.train.rollout.probe import Probe, probe
 from rlcorr.train.rollout.sampler import sampler
 from rlcorr.train.rollout.start import start_engine
@@ -54,9 +54,7 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
             "the model names no token that ends an answer, so all are truncated: leave out mask_truncated."
         )
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
-    prompts = [
-        encode(tokenizer, example.prompt, task.instruction, task.system_message) for example in held_out[:PROBED]
-    ]
+    prompts = [encode_example(tokenizer, task, example) for example in held_out[:PROBED]]
     precision = config.optim.precision
     policy = Policy(load_lm(model, ranks.device), critic_of(config), precision).to(ranks.device)
     if config.optim.gradient_checkpointing:

@@ -16,12 +16,12 @@ from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.train.config.learning import SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tasks import Example, examples
-from rlcorr.train.inputs.tokenizer import decode, encode
+from rlcorr.train.inputs.tokenizer import decode
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.score import score
 from rlcorr.train.rollout.batch_queue import Weights
-from rlcorr.train.rollout.collect import judge
+from rlcorr.train.rollout.collect import encode_example, judge
 from rlcorr.train.rollout.engine import left_padded
 from rlcorr.train.session.session import Session
 from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
@@ -67,7 +67,7 @@ def _grow_tree(session: Session, policy: Policy, prompts: list[Example], weights
         return _concat([_distributions(session, policy, part) for part in parts])
 
     return grow(
-        [encode(worker.tokenizer, example.prompt, worker.task.instruction) for example in prompts],
+        [encode_example(worker.tokenizer, worker.task, example) for example in prompts],
         evaluate,
         eos_ids=worker.eos_ids,
         max_tokens=worker.task.max_tokens,
