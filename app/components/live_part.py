@@ -79,7 +79,7 @@ class Note:
 
 @dataclass(frozen=True)
 class LiveContent:
-    """What a live part shows: numbers by their label, rows of pictures by their key, texts and tables."""
+    """The content of a live part: numbers by their label, rows of pictures by their key, texts and tables."""
 
     numbers: Mapping[str, Number]
     rows: Sequence[Mapping[str, Picture]]

@@ -28,7 +28,7 @@ ROUNDING = 1e-6
 """Rounding error of a share that is summed in float32."""
 
 Budget = Literal["keep", "ess"]
-"""What a budget limits: the kept tokens, or their effective sample size."""
+"""The two kinds of budgets: for the share of kept tokens, and for their effective sample size."""
 
 
 def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
@@ -51,17 +51,9 @@ def identity(run: Path, number: int) -> Identity:
     return str(run), number, stamp(runs.step_path(run, number))
 
 
-@dataclass(frozen=True)
-class Curves:
-    """The correction at many thresholds of one bound."""
-
-    thresholds: list[float]
-    curve: BoundCurve
-
-
-def curves(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> Curves:
-    """Return the curves of a bound, whatever its present value. Raises `UsageError` if no item is off neutral."""
-    return _curves(identity, key_without_bound(config, bound), batch, config, bound)
+def curve(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> BoundCurve:
+    """Return the curve over a bound, whatever its present value. Raises `UsageError` if no item is off neutral."""
+    return _curve(identity, key_without_bound(config, bound), batch, config, bound)
 
 
 @dataclass(frozen=True)
@@ -135,9 +127,10 @@ def key_without_bound(config: CorrectionConfig, bound: BoundId) -> str:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _curves(of: Identity, what: str, _batch: TokenBatch, _config: CorrectionConfig, _bound: BoundId) -> Curves:
-    thresholds = usual_thresholds(_batch, _config, _bound, count=CURVE_POINTS)
-    return Curves(thresholds, bound_curve(_batch, _config, thresholds, _bound))
+def _curve(
+    identity: Identity, config_key: str, _batch: TokenBatch, _config: CorrectionConfig, _bound: BoundId
+) -> BoundCurve:
+    return bound_curve(_batch, _config, usual_thresholds(_batch, _config, _bound, count=CURVE_POINTS), _bound)
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)

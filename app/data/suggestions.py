@@ -25,9 +25,9 @@ class Suggestion:
     threshold: float
     config: CorrectionConfig
     before: Kept
-    """What it keeps on the steps that the threshold was chosen on."""
+    """Shares that it keeps on the steps on which the threshold was chosen."""
     unseen: Kept | None
-    """What it keeps on the last step, which had no part in the choice; None if the run has one step."""
+    """Shares that it keeps on the last step, which was not used for the choice; None if the run has one step."""
 
 
 Stamps = tuple[corrections.Identity, ...]

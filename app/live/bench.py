@@ -74,8 +74,8 @@ def bench_strip(
         pictures["statistic"] = strips.histogram("statistic", bound_strip.statistic)
     if is_first(b, config):
         try:
-            curves = corrections.curves(identity, batch, config, b.id)
-            cursors = thresholds.cursors(curves.thresholds, slider_values, of_ratio=is_ratio(config, b.id))
+            curve = corrections.curve(identity, batch, config, b.id)
+            cursors = thresholds.cursors(curve.thresholds, slider_values, of_ratio=is_ratio(config, b.id))
             pictures |= dict.fromkeys(("shares_over", "mismatch_over"), PictureStrip(shapes=cursors))
         except UsageError:  # no item is off neutral; the page says so instead of showing the curves
             pass
@@ -125,20 +125,16 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
     return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
 
 
-def _over_the_bound(of: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
+def _over_the_bound(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
     """Return the metrics over the first bound. Raises `UsageError` if no item is off neutral."""
     bounds = bounds_of(config)
     if not bounds:
         return {}
-    at = bounds[0].value
-    bound = bounds[0].id
-    curves = corrections.curves(of, batch, config, bound)
-    of_ratio = is_ratio(config, bound)
+    value, bound = bounds[0].value, bounds[0].id
+    curve, of_ratio = corrections.curve(identity, batch, config, bound), is_ratio(config, bound)
     of_weights = bound.rule_index is None
-    shares = thresholds.shares_over(curves.thresholds, curves.curve.numbers, of_ratio=of_ratio, at=at)
-    left = thresholds.mismatch_over(
-        curves.thresholds, curves.curve, of_weights=of_weights, of_ratio=of_ratio, at=at
-    )  # fmt: skip
+    shares = thresholds.shares_over(curve.thresholds, curve.numbers, of_ratio=of_ratio, at=value)
+    left = thresholds.mismatch_over(curve, of_weights=of_weights, of_ratio=of_ratio, at=value)
     return {
         "shares_over": Picture(shares, phrases.COST, phrases.CURVES_OVER),
         "mismatch_over": Picture(left, phrases.EFFECT, phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE),

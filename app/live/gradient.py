@@ -28,7 +28,7 @@ COUNT = 101
 
 @dataclass(frozen=True)
 class Shown:
-    """What the pictures show, apart from the bounds: a step, the name of the preset, and B."""
+    """The settings of the pictures, apart from the bounds: a step, the name of the preset, and B."""
 
     measured: Sketched
     preset: str

@@ -1,4 +1,4 @@
-"""Which pages there are, which one is shown, and links from one to another that keep the run and the preset."""
+"""The pages, the page that is shown, and links from one to another that keep the run and the preset."""
 
 from collections.abc import Mapping
 

@@ -50,7 +50,9 @@ class MovingCorrection:
     moving: MovingBounds
     d: Tensor  # (B, T) log-ratio
     entries: EntryIndex
+    weights: Tensor  # (B, T) unbounded if the weights' own bounds move, else bounded
     items: WeightedItems  # the response tokens
+    sums: WeightSums  # over the response tokens
     factors: Tensor  # (K,) what batch normalisation divides the weights by
 
 
@@ -58,6 +60,7 @@ class MovingCorrection:
 class BoundCurve:
     """A correction at K values of one bound; all tensors (K,) float64. Means over nothing are 0."""
 
+    thresholds: tuple[float, ...]
     numbers: dict[str, Tensor]
     """Metrics of the whole correction, by name without verl's prefix."""
     unchanged: Tensor
@@ -90,15 +93,15 @@ def bound_curve(
     first = torch.maximum(items.kept, items.inside) if of_weights or masks else items.kept
     trained = first if masks else items.kept  # the first index at which the weight is not 0
     log_r = moved.d[batch.response_mask].double()
-    tokens, count = max(len(first), 1), running(trained, positions).clamp(min=1)
-    sums = weight_sums(items, moved.moving, moved.bound)
-    squares = sums.squares if of_weights else running(trained, positions, ratio(log_r).square())
+    tokens, kept = max(len(first), 1), running(trained, positions)
+    squares = moved.sums.squares if of_weights else running(trained, positions, ratio(log_r).square())
     return BoundCurve(
-        headline_numbers(batch, correction, moved),
-        running(first, positions) / tokens,
-        sums.total / tokens,
-        running(trained, positions, k3(log_r)) / count,
-        torch.where(running(trained, positions) > 0, squares / count - 1, 0),
+        thresholds=tuple(thresholds),
+        numbers=headline_numbers(batch, correction, moved),
+        unchanged=running(first, positions) / tokens,
+        mean_weight=moved.sums.total / tokens,
+        kept_k3=running(trained, positions, k3(log_r)) / kept.clamp(min=1),
+        kept_chi2=torch.where(kept > 0, squares / kept.clamp(min=1) - 1, 0),
     )
 
 
@@ -112,8 +115,16 @@ def moving_correction(
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     entries = entry_index(batch, d, correction, moving, bound)
     weights = token_weights(batch, d, correction, bound)
-    factors = _norm_factors(batch, weights, correction, moving, entries, bound)
-    return MovingCorrection(bound, moving, d, entries, _token_items(batch, weights, entries), factors)
+    mask = batch.response_mask
+    columns = (entries.kept, entries.not_above, entries.not_below)
+    items = WeightedItems(weights[mask].double(), *(first[mask] for first in columns))
+    sums = weight_sums(items, moving, bound)
+    factors = torch.ones(len(moving.upper), dtype=torch.float64)
+    if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
+        per_token = correction.rollout_is == "token"
+        votes = sums if per_token else _sequence_sums(batch, weights, moving, entries, bound)
+        factors = norm_divisor(votes.total / votes.count.clamp(min=1))
+    return MovingCorrection(bound, moving, d, entries, weights, items, sums, factors)
 
 
 def running(first: Tensor, positions: int, values: Tensor | None = None) -> Tensor:
@@ -172,7 +183,7 @@ def headline_numbers(batch: TokenBatch, correction: CorrectionConfig, moved: Mov
     """
     items, entries, positions, mask = moved.items, moved.entries, len(moved.moving.upper), batch.response_mask
     tokens, sequences = max(len(items.kept), 1), max(int(mask.any(-1).sum()), 1)
-    sums = weight_sums(items, moved.moving, moved.bound)
+    sums = moved.sums
     whole = torch.where(mask, entries.kept, 0).amax(-1)[mask.any(-1)] if mask.shape[1] else entries.kept.new_zeros(0)
     effective = sums.total.square() / (tokens * sums.squares)
     numbers = {
@@ -186,26 +197,11 @@ def headline_numbers(batch: TokenBatch, correction: CorrectionConfig, moved: Mov
     return numbers
 
 
-def _norm_factors(
-    batch: TokenBatch, weights: Tensor, correction: CorrectionConfig, moving: MovingBounds, entries: EntryIndex,
-    bound: BoundId,
-) -> Tensor:  # fmt: skip
-    """Compute what batch normalisation divides by, (K,): ones if it is off; with sequence weights each kept sequence
-    counts once."""
-    if correction.rollout_is is None or not correction.rollout_is_batch_normalize:
-        return torch.ones(len(moving.upper), dtype=torch.float64)
-    if correction.rollout_is == "token":
-        items = _token_items(batch, weights, entries)
-    else:
-        mask, never = batch.response_mask, len(moving.upper)
-        rows = mask.any(-1)
-        kept = torch.where(mask, entries.kept, never).amin(-1)
-        columns = (weights[:, 0].double(), kept, entries.not_above[:, 0], entries.not_below[:, 0])
-        items = WeightedItems(*(x[rows] for x in columns))
-    sums = weight_sums(items, moving, bound)
-    return norm_divisor(sums.total / sums.count.clamp(min=1))
-
-
-def _token_items(batch: TokenBatch, weights: Tensor, entries: EntryIndex) -> WeightedItems:
-    mask = batch.response_mask
-    return WeightedItems(weights[mask].double(), entries.kept[mask], entries.not_above[mask], entries.not_below[mask])
+def _sequence_sums(
+    batch: TokenBatch, weights: Tensor, moving: MovingBounds, entries: EntryIndex, bound: BoundId
+) -> WeightSums:
+    """Sum the weights of the sequences that keep all their tokens, each sequence once."""
+    rows = batch.response_mask.any(-1)
+    kept = torch.where(batch.response_mask, entries.kept, len(moving.upper)).amin(-1)
+    columns = (weights[:, 0].double(), kept, entries.not_above[:, 0], entries.not_below[:, 0])
+    return weight_sums(WeightedItems(*(x[rows] for x in columns)), moving, bound)

@@ -32,14 +32,7 @@ def shares_over(
     return _over(moving, {name: SHARES[name][1] for name in moving}, thresholds, of_ratio, at, y)
 
 
-def mismatch_over(
-    thresholds: Sequence[float],
-    curve: BoundCurve,
-    *,
-    of_weights: bool,
-    of_ratio: bool,
-    at: float | None = None,
-) -> Figure:
+def mismatch_over(curve: BoundCurve, *, of_weights: bool, of_ratio: bool, at: float | None = None) -> Figure:
     """Draw what the correction leaves. Rule: k3 of the kept tokens and χ² of their ratios. Weights: χ², which is noise,
     and how far the mean weight is below 1, which is bias. A logarithmic axis leaves out values ≤ 0."""
     if of_weights:
@@ -49,7 +42,7 @@ def mismatch_over(
     values = torch.cat(list(lines.values()))
     drawn = values[values.isfinite() & (values > 1e-12)]
     y = power_axis(float(drawn.min()), float(drawn.max())) if len(drawn) else power_axis(1e-6, 1)
-    return _over(lines, dict(zip(lines, (REJECTED, _PURPLE), strict=True)), thresholds, of_ratio, at, y)
+    return _over(lines, dict(zip(lines, (REJECTED, _PURPLE), strict=True)), curve.thresholds, of_ratio, at, y)
 
 
 def _over(

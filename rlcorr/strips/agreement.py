@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.bound_curve import MovingCorrection, moving_correction, running, token_weights
+from rlcorr.analysis.bound_curve import MovingCorrection, moving_correction, running
 from rlcorr.analysis.comparison import SHARED, Agreement, agreement_of, trained_on
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
@@ -40,7 +40,7 @@ def agreement_strip(
     Raises `UsageError` if `strip` does.
     """
     moved, count = moving_correction(batch, varied, slider_values, bound), len(slider_values)
-    first = _trained_from(batch, varied, moved, count)
+    first = _trained_from(varied, moved, count)
     by_fixed = batch.response_mask & trained_on(fixed)
     not_by_fixed = batch.response_mask & ~by_fixed
     both = running(first[by_fixed], count).long()
@@ -53,11 +53,11 @@ def agreement_strip(
     return AgreementStrip(tuple(agreement_of(*row) for row in counts), cells)
 
 
-def _trained_from(batch: TokenBatch, varied: CorrectionConfig, moved: MovingCorrection, never: int) -> Tensor:
+def _trained_from(varied: CorrectionConfig, moved: MovingCorrection, never: int) -> Tensor:
     """Return the first index at which each token is kept and has a weight above 0, (B, T)."""
     is_masked = varied.rollout_is is not None and varied.rollout_is_mode == "mask"
     first = torch.maximum(moved.entries.kept, moved.entries.inside) if is_masked else moved.entries.kept
-    return torch.where(token_weights(batch, moved.d, varied, moved.bound) > 0, first, never)
+    return torch.where(moved.weights > 0, first, never)
 
 
 def _cells(mask: Tensor, by_fixed: Tensor, first: Tensor, never: int, *, varied_is_a: bool) -> Cells:

@@ -6,10 +6,11 @@ import pytest
 import torch
 from ratio_batches import of_log_ratios, of_ratios
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate
 from rlcorr.analysis.bound_curve import bound_curve
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.errors import UsageError
+from rlcorr.measuring.metric_definitions import PREFIX
 
 LOG2 = math.log(2)
 TOKEN, MASK = CorrectionConfig(rollout_is="token"), CorrectionConfig(rollout_is="token", rollout_is_mode="mask")
@@ -100,7 +101,18 @@ def expected(batch: TokenBatch, config: CorrectionConfig, of_weights: bool) -> d
     "name", [name for name, preset in PRESETS.items() if preset.config.rollout_is or preset.config.rollout_rs]
 )
 def test_a_curve_is_what_correct_gives_at_each_threshold(name: str) -> None:
-    config, batch = PRESETS[name].config, noisy()
+    assert_is_what_correct_gives(PRESETS[name].config, name)
+
+
+def test_normalised_sequence_weights_count_each_kept_sequence_once() -> None:
+    """No preset has them; a rule rejects whole sequences, so that the weights are divided by another mean."""
+    rules = (RejectionRule.named("seq_max_k2", upper=0.3),)
+    config = CorrectionConfig(rollout_is="sequence", rollout_is_batch_normalize=True, rollout_rs=rules)
+    assert_is_what_correct_gives(config, "normalised")
+
+
+def assert_is_what_correct_gives(config: CorrectionConfig, name: str) -> None:
+    batch = noisy()
     ids = [BoundId()] if config.rollout_is else []
     for bound in [*ids, *map(BoundId, range(len(config.rollout_rs)))]:
         of_weights = bound.rule_index is None
@@ -108,8 +120,11 @@ def test_a_curve_is_what_correct_gives_at_each_threshold(name: str) -> None:
         thresholds = TIGHT_TO_LOOSE[of_ratio]
         curve = bound_curve(batch, config, thresholds, bound)
         for k, threshold in enumerate(thresholds):
-            want = expected(batch, at_threshold(config, threshold, bound), of_weights)
-            got = {key: float(getattr(curve, key)[k]) for key in want}
+            moved = at_threshold(config, threshold, bound)
+            metrics = evaluate(batch, moved)[1]
+            want = expected(batch, moved, of_weights) | {key: metrics[PREFIX + key] for key in curve.numbers}
+            columns = {key: curve.numbers[key] if key in curve.numbers else getattr(curve, key) for key in want}
+            got = {key: float(column[k]) for key, column in columns.items()}
             assert got == pytest.approx(want, rel=1e-4, abs=1e-6), (name, bound, threshold)
 
 

@@ -59,7 +59,7 @@ def test_what_a_cap_takes_and_leaves() -> None:
     their mean squares less 1 are −0.15, which a logarithmic axis leaves out, and 3.45."""
     thresholds = [1.0, 4.0]
     curve = bound_curve(batch(), CorrectionConfig(rollout_is="token"), thresholds)
-    figure: Any = sweep_plots.mismatch_over(thresholds, curve, of_weights=True, of_ratio=True)
+    figure: Any = sweep_plots.mismatch_over(curve, of_weights=True, of_ratio=True)
     missing, spread = (list(trace(figure, name).y) for name in ("missing to a mean weight of 1", "χ² of the weights"))
     assert missing[0] == pytest.approx(0.1)
     assert spread[1] == pytest.approx(3.45)
@@ -77,7 +77,7 @@ def test_shares_and_mismatch_over_a_rule() -> None:
     )
     assert list(trace(shares, "kept tokens").y) == pytest.approx([0.4, 0.6, 0.8])
     curve = bound_curve(batch(), CorrectionConfig(rollout_rs=(rule,)), thresholds)
-    mismatch: Any = sweep_plots.mismatch_over(thresholds, curve, of_weights=False, of_ratio=False, at=100.0)
+    mismatch: Any = sweep_plots.mismatch_over(curve, of_weights=False, of_ratio=False, at=100.0)
     half, two = math.log(2) - 0.5, 1 - math.log(2)
     drawn = list(trace(mismatch, "k3 of the kept tokens").y)
     assert math.isnan(drawn[0])
