@@ -203,5 +203,6 @@ def _sequence_sums(
     """Sum the weights of the sequences that keep all their tokens, each sequence once."""
     rows = batch.response_mask.any(-1)
     kept = torch.where(batch.response_mask, entries.kept, len(moving.upper)).amin(-1)
-    columns = (weights[:, 0].double(), kept, entries.not_above[:, 0], entries.not_below[:, 0])
+    of_rows = weights.amax(-1).double()  # equal on all real tokens of a row; the first column may be masked, with 0
+    columns = (of_rows, kept, entries.not_above[:, 0], entries.not_below[:, 0])
     return weight_sums(WeightedItems(*(x[rows] for x in columns)), moving, bound)
