@@ -28,8 +28,9 @@ def robust_fit(columns: Tensor, target: Tensor) -> RobustFit:
 
     Uses iterated weighted least squares and the standard errors of Lange, Little and Taylor, Robust statistical
     modeling using the t distribution, JASA 84 (1989): weights (ν + 1)/(ν + r²/s²), information
-    (ν + 1)/(ν + 3) · XᵀX/s².
+    (ν + 1)/(ν + 3) · XᵀX/s². The result is on the CPU, because only there torch can solve for columns of low rank.
     """
+    columns, target = columns.cpu(), target.cpu()
     length = columns.norm(dim=0)
     present = length > 1e-12 * length.max()
     unit = torch.where(present, columns / length.where(present, torch.ones_like(length)), 0)

@@ -80,7 +80,8 @@ class VllmEngine:
                 f"a prompt and its response may take {longest} tokens, but the engine takes at most "
                 f"{self._settings['max_model_len']}: raise --rollout.max-model-len, or lower --max-response-tokens."
             )
-        if self._workers_apart:  # seeding this process has no effect on workers in other processes
+        # Seeding torch has no effect on workers in other processes, nor on the kernels that sample on a GPU.
+        if self._workers_apart or torch.cuda.is_available():
             per_prompt = [params.clone() for _ in prompts]
             for index, prompt_params in enumerate(per_prompt):
                 prompt_params.seed = (seed + index * n) % 2**62
@@ -163,7 +164,8 @@ def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
             "max_model_len": config.max_model_len,
             "max_num_seqs": 256,
             "kv_cache_memory_bytes": config.kv_cache_mib * 2**20,
-            "gpu_memory_utilization": 0.3,
+            # The cache has a size of its own, so vLLM only checks that this share of the memory is free.
+            "gpu_memory_utilization": 0.05 if torch.cuda.is_available() else 0.3,
             "tensor_parallel_size": config.tensor_parallel_size,
             "data_parallel_size": config.data_parallel_size,
         }
