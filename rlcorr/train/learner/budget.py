@@ -31,7 +31,8 @@ def correct_within_budget(
     if budget.at_random:
         rng = torch.Generator().manual_seed((config.seed << 20) + step)
         return reject_at_random(correct(batch, correction), batch, budget, rng), correction
-    correction = with_budget(batch, correction, budget.rule, budget.keep)
+    on_cpu = TokenBatch(**{name: tensor.cpu() for name, tensor in batch.tensors().items()})
+    correction = with_budget(on_cpu, correction, budget.rule, budget.keep)
     return correct(batch, correction), correction
 
 
