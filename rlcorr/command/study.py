@@ -117,6 +117,8 @@ def _comparison_lines(
     # scipy.stats takes half a second to import, and every verb imports this module
     from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
 
+    if study.endpoint is not None:
+        return _gain_lines(rows, study.endpoint)
     pairs = [(pair.arm, pair.difference) for pair in against_nothing(rows)]
     lines = _differences("no correction", pairs)
     pairs = [(pair.arm, pair.difference) for pair in against_chance(rows, study.by_chance)]
@@ -126,6 +128,35 @@ def _comparison_lines(
             correlation = interval_text(progress_correlation({arm: numbers[0] for arm, numbers in arms.items()}, rows))
             lines.append(f"η of {len(arms)} arms at step {step} of {run}: rank correlation with rewards {correlation}")
     return lines
+
+
+def _gain_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoint) -> list[str]:
+    """Return the planned endpoint of each arm, and the differences between arms."""
+    from rlcorr.records.study_comparisons import compare_gains, holm
+
+    steps, count = endpoint.steps, len(endpoint.primary)
+    lines = ["", f"Gain: mean reward of the last {steps} steps minus that of the first {steps}."]
+    for arm, by_seed in studies.gains(rows, steps).items():
+        lines.append(f"{arm:<24}{_seeds_text(studies.over_seeds(list(by_seed.values()))):>{WIDTH}}")
+    compared = compare_gains(rows, endpoint)
+    adjusted = holm([pair.p_value for pair in compared[:count]])
+    lines += ["", "Differences between gains on the same seeds, with 95 % intervals of Student's t:"]
+    for number, pair in enumerate(compared):
+        planned = f"  planned: p {adjusted[number]:.2f} after Holm's adjustment" if number < count else ""
+        verdict = verdict_of(pair.difference, endpoint.margin)
+        lines.append(f"{pair.arm + ' - ' + pair.against:<40}{interval_text(pair.difference):>26}  {verdict}{planned}")
+    return lines
+
+
+def verdict_of(difference: Interval, margin: float) -> str:
+    """Return what an interval says: better, worse, as good (it lies within ± the margin), or not known.
+
+    >>> verdict_of(Interval(0.01, -0.02, 0.025), 0.03), verdict_of(Interval(0.01, -0.02, 0.04), 0.03)
+    ('as good', 'not known')
+    """
+    if difference.tells:
+        return "better" if difference.value > 0 else "worse"
+    return "as good" if -margin <= difference.low and difference.high <= margin else "not known"
 
 
 def _differences(reference: str, pairs: Sequence[tuple[str, Interval]]) -> list[str]:

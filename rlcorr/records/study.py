@@ -4,7 +4,7 @@
 and step. If the step has a score sketch, its row also compares the preset's gradient with the on-policy gradient.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import nan
 from pathlib import Path
@@ -52,6 +52,18 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """What a plan measures: the mean reward of the last steps of a training run minus that of its first steps."""
+
+    steps: int
+    """Number of first and of last steps."""
+    margin: float
+    """Two arms are as good as each other if the whole interval of their difference is within ± this margin."""
+    primary: tuple[tuple[str, str], ...] = ()
+    """Pairs of arms whose comparison was planned as the main one."""
+
+
+@dataclass(frozen=True)
 class Study:
     """One mismatch and its training runs."""
 
@@ -64,6 +76,8 @@ class Study:
     """Arm → the arm that rejects as many tokens at random."""
     unfinished: bool = False
     """Some of its training runs have not been made yet, so nothing may be concluded."""
+    endpoint: Endpoint | None = None
+    """The endpoint that was planned before training, if there was a plan."""
 
 
 def read_index() -> dict[str, Study]:
@@ -87,7 +101,15 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
             options += f" --seed {seed} --run study_{name}_{arm}_{seed}"
             arms.append(Arm(arm, seed, tuple(options.split())))
     by_chance = {arm: other for arm, other in shared.get("by_chance", {}).items() if arm in entry["arms"]}
-    return Study(name, entry["story"], entry["look"], tuple(arms), by_chance, entry.get("unfinished", False))
+    return Study(
+        name, entry["story"], entry["look"], tuple(arms), by_chance, entry.get("unfinished", False), _endpoint(entry)
+    )
+
+
+def _endpoint(entry: dict[str, Any]) -> Endpoint | None:
+    if (planned := entry.get("endpoint")) is None:
+        return None
+    return Endpoint(planned["steps"], planned["margin"], tuple((arm, other) for arm, other in planned["primary"]))
 
 
 def find_study(name: str) -> Study:
@@ -204,11 +226,25 @@ def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[li
 
 def end_rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """Return arm → seed → mean reward over the last quarter of the steps."""
-    ends: dict[str, dict[int, float]] = {}
+    return _of_each_run(rows, lambda trained: fmean(_end(trained, "reward")))
+
+
+def gains(rows: Sequence[Mapping[str, Any]], steps: int) -> dict[str, dict[int, float]]:
+    """Return arm → seed → mean reward of the last steps minus that of as many first steps."""
+    return _of_each_run(
+        rows, lambda run: fmean(_numbers(run[-steps:], "reward")) - fmean(_numbers(run[:steps], "reward"))
+    )
+
+
+def _of_each_run(
+    rows: Sequence[Mapping[str, Any]], number: Callable[[Sequence[Mapping[str, Any]]], float]
+) -> dict[str, dict[int, float]]:
+    """Return arm → seed → a number computed from the rows of one training run."""
+    numbers: dict[str, dict[int, float]] = {}
     for arm, seed in dict.fromkeys((row["preset"], row["seed"]) for row in rows):
         trained = [row for row in rows if (row["preset"], row["seed"]) == (arm, seed)]
-        ends.setdefault(arm, {})[seed] = fmean(_end(trained, "reward"))
-    return ends
+        numbers.setdefault(arm, {})[seed] = number(trained)
+    return numbers
 
 
 def over_seeds(values: Sequence[float]) -> SeedRange:

@@ -190,6 +190,10 @@ EXPECTED = {
     "smol_kv_fp8_e5m2": "undecided",
     "smol_stale_6": "undecided",
     "smol_weights_int8": "undecided",
+    "gpu_smol_bf16": "precision",
+    "gpu_smol_kv_fp8": "undecided",
+    "gpu_smol_fp8": "undecided",
+    "gpu_smol_long": "precision",
 }
 AT_STEPS = {("long_stale_4", 20): "precision"}
 """Weights four updates old, at a learning rate that has fallen: k3 is 0.0027."""

@@ -10,6 +10,7 @@ app       moving a threshold on 131 k and 1 M tokens in headless Chromium: milli
 sessions  thirty people who move one at once: milliseconds to the answer, memory of the server
 followed  a training alone, and with its page open in Chromium: what being watched costs
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
+gpu       the whole correction with its metrics on a GPU: milliseconds; seconds
 report    log-prob pairs of 120 million tokens from Parquet, one thread: tokens per second and memory
 site      the page without installation, as `make site` wrote it: seconds to its first drag, redraws, megabytes
 strips    all places of a slider at once, 131 k and 1 M tokens: milliseconds, and kilobytes to send
@@ -45,6 +46,7 @@ import bench_app
 import bench_diagnosis
 import bench_exact
 import bench_followed
+import bench_gpu
 import bench_gradients
 import bench_half_billion
 import bench_hidden
@@ -164,6 +166,7 @@ PARTS = {
     "sessions": bench_sessions.main,
     "followed": bench_followed.main,
     "library": bench_library.main,
+    "gpu": bench_gpu.bench_gpu,
     "report": bench_report.main,
     "site": bench_site.main,
     "strips": bench_strips.main,

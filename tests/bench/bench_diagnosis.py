@@ -25,7 +25,7 @@ def main() -> None:
     for name, path in runs.list_runs().items():
         if path.parent != runs.ROOT:
             continue
-        cause, size = cause_of(runs.read_manifest(path).config), "real" if name.startswith("smol") else "tiny"
+        cause, size = cause_of(runs.read_manifest(path).config), "real" if "smol" in name else "tiny"
         looks = [judged(path, step, cause) for step in runs.list_steps(path)]
         totals[size].update(verdict for _, _, verdict in looks)
         k3 = sorted(one for one, _, _ in looks)

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -155,9 +155,9 @@ def interval(sums: Tensor, value: Callable[[Tensor], Tensor] = lambda total: tot
 def bench_runs() -> None:
     """Print what became of the recorded runs of the real model."""
     print("| run | reward, first and last five steps | accuracy, first and last | k3 over the steps |", end="")
-    print(" outside ±10 % | kept by ±0.1 % on the mean, last step |\n|---|---|---|---|---|---|")
+    print(" outside ±10 % | kept by ±0.1 % on the mean, last step | seconds per step |\n|---|---|---|---|---|---|---|")
     for name, path in runs.list_runs().items():
-        if path.parent != runs.ROOT or not name.startswith("smol"):
+        if path.parent != runs.ROOT or "smol" not in name:
             continue
         rows = runs.read_metrics(path)
         rewards, k3s = [row["reward"] for row in rows], [row["rollout_corr/k3_kl"] for row in rows]
@@ -171,6 +171,7 @@ def bench_runs() -> None:
             f"{min(k3s):.1e} to {max(k3s):.1e}",
             f"{outside(early):.1%} at step {first}, {outside(late):.1%} at step {last}",
             f"{inside(late):.0%}",
+            f"{median(row['timing/step'] for row in rows):.3g}",
         ]
         print(f"| {' | '.join(cells)} |")
 

@@ -138,9 +138,9 @@ def test_the_colour_of_a_preset_stays_when_others_are_left_out() -> None:
 
 def test_differences_have_the_largest_on_top_and_end_where_rewards_do() -> None:
     pairs = [
-        Comparison("low", "none", 3, Interval(-0.2, -0.3, -0.1)),
-        Comparison("open", "none", 1, Interval(0.1, -math.inf, math.inf)),
-        Comparison("high", "none", 3, Interval(0.4, 0.1, 0.7)),
+        Comparison("low", "none", 3, Interval(-0.2, -0.3, -0.1), 0.01),
+        Comparison("open", "none", 1, Interval(0.1, -math.inf, math.inf), 0.01),
+        Comparison("high", "none", 3, Interval(0.4, 0.1, 0.7), 0.01),
     ]
     figure: Any = study.differences(pairs)
     (points,) = figure.data

