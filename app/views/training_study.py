@@ -24,8 +24,9 @@ def study() -> None:
     if (got := st.query_params.get("study")) is not None and got not in index:
         st.warning(plain(f"{unknown('study', got, index)} Showing {next(iter(index))}."))
     name = st.segmented_control(
-        say.STUDY, list(index), default=next(iter(index)), key="study", bind="query-params", required=True
-    )
+        say.STUDY, list(index), default=next(iter(index)), key="study", bind="query-params", required=True,
+        on_change=_study_changed,
+    )  # fmt: skip
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
         result = studies.table(name)
@@ -35,6 +36,11 @@ def study() -> None:
     _decisions(result)
     _outcomes(result)
     _curves(result)
+
+
+def _study_changed() -> None:
+    """Forget the presets that were drawn: another study has others, and would keep none of them."""
+    st.session_state.pop("presets", None)
 
 
 def _decisions(result: StudyTable) -> None:

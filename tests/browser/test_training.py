@@ -1,15 +1,18 @@
 """The Training view in a real Chromium: clicks on curves, the URL, and a training that is started and stopped."""
 
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import fits_a_phone, pick, settled
+from app_runs import fits_a_phone, pick, settled, study_row
 from playwright.sync_api import Page, WebSocketRoute, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from tiny import save_tiny_model
 
+from rlcorr.records import step_files
 from rlcorr.records.held_out import read_answers
 from rlcorr.records.runs import read_manifest, read_step
 from rlcorr.records.verify import verify
@@ -116,6 +119,51 @@ def test_a_click_that_the_server_lost_is_made_good(page: Page, url: str) -> None
     expect(page.get_by_label("Run", exact=True)).to_be_hidden()
     assert not is_lost
     assert "part=Study" in page.url
+
+
+STUDIES = """
+[shared]
+options = ""
+sketches = ""
+seeds = [0]
+
+[first]
+story = "First."
+look = "Look."
+arms = ["none", "product_cap"]
+options = "--steps 4"
+
+[second]
+story = "Second."
+look = "Look."
+arms = ["fresh", "token_cap"]
+options = "--steps 3"
+"""
+
+
+@pytest.fixture
+def studies(root: Path) -> Iterator[None]:
+    folder = root / "study"
+    folder.mkdir()
+    (folder / "index.toml").write_text(STUDIES)
+    for name, arms, steps in (("first", ("none", "product_cap"), 4), ("second", ("fresh", "token_cap"), 3)):
+        rows = [study_row(arm, 0, step, 0.5) for arm in arms for step in range(1, steps + 1)]
+        about = {"engine": "vllm", "hardware": "", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
+        (folder / f"{name}.parquet").write_bytes(step_files.from_rows(rows, about))
+    yield
+    shutil.rmtree(folder)
+
+
+@pytest.mark.usefixtures("studies")
+def test_every_study_of_a_session_is_drawn(page: Page, url: str) -> None:
+    """The arms that are drawn of one study are not among those of the next."""
+    page.goto(f"{url}/training?part=Study")
+    names = page.locator(".st-key-study_reward .annotation-text")
+    for study, drawn in (("first", ["none", "product_cap"]), ("second", ["fresh", "token_cap"]), ("first", ["none"])):
+        page.get_by_role("radio", name=study).click()
+        expect(page.get_by_text(f"{study.title()}. Look.")).to_be_visible()
+        for name in drawn:
+            expect(names.filter(has_text=name)).to_be_visible()
 
 
 def is_of_timer(message: str | bytes) -> bool:
