@@ -179,7 +179,7 @@ def test_the_command_line_starts_the_trainer_inside_functions_only() -> None:
         ("tensorboard", "rlcorr/train/"),
         ("wandb", "rlcorr/train/"),
         ("plotly", ("rlcorr/figures/canvas.py", "lessons/_images.py")),  # figures, and what a browser draws them with
-        ("pyarrow", ("rlcorr/records/step_files.py", "rlcorr/foreign/parquet.py")),
+        ("pyarrow", ("rlcorr/records/step_files.py", "rlcorr/records/table_checksum.py", "rlcorr/foreign/parquet.py")),
         # The trainer loads checkpoints, and other people's pairs may come in a .safetensors, too.
         ("safetensors", ("rlcorr/records/sketch_files.py", "rlcorr/foreign/arrays.py", "rlcorr/train/")),
         ("streamlit", "app/"),

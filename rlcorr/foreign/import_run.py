@@ -4,7 +4,6 @@ import glob
 import heapq
 import itertools
 import math
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from rlcorr.foreign.step_numbers import count_log_probs, rank_of_path, step_of_p
 from rlcorr.foreign.to_record import NoTokens
 from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
+from rlcorr.records.run_folders import whole_directory
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
 
@@ -144,18 +144,15 @@ def import_file(file: Path, run: Path) -> StepRecord:
 def write_run(run: Path, records: Iterable[StepRecord], story: str) -> ImportSummary:
     """Write a complete run of these steps, with their metrics before any correction.
 
-    Raises `UsageError` if the run exists, and whatever `records` raises; then the run is deleted.
+    The run is written in a hidden folder, and gets its name when it is whole. After any error nothing is left behind.
+    Raises `UsageError` if the run exists, and whatever `records` raises.
     """
     manifest, reading = RunManifest(slug=run.name, story=story, engine="unknown"), iter(records)
-    first = next(reading)  # before the folder is made: an unreadable file leaves none behind
-    runs.start_run(run, manifest)
-    try:
-        summary = summarize(_write_steps(run, itertools.chain([first], reading)))
+    first = next(reading)  # before any folder is made: an unreadable file leaves none behind
+    with whole_directory(run) as unnamed:
+        summary = summarize(_write_steps(unnamed, itertools.chain([first], reading)))
         left_out = f" {unpaired_sentence(summary.unpaired, summary.tokens)}" if summary.unpaired else ""
-        runs.finish_run(run, replace(manifest, status="complete", story=story + left_out))
-    except UsageError:
-        shutil.rmtree(run)
-        raise
+        runs.finish_run(unnamed, replace(manifest, status="complete", story=story + left_out))
     return summary
 
 

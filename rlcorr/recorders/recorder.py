@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from rlcorr.foreign.import_run import write_step_with_metrics
 from rlcorr.foreign.read_file import merge_parts, to_parts
 from rlcorr.foreign.trainer_batch import copy_columns
 from rlcorr.records import runs
+from rlcorr.records.run_folders import only_writer
 from rlcorr.records.runs import RunManifest
 from rlcorr.types import TokenBatch
 
@@ -57,10 +59,14 @@ class Recorder:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rlcorr-recorder")
         self._pending: Future[tuple[str, ...]] | None = None
         self._stopped = self._closed = False
+        self._lock = ExitStack()
         self._warned: set[str] = set()
 
     def __enter__(self) -> Self:
-        runs.start_run(self.run, self._manifest)
+        with ExitStack() as held:
+            held.enter_context(only_writer(self.run))
+            runs.start_run(self.run, self._manifest)
+            self._lock = held.pop_all()
         return self
 
     def __exit__(
@@ -80,6 +86,7 @@ class Recorder:
     def close(self, status: str = "complete") -> None:
         """Write the last step, and the hashes of all files."""
         self.attempt(lambda: self._close(status), "the run stays unfinished")
+        self._lock.close()
         self._closed = True
 
     def attempt(self, work: Callable[[], object], consequence: str) -> bool:

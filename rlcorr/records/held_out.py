@@ -3,12 +3,12 @@
 One JSON object per step and prompt; step 0 is before the first update.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rlcorr.records import runs
+from rlcorr.records.json_lines import append_line, as_lines, parsed
 
 FILE = "answers.jsonl"
 
@@ -26,7 +26,7 @@ class HeldOutAnswer:
 def append_answers(run: Path, answers: Sequence[HeldOutAnswer]) -> None:
     """Add one line for each answer."""
     for answer in answers:
-        runs.append_line(run / FILE, asdict(answer))
+        append_line(run / FILE, asdict(answer))
 
 
 def read_answers(run: Path) -> list[HeldOutAnswer]:
@@ -40,9 +40,12 @@ def read_answers(run: Path) -> list[HeldOutAnswer]:
 
 def _parsed(line: str) -> HeldOutAnswer | None:
     """Return the answer of a line, or None if the line is damaged."""
+    row = parsed(line)
+    if row is None:
+        return None
     try:
-        answer = HeldOutAnswer(**json.loads(line))
-    except (ValueError, TypeError):
+        answer = HeldOutAnswer(**row)
+    except TypeError:
         return None
     texts = isinstance(answer.prompt, str) and isinstance(answer.response, str)
     return answer if texts and isinstance(answer.step, int) else None
@@ -52,6 +55,6 @@ def rewind_answers(run: Path, step: int) -> None:
     """Delete the answers after `step`, for a run that continues from there."""
     kept = [asdict(answer) for answer in read_answers(run) if answer.step <= step]
     if kept:
-        runs.write_whole(run / FILE, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        runs.write_whole(run / FILE, as_lines(kept))
     else:
         (run / FILE).unlink(missing_ok=True)

@@ -25,6 +25,8 @@ from typing import Any
 import rlcorr
 from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
+from rlcorr.records.compressed import read_gzip
+from rlcorr.records.json_lines import append_line, as_lines, parsed
 from rlcorr.records.step_files import StepRecord
 
 SCHEMA_VERSION = 1
@@ -74,7 +76,8 @@ def list_runs() -> dict[str, Path]:
     """Return slug → directory of the runs with steps: committed runs first, then local ones, newest first."""
     runs: dict[str, Path] = {}
     for root, newest_first in ((ROOT, False), (LOCAL, True)):
-        directories = [p for p in root.glob("*/") if (p / "steps").is_dir()]
+        # A hidden folder is a run that is not whole yet.
+        directories = [p for p in root.glob("*/") if (p / "steps").is_dir() and not p.name.startswith(".")]
         key = (lambda p: (p / "steps").stat().st_mtime) if newest_first else (lambda p: p.name)
         for path in sorted(directories, key=key, reverse=newest_first):
             runs.setdefault(path.name, path)
@@ -134,12 +137,10 @@ def metric_lines(run: Path) -> list[str]:
     path = metrics_path(run)
     if not path.is_file():
         return [""]
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
+    try:
+        content = read_gzip(path) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error, UsageError) as error:
+        raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
     return content.decode("utf-8", errors="replace").split("\n")
 
 
@@ -155,15 +156,8 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
     Raises `DamagedFile` as `metric_lines` does.
     """
-    rows = []
-    for line in metric_lines(run)[:-1]:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and "step" in row:
-            rows.append(row)
-    return rows
+    rows = (parsed(line) for line in metric_lines(run)[:-1])
+    return [row for row in rows if row is not None and "step" in row]
 
 
 def list_steps(run: Path) -> list[int]:
@@ -202,10 +196,15 @@ def read_step(run: Path, step: int) -> StepRecord:
 # --- writing ---
 
 
-def new_directory(run: Path) -> None:
-    """Make the directory of a new run. Raises `UsageError` if a run is there already."""
+def refuse_existing(run: Path) -> None:
+    """Raise `UsageError` if a run is there already."""
     if (run / "manifest.json").exists():
         raise UsageError(f"{run} already contains a run; choose another name or delete it.")
+
+
+def new_directory(run: Path) -> None:
+    """Make the directory of a new run. Raises `UsageError` if a run is there already."""
+    refuse_existing(run)
     run.mkdir(parents=True, exist_ok=True)
 
 
@@ -227,10 +226,14 @@ def write_manifest(run: Path, manifest: RunManifest) -> None:
 
 def finish_run(run: Path, manifest: RunManifest) -> None:
     """Write the final manifest with the sha256 of every file of the run."""
-    names = sorted(p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.suffix not in _UNHASHED_ENDINGS)
-    names = [name for name in names if name.parts[0] not in ("manifest.json", *_UNHASHED_FOLDERS)]
-    files = {name.as_posix(): sha256(run / name) for name in names}
+    files = {name: sha256(run / name) for name in hashed_names(run)}
     write_manifest(run, RunManifest(**{**asdict(manifest), "files": files}))
+
+
+def hashed_names(run: Path) -> list[str]:
+    """Return the paths of the files, relative to the run, that a finished manifest lists."""
+    names = sorted(p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.suffix not in _UNHASHED_ENDINGS)
+    return [name.as_posix() for name in names if name.parts[0] not in ("manifest.json", *_UNHASHED_FOLDERS)]
 
 
 def append_metrics(run: Path, row: dict[str, Any]) -> None:
@@ -239,22 +242,11 @@ def append_metrics(run: Path, row: dict[str, Any]) -> None:
     append_line(run / "metrics.jsonl", short)
 
 
-def append_line(path: Path, row: dict[str, Any]) -> None:
-    """Add one JSON line with one call, so that a reader sees all of it or nothing.
-
-    If a killed process left an unfinished line, this line is ended first; otherwise the new one would be lost, too.
-    """
-    with path.open("a+b") as file:
-        file.seek(max(file.tell() - 1, 0))
-        begin = b"" if file.read() in (b"", b"\n") else b"\n"
-        file.write(begin + json.dumps(row).encode() + b"\n")
-
-
 def rewind(run: Path, step: int) -> None:
     """Delete everything after `step`, for a run that continues from there."""
     rows = [row for row in read_metrics(run) if row["step"] <= step]
     metrics_path(run).unlink(missing_ok=True)
-    write_whole(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write_whole(run / "metrics.jsonl", as_lines(rows))
     for path_of, recorded in ((step_path, list_steps(run)), (sketch_path, list_sketches(run))):
         for later in recorded:
             if later > step:

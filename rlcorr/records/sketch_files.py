@@ -37,6 +37,7 @@ from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
+from rlcorr.records.compressed import read_gzip
 from rlcorr.records.runs import (
     DamagedFile,
     RunManifest,
@@ -79,7 +80,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the metadata. In a safetensors file these are JSON after eight bytes with their length."""
-    content = gzip.decompress(path.read_bytes())
+    content = read_gzip(path)
     tensors = load(content)
     end = 8 + int.from_bytes(content[:8], "little")
     return tensors, json.loads(content[8:end]).get("__metadata__", {})
@@ -209,7 +210,7 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
         sketch = SampledSketch(
             _scores("", tensors), reference, _next_tokens(tensors), *(metadata[name] for name in HASHES)
         )
-    except (OSError, EOFError, zlib.error, SafetensorError, *_INCOMPLETE) as error:
+    except (OSError, EOFError, zlib.error, SafetensorError, UsageError, *_INCOMPLETE) as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
     _check_hashes(path, sketch, read_manifest(run), step)
     return sketch, tensors

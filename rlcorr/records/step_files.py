@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.records.table_checksum import as_metadata, check, extended
 from rlcorr.types import TokenBatch
 
 _TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
@@ -46,7 +47,7 @@ class StepRecord:
 
 def to_step(path: Path, step: int) -> StepRecord:
     """Read a step. Raises one of `UNREADABLE` if the file is missing, cut off or lacks a column."""
-    table = pq.read_table(path)
+    table = _read(path)
     tokens = table[_TOKEN_TEXTS].to_pylist() if _TOKEN_TEXTS in table.column_names else None
     batch = _batch(table)
     if tokens is not None and [len(row) for row in tokens] != batch.response_mask.sum(-1).tolist():
@@ -151,7 +152,7 @@ def from_rows(rows: list[dict[str, Any]], about: dict[str, Any]) -> bytes:
 
 def to_rows(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Read the rows and their origin. Raises one of `UNREADABLE` if the file is missing or is not such a table."""
-    table = pq.read_table(path)
+    table = _read(path)
     return table.to_pylist(), json.loads((table.schema.metadata or {})[b"rlcorr"])
 
 
@@ -169,10 +170,23 @@ def _bytes(tables: Iterable[pa.Table]) -> bytes:
         "use_byte_stream_split": split,
         "use_dictionary": [path for path in leaves if path not in split],
     }
-    with pq.ParquetWriter(sink, first.schema, compression="zstd", compression_level=ZSTD_LEVEL, **columns) as file:
+    with pq.ParquetWriter(
+        sink, first.schema, compression="zstd", compression_level=ZSTD_LEVEL, write_page_checksum=True, **columns
+    ) as file:
+        checksums: dict[str, int] = {}
         for table in itertools.chain([first], groups):
             file.write_table(table)
+            checksums = extended(checksums, table)
+        file.add_key_value_metadata(as_metadata(checksums))
     return sink.getvalue().to_pybytes()
+
+
+def _read(path: Path) -> pa.Table:
+    """Read a table whose pages and contents have their checksums. Tables of older versions have none."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        table = file.read()
+        check(table, file.metadata.metadata or {})
+    return table
 
 
 def _leaf(field: pa.Field) -> tuple[str, pa.DataType]:

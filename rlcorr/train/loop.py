@@ -5,6 +5,7 @@ rewards, and in whether there is a critic.
 """
 
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.measuring.metrics import metrics
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, rewind_answers
+from rlcorr.records.run_folders import only_writer
 from rlcorr.records.sketch_files import sketches_until
 from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig
@@ -51,26 +53,29 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     With `resume`, continue the run of that name after its last checkpoint; the numbers are the same as if it had never
     been interrupted. Wrong settings raise `UsageError` before the engine starts.
     """
-    ranks = start_ranks()
+    ranks, held = start_ranks(), ExitStack()
     try:
         if config.sketch.every and ranks.size > 1:
             raise UsageError("sketches are made by one process; leave --sketch.every out, or start without torchrun.")
         config = gather(ranks, replace(config, run=config.run or runs.free_name(config.run_prefix)))[0]
         path = runs.LOCAL / config.run
         announce(config, ranks)
+        if ranks.main:
+            held.enter_context(only_writer(path))
+            if not resume:
+                runs.new_directory(path)
         state = read_checkpoint(path, ranks.device) if resume else None
         if ranks.main:
             if state:
                 runs.rewind(path, state.step)
                 rewind_answers(path, state.step)
-            else:
-                runs.new_directory(path)
             write_config(path / "config.yaml", config)
         gather(ranks, None)  # a barrier: no rank writes before the directory exists
         run_steps(config, ranks, path, state)
         if ranks.main:
             print(f"recorded in {path}")
     finally:
+        held.close()
         stop_ranks(ranks)
     return path
 

@@ -9,6 +9,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from rlcorr.records import runs
+from rlcorr.records.run_folders import only_writer
 from rlcorr.records.runs import RunManifest
 from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.rollout import RolloutConfig
@@ -29,7 +30,12 @@ def pretrain(config: PretrainConfig) -> Path:
     Return the directory of the run, which has a manifest as well.
     """
     path = runs.LOCAL / config.run
-    runs.new_directory(path)
+    with only_writer(path):
+        runs.new_directory(path)
+        return _pretrain(config, path)
+
+
+def _pretrain(config: PretrainConfig, path: Path) -> Path:
     torch.manual_seed(config.seed)
     tokenizer = character_tokenizer(ALPHABET)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

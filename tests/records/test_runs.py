@@ -4,6 +4,7 @@ import gzip
 import os
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,10 +164,14 @@ def test_a_row_of_metrics_is_one_line_with_seven_digits(tmp_path: Path) -> None:
     """Check that 1/3 and 12345678.9 are rounded to the digits of a float32; integers, texts and flags stay the same."""
     runs.append_metrics(tmp_path, {"step": 16777217, "kl": 1 / 3, "tokens_per_second": 12345678.9})
     runs.append_metrics(tmp_path, {"step": 16777218, "phase": "warm", "skipped": True})
-    assert (tmp_path / "metrics.jsonl").read_text() == (
-        '{"step": 16777217, "kl": 0.3333333, "tokens_per_second": 12345680.0}\n'
-        '{"step": 16777218, "phase": "warm", "skipped": true}\n'
-    )
+    rows = ['{"step": 16777217, "kl": 0.3333333, "tokens_per_second": 12345680.0}',
+            '{"step": 16777218, "phase": "warm", "skipped": true}']  # fmt: skip
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(with_checksum(row) for row in rows)
+
+
+def with_checksum(row: str) -> str:
+    """A line as the file has it: the checksum of the line without it comes last."""
+    return row.removesuffix("}") + f', "crc32": {zlib.crc32(row.encode())}}}\n'
 
 
 def test_no_metrics_is_no_error(tmp_path: Path) -> None:
@@ -347,7 +352,8 @@ def test_a_run_that_goes_on_forgets_what_came_later(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "rew')
     runs.rewind(run, 2)
-    assert (run / "metrics.jsonl").read_text() == '{"step": 1, "reward": 0.5}\n{"step": 2, "reward": 1.0}\n'
+    rows = ['{"step": 1, "reward": 0.5}', '{"step": 2, "reward": 1.0}']
+    assert (run / "metrics.jsonl").read_text() == "".join(with_checksum(row) for row in rows)
     assert (runs.list_steps(run), runs.list_sketches(run)) == ([1, 2], [2])
     assert runs.step_path(run, 2).read_bytes() == second
 

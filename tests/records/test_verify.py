@@ -1,16 +1,20 @@
 """Every kind of damage to a recorded run: the damaged file is named, and the other files can still be read."""
 
+import gzip
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from step_records import STEPS, make_run, rewrite_manifest
+import torch
+from step_records import STEPS, make_run, record, rewrite_manifest
 
 from rlcorr.records import runs
+from rlcorr.records.held_out import HeldOutAnswer, append_answers, read_answers
 from rlcorr.records.runs import DamagedFile
 from rlcorr.records.verify import verify
 
@@ -177,7 +181,98 @@ def test_a_run_that_still_goes_on_is_told(run: Path) -> None:
     assert "still going or was killed" in report.problems[0]
 
 
+def test_a_file_that_the_manifest_does_not_list(run: Path) -> None:
+    later, sketch = runs.step_path(run, 9), run / "sketch" / "step_000009.safetensors.gz"
+    runs.write_step(run, record(9))
+    sketch.parent.mkdir()
+    sketch.write_bytes(b"")
+    (run / "train.log").write_text("a log is not listed")
+    problems = verify(run).problems
+    assert problems[:2] == [f"{path}: the manifest does not list it." for path in (sketch, later)]
+    rewrite_manifest(run, files={})
+    assert f"{run / 'metrics.jsonl'}: the manifest does not list it." in verify(run).problems
+
+
 # --- metrics ---
+
+
+@pytest.mark.parametrize(
+    ("steps", "config", "problem"),
+    [
+        ((1, 1, 2, 2, 3), {"steps": 3}, "several rows for steps 1, 2."),
+        ((2, 3), {}, "no row for step 1."),
+        ((1, 2, 3, 5), {"steps": 5}, "no row for step 4."),
+        ((1, 2, 3, 5), {}, ""),  # imported: only recorded steps have rows
+        ((1, 2, 3, 10**12), {"steps": 5}, "no row for step 4."),
+    ],
+)
+def test_every_step_has_one_row(run: Path, steps: tuple[int, ...], config: dict[str, int], problem: str) -> None:
+    """Check what two training runs under one name left, and rows that were lost."""
+    (run / "metrics.jsonl").unlink()
+    for step in steps:
+        runs.append_metrics(run, {"step": step})
+    runs.finish_run(run, replace(runs.read_manifest(run), config=config))
+    assert verify(run).problems == ([f"{run / 'metrics.jsonl'}: {problem}"] if problem else [])
+
+
+def test_the_last_step_of_a_run_that_was_killed_may_lack_its_row(run: Path) -> None:
+    runs.write_step(run, record(4))
+    rewrite_manifest(run, status="running", files={})
+    assert len(verify(run).problems) == 1
+    runs.write_step(run, record(5))
+    assert verify(run).problems[1:] == [f"{run / 'metrics.jsonl'}: no row for step 4."]
+
+
+def test_no_flipped_bit_of_a_step_is_read_as_another_number(run: Path) -> None:
+    """Check bits everywhere in the file, and many bits of its end, which no checksum of Parquet covers."""
+    path, written = runs.step_path(run, 2), record(2)
+    content, whole = path.read_bytes(), runs.read_step(run, 2)
+    footer = 8 * (len(content) - 8 - int.from_bytes(content[-8:-4], "little"))
+    chance = random.Random(0)
+    for bit in [chance.randrange(footer) for _ in range(400)] + [*range(footer, 8 * len(content), 23)]:
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            read = runs.read_step(run, 2)
+        except DamagedFile:
+            continue
+        assert (read.prompts, read.responses) == (written.prompts, written.responses), bit
+        for name, tensor in whole.batch.tensors().items():
+            assert torch.equal(read.batch.tensors()[name], tensor), (bit, name)
+
+
+def test_a_step_of_an_older_version_has_no_checksum(run: Path) -> None:
+    path, whole = runs.step_path(run, 2), runs.read_step(run, 2)
+    pq.write_table(pq.read_table(path), path)
+    assert torch.equal(runs.read_step(run, 2).batch.rollout_log_probs, whole.batch.rollout_log_probs)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "answers.jsonl"])
+def test_no_flipped_bit_of_a_line_is_read_as_another_number(run: Path, name: str) -> None:
+    append_answers(run, [HeldOutAnswer(step, "1+1=", "2", 0.5) for step in STEPS])
+    path = run / name
+
+    def rows() -> list[dict[str, Any]]:
+        return runs.read_metrics(run) if name == "metrics.jsonl" else [vars(answer) for answer in read_answers(run)]
+
+    content, whole = path.read_bytes(), rows()
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        # If the key of the checksum is damaged, the row is read with this key, and with the numbers that were written.
+        assert all(any(row.items() <= read.items() for row in whole) for read in rows()), bit
+
+
+def test_a_file_that_inflates_without_end(run: Path) -> None:
+    """Check 100 kB of zeros that become 100 MB."""
+    (run / "metrics.jsonl").unlink()
+    path = run / "metrics.jsonl.gz"
+    path.write_bytes(gzip.compress(bytes(10**8)))
+    with pytest.raises(DamagedFile, match=r"more than 100 times as large as the file"):
+        runs.read_metrics(run)
+    assert any("more than 100 times" in problem for problem in verify(run).problems)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from outcome import outcome
-from processes import running, wait_for
+from processes import rlcorr, running, wait_for
 from tiny import CPU, tiny_config
 
 from rlcorr.command.cli import main
@@ -324,6 +324,25 @@ def test_kills_at_any_moment_change_nothing(
     assert ended.value.code == 1
     assert "was killed" in capsys.readouterr().out
     check_resumed_like_uninterrupted(options(ENDLESS, *stale), run, capsys, monkeypatch)
+
+
+def test_a_run_has_one_writer(local_runs: Path, tmp_path: Path) -> None:
+    """Check a second training run under the same name, before the first has loaded its model and later, and a resume of
+    a run that is still trained."""
+    run, log, folder = local_runs / "r", tmp_path / "log", local_runs.parent
+    with running("train", *options(ENDLESS), runs_folder=folder, log=log) as trainer:
+        wait_for("the folder", lambda: (run / "config.yaml").is_file() or trainer.poll() is not None, log)
+        second = rlcorr("train", *options(4), runs_folder=folder)
+        wait_for("step 2", lambda: len(runs.read_metrics(run)) >= 2 or trainer.poll() is not None, log)
+        third, resumed = (
+            rlcorr("train", *options(4), runs_folder=folder),
+            rlcorr("train", "--resume", "r", runs_folder=folder),
+        )
+    for refused in (second, third, resumed):
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"{run} is being written by another process" in refused.stderr
+    report = verify(run)
+    assert (report.status, report.problems) == ("interrupted", [])
 
 
 @pytest.mark.engine

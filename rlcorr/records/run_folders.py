@@ -1,0 +1,55 @@
+"""The folder of a run: only one process writes it, or it appears whole."""
+
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+
+
+@contextmanager
+def only_writer(run: Path) -> Iterator[None]:
+    """Take the lock of a run for a `with` block. The folder is made if it is missing.
+
+    The lock is on the folder itself. The system releases it when the process ends, however it ends. Raises `UsageError`
+    if another process writes the run.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    folder = os.open(run, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"{run} is being written by another process: wait for its end, or choose another name."
+            ) from error
+        yield
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def whole_directory(run: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside the run's, and give it the run's name when the `with` block ends.
+
+    After any error the folder is deleted. Raises `UsageError` if a run is there already, at the start or at the end.
+    """
+    runs.refuse_existing(run)
+    folder = run.with_name(f".{uuid.uuid4().hex}")
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        try:
+            folder.rename(run)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                runs.refuse_existing(run)
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

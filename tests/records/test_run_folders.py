@@ -1,0 +1,73 @@
+"""One writer per run, and runs that appear whole: with real processes and a real SIGKILL."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from step_records import make_run
+
+from rlcorr.errors import UsageError
+from rlcorr.records import runs
+from rlcorr.records.run_folders import only_writer, whole_directory
+
+HOLD = """
+import sys
+from pathlib import Path
+from rlcorr.records.run_folders import only_writer
+with only_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_refused_until_the_first_one_is_killed(tmp_path: Path) -> None:
+    run = tmp_path / "a_run"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match="a_run is being written by another process"), only_writer(run):
+            pass
+        holder.send_signal(signal.SIGKILL)
+    with only_writer(run), pytest.raises(UsageError, match="written by another process"), only_writer(run):
+        pass
+    with only_writer(run):  # the lock ends with the block
+        assert [*run.iterdir()] == []  # and leaves no file
+
+
+def test_a_folder_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "ROOT", tmp_path / "none")
+    monkeypatch.setattr(runs, "LOCAL", tmp_path)
+    with whole_directory(tmp_path / "a_run") as unnamed:
+        make_run(unnamed)
+        assert runs.list_runs() == {}
+    assert list(runs.list_runs()) == ["a_run"]
+    with pytest.raises(UsageError, match="already contains a run"), whole_directory(tmp_path / "a_run"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a_run"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, UsageError])
+def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with whole_directory(tmp_path / "a_run") as unnamed:
+            make_run(unnamed)
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_first_of_two_gets_the_name(tmp_path: Path) -> None:
+    def write_twice() -> None:
+        with whole_directory(tmp_path / "a_run") as unnamed:
+            make_run(unnamed)
+            make_run(tmp_path / "a_run")
+
+    with pytest.raises(UsageError, match="already contains a run"):
+        write_twice()
+    assert [path.name for path in tmp_path.iterdir()] == ["a_run"]
