@@ -1,5 +1,6 @@
 """`python -m rlcorr VERB`: the choice of the verb, and its exit code."""
 
+import errno
 import os
 import signal
 import sys
@@ -9,10 +10,13 @@ from rlcorr.errors import UsageError, unknown
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of a disk that is full, read-only or of another user, in files that other packages write."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb and exit. A `UsageError` is printed as one line on stderr with exit code 2; Ctrl-C exits with 130."""
+    """Run a verb and exit. A `UsageError` is printed as one line on stderr with exit code 2, and so
+    is an error of the disk; Ctrl-C exits with 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores SIGINT for a verb started with &
     try:
         sys.exit(run_verb(sys.argv[1:] if arguments is None else arguments))
@@ -24,6 +28,11 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # `| head` has closed the pipe: Python must not flush the rest into it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_PROBLEMS)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        print(f"rlcorr: {error.filename or 'a file'} cannot be written: {error.strerror}.", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
 
 
 def run_verb(arguments: list[str]) -> int:

@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
+from rlcorr.records.disk import make_folder, write_whole
 
 FORBID = "RLCORR_NO_TRAINING"
 """Environment variable of the app. If it is set, except to 0, pages cannot start or stop training runs."""
@@ -87,7 +88,7 @@ def _spawn(command: Sequence[str], run: str, lock: IO[bytes], log: bool) -> "sub
     settings["env"] = {**os.environ, "RLCORR_RUNS": str(runs.ROOT)}
     if not log:
         return subprocess.Popen(command, **settings)
-    (runs.LOCAL / run).mkdir(exist_ok=True)
+    make_folder(runs.LOCAL / run)
     with log_path(run).open("wb") as file:
         return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **settings)
 
@@ -240,13 +241,13 @@ def _description() -> Path:
 
 
 def _describe(training: Training) -> None:
-    runs.write_whole(_description(), json.dumps(asdict(training)).encode())
+    write_whole(_description(), json.dumps(asdict(training)).encode())
 
 
 @contextmanager
 def _lock() -> Iterator[IO[bytes]]:
     """Take the lock for a new training run. Raises `UsageError` if another run has it."""
-    runs.LOCAL.mkdir(parents=True, exist_ok=True)
+    make_folder(runs.LOCAL, parents=True)
     with (runs.LOCAL / "training.lock").open("ab") as lock:
         if not _try_for_a_while(lock):
             other = last()

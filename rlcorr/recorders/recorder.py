@@ -21,6 +21,7 @@ from rlcorr.foreign.import_run import write_step_with_metrics
 from rlcorr.foreign.read_file import merge_parts, to_parts
 from rlcorr.foreign.trainer_batch import copy_columns
 from rlcorr.records import runs
+from rlcorr.records.disk import CannotWrite
 from rlcorr.records.run_folders import only_writer
 from rlcorr.records.runs import RunManifest
 from rlcorr.types import TokenBatch
@@ -138,11 +139,9 @@ class Recorder:
     def _check_written(self, pending: Future[tuple[str, ...]]) -> None:
         try:
             notes = pending.result()
-        except OSError as error:
+        except CannotWrite as error:
             self._stopped = True
-            for unfinished in self.run.rglob("*.tmp"):
-                unfinished.unlink(missing_ok=True)
-            self._warn("nothing more is written", str(error.strerror or error))
+            self._warn("nothing more is written", str(error).rstrip("."))
             return
         if notes:
             self._warn("not all is recorded", " ".join(notes).rstrip("."))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlcorr.records import runs
+from rlcorr.records.disk import write_whole
 from rlcorr.records.json_lines import append_line, as_lines, parsed
 
 FILE = "answers.jsonl"
@@ -55,6 +55,6 @@ def rewind_answers(run: Path, step: int) -> None:
     """Delete the answers after `step`, for a run that continues from there."""
     kept = [asdict(answer) for answer in read_answers(run) if answer.step <= step]
     if kept:
-        runs.write_whole(run / FILE, as_lines(kept))
+        write_whole(run / FILE, as_lines(kept))
     else:
         (run / FILE).unlink(missing_ok=True)

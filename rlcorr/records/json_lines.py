@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlcorr.records.disk import naming
+
 CHECKSUM = "crc32"
 """Key of the checksum in a line: the CRC-32 of the line without it."""
 
@@ -14,8 +16,9 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
     """Add one line with one call, so that a reader sees all of it or nothing.
 
     If a killed process left an unfinished line, this line is ended first; otherwise the new one would be lost, too.
+    Raises `CannotWrite`.
     """
-    with path.open("a+b") as file:
+    with naming(path), path.open("a+b") as file:
         file.seek(max(file.tell() - 1, 0))
         begin = b"" if file.read() in (b"", b"\n") else b"\n"
         file.write(begin + as_line(row))

@@ -1,6 +1,5 @@
 """The folder of a run: only one process writes it, or it appears whole."""
 
-import errno
 import fcntl
 import os
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
+from rlcorr.records.disk import make_folder, naming
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def only_writer(run: Path) -> Iterator[None]:
     The lock is on the folder itself. The system releases it when the process ends, however it ends. Raises `UsageError`
     if another process writes the run.
     """
-    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run, parents=True)
     folder = os.open(run, os.O_RDONLY)
     try:
         try:
@@ -42,14 +42,11 @@ def whole_directory(run: Path) -> Iterator[Path]:
     """
     runs.refuse_existing(run)
     folder = run.with_name(f".{uuid.uuid4().hex}")
-    folder.mkdir(parents=True)
+    make_folder(folder, parents=True)
     try:
         yield folder
-        try:
+        runs.refuse_existing(run)
+        with naming(run):
             folder.rename(run)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                runs.refuse_existing(run)
-            raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

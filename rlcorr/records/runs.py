@@ -26,6 +26,7 @@ import rlcorr
 from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
 from rlcorr.records.compressed import read_gzip
+from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.records.json_lines import append_line, as_lines, parsed
 from rlcorr.records.step_files import StepRecord
 
@@ -205,7 +206,7 @@ def refuse_existing(run: Path) -> None:
 def new_directory(run: Path) -> None:
     """Make the directory of a new run. Raises `UsageError` if a run is there already."""
     refuse_existing(run)
-    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run, parents=True)
 
 
 def start_run(run: Path, manifest: RunManifest) -> None:
@@ -256,19 +257,9 @@ def rewind(run: Path, step: int) -> None:
 def write_step(run: Path, record: StepRecord) -> None:
     """Write the pairs of one step as Parquet, in bit-exact float32."""
     content = step_files.from_step(record)
-    (run / "steps").mkdir(exist_ok=True)
+    make_folder(run / "steps")
     write_whole(step_path(run, record.step), content)
 
 
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file atomically: a reader sees the old file or the new one. Temporary name, fsync, rename."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

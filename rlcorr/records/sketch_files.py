@@ -38,6 +38,7 @@ from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
 from rlcorr.records.compressed import read_gzip
+from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.records.runs import (
     DamagedFile,
     RunManifest,
@@ -46,7 +47,6 @@ from rlcorr.records.runs import (
     read_manifest,
     read_step,
     sketch_path,
-    write_whole,
 )
 from rlcorr.records.step_files import pad
 from rlcorr.types import TokenBatch
@@ -69,7 +69,7 @@ def write_sketch(run: Path, step: int, sketch: SampledSketch, other: ExactSketch
         tensors |= _exact_tensors(other)
     if isinstance(other, DrawnAnswers):
         tensors |= _drawn_tensors(other)
-    (run / "sketch").mkdir(exist_ok=True)
+    make_folder(run / "sketch")
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_tensors(sketch_path(run, step), content, {name: getattr(sketch, name) for name in HASHES})
 

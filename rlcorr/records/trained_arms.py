@@ -12,6 +12,7 @@ from typing import Any
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs, step_files
+from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.records.study import Arm, Study, read_table, study_path
 
 
@@ -31,9 +32,9 @@ def arm_path(study: Study, arm: Arm) -> Path:
 
 def write_trained(study: Study, arm: Arm, trained: TrainedArm) -> None:
     path = arm_path(study, arm)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, parents=True)
     about = trained.about | {"options": digest(arm)}
-    runs.write_whole(path, step_files.from_rows(trained.rows, about))
+    write_whole(path, step_files.from_rows(trained.rows, about))
 
 
 def digest(arm: Arm) -> str:
@@ -84,5 +85,5 @@ def gather(study: Study) -> Path:
         about["git_commits"] = sorted({*about["git_commits"], arm_about["git_commit"]})
     order = {(arm.name, arm.seed): index for index, arm in enumerate(study.arms)}
     rows.sort(key=lambda row: (order[row["preset"], row["seed"]], row["step"]))
-    runs.write_whole(study_path(study.name), step_files.from_rows(rows, about))
+    write_whole(study_path(study.name), step_files.from_rows(rows, about))
     return study_path(study.name)

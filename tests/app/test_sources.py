@@ -7,6 +7,7 @@ from app_pages import committed, one_scan, open_app, root, sources
 from app_runs import make_run, study_row
 
 from rlcorr.records import runs, step_files, study
+from rlcorr.records.disk import write_whole
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
@@ -49,7 +50,7 @@ def test_a_study_names_its_seeds_and_its_table(root: Path) -> None:
     study.FOLDER.mkdir()
     (study.FOLDER / "index.toml").write_text(INDEX, encoding="utf-8")
     rows = [study_row("disabled", seed, step, 0.5) for seed in (0, 2) for step in (1, 2, 3, 4)]
-    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, {}))
+    write_whole(study.study_path("small"), step_files.from_rows(rows, {}))
     stamps = sources(open_app(TRAINING, part="Study"))
     assert len(stamps) == 3  # reward, k3, kept tokens
     assert {source for _, source in stamps} == {f"study small · seeds 0, 2 · {digest(study.study_path('small'))}"}

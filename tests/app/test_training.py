@@ -17,6 +17,7 @@ from rlcorr.command.request import OPTIONS
 from rlcorr.command.train_options import train_config
 from rlcorr.figures import training
 from rlcorr.records import runs, step_files, study
+from rlcorr.records.disk import write_whole
 from rlcorr.records.held_out import HeldOutAnswer, append_answers
 
 __all__ = ["one_scan", "root"]  # fixtures
@@ -73,7 +74,7 @@ def studies(root: Path) -> Path:
         for step in (1, 2, 3, 4)
     ]
     facts = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
-    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
+    write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
     return folder
 
 
@@ -230,7 +231,7 @@ def test_what_a_study_decides(studies: Path) -> None:
     eta = {"product_cap": [0.9, 0.8, 1.0], "token_band_50": [0.2, 0.1, 0.3], "none": [0.1, 0.0, 0.2]}
     facts = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
     facts["progress"] = {"none_0": {"10": eta}}
-    runs.write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
+    write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
     at = open_app(VIEW, part="Study")
     assert "Significantly better than no correction (95 %, all 3 together): `product_cap`." in said(at)
     assert "Significantly worse than no correction (95 %, all 3 together): `random_token_50`." in said(at)

@@ -2,9 +2,10 @@
 
 import gc
 import random
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -324,6 +325,33 @@ def test_kills_at_any_moment_change_nothing(
     assert ended.value.code == 1
     assert "was killed" in capsys.readouterr().out
     check_resumed_like_uninterrupted(options(ENDLESS, *stale), run, capsys, monkeypatch)
+
+
+def test_a_run_that_is_deleted_while_it_is_written_ends_in_a_sentence(local_runs: Path, tmp_path: Path) -> None:
+    run, log = local_runs / "r", tmp_path / "log"
+    with running("train", *options(ENDLESS), runs_folder=local_runs.parent, log=log) as trainer:
+        wait_for("step 2", lambda: len(runs.read_metrics(run)) >= 2 or trainer.poll() is not None, log)
+        while run.exists():  # a file may be added while the folder is emptied
+            shutil.rmtree(run, ignore_errors=True)
+        assert trainer.wait(120) == 2
+    assert log.read_text().splitlines()[-1].endswith("cannot be written: No such file or directory.")
+    assert "Traceback" not in log.read_text()
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-2000], lambda content: b"", lambda content: content[::-1]]
+)
+def test_a_damaged_checkpoint_is_a_sentence(
+    tiny_model: Path, local_runs: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes], bytes]
+) -> None:
+    run = loop.train(tiny_config(tiny_model, steps=1))
+    path = run / FILE
+    path.write_bytes(damage(path.read_bytes()))
+    code, error = call(["--resume", run.name, "--steps", "2"], capsys)
+    assert code == 2
+    assert error.startswith(f"rlcorr: {path} is damaged, so the run cannot be resumed")
+    assert error.count("\n") == 1
 
 
 def test_a_run_has_one_writer(local_runs: Path, tmp_path: Path) -> None:

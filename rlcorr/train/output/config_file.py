@@ -10,6 +10,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import runs
+from rlcorr.records.disk import write_whole
 
 RUNS = "$RLCORR_RUNS/"
 """Placeholder of the runs folder, so that a file is right on every machine."""
@@ -17,7 +18,7 @@ RUNS = "$RLCORR_RUNS/"
 
 def write_config(path: Path, config: Any) -> None:
     """Write every value of a (nested) dataclass as YAML; `arguments_of` reads the file."""
-    runs.write_whole(path, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True).encode())
+    write_whole(path, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True).encode())
 
 
 def arguments_of(path: Path, config_type: type) -> list[str]:

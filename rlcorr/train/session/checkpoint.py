@@ -4,6 +4,7 @@ The position in the data, the seeds of the samples and the learning rate follow 
 """
 
 import io
+import pickle
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.records import runs
+from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.train.learner.ranks import full_optimizer_state, full_state, full_tensor, load_state
 from rlcorr.train.rollout.batch_queue import BatchRequest
 from rlcorr.train.session.session import Session
@@ -38,11 +40,11 @@ class Checkpoint:
 def write_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
     """Write the checkpoint of a run. A kill at any moment leaves the old file or the new one."""
     path = run / FILE
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     # Write to memory first: inside torch's C++ file writer, Ctrl-C becomes another error or ends the process.
     content = io.BytesIO()
     torch.save(asdict(checkpoint), content)
-    runs.write_whole(path, content.getbuffer())
+    write_whole(path, content.getbuffer())
 
 
 def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
@@ -52,14 +54,22 @@ def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
         raise UsageError(
             f"{run} has no checkpoint to resume from: it was made with checkpoint_every 0, or has not made a step."
         )
-    content = torch.load(path, map_location=device, weights_only=True)
-    if content.keys() != {field.name for field in fields(Checkpoint)}:
+    content = load_file(path, map_location=device)
+    if not isinstance(content, dict) or content.keys() != {field.name for field in fields(Checkpoint)}:
         raise UsageError(
             f"{path} was written by another version of the trainer: resume with that version, or start a new run."
         )
     generators = {name: content[name].cpu() for name in ("shuffle", "chance")}
     requests = [BatchRequest(**request) for request in content["requests"]]
     return Checkpoint(**{**content, **generators, "requests": requests})
+
+
+def load_file(path: Path, **options: Any) -> Any:
+    """Return the content of a checkpoint. Raises `UsageError` if the file is damaged."""
+    try:
+        return torch.load(path, weights_only=True, **options)
+    except (OSError, EOFError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError) as error:
+        raise UsageError(f"{path} is damaged, so the run cannot be resumed ({first_line(error)}).") from error
 
 
 def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: int) -> None:

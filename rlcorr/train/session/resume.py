@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlcorr.errors import UsageError, unknown
 from rlcorr.records import runs
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.session.checkpoint import FILE
+from rlcorr.train.session.checkpoint import FILE, load_file
 
 CHANGEABLE = (
     "steps", "stop_at_accuracy", "eval_every", "record_every", "checkpoint_every", "max_bad_steps", "save_model",
@@ -41,7 +39,7 @@ def check_resumed(path: Path, before: TrainConfig, after: TrainConfig) -> None:
             raise UsageError(f"--resume continues the same run, so {option} cannot change. These can: {allowed}.")
     if runs.read_manifest(path).status != "complete":
         return  # even after the last step: the run may have been killed before the model was written
-    state = torch.load(path / FILE, mmap=True, weights_only=True)  # mmap: weights are not read
+    state = load_file(path / FILE, mmap=True)  # mmap: weights are not read
     if state["step"] >= after.steps:
         raise UsageError(f"run {path.name} is finished: it has made its {after.steps} steps; give more with --steps.")
     if state["accuracy"] >= after.stop_at_accuracy:
