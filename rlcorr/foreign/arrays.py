@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, check_limit, from_array, try_read
+from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, check_limit, from_array, signed, try_read
 
 _MAX_MEMBERS = 1000
 _MAX_HEADER = 1 << 20
@@ -67,7 +67,7 @@ def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Col
         length = int.from_bytes(magic[8:], "little")
         dtype, fortran, shape = _npy_header(name, stream.read(length))
         size = math.prod(shape) * dtype.itemsize
-        check_limit(MAX_TOKENS, math.prod(shape), f"numbers in {name}")
+        check_limit(MAX_TOKENS, max(math.prod(shape), *shape, 0), f"numbers in {name}")
         if info.file_size != 10 + length + size:
             raise UsageError(f"{name} should have {size:,} bytes of data; it has {info.file_size - 10 - length:,}.")
         array = np.frombuffer(stream.read(size), dtype).reshape(shape, order="F" if fortran else "C")
@@ -75,7 +75,9 @@ def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Col
         return _text_column(name, array)
     if dtype.kind == "b":  # any byte except 0 is true
         return from_array(name, torch.tensor(array.view(np.uint8) != 0))
-    return from_array(name, torch.tensor(array.astype("int64" if dtype.kind in "iu" else f"=f{dtype.itemsize}")))
+    return from_array(
+        name, torch.tensor(signed(name, array) if dtype.kind in "iu" else array.astype(f"=f{dtype.itemsize}"))
+    )
 
 
 def _npy_header(name: str, header: bytes) -> tuple[np.dtype, bool, tuple[int, ...]]:
@@ -131,5 +133,5 @@ def _column(name: str, tensor: torch.Tensor) -> Column:
     if tensor.dtype == torch.bool:
         tensor = tensor.view(torch.uint8) != 0
     elif not tensor.is_floating_point():
-        tensor = tensor.to(torch.int64)
+        tensor = torch.from_numpy(signed(name, tensor.numpy()))
     return from_array(name, tensor)

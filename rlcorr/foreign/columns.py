@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,9 @@ MAX_PADDED = 1 << 24
 """Number of rows times the longest row: the size of a batch made of a ragged file."""
 MAX_TEXT = 1 << 26
 """Characters in one column of texts."""
+MAX_NAMES = 1 << 16
+"""Different names of columns."""
+LARGEST_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,19 @@ def from_array(name: str, array: Tensor) -> Column:
     """Return (B, T) as lists, and (B,) or a single number () unchanged. Raises `UsageError` for more dimensions."""
     if array.dim() > 2:
         raise UsageError(f"{name} has shape {tuple(array.shape)}; (B, T), or (B,) with one number per row, is read.")
+    for size in array.shape:  # an array of no numbers may have any number of rows
+        check_limit(MAX_TOKENS, size, f"rows or columns of {name}")
     if array.dim() < 2:
         return array
+    check_limit(MAX_ROWS, len(array), f"rows of {name}")
     return Lists(array.flatten(), torch.full(array.shape[:1], array.shape[1]), padded=True)
+
+
+def signed(name: str, array: np.ndarray) -> np.ndarray:
+    """Return integers as int64. Raises `UsageError` for those above 2⁶³ − 1, which would become negative."""
+    if array.dtype.kind == "u" and array.size and int(array.max()) > LARGEST_INTEGER:
+        raise UsageError(f"{name} has the number {int(array.max()):,}; integers of at most 63 bits are read.")
+    return array.astype(np.int64)
 
 
 # --- checking columns ---

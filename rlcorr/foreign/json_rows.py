@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, Unreadable, check_limit
+from rlcorr.foreign.columns import MAX_NAMES, MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, Unreadable, check_limit
 from rlcorr.foreign.turns import Row, join_turns, meaning, nested_key, split_responses, to_arrays, unknown_meaning
 from rlcorr.systems.loss_masks import PLACED
 
@@ -37,6 +38,7 @@ def object_columns(values: Iterable[tuple[str, Any]], wanted: Set[str]) -> tuple
     for place, value in values:
         for where, entry in _objects(value, place):
             names |= dict.fromkeys(entry)
+            check_limit(MAX_NAMES, len(names), "different keys")
             entries.append((where, to_arrays({name: x for name, x in entry.items() if name in wanted}, where)))
             tokens += max(map(_count_numbers, entries[-1][1].values()), default=0)
         check_limit(MAX_ROWS, len(entries), "rows")
@@ -79,11 +81,20 @@ def _parse(text: bytes, place: str) -> Any:
     check_limit(_MAX_VALUE, len(text), f"bytes in {place}; one object per line, and per response, takes less memory")
     check_limit(_MAX_BRACKETS, text.count(b"[") + text.count(b"{"), f"brackets in {place}")
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except RecursionError as error:
         raise UsageError(f"{place} is nested too deeply.") from error
     except ValueError as error:  # wrong JSON or UTF-8, or a number with thousands of digits
         raise UsageError(f"{place} is not JSON: {error!s:.120}.") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raises `ValueError` for a repeated key: programs differ in which value they take."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {repeated!r:.80} is given twice")
+    return values
 
 
 def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:

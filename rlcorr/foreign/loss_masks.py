@@ -75,9 +75,19 @@ def _multiply_masks(name: str, mask: Column, response_mask: Column | None) -> Co
 
 def _rl_loss_masks(texts: list[str]) -> Lists:
     """Return the masks of the RL loss from prime-rl's column of losses, which has one JSON text per row."""
-    rows = [[1.0 if _rl_mask(record) else 0.0 for record in json.loads(text)] for text in texts]
+    rows = [[1.0 if _rl_mask(record) else 0.0 for record in _records(text)] for text in texts]
     values = torch.tensor([number for row in rows for number in row])
     return Lists(values, torch.tensor([len(row) for row in rows]))
+
+
+def _records(text: str) -> list[object]:
+    try:
+        records = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{LOSSES} must hold JSON; got {text!r:.60}.") from error
+    if not isinstance(records, list):
+        raise UsageError(f"{LOSSES} must hold a list of losses, one per token; got {text!r:.60}.")
+    return records
 
 
 def _rl_mask(record: object) -> bool:

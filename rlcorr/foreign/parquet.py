@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlcorr.foreign.columns import (
     Lists,
     Unreadable,
     check_limit,
+    signed,
     try_read,
 )
 from rlcorr.foreign.json_rows import object_columns
@@ -31,6 +33,8 @@ PART = 1 << 18
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 Types = dict[str, pa.DataType]
 """Wanted column → its type."""
+_MAX_PAGE = 64 << 20
+"""Bytes of one page, when unpacked, of a file that is read in parts. Writers make pages of about 1 MiB."""
 _MAX_NESTED = 6
 """Depth of nested lists, objects and maps."""
 _UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError)
@@ -76,9 +80,11 @@ def parquet_parts(path: Path, wanted: Set[str]) -> Iterator[tuple[Columns, int]]
     """Yield the wanted columns of some rows at a time, with the number of these rows.
 
     A row group may be larger than the memory, so only one part and its pages are in memory. A part has about `PART`
-    numbers per column if all rows have the same length. Unlike `parquet_columns`, this trusts the sizes in the file.
-    Raises `UsageError` for a damaged file.
+    numbers per column if all rows have the same length. Raises `UsageError` for a damaged file, and for a page that is
+    too large when unpacked.
     """
+    with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        check_limit(_MAX_PAGE, sizes(content, wanted).largest_page, "bytes in a page when unpacked")
     with _open(path) as file:
         schema = file.schema_arrow
         types = {name: schema.field(name).type for name in schema.names}
@@ -210,7 +216,7 @@ def _column(name: str, column: pa.ChunkedArray) -> Column:
             raise UsageError(f"{name} holds nulls among true and false.")
         values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)  # a null among numbers becomes NaN
-    tensor = torch.tensor(array.astype("int64") if array.dtype.kind == "u" else array)
+    tensor = torch.tensor(signed(name, array) if array.dtype.kind == "u" else array)
     if not lists:
         return tensor
     return Lists(tensor, torch.tensor(pc.call_function("list_value_length", [whole]).to_numpy().astype("int64")))

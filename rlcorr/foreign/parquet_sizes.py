@@ -7,12 +7,13 @@ the compact protocol; the field numbers are those of parquet.thrift.
 
 from collections.abc import Set
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import check_limit
 
-_MAX_FOOTER = 2 << 20
+_MAX_FOOTER = 16 << 20
 _MAX_PAGES = 100_000
 _MAX_DEPTH = 12
 # Field numbers of the Thrift structs.
@@ -23,6 +24,7 @@ _META, _NUMBERS, _UNPACKED, _PACKED, _DATA_POSITION, _DICTIONARY_POSITION = 3, 5
 _PAGE_UNPACKED, _PAGE_PACKED, _DATA, _DICTIONARY, _DATA_2, _COUNT = 2, 3, 5, 7, 8, 1  # of a page
 
 Struct = dict[int, Any]
+Content = bytes | mmap
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,10 @@ class Sizes:
     rows: int
     numbers: dict[str, int]  # per column, nulls and empty lists included
     unpacked: int  # bytes, of all wanted columns
+    largest_page: int  # bytes of it when unpacked
 
 
-def sizes(content: bytes, wanted: Set[str]) -> Sizes:
+def sizes(content: Content, wanted: Set[str]) -> Sizes:
     """Return the sizes of a file. Raises `UsageError` if its footer or the header of a page is damaged."""
     length = int.from_bytes(content[-8:-4], "little")
     check_limit(_MAX_FOOTER, length, "bytes of footer")
@@ -46,16 +49,17 @@ def sizes(content: bytes, wanted: Set[str]) -> Sizes:
         rows = max(_get(footer, _ROWS, int), sum(_get(group, _GROUP_ROWS, int) for group in groups))
         names = _leaves(_get(footer, _SCHEMA, list))
         numbers = dict.fromkeys(wanted & set(names), 0)
-        unpacked = 0
+        unpacked = largest_page = 0
         for group in groups if rows else []:
             for name, chunk in zip(names, _get(group, _COLUMNS, list), strict=True):
                 if name in wanted:
-                    count, size = _column(content, _get(chunk, _META, dict))
+                    count, size, page = _column(content, _get(chunk, _META, dict))
                     numbers[name] += count
                     unpacked += size
+                    largest_page = max(largest_page, page)
     except (IndexError, TypeError, AttributeError, ValueError) as error:
         raise UsageError("is damaged: its footer or the header of a page cannot be followed.") from error
-    return Sizes(rows, numbers, unpacked)
+    return Sizes(rows, numbers, unpacked, largest_page)
 
 
 def _leaves(schema: list[Struct]) -> list[str]:
@@ -72,21 +76,22 @@ def _leaves(schema: list[Struct]) -> list[str]:
     return names
 
 
-def _column(content: bytes, column: Struct) -> tuple[int, int]:
-    """Return the number of values and the decompressed bytes of one column of a row group."""
+def _column(content: Content, column: Struct) -> tuple[int, int, int]:
+    """Return the number of values and the decompressed bytes of one column of a row group, and of its largest page."""
     data_position, dictionary_position = _get(column, _DATA_POSITION, int), column.get(_DICTIONARY_POSITION, 0)
     position = dictionary_position if 0 < dictionary_position < data_position else data_position
     end = position + _get(column, _PACKED, int)
-    data = dictionary = unpacked = pages = 0
+    data = dictionary = unpacked = largest = pages = 0
     while position < end:
         page, position = _struct(content, position, _MAX_DEPTH)
         data += sum(_get(page[kind], _COUNT, int) for kind in (_DATA, _DATA_2) if kind in page)
         dictionary += _get(page[_DICTIONARY], _COUNT, int) if _DICTIONARY in page else 0
-        unpacked += _get(page, _PAGE_UNPACKED, int)
+        size = _get(page, _PAGE_UNPACKED, int)
+        unpacked, largest = unpacked + size, max(largest, size)
         position += _get(page, _PAGE_PACKED, int)
         pages += 1
         check_limit(_MAX_PAGES, pages, "pages in a column")
-    return max(data, dictionary, _get(column, _NUMBERS, int)), max(unpacked, _get(column, _UNPACKED, int))
+    return max(data, dictionary, _get(column, _NUMBERS, int)), max(unpacked, _get(column, _UNPACKED, int)), largest
 
 
 def _get(fields: Struct, number: int, kind: type) -> Any:
@@ -100,7 +105,7 @@ def _get(fields: Struct, number: int, kind: type) -> Any:
 # --- the compact protocol ---
 
 
-def _struct(content: bytes, position: int, depth: int) -> tuple[Struct, int]:
+def _struct(content: Content, position: int, depth: int) -> tuple[Struct, int]:
     """Return the fields by number, and the position after the struct.
 
     Raises `UsageError` for a repeated field, because readers differ in which one they use.
@@ -124,7 +129,7 @@ def _struct(content: bytes, position: int, depth: int) -> tuple[Struct, int]:
             fields[number], position = _value(content, position, kind, depth)
 
 
-def _value(content: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
+def _value(content: Content, position: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind in (4, 5, 6):
         return _varint(content, position)
     if kind == 8:
@@ -140,7 +145,7 @@ def _value(content: bytes, position: int, kind: int, depth: int) -> tuple[Any, i
     raise UsageError("is damaged: its footer or the header of a page has a field of unknown type.")
 
 
-def _list(content: bytes, position: int, depth: int) -> tuple[list[Any], int]:
+def _list(content: Content, position: int, depth: int) -> tuple[list[Any], int]:
     count, kind = divmod(content[position], 16)
     position += 1
     if count == 15:
@@ -154,13 +159,13 @@ def _list(content: bytes, position: int, depth: int) -> tuple[list[Any], int]:
     return values, position
 
 
-def _varint(content: bytes, position: int) -> tuple[int, int]:
+def _varint(content: Content, position: int) -> tuple[int, int]:
     """Return a signed number, which is stored as a zigzag varint, and the position after it."""
     raw, position = _raw_varint(content, position)
     return (raw >> 1) ^ -(raw & 1), position
 
 
-def _raw_varint(content: bytes, position: int) -> tuple[int, int]:
+def _raw_varint(content: Content, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         byte = content[position]

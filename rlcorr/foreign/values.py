@@ -113,7 +113,7 @@ def whole_numbers(name: str, column: Column) -> Tensor:
     if not isinstance(column, Tensor) or column.dtype == torch.bool:
         raise UsageError(f"{name} must hold whole numbers.")
     numbers = column.double() if column.is_floating_point() else column
-    if not bool(((numbers.abs() <= _INT32) & (numbers == numbers.round())).all()):
+    if not bool(((numbers >= -_INT32) & (numbers <= _INT32) & (numbers == numbers.round())).all()):
         raise UsageError(f"{name} must hold whole numbers of at most 32 bits; got {first_numbers(numbers)}.")
     return numbers.to(torch.int32)
 
