@@ -130,6 +130,10 @@ def old_log_probs(batch: TokenBatch) -> Tensor:
     return batch.old_log_probs
 
 
+SUMMABLE = 1e30
+"""A log-prob of −∞ counts as ± this in the sum of a sequence: larger than any real one, and sums of it are finite."""
+
+
 def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
     """Return the logarithms of the weights before any bound.
 
@@ -141,7 +145,8 @@ def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
     """
     if level == "token":
         return d
-    return over_sequence(d, mask, "sum" if level == "sequence" else "mean")[:, None]
+    finite = d.clamp(-SUMMABLE, SUMMABLE)  # otherwise ∞ − ∞ would be a weight of NaN
+    return over_sequence(finite, mask, "sum" if level == "sequence" else "mean")[:, None]
 
 
 def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:

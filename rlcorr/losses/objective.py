@@ -15,7 +15,7 @@ from rlcorr.losses.per_sequence import answer_losses
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.moments import Moments, MomentTable, flag_moments, moments
 from rlcorr.measuring.quantities import Quantity
-from rlcorr.ratios import ratio
+from rlcorr.ratios import at_least_float32, ratio
 from rlcorr.types import CorrectionResult, TokenBatch
 
 
@@ -39,7 +39,8 @@ def policy_loss(
 
     plus kl_loss_coef · KL(π_θ‖π_ref) over `kl_loss_tokens`, aggregated like the loss, and rollout_kl_loss_coef ·
     KL(π_θ‖π_rollout) over all response tokens, aggregated by `rollout_kl_loss_agg_mode`. Weights have no gradient and
-    multiply after the clip.
+    multiply after the clip. Log-probs in bf16 and fp16 are converted to float32 first; the gradient of fp16 log-probs
+    is infinite where it is above 65,504, the largest number of fp16, so compute log-probs in float32.
 
     `tokens` and `sequences` are totals over all micro-batches and ranks, so that their losses sum to that of the whole
     (`aggregate`). Batch normalisation in bypass mode still sees one micro-batch only. `response_tokens` and
@@ -91,8 +92,8 @@ def _loss(
     old = batch.rollout_log_probs if correction.bypass_mode else batch.old_log_probs
     if old is None:
         raise UsageError("the policy loss needs old_log_probs, or bypass_mode=True; the batch has none.")
-    theta = torch.where(keep, log_probs, 0)
-    old, advantages, weights = (neutral(x, keep) for x in (old, batch.advantages, result.weights))
+    theta = torch.where(keep, at_least_float32(log_probs), 0)
+    old, advantages, weights = (neutral(at_least_float32(x), keep) for x in (old, batch.advantages, result.weights))
     per_token = token_losses(correction, loss, theta, old, advantages, keep, generator)
     if correction.loss_type == "geo_mean":
         weights = masked_mean(weights.clamp(min=1e-10).log(), keep, -1).exp()[:, None]

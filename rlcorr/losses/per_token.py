@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.masked import masked_mean
-from rlcorr.ratios import ratio
+from rlcorr.ratios import SAFETY_BOUND, ratio
 from rlcorr.rejection import prob_diff, signed_kl
 
 
@@ -205,7 +205,8 @@ def kl_cov(
     """
     d = log_probs - old_log_probs
     cov = torch.where(keep, covariance(log_probs, advantages, keep), -torch.inf)
-    return -advantages * ratio(d) + torch.where(_first(cov, keep, share), coef * d.abs(), 0)
+    finite = torch.where(d.isinf(), d.sign() * SAFETY_BOUND, d)  # π_old may be 0; its ratio is e²⁰ here, too
+    return -advantages * ratio(d) + torch.where(_first(cov, keep, share), coef * finite.abs(), 0)
 
 
 def covariance(log_probs: Tensor, advantages: Tensor, keep: Tensor) -> Tensor:
