@@ -104,7 +104,7 @@ def concat_results(parts: list[CorrectionResult]) -> CorrectionResult:
 
 
 def require_fields(batch: TokenBatch, config: CorrectionConfig) -> None:
-    """Raise `UsageError` unless the batch has every field that the configuration reads.
+    """Raise `UsageError` unless the batch has every field that the configuration reads, or for values of other types.
 
     >>> rule = RejectionRule.named("token_k1_negative", upper=2.0)
     >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
@@ -113,6 +113,9 @@ def require_fields(batch: TokenBatch, config: CorrectionConfig) -> None:
     Traceback (most recent call last):
     rlcorr.errors.UsageError: token_k1_negative asks for the sign of the advantage; the batch has no advantages.
     """
+    if not isinstance(batch, TokenBatch) or not isinstance(config, CorrectionConfig):
+        got = f"{type(batch).__name__} and {type(config).__name__}"
+        raise UsageError(f"a correction takes a TokenBatch and a CorrectionConfig, as preset(name) returns; got {got}.")
     old_log_probs(batch)
     if config.needs_advantages and batch.advantages is None:
         names = ", ".join(rule.name for rule in config.rollout_rs if rule.applies_to != "all")

@@ -9,14 +9,14 @@ class UsageError(Exception):
     """A wrong name, value or file. The message contains what was got and what is allowed."""
 
 
-def unknown(kind: str, got: str, allowed: Iterable[str]) -> UsageError:
+def unknown(kind: str, got: object, allowed: Iterable[str]) -> UsageError:
     """Return the error for a name that does not exist. Its message contains this name, the nearest one, and all.
 
     >>> print(unknown("preset", "decoupled_token_si", ["decoupled_seq_is", "decoupled_token_is"]))
     unknown preset 'decoupled_token_si'. Did you mean 'decoupled_token_is'? Known: decoupled_seq_is, decoupled_token_is.
     """
     names = sorted(allowed)
-    nearest = difflib.get_close_matches(got, names, n=1)
+    nearest = difflib.get_close_matches(str(got), names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(names) or 'none'}.")
 

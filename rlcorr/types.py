@@ -48,13 +48,16 @@ class TokenBatch:
     unpaired_tokens: Tensor | None = None  # (B,) tokens of the row left out because the engine's log-prob was NaN
 
     def __post_init__(self) -> None:
+        for name in ("response_mask", "rollout_log_probs", *self.tensors()):
+            _require_plain_tensor(name, getattr(self, name))
+        for name, tensor in self.tensors().items():
+            if tensor.device != self.response_mask.device:
+                raise UsageError(f"{name} is on {tensor.device}, response_mask on {self.response_mask.device}.")
         if self.response_mask.dtype != torch.bool or self.response_mask.dim() != 2:
             raise UsageError(
                 f"response_mask must be a bool tensor (B, T); got {self.response_mask.dtype} "
                 f"of shape {tuple(self.response_mask.shape)}."
             )
-        if "rollout_log_probs" not in self.tensors():
-            raise UsageError("rollout_log_probs is missing: without it there is nothing to correct.")
         for name, tensor in self.tensors().items():
             self._check(name, tensor)
         compared = ("rollout_log_probs", "old_log_probs", "log_probs")
@@ -89,6 +92,8 @@ class TokenBatch:
         For numbers from outside the library. `response_mask` may have any dtype; it is 1 at real tokens and 0
         elsewhere. Waits for the device. Raises `UsageError` for other values of the mask, and as `check_values` does.
         """
+        for name, tensor in {"old_log_probs": old_log_probs, "response_mask": response_mask}.items():
+            _require_plain_tensor(name, tensor)
         batch = cls(response_mask=response_mask == 1, rollout_log_probs=rollout_log_probs, old_log_probs=old_log_probs)
         wrong = (response_mask != 0) & (response_mask != 1)  # NaN is neither
         if (position := _first(wrong)) is not None:
@@ -156,6 +161,20 @@ class CorrectionResult:
             self.norm_factor,
             self.only_by_rules,
         )
+
+
+def _require_plain_tensor(name: str, value: object) -> None:
+    """Raise `UsageError` for anything but a dense tensor, and for formats of 8 bits, which torch cannot compute in."""
+    if value is None:
+        raise UsageError(f"{name} is missing: without it there is nothing to correct.")
+    if not isinstance(value, Tensor):
+        raise UsageError(
+            f"{name} must be a tensor; got {type(value).__name__}. torch.as_tensor converts lists and arrays."
+        )
+    if value.layout != torch.strided:
+        raise UsageError(f"{name} must be a dense tensor; got the layout {str(value.layout).removeprefix('torch.')}.")
+    if value.is_floating_point() and value.dtype.itemsize == 1:
+        raise UsageError(f"{name} has dtype {value.dtype}; convert it to float32 or bfloat16.")
 
 
 def _first(wrong: Tensor) -> str | None:

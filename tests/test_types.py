@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcorr import TokenBatch
+from rlcorr import PRESETS, TokenBatch, evaluate, preset
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
@@ -154,3 +154,46 @@ def test_only_like_merges_with_like() -> None:
     one = pooled([1.0])
     with pytest.raises(UsageError, match="different quantities cannot be merged: x with x, y"):
         MomentTable.of({"x": one}).merge(MomentTable.of({"x": one, "y": one}))
+
+
+PAIR = torch.full((1, 2), -1.0)
+NO_TENSORS = {
+    "nothing": (None, "is missing: without it there is nothing to correct"),
+    "a list": ([[-1.0, -1.0]], "must be a tensor; got list. torch.as_tensor converts"),
+    "an array": (PAIR.numpy(), "must be a tensor; got ndarray"),
+    "a sparse tensor": (PAIR.to_sparse(), "must be a dense tensor; got the layout sparse_coo"),
+    "eight bits": (PAIR.to(torch.float8_e4m3fn), "has dtype torch.float8_e4m3fn; convert it to float32"),
+}
+
+
+@pytest.mark.parametrize("what", NO_TENSORS)
+@pytest.mark.parametrize("place", range(3))
+def test_what_is_no_tensor_is_refused(what: str, place: int) -> None:
+    value, message = NO_TENSORS[what]
+    given: list[Any] = [PAIR, PAIR, torch.ones(1, 2)]
+    given[place] = value
+    with pytest.raises(UsageError, match=message):
+        TokenBatch.from_log_probs(*given)
+    with pytest.raises(UsageError, match=f"advantages {message}" if value is not None else "missing"):
+        TokenBatch(torch.ones(1, 2, dtype=torch.bool), PAIR if value is not None else None, advantages=value)  # pyright: ignore[reportArgumentType]
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises(UsageError, match="old_log_probs is on meta, response_mask on cpu"):
+        TokenBatch(torch.ones(1, 2, dtype=torch.bool), PAIR, old_log_probs=PAIR.to("meta"))
+
+
+@pytest.mark.parametrize("config", [None, "decoupled_token_is", PRESETS["decoupled_token_is"]])
+def test_a_correction_takes_a_configuration(config: Any) -> None:
+    batch = TokenBatch.from_log_probs(PAIR, PAIR, torch.ones(1, 2))
+    for function in (correct, evaluate):
+        with pytest.raises(UsageError, match="takes a TokenBatch and a CorrectionConfig"):
+            function(batch, config)
+    with pytest.raises(UsageError, match=r"got dict and CorrectionConfig"):
+        correct({}, CorrectionConfig())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", [3, None, 2.5])
+def test_the_name_of_a_preset_is_a_text(name: Any) -> None:
+    with pytest.raises(UsageError, match=f"unknown preset {name!r}"):
+        preset(name)
