@@ -2,5 +2,20 @@
 
 import streamlit as st
 from controls import drag, lesson_pages
+from controls.headers import SafeHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from streamlit import net_util
 
-app = st.App("main.py", routes=[*drag.ROUTES, *lesson_pages.routes()])
+# Streamlit asks an outside address for the IP of this machine when a page of another site connects. Nothing here may.
+net_util.get_external_ip = lambda: None
+
+HOSTS = st.get_option("server.allowedHosts")  # `rlcorr play` sets it; without it every name is accepted
+app = st.App(
+    "main.py",
+    routes=[*drag.ROUTES, *lesson_pages.routes()],
+    middleware=[
+        Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS or ["*"], www_redirect=False),
+        Middleware(SafeHeaders, framed=not HOSTS),
+    ],
+)

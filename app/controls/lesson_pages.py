@@ -4,9 +4,10 @@ from urllib.parse import urlencode
 
 from data import lessons
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 from text.pages import PAGES
 
 FOLDER = "/site/lessons"
@@ -24,8 +25,16 @@ def routes() -> list[BaseRoute]:
     """Return the routes of the pages. Their folder may be missing when the app starts, and be built while it runs."""
     return [
         Route("/site/index.html", to_view),
-        Mount(FOLDER, StaticFiles(directory=lessons.BUILT, check_dir=False)),
+        Mount(FOLDER, built_pages),
     ]
+
+
+async def built_pages(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with a file of the built pages, or say how to build them."""
+    if lessons.BUILT.is_dir():
+        await StaticFiles(directory=lessons.BUILT)(scope, receive, send)
+    else:
+        await PlainTextResponse("The lessons are not built yet: make site builds them.", 404)(scope, receive, send)
 
 
 def address(slug: str | None) -> str:

@@ -28,16 +28,15 @@ def take() -> None:
 
 def _dropped() -> None:
     """Make a run of the dropped files before the page is drawn, so that the pickers know the run."""
-    files = {file.name: file.getvalue() for file in st.session_state.get("dropped") or []}
+    files = [(file.name, file.getvalue()) for file in st.session_state.get("dropped") or []]
     if not files:
         return
     try:
-        story = phrases.UPLOADED.format(name=", ".join(sorted(files)))
+        story = phrases.UPLOADED.format(name=", ".join(sorted(name for name, _ in files)))
         slug, summary = uploads.take(files, story, clamp_rounding=st.session_state["clamp_rounding"])
     except UsageError as error:
         st.session_state["upload_said"] = [f"!{error}"]
         return
-    st.session_state["uploads"] = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])]
     st.session_state["run"], st.session_state["step"] = slug, session.LATEST
     st.session_state["upload_said"] = [_welcome(summary), *_missing(summary), *summary.notes, *_left_out(summary)]
 

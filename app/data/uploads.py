@@ -1,14 +1,32 @@
-"""Runs made of files that visitors dropped: in a folder of this server, which is deleted when it stops."""
+"""Runs made of files that visitors dropped: in a folder of this server, which is deleted when it stops.
+
+A run belongs to the session that made it. Its name cannot be guessed. Whoever has its link can open it until it
+expires, or until its session has made `QUOTA` newer ones.
+"""
 
 import hashlib
+import secrets
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import streamlit as st
 
+from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary, Source, read_steps, summarize, write_run
 from rlcorr.foreign.read_file import Part, read_parts
+
+PREFIX = "upload_"
+QUOTA = 12
+"""Number of runs that a session may have; the oldest one is deleted for the next."""
+EXPIRY = 24 * 3600.0
+"""Seconds after which a run is deleted."""
+
+DroppedFile = tuple[str, bytes]
+"""Name and content."""
 
 
 @st.cache_resource(show_spinner=False)
@@ -16,39 +34,67 @@ def folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="rlcorr_uploads_")
 
 
-def take(files: Mapping[str, bytes], story: str, *, clamp_rounding: bool = False) -> tuple[str, ImportSummary]:
-    """Make a run of these files, and return its slug and a summary.
+def take(files: Sequence[DroppedFile], story: str, *, clamp_rounding: bool = False) -> tuple[str, ImportSummary]:
+    """Make a run of these files for this session, and return its slug and a summary.
 
     Args:
-        files: Name → content.
+        files: The files, in any order.
         story: The sentence about the run that the pages show.
         clamp_rounding: Read log-probs slightly above 0 as 0.
 
     Raises:
-        UsageError: if the files cannot be read as log-prob pairs.
+        UsageError: if two files have the same name, or the files cannot be read as log-prob pairs.
     """
-    content = b"".join(files[name] for name in sorted(files)) + b"clamped" * clamp_rounding
-    digest = hashlib.sha256(content).hexdigest()[:16]
+    repeated = [name for name, count in Counter(name for name, _ in files).items() if count > 1]
+    if repeated:
+        raise UsageError(
+            f"two files are named {repeated[0]!r:.80}: rename one, so that each rank or step has its name."
+        )
+    ordered = sorted(files)
 
-    def parts(name: str) -> Iterator[Part]:
-        return iter(read_parts(name, files[name], clamp_rounding=clamp_rounding))
+    def parts(name: str, content: bytes) -> Iterator[Part]:
+        return iter(read_parts(name, content, clamp_rounding=clamp_rounding))
 
-    sources = [Source(name, lambda name=name: parts(name), len(files[name])) for name in sorted(files)]
-    slug = f"upload_{digest}"
+    sources = [
+        Source(name, lambda name=name, content=content: parts(name, content), len(content)) for name, content in ordered
+    ]
+    slug = PREFIX + _digest(ordered, clamp_rounding)
     run = Path(folder().name) / slug
+    _remove_expired()
     if (run / "manifest.json").is_file():
         return slug, summarize(read_steps(sources))
-    return slug, write_run(run, read_steps(sources), story)
+    summary = write_run(run, read_steps(sources), story)
+    made = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])]
+    for oldest in made[:-QUOTA]:
+        shutil.rmtree(run.with_name(oldest), ignore_errors=True)
+    st.session_state["uploads"] = made[-QUOTA:]
+    return slug, summary
+
+
+def _digest(files: Sequence[DroppedFile], clamp_rounding: bool) -> str:
+    """Return a hash of names, lengths and contents, and of a secret of this session."""
+    digest = hashlib.sha256(st.session_state.setdefault("upload_secret", secrets.token_bytes(16)))
+    for name, content in files:
+        digest.update(f"{len(name.encode())} {len(content)} ".encode() + name.encode() + content)
+    digest.update(b"clamped" * clamp_rounding)
+    return digest.hexdigest()[:24]
+
+
+def _remove_expired() -> None:
+    """Delete the runs of all sessions that are older than `EXPIRY`."""
+    for run in Path(folder().name).glob(f"{PREFIX}*/"):
+        if time.time() - run.stat().st_mtime > EXPIRY:
+            shutil.rmtree(run, ignore_errors=True)
 
 
 def mine() -> dict[str, Path]:
-    """Return slug → run: what this visitor dropped, and the run that the URL names if another visitor dropped it."""
+    """Return slug → run: what this session dropped, and the run that the URL names."""
     named = st.query_params.get("run", "")
     slugs = [*st.session_state.setdefault("uploads", []), named]
     root = Path(folder().name)
-    return {slug: root / slug for slug in slugs if slug.startswith("upload_") and _exists(root, slug)}
+    return {slug: root / slug for slug in slugs if slug.startswith(PREFIX) and _exists(root, slug)}
 
 
 def _exists(root: Path, slug: str) -> bool:
     # Only letters and digits after the prefix: a slug of the URL must not leave the folder.
-    return slug.removeprefix("upload_").isalnum() and (root / slug / "manifest.json").is_file()
+    return slug.removeprefix(PREFIX).isalnum() and len(slug) < 64 and (root / slug / "manifest.json").is_file()

@@ -14,12 +14,15 @@ from rlcorr.errors import UsageError, require_extra
 
 INSTALL_FOLDER = Path(rlcorr.__file__).resolve().parent.parent
 """The folder that contains the package: a clone of the repository, or site-packages."""
+OWN_HOSTS = ("localhost", "127.0.0.1")
+"""Names under which browsers may ask for the app. Otherwise a page of another site, whose name it lets point to this
+machine (DNS rebinding), could read the runs and start training."""
 PORTS_TO_TRY = 50
 GRACE = 20.0
 """Seconds in which a process may end by itself before it is killed."""
 
 
-def play(port: int, train_options: Sequence[str] | None, run: str = "") -> int:
+def play(port: int, train_options: Sequence[str] | None, run: str = "", hosts: Sequence[str] = ()) -> int:
     """Serve the app, train a run next to it, and return the app's exit code.
 
     Ctrl-C or SIGTERM ends both, and a training run that was started from a page.
@@ -28,6 +31,7 @@ def play(port: int, train_options: Sequence[str] | None, run: str = "") -> int:
         port: the first port to try.
         train_options: options of `python -m rlcorr train`; None: serve only the app.
         run: name of the run.
+        hosts: names under which browsers may ask for the app, besides `OWN_HOSTS`.
     """
     free = first_free_port(port)
     if free != port:
@@ -35,7 +39,7 @@ def play(port: int, train_options: Sequence[str] | None, run: str = "") -> int:
     app = None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app = subprocess.Popen(_app_command(free), start_new_session=True)
+        app = subprocess.Popen(_app_command(free, hosts), start_new_session=True)
         print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training run)", flush=True)
         if train_options is not None:
             _train(train_options, run)
@@ -71,7 +75,7 @@ def first_free_port(start: int) -> int:
     raise UsageError(f"no free port from {start} to {start + PORTS_TO_TRY - 1}; name another with --port.")
 
 
-def _app_command(port: int) -> list[str]:
+def _app_command(port: int, hosts: Sequence[str]) -> list[str]:
     require_extra("app", "streamlit", "plotly", "markdown_it")
     packaged = INSTALL_FOLDER / "rlcorr_app"  # the name of the app in a wheel
     app = packaged if packaged.is_dir() else INSTALL_FOLDER / "app"
@@ -79,6 +83,7 @@ def _app_command(port: int) -> list[str]:
         *(sys.executable, "-m", "streamlit", "run", str(app / "server.py")),
         *("--server.address", "127.0.0.1", "--server.port", str(port), "--server.headless", "true"),
         *("--browser.gatherUsageStats", "false"),
+        *(word for host in (*OWN_HOSTS, *hosts) for word in ("--server.allowedHosts", host)),
     ]
 
 

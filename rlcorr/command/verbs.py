@@ -48,6 +48,8 @@ class Play:
     """First port to try."""
     train: bool = True
     """Train in the background; --no-train only serves the app."""
+    host: tuple[str, ...] = ()
+    """Other names under which browsers may ask for the app, as behind a proxy; localhost and 127.0.0.1 always may."""
 
 
 def run_play(words: list[str], prog: str) -> int:
@@ -55,7 +57,7 @@ def run_play(words: list[str], prog: str) -> int:
     request, train_words = tyro.cli(Play, args=words, prog=prog, return_unknown_args=True)
     config = train_config(train_words, prog)  # refuses a wrong option here, not in the background
     run = config.run or runs.free_name(config.run_prefix)
-    return play(request.port, train_words if request.train else None, run)
+    return play(request.port, train_words if request.train else None, run, request.host)
 
 
 def run_train(words: list[str], prog: str) -> int:

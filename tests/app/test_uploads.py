@@ -63,6 +63,68 @@ def test_a_link_to_a_dropped_file_opens_it_again(root: Path) -> None:
     assert f"{slug} · step 1, 1 recorded" in said(again)
 
 
+def drop_all(at: AppTest, *files: tuple[str, bytes]) -> AppTest:
+    at.file_uploader(key="dropped").set_value([(*file, "application/octet-stream") for file in files]).run()
+    assert not at.exception
+    return at
+
+
+def step_of(number: int) -> bytes:
+    """One response of one token, whose ratio says which file it was."""
+    return json.dumps({"old_log_probs": [-1.0], "rollout_log_probs": [-1.0 - number], "step": number}).encode()
+
+
+def test_two_files_of_one_name_are_refused(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = drop_all(open_app(BOX), ("batch.jsonl", step_of(1)), ("batch.jsonl", step_of(2)))
+    sentence = "\n".join(error.value for error in at.error).replace("\\", "")
+    assert "two files are named 'batch.jsonl': rename one" in sentence
+
+
+def test_a_run_belongs_to_its_session(root: Path) -> None:
+    """Check the same file in two sessions, the same bytes under another name, and bytes that are split elsewhere."""
+    make_run(root, "alpha", steps=1)
+    one, two = step_of(1), step_of(2)
+    sessions = [
+        drop(open_app(BOX), "a_1.jsonl", one), drop(open_app(BOX), "a_1.jsonl", one),
+        drop(open_app(BOX), "b_1.jsonl", one), drop_all(open_app(BOX), ("a.jsonl", one), ("b.jsonl", two)),
+        drop_all(open_app(BOX), ("a.jsonl", one + b"\n" + two)),
+    ]  # fmt: skip
+    slugs = [at.session_state["run"] for at in sessions]
+    assert len(set(slugs)) == len(slugs)
+    at = drop(sessions[0], "a_1.jsonl", one)  # again in the same session
+    assert at.session_state["run"] == slugs[0]
+    assert at.session_state["uploads"] == slugs[:1]
+
+
+def test_the_oldest_run_makes_room_and_old_ones_expire(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(root, "alpha", steps=1)
+    at, slugs = open_app(BOX), []
+    from data import uploads  # in the app's folder, which is on the path now
+
+    monkeypatch.setattr(uploads, "QUOTA", 2)
+    for number in (1, 2, 3):
+        slugs.append(drop(at, f"a_{number}.jsonl", step_of(number)).session_state["run"])
+    assert at.session_state["uploads"] == slugs[1:]
+    assert f"unknown run '{slugs[0]}'" in said(open_app("views/bench.py", run=slugs[0]))
+    assert f"{slugs[1]} · step 2" in said(open_app("views/bench.py", run=slugs[1]))
+    monkeypatch.setattr(uploads, "EXPIRY", -1.0)
+    drop(open_app(BOX), "b.jsonl", step_of(4))
+    assert f"unknown run '{slugs[1]}'" in said(open_app("views/bench.py", run=slugs[1]))
+
+
+def test_a_file_that_fails_leaves_nothing(root: Path) -> None:
+    """Check a file whose second step is damaged after the first one was written."""
+    make_run(root, "alpha", steps=1)
+    at = open_app(BOX)
+    from data import uploads
+
+    before = set(Path(uploads.folder().name).iterdir())
+    drop(at, "a.jsonl", step_of(1) + b"\n" + step_of(2).replace(b"-3.0", b"NaN"))
+    assert at.error
+    assert set(Path(uploads.folder().name).iterdir()) == before
+
+
 @pytest.mark.parametrize("slug", ["upload_../../alpha", "upload_0000000000000000", "upload_"])
 def test_a_link_to_no_file_falls_back(root: Path, slug: str) -> None:
     make_run(root, "alpha", steps=1)

@@ -3,8 +3,10 @@
 import os
 import signal
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,33 @@ def _answers(url: str) -> bool:
             return response.status == 200
     except OSError:
         return False
+
+
+def answer(url: str, host: str) -> tuple[int, Message]:
+    """Return status and headers of a request that names this host, as a browser does after DNS rebinding."""
+    request = urllib.request.Request(url, headers={"Host": host})
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, response.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers
+
+
+def test_only_named_hosts_are_answered_and_no_page_of_another_site_frames_the_app(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    arguments = ("play", "--no-train", "--port", "8620", "--host", "class.example", "--model", str(tiny_model))
+    with running(*arguments, runs_folder=tmp_path, log=log) as app:
+        wait_for("the address", lambda: url_in(log) is not None or app.poll() is not None, log)
+        url = url_in(log)
+        assert url is not None
+        wait_for("the app", lambda: _answers(f"{url}/_stcore/health") or app.poll() is not None, log)
+        port = url.rpartition(":")[2]
+        for path in ("/", "/_stcore/host-config", "/drag/x", "/site/index.html"):
+            assert answer(url + path, f"evil.example:{port}")[0] == 400, path
+        for host in ("localhost", "127.0.0.1", "class.example"):
+            status, headers = answer(url, f"{host}:{port}")
+            assert status == 200
+            assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
+            assert "default-src 'self'" in headers["Content-Security-Policy"]

@@ -1,0 +1,32 @@
+"""Headers of every answer: what a page of the app may load, and who may show it in a frame."""
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'"
+)
+"""Everything comes from this server. Streamlit and plotly need inline scripts and styles, and eval."""
+UNFRAMED = "; frame-ancestors 'self'"
+"""No page of another site may show the app in a frame."""
+
+
+class SafeHeaders:
+    """ASGI middleware that adds the headers."""
+
+    def __init__(self, app: ASGIApp, framed: bool) -> None:
+        self._app = app
+        self._headers = {
+            "Content-Security-Policy": POLICY if framed else POLICY + UNFRAMED,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self._headers)
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
