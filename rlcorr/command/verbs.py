@@ -7,7 +7,6 @@ transformers, which takes seconds to import, and the other verbs should start at
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -28,6 +27,7 @@ from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.foreign.stream import pair_files
 from rlcorr.presets import preset
 from rlcorr.records import runs
+from rlcorr.records.run_folders import require_run_name
 from rlcorr.records.verify import verify
 from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.training import TrainConfig
@@ -183,8 +183,8 @@ class Import:
     def __post_init__(self) -> None:
         if not self.paths:
             raise UsageError("import needs something to read: files, folders or globs.")
-        if Path(self.run).name != self.run or self.run == "..":
-            raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
+        if self.run:
+            require_run_name(self.run)
 
 
 def run_import(request: Import) -> int:

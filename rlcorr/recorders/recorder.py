@@ -22,7 +22,7 @@ from rlcorr.foreign.read_file import merge_parts, to_parts
 from rlcorr.foreign.trainer_batch import copy_columns
 from rlcorr.records import runs
 from rlcorr.records.disk import CannotWrite
-from rlcorr.records.run_folders import only_writer
+from rlcorr.records.run_folders import only_writer, require_run_name
 from rlcorr.records.runs import RunManifest
 from rlcorr.types import TokenBatch
 
@@ -52,8 +52,7 @@ class Recorder:
         nan_is_ratio_one: bool = False,
         clamp_rounding: bool = False,
     ):
-        if Path(name).name != name or name == "..":
-            raise UsageError(f"the name of a run must be plain, without folders; got {name!r}.")
+        require_run_name(name)
         self.run = (folder or runs.LOCAL) / name
         self._manifest = RunManifest(slug=name, story=story or "Recorded during a training run.", engine="unknown")
         self._options = {"nan_is_ratio_one": nan_is_ratio_one, "clamp_rounding": clamp_rounding}

@@ -12,6 +12,22 @@ from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.disk import make_folder, naming
 
+LONGEST_NAME = 100
+"""Characters of a run's name. File systems allow 255 bytes, and study and temporary names add some."""
+
+
+def require_run_name(name: str) -> None:
+    """Raise `UsageError` unless a run may have this name: plain, printable, not hidden and not too long.
+
+    >>> require_run_name("bf16_1")
+    """
+    plain = Path(name).name == name and name.isprintable() and not name.startswith((".", "-"))
+    if not plain or not 0 < len(name) <= LONGEST_NAME:
+        raise UsageError(
+            f"the name of a run must be plain: printable, without folders, not beginning with . or -, and of at most "
+            f"{LONGEST_NAME} characters; got {name!r:.60}."
+        )
+
 
 @contextmanager
 def only_writer(run: Path) -> Iterator[None]:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from step_records import make_run
+from tiny import tiny_config
 
+from rlcorr.command.verbs import Import
 from rlcorr.errors import UsageError
+from rlcorr.recorders import Recorder
 from rlcorr.records import runs
 from rlcorr.records.run_folders import only_writer, whole_directory
 
@@ -36,6 +39,23 @@ def test_another_process_is_refused_until_the_first_one_is_killed(tmp_path: Path
         pass
     with only_writer(run):  # the lock ends with the block
         assert [*run.iterdir()] == []  # and leaves no file
+
+
+BAD_NAMES = ["../x", "a/b", "..", ".hidden", "-x", "a\0b", "a\nb", "x" * 300, "é" * 101]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_no_run_may_have(name: str, tmp_path: Path, tiny_model: Path) -> None:
+    for make in (
+        lambda: Recorder(name, folder=tmp_path),
+        lambda: Import(paths=("x",), run=name),
+        lambda: tiny_config(tiny_model, run=name),
+    ):
+        with pytest.raises(UsageError, match="the name of a run must be plain") as refused:
+            make()
+        assert len(str(refused.value)) < 250
+    with pytest.raises(UsageError, match="must be plain"):
+        Recorder("", folder=tmp_path)
 
 
 def test_a_folder_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

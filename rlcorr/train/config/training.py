@@ -8,6 +8,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
 from rlcorr.errors import UsageError, unknown
 from rlcorr.presets import PRESETS, preset
+from rlcorr.records.run_folders import require_run_name
 from rlcorr.records.runs import ROOT
 from rlcorr.train.config.budget import BudgetConfig
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
@@ -102,8 +103,8 @@ class TrainConfig:
         _check_task(self)
         _check_preset(self)
         check_model(self.model)
-        if Path(self.run).name != self.run or self.run in (".", ".."):
-            raise UsageError(f"run must be a plain name, without folders; got {self.run!r}.")
+        if self.run:
+            require_run_name(self.run)
         for name in (
             "steps", "prompts_per_step", "samples_per_prompt", "eval_every", "eval_prompts", "record_every",
             "max_response_tokens", "max_bad_steps",
