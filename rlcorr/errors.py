@@ -18,7 +18,7 @@ def unknown(kind: str, got: object, allowed: Iterable[str]) -> UsageError:
     names = sorted(allowed)
     nearest = difflib.get_close_matches(str(got), names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(names) or 'none'}.")
+    return UsageError(f"unknown {kind} {got!r:.200}.{hint} Known: {', '.join(names) or 'none'}.")
 
 
 class MissingExtra(UsageError, ImportError):

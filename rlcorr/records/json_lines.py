@@ -43,7 +43,7 @@ def parsed(line: str) -> dict[str, Any] | None:
     """
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(row, dict):
         return None

@@ -90,7 +90,11 @@ def find_run(name: str) -> Path:
     runs = list_runs()
     if name in runs:
         return runs[name]
-    if (Path(name) / "manifest.json").is_file():
+    try:
+        is_path = (Path(name) / "manifest.json").is_file()
+    except OSError:  # a name that is too long for a file
+        is_path = False
+    if is_path:
         return Path(name)
     raise unknown("run", name, runs)
 
@@ -105,8 +109,8 @@ def read_manifest(run: Path) -> RunManifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         names = {f.name for f in fields(RunManifest)}
         manifest = RunManifest(**{key: value for key, value in content.items() if key in names})
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DamagedFile(f"{path}: not a readable manifest ({error}).") from error
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFile(f"{path}: not a readable manifest ({first_line(error)}).") from error
     if manifest.schema_version != SCHEMA_VERSION:
         raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
     if wrong_names := _wrong_types(manifest):

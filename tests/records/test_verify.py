@@ -13,6 +13,7 @@ import pytest
 import torch
 from step_records import STEPS, make_run, record, rewrite_manifest
 
+from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, append_answers, read_answers
 from rlcorr.records.runs import DamagedFile
@@ -179,6 +180,24 @@ def test_a_run_that_still_goes_on_is_told(run: Path) -> None:
     report = verify(run)
     assert len(report.problems) == 1
     assert "still going or was killed" in report.problems[0]
+
+
+def test_a_manifest_and_a_row_that_are_nested_too_deeply(run: Path) -> None:
+    deep = '{"a":' * 100_000 + "1" + "}" * 100_000
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(deep + "\n")
+    assert [row["step"] for row in runs.read_metrics(run)] == [*STEPS]
+    (run / "manifest.json").write_text(deep)
+    with pytest.raises(DamagedFile, match=r"manifest\.json: not a readable manifest"):
+        runs.read_manifest(run)
+    assert any("not a readable manifest" in problem for problem in verify(run).problems)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_a_run_whose_name_is_no_file_name(name: str) -> None:
+    with pytest.raises(UsageError, match="unknown run") as refused:
+        runs.find_run(name)
+    assert len(str(refused.value)) < 3000
 
 
 def test_a_file_that_the_manifest_does_not_list(run: Path) -> None:
