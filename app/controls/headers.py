@@ -5,7 +5,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'"
+    "img-src 'self' data: blob:; connect-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; "
+    "object-src 'none'; base-uri 'self'"
 )
 """Everything comes from this server. Streamlit and plotly need inline scripts and styles, and eval."""
 UNFRAMED = "; frame-ancestors 'self'"
