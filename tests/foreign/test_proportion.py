@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from rlcorr.foreign.read_file import merge_parts, read_parquet_parts, read_parts
 LIMITED = """
 import resource, sys
 from pathlib import Path
+from typing import Any
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import import_files
 size = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
@@ -106,7 +108,7 @@ def test_the_smallest_integer_is_no_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
 def test_integers_that_would_become_negative(tmp_path: Path, ending: str) -> None:
     path, mask = tmp_path / f"x.{ending}", np.full((2, 3), 2**64 - 5, np.uint64)
-    arrays = dict.fromkeys(NAMES[:2], -np.ones((2, 3))) | {"response_mask": mask}
+    arrays: dict[str, Any] = dict.fromkeys(NAMES[:2], -np.ones((2, 3))) | {"response_mask": mask}
     if ending == "npz":
         np.savez(path, **arrays)
     else:
