@@ -221,7 +221,7 @@ picture(by_position(patients["mask off by one"].batch))
 # %% tags=["hide-input"]
 SICK = ("top_p", "temperature_raw", "stale_head")
 HEALTHY, ILL = "nothing, healthy", "nothing, sick run"
-TINY = [run for run in runs.ROOT.iterdir() if (run / "steps").is_dir() and not run.name.startswith("smol_")]
+TINY = [run for run in runs.ROOT.iterdir() if (run / "steps").is_dir() and "smol_" not in run.name]
 RUNS = sorted(run.name for run in TINY)  # the bugs are planted where a token is a character
 rings = {row: [] for row in (*PLANTS, HEALTHY, ILL)}  # one list of truths per step
 mean_rings = {row: [] for row in rings}
