@@ -21,10 +21,10 @@ def require_run_name(name: str) -> None:
 
     >>> require_run_name("bf16_1")
     """
-    plain = Path(name).name == name and name.isprintable() and not name.startswith((".", "-"))
+    plain = Path(name).name == name and name.isprintable() and not name.startswith(".")
     if not plain or not 0 < len(name) <= LONGEST_NAME:
         raise UsageError(
-            f"the name of a run must be plain: printable, without folders, not beginning with . or -, and of at most "
+            f"the name of a run must be plain: printable, without folders, not beginning with a dot, and of at most "
             f"{LONGEST_NAME} characters; got {name!r:.60}."
         )
 

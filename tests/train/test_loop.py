@@ -128,7 +128,7 @@ def test_an_existing_run_is_not_overwritten(tiny_model: Path, local_runs: Path) 
         ({"loss_type": "ppo_clips"}, "unknown loss_type 'ppo_clips'"),
         ({"preset": "bypass_pg_is", "loss_type": "kl_cov"}, "double correction"),
         ({"preset": "disabled", "batch_normalize": True}, "nothing to normalise"),
-        ({"run": "../elsewhere"}, "plain name"),
+        ({"run": "../elsewhere"}, "name of a run must be plain"),
         ({"steps": 0}, "steps must be > 0; got 0"),
         ({"optim": OptimConfig(minibatches=9)}, "minibatches must be at most"),
         (
