@@ -48,9 +48,9 @@ class TokenBatch:
     unpaired_tokens: Tensor | None = None  # (B,) tokens of the row left out because the engine's log-prob was NaN
 
     def __post_init__(self) -> None:
-        for name in ("response_mask", "rollout_log_probs", *self.tensors()):
-            _require_plain_tensor(name, getattr(self, name))
-        for name, tensor in self.tensors().items():
+        tensors = {"response_mask": self.response_mask, "rollout_log_probs": self.rollout_log_probs} | self.tensors()
+        for name, tensor in tensors.items():  # first the mask, whose device the others are compared with
+            _require_plain_tensor(name, tensor)
             if tensor.device != self.response_mask.device:
                 raise UsageError(f"{name} is on {tensor.device}, response_mask on {self.response_mask.device}.")
         if self.response_mask.dtype != torch.bool or self.response_mask.dim() != 2:
@@ -58,10 +58,10 @@ class TokenBatch:
                 f"response_mask must be a bool tensor (B, T); got {self.response_mask.dtype} "
                 f"of shape {tuple(self.response_mask.shape)}."
             )
-        for name, tensor in self.tensors().items():
+        for name, tensor in tensors.items():
             self._check(name, tensor)
         compared = ("rollout_log_probs", "old_log_probs", "log_probs")
-        dtypes = {name: tensor.dtype for name, tensor in self.tensors().items() if name in compared}
+        dtypes = {name: tensor.dtype for name, tensor in tensors.items() if name in compared}
         if len(set(dtypes.values())) > 1:
             got = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
             raise UsageError(f"log-probs whose ratio is taken must share one dtype; got {got}.")

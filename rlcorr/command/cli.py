@@ -15,8 +15,8 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb and exit. A `UsageError` is printed as one line on stderr with exit code 2, and so
-    is an error of the disk; Ctrl-C exits with 130."""
+    """Run a verb and exit. A `UsageError` is printed as one line on stderr with exit code 2, and so is an
+    error of the disk; Ctrl-C exits with 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores SIGINT for a verb started with &
     try:
         sys.exit(run_verb(sys.argv[1:] if arguments is None else arguments))

@@ -53,7 +53,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What a plan measures: the mean reward of the last steps of a training run minus that of its first steps."""
+    """The endpoint of a plan: the mean reward of the last steps of a training run minus that of its first steps."""
 
     steps: int
     """Number of first and of last steps."""
