@@ -5,6 +5,7 @@ import gc
 import pandas  # noqa: F401 - plotly looks for it, and must not find a module that another visitor's thread is still importing
 import streamlit as st
 import torch
+from components.blank_page import reload_when_blank
 from components.menu import close_when_chosen
 from components.picture import load_plotly
 from controls import sharing, upload_box
@@ -39,7 +40,7 @@ st.html(
     " [data-testid='stPageLink'] p { text-decoration: underline; text-underline-offset: 3px }"
     " .stMarkdown [data-testid='stCaptionContainer'] { color: inherit; opacity: 0.8 }"
     " button[data-variant][data-selected='true'] p { color: CanvasText }"
-    " .st-key-menu { display: none }"
+    " .st-key-menu, .st-key-blank_page { display: none }"
     " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
 )
 PAGES = {
@@ -54,6 +55,7 @@ navigation.set_pages(PAGES)
 another_view = navigation.enter(name)
 load_plotly()
 close_when_chosen()
+reload_when_blank()
 part = st.session_state.get("part", st.query_params.get("part"))
 needs_no_run = name == "learn" or (name == "training" and part == training_text.PARTS[1])  # a study has its own runs
 sharing.apply(hidden, without_pickers=needs_no_run, another_view=another_view)

@@ -60,6 +60,8 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
         SHARED.close()
 
 
+ERRORS: list[str] = []
+"""What pages of the running test did not catch."""
 STATE = """() => {
   const app = document.querySelector("[data-testid=stApp]"), all = (css) => [...document.querySelectorAll(css)]
   return {
@@ -76,15 +78,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     report = (yield).get_result()
     page = getattr(item, "funcargs", {}).get("page")
     if report.when == "call" and report.failed and page is not None and not page.is_closed():
-        report.sections.append(("page", f"{page.url}\n{page.evaluate(STATE)}"))
+        report.sections.append(("page", f"{page.url}\n{page.evaluate(STATE)}\n{ERRORS}"))
 
 
 def empty_page(opened: BrowserContext) -> Iterator[Page]:
     """Yield an empty page, without the cookies and the permissions of the one before."""
     page = opened.new_page()
     page.set_default_timeout(app_runs.PATIENCE)
+    page.on("pageerror", lambda error: ERRORS.append(f"{error.message} {error.stack}"))
     yield page
     page.close()
+    ERRORS.clear()
     opened.clear_cookies()
     opened.clear_permissions()
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from app_runs import FITS, add_step, make_record, make_run, settled, visit
 from browser_runs import SCRIPT
-from playwright.sync_api import Page, ViewportSize, expect
+from playwright.sync_api import Page, ViewportSize, WebSocketRoute, expect
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from thumbs import another_preset
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -165,3 +166,30 @@ def test_on_a_phone_the_menu_closes_once_a_page_is_chosen(page: Page, url: str) 
     page.reload()
     settled(page)
     expect(page.get_by_test_id("stSidebarNavLink").first).not_to_be_in_viewport()
+
+
+def test_a_page_that_streamlit_empties_is_loaded_anew(page: Page, url: str) -> None:
+    """An element of a place that does not exist ends Streamlit's frontend: it removes all that it showed."""
+    is_misplaced: list[bool] = []
+
+    def relay(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        socket.on_message(server.send)
+        server.on_message(lambda message: socket.send(misplaced(message) if is_misplaced else message))
+
+    def misplaced(message: str | bytes) -> bytes:
+        assert isinstance(message, bytes)
+        changed = ForwardMsg.FromString(message)
+        if changed.WhichOneof("type") == "delta":
+            changed.metadata.delta_path[-1] = 99
+            is_misplaced.clear()
+        return changed.SerializeToString()
+
+    page.route_web_socket("**/_stcore/stream", relay)
+    visit(page, f"{url}/mismatch?run=alpha")
+    page.evaluate("window.isOld = true")
+    is_misplaced.append(True)
+    page.wait_for_function("!window.isOld")
+    page.wait_for_selector(".rl-picture .main-svg")
+    assert not is_misplaced
+    assert "/mismatch?run=alpha" in page.url
