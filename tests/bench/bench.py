@@ -31,6 +31,7 @@ smol_runs what became of the recorded runs of SmolLM2-135M; seconds
 proof     what the proof of a sync names, of what is really old; forty minutes
 hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engine; four minutes
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
+sgd       SmolLM2-135M, a cap on the product with SGD at the step length of AdamW: half an hour
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
 """
@@ -63,6 +64,7 @@ import bench_recorder
 import bench_report
 import bench_router
 import bench_sessions
+import bench_sgd
 import bench_site
 import bench_smol
 import bench_strips
@@ -187,6 +189,7 @@ PARTS = {
     "real": bench_real.bench_real,
     "smol_runs": bench_smol.bench_runs,
     "smol": bench_smol.bench_smol,
+    "sgd": bench_sgd.bench_sgd,
     "router": bench_router.main,
     "picture": picture,
 }

@@ -61,7 +61,7 @@ def bench_smol() -> None:
             "engine bf16, trainer bf16, 1 row": (fresh, one),
             "trainer bf16, 8 rows, compared with 1 row": (fresh.replace(rollout_log_probs=one), eight),
             "engine with a cache in e5m2, trainer float32": (coarse, scored(policy, coarse, "float32", 16)),
-            f"engine {UPDATES} updates old, trainer float32": (fresh, scored(newer, fresh, "float32", 16)),
+            f"engine {UPDATES} updates old, trainer bf16, 8 rows": (fresh, scored(newer, fresh, "bfloat16", 8)),
         }
     pairs = {name: batch.replace(old_log_probs=old) for name, (batch, old) in settings.items()}
     sizes(pairs)
