@@ -18,10 +18,11 @@ Format = Literal[
 ]  # fmt: skip
 """The coarsest number format of the two sides: of the arithmetic, of the engine's weights, or of its KV cache. `fp8_kv`
 is e4m3. `fp8_training`: both sides compute in fp8. `w8a8`: weights and activations in 8 bits on both sides."""
-Cause = Literal["rounding", "routing", "age", "cut", "fault", "none", "unknown"]
+Cause = Literal["rounding", "routing", "age", "hidden", "cut", "fault", "none", "unknown"]
 """The cause of a gap, according to its source. `routing`: rounding sends tokens to other experts, and router replay
-reduces the gap. `none`: both sides run the same kernels, and there is no gap. `unknown`: the source does not separate
-the causes."""
+reduces the gap. `hidden`: the trainer's updates are smaller than the steps of the engine's number format, so that they
+add up in the trainer alone. `none`: both sides run the same kernels, and there is no gap. `unknown`: the source does
+not separate the causes."""
 SPREAD = 1.5
 """Factor by which k3 may be outside a measured range and still have this size.
 
@@ -30,8 +31,8 @@ with bfloat16 on both sides 0.0013 to 0.0022. A range measured on few models is 
 """
 OURS = "rlcorr"
 Range = tuple[float, float]
-KnownCause = Format | Literal["age"]
-"""A cause whose k3 was measured: rounding to a number format, or old weights."""
+KnownCause = Format | Literal["age", "hidden"]
+"""A cause whose k3 was measured: rounding to a number format, old weights, or hidden updates."""
 WORDS: dict[KnownCause, str] = {
     "float32": "sums in float32",
     "float16": "rounding to float16",
@@ -44,6 +45,7 @@ WORDS: dict[KnownCause, str] = {
     "fp8_training": "training in fp8",
     "w8a8": "weights and activations in 8 bits",
     "age": "weights a few updates old",
+    "hidden": "updates of a float32 trainer that an engine in bfloat16 rounds away",
 }
 
 
@@ -103,10 +105,10 @@ def rounding(format: str) -> Range:
 def matching_causes(k3: float) -> tuple[CauseMatch, ...]:
     """Return the causes that were measured to make gaps of this size.
 
-    Number formats come first, from the finest to the coarsest, then old weights. A range contains k3 if k3 is at most a
+    Number formats come first, from the finest to the coarsest, then old weights and hidden updates. A range contains k3 if k3 is at most a
     factor `SPREAD` outside.
     """
-    matches = [match_cause(cause, k3) for cause in (*_rounded(), "age")]
+    matches = [match_cause(cause, k3) for cause in (*_rounded(), "age", "hidden")]
     return tuple(match for match in matches if match.low / SPREAD <= k3 <= match.high * SPREAD)
 
 
@@ -116,7 +118,7 @@ def match_cause(cause: KnownCause, k3: float) -> CauseMatch:
     If several gaps contain k3, take a published one, and among those the one with the narrowest range. Raises
     `UsageError` for a cause without a measured k3.
     """
-    causes = _rounded() | {"age": _with_k3("age")}
+    causes = _rounded() | {"age": _with_k3("age"), "hidden": _with_k3("hidden")}
     if cause not in causes:
         raise unknown("cause", cause, causes)
 

@@ -80,7 +80,8 @@ def test_a_format_without_a_k3_is_refused() -> None:
 
 
 def test_formats_and_age_of_one_size() -> None:
-    """A range may be missed by a factor of 1.5: 2.2e-3 · 1.5 = 3.3e-3 is above 2.7e-3, where old weights begin."""
+    """A range may be missed by a factor of 1.5: 2.2e-3 · 1.5 = 3.3e-3 is above 2.7e-3, where old weights begin; hidden
+    updates have 0.028 to 0.41, so from 0.019 to 0.62."""
     for size, causes in {
         1e-12: ["float32"],
         1e-9: [],
@@ -88,16 +89,16 @@ def test_formats_and_age_of_one_size() -> None:
         7e-5: ["bfloat16"],
         1.3e-3: ["bfloat16", "fp8_kv", "fp8_weights"],
         2.2e-3: ["bfloat16", "fp8_kv", "fp8_weights", "age"],
-        3e-2: ["fp8_kv", "fp8_weights", "e5m2_kv", "age"],
-        0.35: ["age"],
-        0.6: ["int4_weights", "age"],
+        3e-2: ["fp8_kv", "fp8_weights", "e5m2_kv", "age", "hidden"],
+        0.35: ["age", "hidden"],
+        0.6: ["int4_weights", "age", "hidden"],
         1.2: ["int4_weights"],
         3.0: [],
         0.0: [],
     }.items():
         assert [one.cause for one in matching_causes(size)] == causes, size
     for one in matching_causes(3e-2):
-        assert (one.low, one.high) == RANGES.get(one.cause, (2.7e-3, 0.5))
+        assert (one.low, one.high) == RANGES.get(one.cause, (0.028, 0.41) if one.cause == "hidden" else (2.7e-3, 0.5))
 
 
 def test_there_is_a_cause_for_every_size_up_to_the_largest_rounding() -> None:
@@ -123,7 +124,7 @@ def test_the_example_is_the_nearest(cause: KnownCause, size: float, model: str, 
 
 
 def test_every_cause_has_words() -> None:
-    assert set(WORDS) == {*get_args(Format), "age"}
+    assert set(WORDS) == {*get_args(Format), "age", "hidden"}
 
 
 def test_our_rows_are_those_of_the_recorded_steps() -> None:

@@ -25,7 +25,7 @@ def main() -> None:
     for name, path in runs.list_runs().items():
         if path.parent != runs.ROOT:
             continue
-        cause, size = cause_of(runs.read_manifest(path).config), "real" if "smol" in name else "tiny"
+        cause, size = cause_of(runs.read_manifest(path)), "real" if "smol" in name else "tiny"
         looks = [judged(path, step, cause) for step in runs.list_steps(path)]
         totals[size].update(verdict for _, _, verdict in looks)
         k3 = sorted(one for one, _, _ in looks)
@@ -37,15 +37,17 @@ def main() -> None:
         print(f"{size} models, {sum(verdicts.values())} steps: {listed(verdicts)}")
 
 
-def cause_of(config: dict[str, Any]) -> str:
+def cause_of(manifest: runs.RunManifest) -> str:
     """Return the largest cause of a run's mismatch, from its settings."""
-    rollout = config["rollout"]
+    rollout = manifest.config["rollout"]
     if rollout["stale_lm_head"]:
         return "stale head"
     if rollout["staleness"]:
         return "old weights"
     if rollout["top_p"] < 1:
         return "top-p"
+    if (manifest.model, manifest.trainer_dtype, rollout["dtype"]) == ("smollm2", "float32", "bfloat16"):
+        return "hidden updates"
     if rollout["log_probs"] == "raw" and rollout["temperature"] != 1:
         return "temperature in neither log-prob"
     return "rounding"
@@ -64,7 +66,8 @@ def judged(run: Any, step: int, cause: str) -> tuple[float, str, str]:
     if healthy:
         return k3, said, "missed"
     listed_causes: set[KnownCause] = {place.cause for place in matching_causes(k3)}
-    among = listed_causes & ({"age"} if cause == "old weights" else set(WORDS) - {"age"})
+    others: dict[str, set[KnownCause]] = {"old weights": {"age"}, "hidden updates": {"hidden"}}
+    among = listed_causes & others.get(cause, set(WORDS) - {"age", "hidden"})
     return k3, said, "undecided" if patterns == {"undecided"} and among else "wrong"
 
 
