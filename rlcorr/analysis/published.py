@@ -105,8 +105,8 @@ def rounding(format: str) -> Range:
 def matching_causes(k3: float) -> tuple[CauseMatch, ...]:
     """Return the causes that were measured to make gaps of this size.
 
-    Number formats come first, from the finest to the coarsest, then old weights and hidden updates. A range contains k3 if k3 is at most a
-    factor `SPREAD` outside.
+    Number formats come first, from the finest to the coarsest, then old weights and hidden updates. A range contains k3
+    if k3 is at most a factor `SPREAD` outside.
     """
     matches = [match_cause(cause, k3) for cause in (*_rounded(), "age", "hidden")]
     return tuple(match for match in matches if match.low / SPREAD <= k3 <= match.high * SPREAD)

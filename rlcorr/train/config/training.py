@@ -165,6 +165,11 @@ class TrainConfig:
         return dataclasses.replace(correction, rollout_is_batch_normalize=True) if self.batch_normalize else correction
 
     @property
+    def shares_prompts(self) -> bool:
+        """Return whether answers may share their prompt. Router replay has the experts of each row's own prompt."""
+        return self.optim.share_prompts and not self.rollout.router_replay
+
+    @property
     def needs_reference(self) -> bool:
         return self.policy_loss.use_kl_loss or self.advantage.kl_reward_coef > 0
 

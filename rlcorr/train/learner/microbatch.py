@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.train.learner.shared_prompts import group_answers
 from rlcorr.types import TokenBatch
 
 Lengths = Sequence[tuple[int, int]]
@@ -20,13 +21,19 @@ def lengths_of(batch: TokenBatch) -> Lengths:
     return list(zip(batch.prompt_mask.sum(-1).tolist(), batch.response_mask.sum(-1).tolist(), strict=True))
 
 
-def plan_microbatches(rows: Sequence[int], lengths: Lengths, budget: int, size: int = 1) -> list[list[list[int]]]:
+def plan_microbatches(
+    rows: Sequence[int], lengths: Lengths, budget: int, size: int = 1, prompts: Sequence[int] | None = None
+) -> list[list[list[int]]]:
     """Return the micro-batches of each of `size` ranks, as lists of rows.
 
     Every rank gets as many as the rank that has most, so that all ranks make the same collective calls. The missing
-    ones are empty lists, which stand for a padding micro-batch.
+    ones are empty lists, which stand for a padding micro-batch. With `prompts`, the number of each row's prompt, rows
+    with the same prompt are neighbours and share it.
     """
-    ranks = [pack_rows(share, lengths, budget) for share in split_over_ranks(rows, lengths, size)]
+    ranks = [
+        pack_rows(share, lengths, budget) if prompts is None else pack_shared(share, lengths, prompts, budget)
+        for share in split_over_ranks(rows, lengths, size)
+    ]
     most = max(map(len, ranks))
     return [groups + [[] for _ in range(most - len(groups))] for groups in ranks]
 
@@ -57,6 +64,22 @@ def pack_rows(rows: Sequence[int], lengths: Lengths, budget: int) -> list[list[i
         else:
             groups.append([row])
             prompt, response = lengths[row]
+    return groups
+
+
+def pack_shared(rows: Sequence[int], lengths: Lengths, prompts: Sequence[int], budget: int) -> list[list[int]]:
+    """Group rows as `pack_rows` does, where answers to the same prompt share one row of the model's input."""
+    shared = group_answers(sorted(rows, key=lambda row: prompts[row]), prompts, lengths, budget)
+    tokens = {group[0]: lengths[group[0]][0] + sum(lengths[row][1] for row in group) for group in shared}
+    groups: list[list[int]] = []
+    count = widest = 0
+    for group in sorted(shared, key=lambda group: -tokens[group[0]]):
+        if groups and (count + 1) * widest <= budget:
+            groups[-1] += group
+            count += 1
+        else:
+            groups.append([*group])
+            count, widest = 1, tokens[group[0]]
     return groups
 
 

@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlcorr.train.config.learning import Critic, Precision
 from rlcorr.train.learner.router_replay import replayed
+from rlcorr.train.learner.shared_prompts import SharedRows, shared_rows, states_of
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.types import TokenBatch
 
@@ -46,12 +47,36 @@ class Policy(nn.Module):
             nn.init.zeros_(self.value_head.bias)
 
     def forward(
-        self, batch: TokenBatch, temperature: float, *, replay: bool = False, entropy_gradient: bool = False
+        self,
+        batch: TokenBatch,
+        temperature: float,
+        *,
+        replay: bool = False,
+        share_prompts: bool = False,
+        entropy_gradient: bool = False,
     ) -> Scores:
-        """Score the responses of a batch. This is the only place where logits and tokens are shifted by one.
+        """Score the responses of a batch.
 
-        With `replay`, a mixture of experts uses the experts in `batch.routed_experts`.
+        With `replay`, a mixture of experts uses the experts in `batch.routed_experts`. With `share_prompts`, neighbours
+        with the same prompt share a row; not every model can do that (`can_share`), and none with `replay`.
         """
+        assert batch.response_ids is not None
+        shared = shared_rows(batch) if share_prompts else None
+        with self._products():
+            hidden = self._states(self.lm.base_model, batch, shared, replay=replay)
+            log_probs, entropy = token_log_probs(
+                output_head(self.lm), hidden, batch.response_ids, temperature, entropy_gradient=entropy_gradient
+            )
+            critic_states = hidden if self.value_trunk is None else self._states(self.value_trunk, batch, shared)
+        values = None if self.value_head is None else self.value_head(critic_states.to(self.value_head.weight))[..., 0]
+        return Scores(log_probs, entropy, values)
+
+    def _states(
+        self, trunk: nn.Module, batch: TokenBatch, shared: SharedRows | None, *, replay: bool = False
+    ) -> Tensor:
+        """Return the hidden states that predict the response tokens, (B, T, H)."""
+        if shared is not None:
+            return states_of(trunk, shared)
         assert batch.prompt_ids is not None
         assert batch.prompt_mask is not None
         assert batch.response_ids is not None
@@ -59,16 +84,9 @@ class Policy(nn.Module):
         attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)
         positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
         inputs = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
-        before = slice(batch.prompt_ids.shape[1] - 1, -1)  # the state at t − 1 predicts token t
-        with self._products():
-            with replayed(self.lm, batch.routed_experts if replay else None, attention):
-                hidden = self.lm.base_model(ids, **inputs)[0][:, before]
-            log_probs, entropy = token_log_probs(
-                output_head(self.lm), hidden, batch.response_ids, temperature, entropy_gradient=entropy_gradient
-            )
-            critic_states = hidden if self.value_trunk is None else self.value_trunk(ids, **inputs)[0][:, before]
-        values = None if self.value_head is None else self.value_head(critic_states.to(self.value_head.weight))[..., 0]
-        return Scores(log_probs, entropy, values)
+        with replayed(self.lm, batch.routed_experts if replay else None, attention):
+            states = trunk(ids, **inputs)[0]
+        return states[:, batch.prompt_ids.shape[1] - 1 : -1]  # the state at t − 1 predicts token t
 
     def checkpoint_layers(self) -> None:
         """Keep only the input of each layer for the backward pass, which computes the layer again."""

@@ -1,6 +1,6 @@
 """Scores of a sampled batch by the trainer's own models, its advantages, and its correction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from rlcorr.train.learner.budget import correct_within_budget
 from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import Ranks, gather
+from rlcorr.train.learner.shared_prompts import worth_sharing
 from rlcorr.types import CorrectionResult, TokenBatch
 
 ALL_ROWS = slice(None)
@@ -32,24 +33,30 @@ def score(
     Every mode computes π_old, because a run records pairs of π_old and π_rollout.
     """
 
+    prompts = worth_sharing(batch) if config.shares_prompts else None
+    options = {"replay": config.rollout.router_replay, "share_prompts": prompts is not None}
+
     def scores(part: TokenBatch) -> dict[str, Tensor]:
-        temperature, replay = config.rollout.scored_temperature, config.rollout.router_replay
-        policy = forward(part, temperature, replay=replay)
+        temperature = config.rollout.scored_temperature
+        policy = forward(part, temperature, **options)
         columns = {"old_log_probs": policy.log_probs} | ({} if policy.values is None else {"values": policy.values})
         if reference is not None:
-            columns["ref_log_probs"] = reference(part, temperature, replay=replay).log_probs
+            columns["ref_log_probs"] = reference(part, temperature, **options).log_probs
         return columns
 
-    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks))
+    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks, prompts))
 
 
 @torch.no_grad()
-def over_microbatches(batch: TokenBatch, forward: Forward, budget: int, ranks: Ranks) -> dict[str, Tensor]:
+def over_microbatches(
+    batch: TokenBatch, forward: Forward, budget: int, ranks: Ranks, prompts: Sequence[int] | None = None
+) -> dict[str, Tensor]:
     """Return the named tensors (B, T) that `forward` computes for all rows.
 
-    Every rank computes its share of the rows and gets the tensors of all rows.
+    Every rank computes its share of the rows and gets the tensors of all rows. With `prompts`, see `plan_microbatches`,
+    `forward` must let neighbours share their prompt.
     """
-    shares = plan_microbatches(range(len(batch.response_mask)), lengths_of(batch), budget, ranks.size)
+    shares = plan_microbatches(range(len(batch.response_mask)), lengths_of(batch), budget, ranks.size, prompts)
     computed = [(rows, forward(slice_rows(batch, rows))) for rows in shares[ranks.rank]]
     tensors: dict[str, Tensor] = {}
     for parts in gather(ranks, [(rows, columns) for rows, columns in computed if rows]):

@@ -26,6 +26,7 @@ from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
 from rlcorr.train.learner.score import over_microbatches
+from rlcorr.train.learner.shared_prompts import worth_sharing
 from rlcorr.types import CorrectionResult, TokenBatch
 
 STEP_METRICS = ("loss", "value_loss", "entropy", "grad_norm")
@@ -60,6 +61,8 @@ class MiniBatch:
     sequences: float
     response_tokens: float  # kept or not: divisors of the value loss, the entropy, and KL terms on all tokens
     response_sequences: float
+    prompts: list[int] | None
+    """The number of each row's prompt, where answers to the same prompt share it."""
 
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
@@ -103,7 +106,8 @@ def minibatch(config: TrainConfig, batch: TokenBatch, result: CorrectionResult, 
     counted = mini.response_mask if config.correction.denominator == "fixed" else corrected.keep_mask
     totals, response_totals = ((float(x.sum()), float(x.any(-1).sum())) for x in (counted, mini.response_mask))
     response_tokens, response_sequences = (max(total, 1.0) for total in response_totals)
-    return MiniBatch(mini, corrected, config.policy_loss, *totals, response_tokens, response_sequences)
+    prompts = worth_sharing(mini) if config.shares_prompts else None
+    return MiniBatch(mini, corrected, config.policy_loss, *totals, response_tokens, response_sequences, prompts)
 
 
 def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[MomentTable], str | None]:
@@ -117,7 +121,11 @@ def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Mome
     make_loss = minibatch_policy_loss if needs_minibatch_statistics(config) else microbatch_policy_loss
     policy_loss_of = make_loss(learner, mini)
     groups = plan_microbatches(
-        range(len(mini.batch.response_mask)), lengths_of(mini.batch), config.optim.microbatch_tokens, ranks.size
+        range(len(mini.batch.response_mask)),
+        lengths_of(mini.batch),
+        config.optim.microbatch_tokens,
+        ranks.size,
+        mini.prompts,
     )
     sums, measured = [], []
     for number, rows in enumerate(groups[ranks.rank], 1):
@@ -145,7 +153,11 @@ def microbatch_loss(
     config = learner.config
     optim, rollout, advantage = config.optim, config.rollout, config.advantage
     scores: Any = learner.module(
-        part, rollout.scored_temperature, replay=rollout.router_replay, entropy_gradient=optim.entropy_coef > 0
+        part,
+        rollout.scored_temperature,
+        replay=rollout.router_replay,
+        share_prompts=mini.prompts is not None,
+        entropy_gradient=optim.entropy_coef > 0,
     )
     result = _result_of(mini.result, rows, part)
     policy, measured = policy_loss_of(scores.log_probs, part, result, rows)
@@ -198,10 +210,15 @@ def minibatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
     config = learner.config
 
     def forward(part: TokenBatch) -> dict[str, Tensor]:
-        scores: Any = learner.module(part, config.rollout.scored_temperature, replay=config.rollout.router_replay)
+        scores: Any = learner.module(
+            part,
+            config.rollout.scored_temperature,
+            replay=config.rollout.router_replay,
+            share_prompts=mini.prompts is not None,
+        )
         return {"log_probs": scores.log_probs}
 
-    scores = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks)
+    scores = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks, mini.prompts)
     leaf = scores["log_probs"].requires_grad_()
     loss, moments = policy_loss(leaf, mini.batch, mini.result, config.correction, mini.loss, generator=learner.loss_rng)
     (gradient,) = torch.autograd.grad(loss, leaf)

@@ -16,6 +16,7 @@ from rlcorr.train.inputs.tasks import Example, Task, examples, get_task, with_pr
 from rlcorr.train.inputs.tokenizer import eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import Ranks, gather, wrap
+from rlcorr.train.learner.shared_prompts import can_share
 from rlcorr.train.learner.update import Learner
 from rlcorr.train.rollout.batch_queue import BatchQueue
 from rlcorr.train.rollout.collect import RolloutWorker, encode_example
@@ -59,6 +60,8 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     policy = Policy(load_lm(model, ranks.device), critic_of(config), precision).to(ranks.device)
     if config.optim.gradient_checkpointing:
         policy.checkpoint_layers()
+    if not can_share(policy.lm.config):
+        config = replace(config, optim=replace(config.optim, share_prompts=False))
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
     engine = start_engine(config.rollout, model, ranks, ending_ids, log)
     proof = prove_sync(engine, policy, config.rollout)
