@@ -84,7 +84,10 @@ def _step_of_rows(column: Column) -> Tensor:
 
 
 def _select_rows(columns: Columns, selected: Tensor) -> Columns:
-    """Return the rows at which `selected` (B,) is true, of columns that have a value or a list per row."""
+    """Return the rows of every column at which `selected` (B,) is true.
+
+    A number for the whole file stays. A column with another number of rows is left out.
+    """
     result: Columns = {}
     for name, column in columns.items():
         rows = count_rows(column, len(selected))

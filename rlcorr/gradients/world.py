@@ -69,7 +69,10 @@ def _padded(prefix: Tensor, last: Tensor, length: int) -> tuple[Tensor, Tensor]:
 
 
 def _states(tokens: Tensor, mask: Tensor, branches: int) -> Tensor:
-    """Return the number of the prefix before each token. Shorter prefixes come first, then base V − 1."""
+    """Return the index of the prefix before each token.
+
+    Shorter prefixes come first. Among those of one length, the tokens are the digits of a number in base `branches`.
+    """
     states = torch.zeros_like(tokens)
     first, number = 0, torch.zeros(len(tokens), dtype=torch.int64)
     for column in range(tokens.shape[1]):

@@ -118,7 +118,7 @@ def flag_moments(flags: Tensor, mask: Tensor) -> Moments:
 
 
 def row_moments(x: Tensor, count: Tensor) -> Moments:
-    """Compute the moments over tokens of a number that all tokens of a sequence share, (B,) → ().
+    """Compute the moments of one number per sequence, (B,) → (), counted once for each token of its sequence.
 
     `count` (B,) is the number of tokens of each sequence.
 

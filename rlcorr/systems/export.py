@@ -1,4 +1,4 @@
-"""Export of a configuration as text: in the format of every system that can express it, and as Python."""
+"""The table of all systems, with how each is read, and the export of a configuration as text for each, or as Python."""
 
 import math
 from collections.abc import Callable

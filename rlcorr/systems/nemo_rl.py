@@ -42,10 +42,10 @@ def from_nemo_rl(source: Mapping[str, Any]) -> CorrectionConfig:
     """Return the configuration of NeMo RL's `loss_fn` and of seq_logprob_error_threshold, which is under `grpo`.
 
     `source` is a mapping {"loss_fn": …, "grpo": …}, or only the keys of `loss_fn`. tis clamps r, icepop sets r to 0
-    outside the bounds, seq-mask-tis rejects by the geometric mean and keeps the raw r, no type keeps the raw r.
+    outside the bounds, seq-mask-tis rejects by the geometric mean and keeps the raw r. Without a type, r stays raw.
 
     Raises `UsageError` for unknown keys and types, for what NeMo RL refuses, for GSPO's sequence ratios, and for a
-    ratio without a type, which NeMo RL ignores (pull request 1348 clamped at it).
+    ratio without a type: NeMo RL ignores it, while an earlier version (pull request 1348) clamped at it.
     """
     source = options("NeMo RL's configuration", source)
     if isinstance(source, Mapping) and source and not source.keys() & {"loss_fn", "grpo"}:

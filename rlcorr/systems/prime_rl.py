@@ -131,7 +131,7 @@ def squared_log_ratio(tau: float) -> LossConfig:
 def to_prime_rl(
     config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "2026-09"
 ) -> dict[str, Any]:
-    """Return the table [trainer.loss]. `loss` has the clip of ppo and the k2 term.
+    """Return the table [trainer.loss]. From `loss` come the clip of ppo and, for version 2026-08, the rollout KL loss.
 
     Raises `UsageError` for what prime-rl cannot do.
     """

@@ -97,11 +97,11 @@ def descending(lengths: Iterator[float]) -> Hook:
     @torch.no_grad()
     def step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         weights = trained(optimizer)
-        gradients = [each.grad for each in weights if each.grad is not None]
+        gradients = [tensor.grad for tensor in weights if tensor.grad is not None]
         scale = next(lengths) / length(gradients)
-        for each, gradient in zip(weights, gradients, strict=True):
-            each.sub_(gradient, alpha=scale)
-            each.grad = None
+        for tensor, gradient in zip(weights, gradients, strict=True):
+            tensor.sub_(gradient, alpha=scale)
+            tensor.grad = None
 
     return step
 

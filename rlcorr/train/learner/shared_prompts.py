@@ -1,7 +1,7 @@
 """Several answers to one prompt in one row, so that the model computes the prompt only once.
 
 A row is a prompt, followed by answers. A token attends to the prompt and to earlier tokens of its own answer, and has
-the position that it would have directly behind the prompt. So every hidden state is that of the answer alone, but for
+the position that it would have directly behind the prompt. So every hidden state is that of the answer alone, up to
 rounding.
 """
 
@@ -79,7 +79,7 @@ def group_answers(
 
 
 def shared_rows(batch: TokenBatch) -> SharedRows | None:
-    """Lay the answers of a batch out in rows with a common prompt; None if no two neighbours have the same prompt."""
+    """Arrange the answers of a batch in rows with a common prompt; None if no two neighbours have the same prompt."""
     assert batch.prompt_ids is not None
     assert batch.prompt_mask is not None
     assert batch.response_ids is not None

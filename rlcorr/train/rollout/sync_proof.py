@@ -77,7 +77,7 @@ class SyncProof:
 
     @property
     def unseen(self) -> list[str]:
-        """Return the groups for which the engine's number format is too coarse to decide."""
+        """Return the groups, and the kinds of single layers, whose staleness the engine's number format would hide."""
         groups = [name for name, (share, error) in self.shares.items() if not abs(share - HALF) > SURE * error]
         return groups + [f"one layer alone of {block}" for block in self.coarse_blocks]
 
