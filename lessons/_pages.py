@@ -24,8 +24,8 @@ from rlcorr.figures.canvas import packed_script
 LESSONS = Path(__file__).resolve().parent
 ROOT = LESSONS.parent
 STYLE = LESSONS / "_site"
-TOOL = Path(sys.prefix) / "pages"
-"""Where the Makefile installs requirements/pages.txt and what the pages draw with."""
+TOOL, MODULES = Path(sys.prefix) / "pages", Path(sys.prefix) / "npm" / "node_modules"
+"""Where the Makefile installs requirements/pages.txt, and the npm packages that the pages draw with."""
 
 TARGET = ROOT / "build" / "site" / "lessons"
 PLOTLY, PNG, MARKDOWN = "application/vnd.plotly.v1+json", "image/png", "text/markdown"
@@ -165,15 +165,14 @@ def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None
             nbformat.write(made, target / path.name)
     (folder / "index.md").write_text(index(), encoding="utf-8")
     _reference.write(folder)
-    modules = TOOL / "node_modules"
-    shutil.copytree(modules / "katex/dist/fonts", static / "fonts", ignore=lambda _, names: _other_fonts(names))
+    shutil.copytree(MODULES / "katex/dist/fonts", static / "fonts", ignore=lambda _, names: _other_fonts(names))
     for script in (
         "katex/dist/katex.min.js",
         "katex/dist/katex.min.css",
         "katex/dist/contrib/auto-render.min.js",
     ):
-        shutil.copy(modules / script, static)
-    drawing = modules / "plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
+        shutil.copy(MODULES / script, static)
+    drawing = MODULES / "plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
     (static / "plotly.js").write_bytes(packed_script(drawing))
 
 

@@ -1,11 +1,14 @@
-"""The wheel, in environments that hold no more than an extra brings."""
+"""The pinned packages, and the wheel in environments that hold no more than an extra brings."""
 
+import json
+import re
 import signal
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import plotly.offline
 import pytest
 from app_runs import chromium, free_port, settled, tab, visit, wait_until_healthy
 from installed import PROJECT, build_wheel, environment
@@ -35,6 +38,72 @@ def test_pyproject_lists_every_package() -> None:
     expected = {f"rlcorr_{name}" if name.split(".")[0] == "app" else name for name in names}
     expected |= {"rlcorr_lessons", "rlcorr_runs"}
     assert set(SETTINGS["tool"]["setuptools"]["packages"]) == expected
+
+
+PINS = PROJECT / "requirements"
+WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
+SCRIPTS = [PROJECT / "Makefile", PROJECT / ".binder" / "postBuild", *WORKFLOWS]
+SCRIPTS += sorted(path for room in ("requirements", "tests", "app") for path in (PROJECT / room).rglob("*.sh"))
+
+
+def joined_lines(path: Path) -> list[str]:
+    """Return the lines of a file, each with those that continue it after a backslash."""
+    return path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+
+
+def commands(word: str) -> list[str]:
+    """Return the lines of all scripts that contain a word, without comments."""
+    lines = (line for path in SCRIPTS for line in joined_lines(path) if not line.lstrip().startswith("#"))
+    return [line for line in lines if re.search(rf"\b{word}\b", line)]
+
+
+def test_every_pinned_package_has_a_hash() -> None:
+    files = sorted(PINS.rglob("*.txt"))
+    assert {"cpu.txt", "torch.txt", "verl.txt"} <= {path.name for path in files}
+    for path in files:
+        pins = [line for line in joined_lines(path) if line and not line.startswith(("#", "--extra-index-url"))]
+        assert pins
+        assert not [
+            pin for pin in pins if not re.match(r"[\w.-]+==[^\s;]+( ;[^#]+?)?(\s+--hash=sha256:[0-9a-f]{64})+$", pin)
+        ]
+
+
+def test_pip_checks_the_hash_of_every_pinned_package() -> None:
+    installs = [line for line in commands("r") if re.search(r"pip\b.* install |\bPIP\b|pip\" install", line)]
+    assert len(installs) >= 5
+    assert not [line for line in installs if "--require-hashes" not in line]
+
+
+def test_the_app_on_a_host_gets_the_pinned_torch() -> None:
+    """Compare the pins of app/requirements.txt, which cannot have hashes, with those of requirements/torch.txt."""
+    pinned, repeated = (
+        [line.split(" --hash")[0].strip() for line in joined_lines(path) if line.startswith(("torch", "--extra"))]
+        for path in (PINS / "torch.txt", PROJECT / "app" / "requirements.txt")
+    )
+    assert len(pinned) == 3
+    assert pinned == repeated
+
+
+def test_npm_installs_what_the_lock_file_names() -> None:
+    """No address is in the lock file, so that npm asks the registry that it is set up for."""
+    lock, names = (json.loads((PINS / "npm" / name).read_text()) for name in ("package-lock.json", "package.json"))
+    root, packages = lock["packages"].pop(""), lock["packages"]
+    assert root["dependencies"] == names["dependencies"]
+    assert {name: packages[f"node_modules/{name}"]["version"] for name in root["dependencies"]} == root["dependencies"]
+    assert all(p["integrity"].startswith("sha512-") and "resolved" not in p for p in packages.values())
+    assert names["dependencies"]["plotly.js-cartesian-dist-min"] == plotly.offline.get_plotlyjs_version()
+
+
+def test_npm_installs_nothing_without_the_lock_file() -> None:
+    installs = [line for line in commands("npm") if re.search(r" (ci|i|add|exec|install) ", line)]
+    assert len(installs) == 2
+    assert not [line for line in installs if " ci " not in line and "--package-lock-only" not in line]
+
+
+def test_workflows_name_the_commits_of_actions() -> None:
+    actions = [line.split("uses:")[1].strip() for line in commands("uses")]
+    assert len(actions) >= 4
+    assert not [action for action in actions if not re.match(r"[\w-]+/[\w-]+@[0-9a-f]{40}\b", action)]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from app_runs import PROJECT
 pytestmark = pytest.mark.slow
 
 BROWSER = PROJECT / "app" / "components" / "js"
-BIOME = Path(sys.prefix) / "biome" / "node_modules" / ".bin" / "biome"  # tests/install_system.sh puts it there
+BIOME = Path(sys.prefix) / "npm" / "node_modules" / ".bin" / "biome"  # the Makefile puts it there
 MAIN = [path.name for path in BROWSER.glob("*.js") if "export default" in path.read_text(encoding="utf-8")]
 
 

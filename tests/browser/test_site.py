@@ -21,7 +21,7 @@ from rlcorr.gradients.report import compare
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
-PLOTLY = Path(sys.prefix) / "plotly/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
+PLOTLY = Path(sys.prefix) / "npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
 RUN, WITHOUT_SKETCH, STUDY = "kv_fp8_e5m2", "smol_kv_fp8_e5m2", "stale_8"
 """Few: a gradient of each preset, and each study, take seconds to write."""
 CHOSEN = ("decoupled_token_is", "decoupled_geo_rs", "decoupled_seq_is", "slime_tis")

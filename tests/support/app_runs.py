@@ -24,7 +24,7 @@ from rlcorr.records.step_files import StepRecord
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
-AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"  # tests/install_system.sh puts it there
+AXE = Path(sys.prefix) / "npm/node_modules/axe-core/axe.min.js"  # the Makefile puts it there
 PATIENCE = 300_000
 """Milliseconds that a page waits: a first one takes a minute where the server is cold and the machine busy, and on a
 machine that does much else, several."""

@@ -1,6 +1,7 @@
 """All settings of one training run."""
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,12 +175,10 @@ class TrainConfig:
         return self.policy_loss.use_kl_loss or self.advantage.kl_reward_coef > 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for the manifest."""
-        plain = dataclasses.asdict(self) | {
-            "model": _portable(self.model),
-            "system_message": self.resolved_system_message,
-        }
-        return plain | {name: str(plain[name]) for name in ("data", "eval_data") if plain[name] is not None}
+        """Return plain values, for the manifest. Absolute paths are only in config.yaml, which `--resume` reads."""
+        model = _portable(self.model) if Path(self.model).is_dir() else self.model  # else an id on the hub
+        plain = dataclasses.asdict(self) | {"model": model, "system_message": self.resolved_system_message}
+        return plain | {name: _portable(plain[name]) for name in ("data", "eval_data") if plain[name] is not None}
 
 
 def _check_task(config: TrainConfig) -> None:
@@ -228,9 +227,10 @@ def _loss_values_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value != getattr(defaults, key)}
 
 
-def _portable(model: str) -> str:
-    """Return a directory in the runs folder relative to that folder, so that a manifest is right on every machine."""
-    path = Path(model)
-    if not path.is_dir():
-        return model  # an id on the hub
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+def _portable(path: str | Path) -> str:
+    """Return a path in the runs folder relative to that folder, and the name alone of any other path.
+
+    A manifest is right on every machine then, and it does not name the folders of the machine that wrote it.
+    """
+    absolute, root = Path(os.path.abspath(path)), os.path.abspath(ROOT)
+    return absolute.relative_to(root).as_posix() if absolute.is_relative_to(root) else absolute.name
