@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -139,7 +140,7 @@ def test_a_manifest_is_written_a_field_per_line(tmp_path: Path) -> None:
     runs.start_run(tmp_path / "a_run", RunManifest(slug="a_run", seed=7))
     text = (tmp_path / "a_run" / "manifest.json").read_text()
     assert text.startswith('{\n  "slug": "a_run",\n  "story": "",\n  "status": "running",\n')
-    assert text.endswith('\n  "schema_version": 1\n}\n')
+    assert re.fullmatch(r'  "schema_version": 1,\n  "crc32": \d+\n}\n', text[text.index('  "schema_version"') :])
     assert '\n  "seed": 7,\n' in text
 
 
