@@ -157,6 +157,14 @@ def test_unknown_fields_of_a_newer_manifest_are_ignored(run: Path) -> None:
     assert runs.read_manifest(run).slug == "a_run"
 
 
+def test_a_large_step_is_written_in_parts(run: Path) -> None:
+    """Check 140,000 positions, of which at most 65,536, or one response, are compressed at a time."""
+    large = record(9, (70_000, 5))
+    runs.write_step(run, large)
+    assert pq.ParquetFile(runs.step_path(run, 9)).num_row_groups == 2
+    assert torch.equal(runs.read_step(run, 9).batch.old_log_probs, large.batch.old_log_probs)
+
+
 def test_metrics_come_back(run: Path) -> None:
     assert runs.read_metrics(run) == [{"step": step, "reward": step / 2} for step in STEPS]
 
