@@ -187,7 +187,7 @@ def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
     if set(kinds) == {"nothing"}:
         return None
     for row, kind in enumerate(kinds):
-        empty = "an empty list" if kind_of_column.startswith("a list") else "nothing"
+        empty = "an empty list" if " list" in kind_of_column else "nothing"
         if kind not in (kind_of_column, empty):
             return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {kind_of_column}.")
     return _list_column(cells) if " list" in kind_of_column else _value_column(cells)

@@ -103,7 +103,8 @@ def geo_mean(
     [-0.905, -0.905]
     """
     d, sign = log_probs - old_log_probs, torch.sign(advantages)
-    clipped = sign * torch.minimum(sign * d, sign * d.clamp(-low, high))
+    # Where A = 0, d may be infinite, and 0 · ∞ is NaN.
+    clipped = torch.where(sign == 0, 0, sign * torch.minimum(sign * d, sign * d.clamp(-low, high)))
     per_sequence = -masked_mean(advantages, keep, -1) * ratio(masked_mean(clipped, keep, -1))
     return per_sequence[:, None].expand_as(log_probs)
 

@@ -29,7 +29,7 @@ def as_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def as_line(row: Mapping[str, Any]) -> bytes:
-    return json.dumps({**row, CHECKSUM: _checksum(row)}).encode() + b"\n"
+    return json.dumps({**row, CHECKSUM: checksum(row)}).encode() + b"\n"
 
 
 def parsed(line: str) -> dict[str, Any] | None:
@@ -48,8 +48,9 @@ def parsed(line: str) -> dict[str, Any] | None:
     if not isinstance(row, dict):
         return None
     written = row.pop(CHECKSUM, None)
-    return row if written is None or written == _checksum(row) else None
+    return row if written is None or written == checksum(row) else None
 
 
-def _checksum(row: Mapping[str, Any]) -> int:
+def checksum(row: Mapping[str, Any]) -> int:
+    """Return the CRC-32 of an object without its checksum, as JSON."""
     return zlib.crc32(json.dumps(row).encode())

@@ -27,7 +27,7 @@ from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
 from rlcorr.records.compressed import read_gzip
 from rlcorr.records.disk import make_folder, write_whole
-from rlcorr.records.json_lines import append_line, as_lines, parsed
+from rlcorr.records.json_lines import CHECKSUM, append_line, as_lines, checksum, parsed
 from rlcorr.records.step_files import StepRecord
 
 SCHEMA_VERSION = 1
@@ -107,10 +107,15 @@ def read_manifest(run: Path) -> RunManifest:
     path = run / "manifest.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        written = content.pop(CHECKSUM, None)
         names = {f.name for f in fields(RunManifest)}
         manifest = RunManifest(**{key: value for key, value in content.items() if key in names})
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"{path}: not a readable manifest ({first_line(error)}).") from error
+    if written is not None and written != checksum(content):
+        raise DamagedFile(
+            f"{path}: its contents differ from their checksum; if they were changed on purpose, delete {CHECKSUM}."
+        )
     if manifest.schema_version != SCHEMA_VERSION:
         raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
     if wrong_names := _wrong_types(manifest):
@@ -226,7 +231,10 @@ def free_name(prefix: str) -> str:
 
 
 def write_manifest(run: Path, manifest: RunManifest) -> None:
-    write_whole(run / "manifest.json", (json.dumps(asdict(manifest), indent=2) + "\n").encode())
+    """Write the manifest with a checksum, which a reader compares. Manifests of older versions have none."""
+    content = json.loads(json.dumps(asdict(manifest)))  # as a reader sees it
+    content[CHECKSUM] = checksum(content)
+    write_whole(run / "manifest.json", (json.dumps(content, indent=2) + "\n").encode())
 
 
 def finish_run(run: Path, manifest: RunManifest) -> None:

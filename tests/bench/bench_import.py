@@ -14,6 +14,7 @@ TOKENS, ANSWER, STEPS, PER_GROUP = 4_000_000, 1000, 32, 4
 MEASURED = """
 import sys
 from pathlib import Path
+import rlcorr.__main__  # sets what the command line sets
 from hostile import MIB, peak
 from rlcorr.foreign.import_run import import_files
 small, large, folder = map(Path, sys.argv[1:])

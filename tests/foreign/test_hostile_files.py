@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hostile import MIB, Bomb, peak
+from hostile import MIB, Bomb, archive, deflated, npy_header, peak, zeros_in_one_row
 from pair_files import PAIR, arrays, npz, parquet, read_pairs, refused
 
 
@@ -54,32 +54,6 @@ def test_a_pickle_is_never_run(name: str, tmp_path: Path) -> None:
 
 
 # --- archives ---
-
-
-def archive(members: dict[str, tuple[bytes, int, int]], method: int = 8) -> bytes:
-    """Return a hand-made zip archive of name → (compressed bytes, declared size, CRC)."""
-    body, directory = b"", b""
-    for name, (data, size, crc) in members.items():
-        fields = struct.pack("<HHHHHIIIHH", 20, 0, method, 0, 0, crc, len(data), size, len(name), 0)
-        directory += b"PK\x01\x02" + struct.pack("<H", 20) + fields
-        directory += struct.pack("<HHHII", 0, 0, 0, 0, len(body)) + name.encode()
-        body += b"PK\x03\x04" + fields + name.encode() + data
-    count = len(members)
-    end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, count, count, len(directory), len(body), 0)
-    return body + directory + end
-
-
-def npy_header(shape: str, descr: str = "'<f4'") -> bytes:
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
-
-
-def deflated(start: bytes, zeros: int) -> bytes:
-    """Return `start` and this many MiB of zeros, compressed. After a full flush the same block can be repeated."""
-    packer = zlib.compressobj(9, wbits=-15)
-    head = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
-    block = packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
-    return head + block * zeros + b"\x03\x00"
 
 
 def test_a_zip_bomb_that_says_what_it_is() -> None:
@@ -172,14 +146,6 @@ def test_a_damaged_safetensors_file(content: bytes, said: str) -> None:
 
 
 # --- Parquet ---
-
-
-def zeros_in_one_row(count: int) -> bytes:
-    """Return a file of some hundred bytes: one zero in a dictionary, and a run of `count` references to it."""
-    lists = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.array(np.zeros(count, np.float32)))
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"rollout_log_probs": lists}), sink, compression="zstd", write_statistics=False)
-    return sink.getvalue().to_pybytes()
 
 
 def varint(number: int, width: int = 0) -> bytes:
@@ -289,6 +255,7 @@ LINE = b'{"rollout_log_probs": [-1], "old_log_probs": [-1]}\n'
         (b"{}\n" * 300_000, "300,000 lines"),
         (b'{"old_log_probs": [' + b"[]," * 300_000 + b"[]]}", "300,001 rows"),
         (b'{"old_log_probs": [' + b"-1," * 4_200_000 + b"-1]}", "4,200,001 tokens"),
+        (LINE.replace(b"-1", b"") + b'{"old_log_probs": [-1]}', "row 1 (from 0) has nothing as rollout_log_probs"),
         (LINE[:40], "the document is not JSON"),
         (LINE + LINE[:20], "line 2 is not JSON"),
         (LINE.replace(b"-1", b"1e"), "line 1 is not JSON"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hostile import MIB, Bomb, peak
+from hostile import MIB, Bomb, peak, rezipped, saved
 from pair_files import npz, refused
 from safetensors.torch import save
 
@@ -26,22 +26,6 @@ def little_memory() -> Iterator[None]:
     before = peak()
     yield
     assert peak() - before < 300 * MIB
-
-
-def saved(value: Any) -> bytes:
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
-
-def rezipped(content: bytes, method: int = zipfile.ZIP_STORED, **replaced: bytes) -> bytes:
-    """Return a file of torch.save with replaced members: `replaced` has ends of their names, with _ for a dot."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w", method) as new:
-        for info in old.infolist():
-            ending = info.filename.rpartition("/")[2].replace(".", "_")
-            new.writestr(info.filename, replaced.get(ending, old.read(info)))
-    return out.getvalue()
 
 
 PAIR = {"rollout_log_probs": torch.full((2, 3), -1.0), "old_log_probs": torch.full((2, 3), -1.0)}

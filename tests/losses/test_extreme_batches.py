@@ -14,6 +14,7 @@ from rlcorr import PRESETS, TokenBatch, correct
 from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.losses.objective import policy_loss
+from rlcorr.losses.per_token import geo_mean
 
 LOG_PROBS = (0.0, -1e-8, -1e-3, -1.0, -20.0, -100.0, -5000.0, -6e4)
 HALF, EXTREME = LOG_PROBS, (*LOG_PROBS, -1e30, -3e38, -math.inf)
@@ -33,7 +34,7 @@ def batches(draw: st.DrawFn) -> TokenBatch:
     )
     mask &= (old != -torch.inf) | (rollout != -torch.inf)
     batch = TokenBatch.from_log_probs(old, rollout, mask)
-    return batch.replace(advantages=torch.linspace(-2, 2, ROWS * WIDTH).view(ROWS, WIDTH))
+    return batch.replace(advantages=torch.linspace(-2, 2, ROWS * WIDTH).round().view(ROWS, WIDTH))
 
 
 @given(batches(), st.sampled_from(sorted(PRESETS)))
@@ -61,6 +62,13 @@ def test_no_loss_and_no_gradient_is_nan(batch: TokenBatch, pair: tuple[str, Loss
     loss.backward()
     assert theta.grad is not None
     assert bool(theta.grad.isfinite().all()) or (theta.dtype == torch.float16 and not bool(theta.grad.isnan().any()))
+
+
+def test_a_token_without_an_advantage_may_have_an_infinite_ratio() -> None:
+    """Check geo_mean, which multiplies by the sign of the advantage: log ρ = ∞ · 0 counts as 0, and ρ is 1."""
+    theta, old = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-torch.inf, -1.0]])
+    loss = geo_mean(theta, old, torch.tensor([[0.0, 2.0]]), torch.ones(1, 2, dtype=torch.bool), low=0.2, high=0.2)
+    assert loss.tolist() == [[-1.0, -1.0]]
 
 
 def test_two_infinite_ratios_of_a_sequence_cancel() -> None:

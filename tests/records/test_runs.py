@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -139,7 +140,7 @@ def test_a_manifest_is_written_a_field_per_line(tmp_path: Path) -> None:
     runs.start_run(tmp_path / "a_run", RunManifest(slug="a_run", seed=7))
     text = (tmp_path / "a_run" / "manifest.json").read_text()
     assert text.startswith('{\n  "slug": "a_run",\n  "story": "",\n  "status": "running",\n')
-    assert text.endswith('\n  "schema_version": 1\n}\n')
+    assert re.fullmatch(r'  "schema_version": 1,\n  "crc32": \d+\n}\n', text[text.index('  "schema_version"') :])
     assert '\n  "seed": 7,\n' in text
 
 
@@ -154,6 +155,14 @@ def test_what_a_manifest_does_not_say_is_empty(tmp_path: Path) -> None:
 def test_unknown_fields_of_a_newer_manifest_are_ignored(run: Path) -> None:
     rewrite_manifest(run, colour="blue")
     assert runs.read_manifest(run).slug == "a_run"
+
+
+def test_a_large_step_is_written_in_parts(run: Path) -> None:
+    """Check 140,000 positions, of which at most 65,536, or one response, are compressed at a time."""
+    large = record(9, (70_000, 5))
+    runs.write_step(run, large)
+    assert pq.ParquetFile(runs.step_path(run, 9)).num_row_groups == 2
+    assert torch.equal(runs.read_step(run, 9).batch.old_log_probs, large.batch.old_log_probs)
 
 
 def test_metrics_come_back(run: Path) -> None:

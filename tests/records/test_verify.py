@@ -1,5 +1,6 @@
 """Every kind of damage to a recorded run: the damaged file is named, and the other files can still be read."""
 
+import contextlib
 import gzip
 import random
 from collections.abc import Callable
@@ -282,6 +283,27 @@ def test_no_flipped_bit_of_a_line_is_read_as_another_number(run: Path, name: str
         path.write_bytes(damaged)
         # If the key of the checksum is damaged, the row is read with this key, and with the numbers that were written.
         assert all(any(row.items() <= read.items() for row in whole) for read in rows()), bit
+
+
+def test_no_flipped_bit_of_a_manifest_is_read_as_another_value(run: Path) -> None:
+    path, whole = run / "manifest.json", runs.read_manifest(run)
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        # If the key of the checksum is damaged, the manifest is read as it was written.
+        with contextlib.suppress(DamagedFile):
+            assert runs.read_manifest(run) == whole, bit
+
+
+def test_a_manifest_of_an_older_version_has_no_checksum(run: Path) -> None:
+    whole = runs.read_manifest(run)
+    rewrite_manifest(run)
+    assert runs.read_manifest(run) == whole
+    rewrite_manifest(run, crc32=7)
+    with pytest.raises(DamagedFile, match=r"if they were changed on purpose, delete crc32\."):
+        runs.read_manifest(run)
 
 
 def test_a_file_that_inflates_without_end(run: Path) -> None:

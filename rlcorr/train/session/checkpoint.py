@@ -5,6 +5,8 @@ The position in the data, the seeds of the samples and the learning rate follow 
 
 import io
 import pickle
+import zipfile
+import zlib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
         raise UsageError(
             f"{run} has no checkpoint to resume from: it was made with checkpoint_every 0, or has not made a step."
         )
+    _require_sound(path)
     content = load_file(path, map_location=device)
     if not isinstance(content, dict) or content.keys() != {field.name for field in fields(Checkpoint)}:
         raise UsageError(
@@ -64,12 +67,27 @@ def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
     return Checkpoint(**{**content, **generators, "requests": requests})
 
 
+def _require_sound(path: Path) -> None:
+    """Raise `UsageError` if a part of the file differs from its checksum. torch writes these, and reads past them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, first_line(error)) from error
+    if damaged is not None:
+        raise _damaged(path, f"{damaged} differs from its checksum")
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} is damaged, so the run cannot be resumed ({why}).")
+
+
 def load_file(path: Path, **options: Any) -> Any:
     """Return the content of a checkpoint. Raises `UsageError` if the file is damaged."""
     try:
         return torch.load(path, weights_only=True, **options)
     except (OSError, EOFError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError) as error:
-        raise UsageError(f"{path} is damaged, so the run cannot be resumed ({first_line(error)}).") from error
+        raise _damaged(path, first_line(error)) from error
 
 
 def save(session: Session, path: Path, step: int, accuracy: float, bad_steps: int) -> None:
