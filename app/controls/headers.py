@@ -1,6 +1,9 @@
 """Headers of every answer: what a page of the app may load, and who may show it in a frame."""
 
+from contextlib import suppress
+
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
@@ -30,4 +33,5 @@ class SafeHeaders:
                 MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+        with suppress(ClientDisconnect):  # a browser that closes in the middle of an upload is no error of the server
+            await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

@@ -33,7 +33,8 @@ def _dropped() -> None:
         return
     try:
         story = phrases.UPLOADED.format(name=", ".join(sorted(name for name, _ in files)))
-        slug, summary = uploads.take(files, story, clamp_rounding=st.session_state["clamp_rounding"])
+        clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
+        slug, summary = uploads.take(files, story, clamp_rounding=clamp)
     except UsageError as error:
         st.session_state["upload_said"] = [f"!{error}"]
         return

@@ -2,10 +2,12 @@
 
 import fcntl
 import os
+import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlcorr.errors import UsageError
@@ -14,6 +16,9 @@ from rlcorr.records.disk import make_folder, naming
 
 LONGEST_NAME = 100
 """Characters of a run's name. File systems allow 255 bytes, and study and temporary names add some."""
+
+ABANDONED = 60.0
+"""Seconds after which a hidden folder must have its lock: it is made a moment before."""
 
 
 def require_run_name(name: str) -> None:
@@ -54,15 +59,36 @@ def only_writer(run: Path) -> Iterator[None]:
 def whole_directory(run: Path) -> Iterator[Path]:
     """Yield a hidden folder beside the run's, and give it the run's name when the `with` block ends.
 
-    After any error the folder is deleted. Raises `UsageError` if a run is there already, at the start or at the end.
+    After any error the folder is deleted, and after a kill by the next call. Raises `UsageError` if a run is there
+    already, or is being written, at the start or at the end.
     """
     runs.refuse_existing(run)
+    _remove_abandoned(run.parent)
     folder = run.with_name(f".{uuid.uuid4().hex}")
-    make_folder(folder, parents=True)
-    try:
-        yield folder
-        runs.refuse_existing(run)
-        with naming(run):
-            folder.rename(run)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with only_writer(folder):
+        try:
+            yield folder
+            _give_name(folder, run)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _give_name(folder: Path, run: Path) -> None:
+    """Rename a whole folder. The lock keeps out a training run, whose folder is empty at first."""
+    with only_writer(run):
+        try:
+            runs.refuse_existing(run)
+            with naming(run):
+                folder.rename(run)
+        except UsageError:
+            with suppress(OSError):  # not empty: it is somebody's
+                run.rmdir()
+            raise
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Delete hidden folders whose process was killed: they are old and nobody has their lock."""
+    for folder in parent.glob(".*"):
+        if re.fullmatch(r"\.[0-9a-f]{32}", folder.name) and time.time() - folder.stat().st_mtime > ABANDONED:
+            with suppress(UsageError, FileNotFoundError), only_writer(folder):
+                shutil.rmtree(folder, ignore_errors=True)

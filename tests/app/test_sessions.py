@@ -3,9 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
 from app_runs import make_run, serve
 from dragging import together
+from visitor import one_answer, problem_of_log, visiting
 
 pytestmark = pytest.mark.slow
 
@@ -17,3 +19,42 @@ def test_a_class_opens_a_server_that_has_just_started(tmp_path: Path) -> None:
         times = asyncio.run(together(url, 6, 1.0))
     assert len(times.strips) == 6
     assert len(times.runs) == 6
+
+
+async def dropped_at_once(url: str, *names: str) -> list[set[bytes]]:
+    """Let a session for each name drop the same bytes at the same moment, and return which runs each got to know.
+
+    A session sends nothing about the checkbox next to the box for files, as one that has just opened the page."""
+    async with httpx.AsyncClient(timeout=60) as http:
+        visitors = await asyncio.gather(*(visiting(url, http) for _ in names))
+        await asyncio.gather(
+            *(visitor.drop((name, one_answer(5, 1))) for visitor, name in zip(visitors, names, strict=True))
+        )
+        await asyncio.gather(*(visitor.socket.close() for visitor in visitors))
+    assert all(any("Read 1 responses with 5 tokens" in said for said in visitor.said) for visitor in visitors)
+    return [visitor.slugs for visitor in visitors]
+
+
+async def cut_in_the_middle_of_a_file(url: str) -> None:
+    async with httpx.AsyncClient(timeout=60) as http:
+        visitor = await visiting(url, http)
+        await visitor.put_half("a.jsonl")
+        await visitor.cut()
+        another = await visiting(url, http)
+        await another.drop(("a.jsonl", one_answer(5, 1)))
+        await another.socket.close()
+
+
+def test_a_session_that_is_cut_off_is_no_error_of_the_server(tmp_path: Path) -> None:
+    make_run(tmp_path, "alpha", steps=1)
+    with serve(tmp_path) as url:
+        asyncio.run(cut_in_the_middle_of_a_file(url))
+    assert problem_of_log(tmp_path) is None
+
+
+def test_sessions_that_drop_the_same_file_at_once_have_a_run_each(tmp_path: Path) -> None:
+    make_run(tmp_path, "alpha", steps=1)
+    with serve(tmp_path) as url:
+        slugs = asyncio.run(dropped_at_once(url, "a.jsonl", "a.jsonl", "b.jsonl"))
+    assert [len(of_session) for of_session in slugs] == [1, 1, 1]
+    assert len(set.union(*slugs)) == 3

@@ -1,8 +1,10 @@
 """One writer per run, and runs that appear whole: with real processes and a real SIGKILL."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,30 @@ def test_the_first_of_two_gets_the_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already contains a run"):
         write_twice()
     assert [path.name for path in tmp_path.iterdir()] == ["a_run"]
+
+
+def test_a_run_that_has_just_begun_keeps_its_name(tmp_path: Path) -> None:
+    """Check a training run that has its lock and an empty folder: a folder may be renamed over an empty one."""
+
+    def import_over() -> None:
+        with whole_directory(tmp_path / "a_run") as unnamed:
+            make_run(unnamed)
+
+    with only_writer(tmp_path / "a_run"):
+        with pytest.raises(UsageError, match="a_run is being written by another process"):
+            import_over()
+        assert [*(tmp_path / "a_run").iterdir()] == []
+    import_over()
+    assert (tmp_path / "a_run" / "manifest.json").is_file()
+
+
+def test_what_a_kill_has_left_is_deleted_later(tmp_path: Path) -> None:
+    """Check an old hidden folder that is locked, one that is not, a young one, and one that is somebody else's."""
+    names = [f".{digit * 32}" for digit in "abc"] + [".git"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "steps").mkdir()
+        os.utime(tmp_path / name, (time.time() - (1 if "c" in name else 1000),) * 2)
+    with only_writer(tmp_path / names[0]), whole_directory(tmp_path / "a_run") as unnamed:
+        make_run(unnamed)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], *names[2:], "a_run"])
