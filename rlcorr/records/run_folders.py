@@ -74,7 +74,7 @@ def whole_directory(run: Path) -> Iterator[Path]:
 
 
 def _give_name(folder: Path, run: Path) -> None:
-    """Rename a whole folder. The lock keeps out a training run, whose folder is empty at first."""
+    """Give a whole folder its name. The lock keeps out a training run, whose folder is empty at first."""
     with only_writer(run):
         try:
             runs.refuse_existing(run)
