@@ -154,5 +154,5 @@ def one_answer(tokens: int, seed: int) -> bytes:
 def problem_of_log(runs: Path) -> str | None:
     """Return the end of the server's log if it has logged an exception. `runs` is the folder that it serves."""
     log = re.sub(r"\x1b\[[0-9;]*m", "", (runs / "server.log").read_text(errors="replace"))
-    wrong = re.search(r"Traceback|Uncaught|[a-zA-Z]+(Error|Exception):", log)
-    return log[max(wrong.start() - 500, 0) :][:3000] if wrong else None
+    wrong = re.search(r"\w+(Error|Exception|Disconnect)\b:?.*", log) or re.search("Traceback", log)
+    return f"{wrong[0]} {log[max(wrong.start() - 1200, 0) : wrong.start()]}" if wrong else None
