@@ -10,6 +10,7 @@ from controls.bounds import useful_slider_values
 from controls.configuration import StripOf, bound_sliders, bounded, preset_name, resets, settings
 from controls.drag import show_live
 from controls.pickers import pick_second, picked_record, record_of
+from controls.segments import choose_one
 from data import corrections, recorded, sketches
 from data.sketches import Sketched
 from live import compare as live_compare
@@ -36,10 +37,7 @@ def show(selection: session.Selection) -> None:
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.write(say.EXPLAIN)
     modes = [say.CONFIGURATIONS, say.RUNS]
-    mode = st.segmented_control(
-        say.MODE, modes, default=modes[0], key="compare", bind="query-params", required=True,
-        label_visibility="collapsed",
-    )  # fmt: skip
+    mode = choose_one(say.MODE, modes, modes[0], "compare", hide_label=True)
     fields.show_second(mode == say.CONFIGURATIONS)
     record = picked_record(selection)
     if record is None:

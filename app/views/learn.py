@@ -3,6 +3,7 @@
 import streamlit as st
 from components.copy_link import copy_link
 from controls import lesson_pages
+from controls.segments import choose_one
 from data.lessons import are_built, lessons, notes_for_teachers, number
 from state import navigation, notices, session
 from text import learn as learn_text
@@ -23,10 +24,7 @@ def show() -> None:
         st.warning(plain(sentence))
     if (got := st.query_params.get("learn")) is not None and got not in learn_text.PARTS:
         st.warning(plain(f"{unknown('part', got, learn_text.PARTS)} Showing {learn_text.LESSONS}."))
-    part = st.segmented_control(
-        "Part", learn_text.PARTS, default=learn_text.LESSONS, key="learn", bind="query-params", required=True,
-        label_visibility="collapsed",
-    )  # fmt: skip
+    part = choose_one("Part", learn_text.PARTS, learn_text.LESSONS, "learn", hide_label=True)
     {
         learn_text.LESSONS: _lessons,
         learn_text.GLOSSARY: _glossary,

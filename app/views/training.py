@@ -6,6 +6,7 @@ import streamlit as st
 from components.picture import picture
 from controls import overlaid
 from controls.pickers import record_of, show_step
+from controls.segments import choose_one
 from data import corrections, recorded
 from state import navigation, notices, session
 from text import phrases
@@ -33,7 +34,7 @@ def show(selection: session.Selection) -> None:
     runs, study_part, _ = say.PARTS
     if (got := st.query_params.get("part")) is not None and got not in say.PARTS:
         st.warning(plain(f"{unknown('part', got, say.PARTS)} Showing {runs}."))
-    part = st.segmented_control("Show", say.PARTS, default=runs, key="part", bind="query-params", required=True)
+    part = choose_one("Show", say.PARTS, runs, "part")
     if part == runs:
         _runs(selection)
     elif part == study_part:

@@ -4,6 +4,7 @@ from dataclasses import astuple
 
 import streamlit as st
 from components.picture import picture
+from controls.segments import choose_one
 from data import studies
 from data.studies import StudyTable
 from text import training as say
@@ -23,10 +24,7 @@ def study() -> None:
         return
     if (got := st.query_params.get("study")) is not None and got not in index:
         st.warning(plain(f"{unknown('study', got, index)} Showing {next(iter(index))}."))
-    name = st.segmented_control(
-        say.STUDY, list(index), default=next(iter(index)), key="study", bind="query-params", required=True,
-        on_change=_study_changed,
-    )  # fmt: skip
+    name = choose_one(say.STUDY, list(index), next(iter(index)), "study", on_change=_study_changed)
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
         result = studies.table(name)

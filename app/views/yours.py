@@ -5,6 +5,7 @@ from components.picture import picture
 from controls import systems
 from controls.bounds import bounds_of
 from controls.pickers import picked_record
+from controls.segments import choose_one
 from data import suggestions
 from data.suggestions import Suggestion
 from state import navigation, notices, session
@@ -65,9 +66,7 @@ def _all_steps(selection: session.Selection) -> None:
 @st.fragment
 def _thresholds(selection: session.Selection) -> None:
     st.markdown(f"##### {yours_text.THRESHOLDS}")
-    picked = st.segmented_control(
-        yours_text.KEEP, yours_text.KEEPS, default=yours_text.KEEPS[1], key="keep", bind="query-params", required=True
-    )
+    picked = choose_one(yours_text.KEEP, yours_text.KEEPS, yours_text.KEEPS[1], "keep")
     stamps = suggestions.stamps_of(selection.run, selection.steps)
     suggested = suggestions.suggestions(stamps, float(picked.removesuffix(" %")) / 100)
     before, last = suggestions.pairs(stamps)

@@ -14,6 +14,9 @@ from rlcorr.masked import masked_mean
 from rlcorr.ratios import SAFETY_BOUND, ratio
 from rlcorr.rejection import prob_diff, signed_kl
 
+LARGEST = 1e20
+"""A log-ratio whose product with every weight, of at most e²⁰, is finite in float32."""
+
 
 def ppo_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
     """Compute PPO's loss max(−A ρ, −A clip(ρ, 1 − low, 1 + high)) (Schulman et al., arXiv:1707.06347).
@@ -206,7 +209,8 @@ def kl_cov(
     """
     d = log_probs - old_log_probs
     cov = torch.where(keep, covariance(log_probs, advantages, keep), -torch.inf)
-    finite = torch.where(d.isinf(), d.sign() * SAFETY_BOUND, d)  # π_old may be 0; its ratio is e²⁰ here, too
+    # π_old may be 0, or so small that |log ρ| times a weight is infinite. The ratio is e²⁰ here, too.
+    finite = torch.where(d.abs() > LARGEST, d.sign() * SAFETY_BOUND, d)
     return -advantages * ratio(d) + torch.where(_first(cov, keep, share), coef * finite.abs(), 0)
 
 

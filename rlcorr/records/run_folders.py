@@ -74,7 +74,7 @@ def whole_directory(run: Path) -> Iterator[Path]:
 
 
 def _give_name(folder: Path, run: Path) -> None:
-    """Rename a whole folder. The lock keeps out a training run, whose folder is empty at first."""
+    """Give a whole folder its name. The lock keeps out a training run, whose folder is empty at first."""
     with only_writer(run):
         try:
             runs.refuse_existing(run)
@@ -88,7 +88,9 @@ def _give_name(folder: Path, run: Path) -> None:
 
 def _remove_abandoned(parent: Path) -> None:
     """Delete hidden folders whose process was killed: they are old and nobody has their lock."""
-    for folder in parent.glob(".*"):
-        if re.fullmatch(r"\.[0-9a-f]{32}", folder.name) and time.time() - folder.stat().st_mtime > ABANDONED:
-            with suppress(UsageError, FileNotFoundError), only_writer(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+    hidden = [folder for folder in parent.glob(".*") if re.fullmatch(r"\.[0-9a-f]{32}", folder.name)]
+    for folder in hidden:
+        with suppress(UsageError, FileNotFoundError):  # it is written, or has just got its name
+            if time.time() - folder.stat().st_mtime > ABANDONED:
+                with only_writer(folder):
+                    shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from app_pages import live_parts, one_scan, open_app, root, said
 from app_runs import add_step, make_run, write_sketch
 from streamlit.testing.v1 import AppTest
@@ -49,3 +50,12 @@ def test_bounds_and_the_batch_size_come_back(root: Path) -> None:
     bound, answers = live_parts(at)[0]["sliders"]
     assert (bound["value"], answers["value"]) == (3, 1024)
     assert {"is_upper": "3", "answers": "1024"}.items() <= in_url(at).items()
+
+
+@pytest.mark.parametrize(
+    ("view", "key"), [("learn", "learn"), ("yours", "keep"), ("training", "part"), ("compare", "compare")]
+)
+def test_an_address_that_presses_no_button_shows_the_first(root: Path, view: str, key: str) -> None:
+    make_run(root, "alpha", steps=1)
+    first, without = (set(said(open_app(f"views/{view}.py", **query)).split("\n")) for query in ({}, {key: ""}))
+    assert first <= without  # there may be a warning, too

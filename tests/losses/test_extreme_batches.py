@@ -14,7 +14,7 @@ from rlcorr import PRESETS, TokenBatch, correct
 from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.losses.objective import policy_loss
-from rlcorr.losses.per_token import geo_mean
+from rlcorr.losses.per_token import geo_mean, kl_cov
 
 LOG_PROBS = (0.0, -1e-8, -1e-3, -1.0, -20.0, -100.0, -5000.0, -6e4)
 HALF, EXTREME = LOG_PROBS, (*LOG_PROBS, -1e30, -3e38, -math.inf)
@@ -69,6 +69,15 @@ def test_a_token_without_an_advantage_may_have_an_infinite_ratio() -> None:
     theta, old = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-torch.inf, -1.0]])
     loss = geo_mean(theta, old, torch.tensor([[0.0, 2.0]]), torch.ones(1, 2, dtype=torch.bool), low=0.2, high=0.2)
     assert loss.tolist() == [[-1.0, -1.0]]
+
+
+@pytest.mark.parametrize("old", [-3e38, -torch.inf])
+def test_the_penalty_of_a_tiny_probability_is_finite(old: float) -> None:
+    """Check kl_cov, whose penalty coef · |log ρ| is multiplied with a weight of up to e²⁰ afterwards."""
+    theta = torch.tensor([[-1.0, -1.0]])
+    keep = torch.ones(1, 2, dtype=torch.bool)
+    loss = kl_cov(theta, torch.tensor([[old, -1.0]]), torch.zeros(1, 2), keep, share=0.5, coef=1.0)
+    assert loss.tolist() == [[20.0, 0.0]]
 
 
 def test_two_infinite_ratios_of_a_sequence_cancel() -> None:

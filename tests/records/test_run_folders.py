@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -116,7 +115,17 @@ def test_what_a_kill_has_left_is_deleted_later(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "steps").mkdir()
-        os.utime(tmp_path / name, (time.time() - (1 if "c" in name else 1000),) * 2)
+        if "c" not in name:
+            os.utime(tmp_path / name, (0, 0))
     with only_writer(tmp_path / names[0]), whole_directory(tmp_path / "a_run") as unnamed:
         make_run(unnamed)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], *names[2:], "a_run"])
+
+
+def test_a_folder_that_gets_its_name_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a hidden folder that another process renames between the listing and the look at its age."""
+    gone = tmp_path / f".{'a' * 32}"
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([gone]))
+    with whole_directory(tmp_path / "a_run") as unnamed:
+        make_run(unnamed)
+    assert (tmp_path / "a_run" / "manifest.json").is_file()

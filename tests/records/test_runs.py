@@ -162,7 +162,7 @@ def test_a_large_step_is_written_in_parts(run: Path) -> None:
     large = record(9, (70_000, 5))
     runs.write_step(run, large)
     assert pq.ParquetFile(runs.step_path(run, 9)).num_row_groups == 2
-    assert torch.equal(runs.read_step(run, 9).batch.old_log_probs, large.batch.old_log_probs)
+    assert torch.equal(runs.read_step(run, 9).batch.rollout_log_probs, large.batch.rollout_log_probs)
 
 
 def test_metrics_come_back(run: Path) -> None:

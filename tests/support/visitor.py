@@ -50,7 +50,7 @@ class Visitor:
         exception on the page."""
         async for raw in self.socket:
             got = received(raw)
-            self.raw += bytes(raw)
+            self.raw += got.SerializeToString()
             self._take(got)
             if got.HasField("script_finished") and got.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
                 return
@@ -85,7 +85,7 @@ class Visitor:
 
     async def put(self, place: Any, name: str, content: bytes) -> int:
         """Send a file, and return the status of the answer."""
-        token = self.http.cookies.get(XSRF, "")
+        token = str(self.http.cookies.get(XSRF))
         got = await self.http.put(
             f"{self.url}{place.upload_url}", files={"file": (name, content)}, headers={"X-Xsrftoken": token}
         )
@@ -96,7 +96,7 @@ class Visitor:
         (place,) = await self.file_places([name])
         host, port = self.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
-        token = self.http.cookies.get(XSRF, "")
+        token = str(self.http.cookies.get(XSRF))
         head = f"PUT {place.upload_url} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 100000\r\n"
         head += f"X-Xsrftoken: {token}\r\nCookie: {XSRF}={token}\r\nContent-Type: multipart/form-data; boundary=b\r\n"
         head += f'\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
@@ -154,5 +154,5 @@ def one_answer(tokens: int, seed: int) -> bytes:
 def problem_of_log(runs: Path) -> str | None:
     """Return the end of the server's log if it has logged an exception. `runs` is the folder that it serves."""
     log = re.sub(r"\x1b\[[0-9;]*m", "", (runs / "server.log").read_text(errors="replace"))
-    wrong = re.search(r"Traceback|Uncaught|[a-zA-Z]+(Error|Exception):", log)
-    return log[max(wrong.start() - 500, 0) :][:3000] if wrong else None
+    wrong = re.search(r"\w+(Error|Exception|Disconnect)\b:?.*", log) or re.search("Traceback", log)
+    return f"{wrong[0]} {log[max(wrong.start() - 1200, 0) : wrong.start()]}" if wrong else None
