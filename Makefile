@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app learn train test test-fast record record-all study peers mutate lessons nb portable workshop site bench fmt lock \
+.PHONY: help setup play app learn train test test-fast record record-all study peers mutate attack lessons nb portable workshop site bench fmt lock \
 	clean system
 
 PYTHON ?= python3
@@ -62,6 +62,9 @@ peers: $(READY) ## compare with the real verl 0.9.1 on random batches, and with 
 
 mutate: $(READY) ## change the library one expression at a time: do the tests notice? ARGS="masked --sample 40"
 	@$(BIN)/python tests/mutants/mutate.py $(ARGS)
+
+attack: $(READY) ## attack the program with damaged files, kills, full disks and many sessions; ARGS="files --seed 7"
+	@PYTHONPATH=tests/support:tests/bench $(BIN)/python tests/attack/attack.py $(ARGS)
 
 lessons: $(READY) system ## rebuild the notebooks from lessons/*.py
 	$(BIN)/python lessons/_build.py

@@ -19,8 +19,8 @@ LONGEST_ROW = 512
 so that long rows cost more than the prompt that they save."""
 WORTHWHILE = 0.25
 """Share of the tokens that must be left out. With SmolLM2-135M and eight answers of 20 tokens to prompts of 36, 56 %
-are left out; one thread takes 9.2 s in place of 16.5 s for 32 answers, forward and backward. Below this share, the longer
-rows may cost more in attention than they save."""
+are left out; one thread takes 9.2 s in place of 16.5 s for 32 answers, forward and backward. Below this share, the
+longer rows may cost more in attention than they save."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,84 @@
+"""Training runs and imports that are killed at any moment, and continued or repeated."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import transformers.models.qwen2.modeling_qwen2  # noqa: F401 - what is forked from this process has it
+from attempts import Attack, one_sentence
+from forked import finished, verb
+from killing import options, problem_of_kills, train_whole
+
+import rlcorr.train.loop  # noqa: F401
+from rlcorr.records import runs
+from rlcorr.records.verify import verify
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "in step": (),
+    "ahead of its updates": ("--rollout.staleness", "2", "--rollout.asynchronous"),
+    "rare checkpoints": ("--checkpoint-every", "3", "--record-every", "2"),
+}
+KILLED, IMPORTS = 14, 30
+FILES, ROWS, WIDTH = 24, 60, 300
+
+
+def attack(attack: Attack) -> None:
+    """Kill training runs and imports."""
+    log = attack.folder / "log"
+    kills = [*attack.attempts(KILLED)]
+    wholes: dict[str, Any] = {}
+    for number, chance in kills:
+        name = [*VARIANTS][number % len(VARIANTS)]
+        words = [*options("transformers"), *VARIANTS[name]]
+        if name not in wholes:
+            wholes[name] = train_whole(words, f"whole {len(wholes)}", log)
+        attack.judge(number, name, problem_of_kills(chance, words, f"r{number}", wholes[name], log))
+    imports = [*attack.attempts(IMPORTS)]
+    files = write_files(attack.folder / "files") if imports else attack.folder
+    began = time.monotonic()
+    if imports:
+        finished("import", str(files), "--run", "sound", log=log)
+    whole = time.monotonic() - began
+    for number, chance in imports:
+        attack.judge(number, "an import", problem_of_import(chance, files, f"i{number}", whole, log))
+
+
+def write_files(folder: Path) -> Path:
+    """Write the pairs of some steps, a file each."""
+    folder.mkdir()
+    chance = np.random.default_rng(0)
+    for step in range(FILES):
+        pairs = -chance.random((2, ROWS, WIDTH), np.float32)
+        columns = {"rollout_log_probs": pairs[0], "old_log_probs": pairs[1], "response_mask": np.ones((ROWS, WIDTH))}
+        np.savez(folder / f"step_{step}.npz", **columns)
+    return folder
+
+
+def problem_of_import(chance: Random, files: Path, run: str, whole: float, log: Path) -> str | None:
+    """Kill an import, repeat it, and return what is wrong. `whole` are the seconds of one that is not killed."""
+    path = runs.LOCAL / run
+    process = verb("import", str(files), "--run", run, log=log)
+    time.sleep(chance.random() * 1.1 * whole)  # chooses the moment
+    process.kill()
+    if path.exists() and verify(path).problems:
+        return f"a part of a run after the kill: {verify(path).problems}"
+    for hidden in runs.LOCAL.glob(".*"):
+        os.utime(hidden, (0, 0))  # the next import deletes what has been left for a minute
+    code, error = finished("import", str(files), "--run", f"{run}_next", log=log)
+    if code == 0:
+        shutil.rmtree(runs.LOCAL / f"{run}_next")
+    else:
+        return one_sentence(code, error) or f"the next import is refused: {error}"
+    code, error = (0, "") if path.exists() else finished("import", str(files), "--run", run, log=log)
+    if code != 0:
+        return one_sentence(code, error) or f"the import after the kill is refused: {error}"
+    report = verify(path)
+    hidden = [other.name for other in runs.LOCAL.glob(".*")]
+    shutil.rmtree(path)
+    if report.problems or report.readable_steps != FILES:
+        return f"{report.readable_steps} steps, {report.problems}"
+    return f"left behind: {hidden}" if hidden else None
