@@ -1,8 +1,8 @@
 """A page that Streamlit has emptied is loaded anew.
 
 Streamlit's frontend (1.67) removes everything that it shows when a message asks for a place that does not exist ("Bad
-delta path index"). It was seen on a busy machine, while a fragment that runs by itself and the whole page took turns:
-where a fragment runs again, Streamlit forgets its messages that are not sent yet, and keeps those that follow them.
+delta path index"). A page was empty once, on a busy machine, after a training run was stopped there. A likely reason:
+where a fragment runs again, Streamlit drops its messages that are not sent yet, and keeps those that follow them.
 """
 
 import streamlit as st

@@ -1,12 +1,10 @@
 """The memory of an import: a Parquet file with row groups of 32 MiB must take at most three of them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from attempts import Attack
-from bench_import import MEASURED, write
+from bench_import import growth, write
 from hostile import MIB
 
 TOKENS, GROUPS = 1 << 20, 8
@@ -21,7 +19,7 @@ def attack(attack: Attack) -> None:
         small, large = attack.folder / "small.parquet", attack.folder / "large.parquet"
         write(small, steps=1, tokens=100_000)
         write(large, steps=4 * GROUPS, tokens=TOKENS)
-        group, grown = size_of_group(large), growth(small, large, attack.folder)
+        group, grown = size_of_group(large), growth(small, large, attack.folder / "imported")
         note = f"{large.stat().st_size / MIB:.0f} MiB in {GROUPS} row groups of {group:.0f} MiB: {grown:.0f} MiB more"
         attack.notes.append(f"import: {note} than a small file, {grown / group:.1f} row groups")
         attack.judge(number, "an import", f"{note}: above {MOST}" if grown > MOST * group else None)
@@ -29,9 +27,3 @@ def attack(attack: Attack) -> None:
 
 def size_of_group(path: Path) -> float:
     return pq.ParquetFile(path).metadata.row_group(0).total_byte_size / MIB
-
-
-def growth(small: Path, large: Path, folder: Path) -> float:
-    """Return by how many MiB more the large file takes than the small one."""
-    words = [sys.executable, "-c", MEASURED, str(small), str(large), str(folder / "imported")]
-    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)

@@ -31,6 +31,7 @@ smol_runs what became of the recorded runs of SmolLM2-135M; seconds
 proof     what the proof of a sync names, of what is really old; forty minutes
 hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engine; four minutes
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
+shared    forward and backward passes with and without a common prompt of the answers; nine minutes
 sgd       SmolLM2-135M, a cap on the product with SGD at the step length of AdamW: half an hour
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
@@ -65,6 +66,7 @@ import bench_report
 import bench_router
 import bench_sessions
 import bench_sgd
+import bench_shared
 import bench_site
 import bench_smol
 import bench_strips
@@ -190,6 +192,7 @@ PARTS = {
     "smol_runs": bench_smol.bench_runs,
     "smol": bench_smol.bench_smol,
     "sgd": bench_sgd.bench_sgd,
+    "shared": bench_shared.bench_shared,
     "router": bench_router.main,
     "picture": picture,
 }

@@ -47,7 +47,7 @@ def cause_of(manifest: runs.RunManifest) -> str:
     if rollout["top_p"] < 1:
         return "top-p"
     if (manifest.model, manifest.trainer_dtype, rollout["dtype"]) == ("smollm2", "float32", "bfloat16"):
-        return "hidden updates"
+        return "hidden updates"  # the tiny models learn at rates whose updates bfloat16 does see
     if rollout["log_probs"] == "raw" and rollout["temperature"] != 1:
         return "temperature in neither log-prob"
     return "rounding"

@@ -32,13 +32,18 @@ def main() -> None:
         write(large, steps=STEPS, tokens=TOKENS)
         group = pq.ParquetFile(large).metadata.row_group(0).total_byte_size / 2**20
         began = time.perf_counter()
-        words = [sys.executable, "-c", MEASURED, str(small), str(large), folder]
-        grown = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        grown = growth(small, large, Path(folder))
         size, took = large.stat().st_size / 2**20, time.perf_counter() - began
         print(
             f"import: {size:.0f} MiB in row groups of {group:.0f} MiB takes {grown:.0f} MiB more than a small file, "
             f"{grown / group:.1f} row groups; {took:.0f} s"
         )
+
+
+def growth(small: Path, large: Path, folder: Path) -> float:
+    """Return by how many MiB more the large file takes than the small one. Both runs are written to the folder."""
+    words = [sys.executable, "-c", MEASURED, str(small), str(large), str(folder)]
+    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 def write(path: Path, steps: int, tokens: int) -> None:

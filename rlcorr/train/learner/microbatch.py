@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.learner.shared_prompts import group_answers
+from rlcorr.train.learner.shared_prompts import LONGEST_ROW, group_answers
 from rlcorr.types import TokenBatch
 
 Lengths = Sequence[tuple[int, int]]
@@ -69,7 +69,7 @@ def pack_rows(rows: Sequence[int], lengths: Lengths, budget: int) -> list[list[i
 
 def pack_shared(rows: Sequence[int], lengths: Lengths, prompts: Sequence[int], budget: int) -> list[list[int]]:
     """Group rows as `pack_rows` does, where answers to the same prompt share one row of the model's input."""
-    shared = group_answers(sorted(rows, key=lambda row: prompts[row]), prompts, lengths, budget)
+    shared = group_answers(sorted(rows, key=lambda row: prompts[row]), prompts, lengths, min(budget, LONGEST_ROW))
     tokens = {group[0]: lengths[group[0]][0] + sum(lengths[row][1] for row in group) for group in shared}
     groups: list[list[int]] = []
     count = widest = 0
