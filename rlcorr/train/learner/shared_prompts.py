@@ -19,7 +19,8 @@ LONGEST_ROW = 512
 so that long rows cost more than the prompt that they save."""
 WORTHWHILE = 0.25
 """Share of the tokens that must be left out. One thread is 1.8 and 2.0 times as fast where 56 % are left out, 1.2 and
-1.3 times at 44 %, 1.1 times at 33 %, and no faster at 20 % (SmolLM2-135M and the warm start, `make bench ARGS=shared`)."""
+1.3 times at 44 %, 1.1 times at 33 %, and no faster at 20 % (SmolLM2-135M and the warm start; `make bench ARGS=shared`
+measures it)."""
 
 
 @dataclass(frozen=True)
