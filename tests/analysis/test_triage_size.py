@@ -46,13 +46,14 @@ SAID = {
     3e-2: (
         "undecided",
         [
-            "a KV cache in fp8 (8e-4 to 0.038), weights in fp8 (0.0014 to 0.06), a KV cache in e5m2 (0.0064 to 0.2) "
-            "and weights a few updates old (0.0027 to 0.5); the log-probs do not show which one",
+            "a KV cache in fp8 (8e-4 to 0.038), weights in fp8 (0.0014 to 0.06), a KV cache in e5m2 (0.0064 to 0.2), "
+            "weights a few updates old (0.0027 to 0.5) and updates of a float32 trainer that an engine in bfloat16 "
+            "rounds away (0.028 to 0.41); the log-probs do not show which one",
             "Measure again right after a weight sync: a gap from old weights disappears.",
             "Measure with the engine in float32: a gap from its rounding disappears.",
         ],
     ),
-    0.35: ("undecided", ["were measured with weights a few updates old (0.0027 to 0.5); the log-probs"]),
+    0.35: ("undecided", ["were measured with weights a few updates old (0.0027 to 0.5) and updates of a float32"]),
     0.7: ("undecided", ["weights in int4 (0.62 to 0.81) and weights a few updates old (0.0027 to 0.5)"]),
     3.0: (
         "beyond rounding",

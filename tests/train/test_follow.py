@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,10 @@ def interrupted_after_five_steps(run: Path) -> None:
 def test_rows_after_the_checkpoint_are_hidden_by_a_resumed_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted_after_five_steps(tmp_path)
+    # TensorBoard orders files by the second in their names. A run is never resumed within the same second.
+    (interrupted,) = (tmp_path / "tensorboard").iterdir()
+    while int(time.time()) <= int(interrupted.name.split(".")[3]):
+        time.sleep(0.05)
     with Follow(tmp_path, CONFIG, done=3) as follow:
         follow.row(row_of(4, 0.5), accuracy=0.0)
     assert scalars(tmp_path, "reward") == [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.5)]
