@@ -35,12 +35,15 @@ def tokens_of(batch: TokenBatch) -> Tokens:
 
 def select_tokens(tokens: Tokens, mask: Tensor) -> Tokens:
     """Return the tokens where the mask, (N,), is true."""
+    if bool(mask.all()):  # a copy would be as large as the batch
+        return tokens
     return Tokens(tokens.old[mask], tokens.rollout[mask], None if tokens.ids is None else tokens.ids[mask])
 
 
 def mismatch_numbers(tokens: Tokens) -> dict[str, float]:
     """Measure the size of the mismatch, in numbers that several patterns use."""
-    d, (_, y, _) = tokens.old - tokens.rollout, logits(tokens)
+    noise = logit_noise(tokens)  # before the rest, because it needs most of the memory
+    d = tokens.old - tokens.rollout
     divergence, r = k3(d), ratio(d)
     return {
         "abs_log_ratio": float(d.abs().mean()),
@@ -49,10 +52,15 @@ def mismatch_numbers(tokens: Tokens) -> dict[str, float]:
         "mean_ratio": float(r.mean()),
         "mean_ratio_error": standard_error(r),
         "share_above_one": float((d > 0).double().mean()),
-        # 1.4826 × the median absolute deviation is the standard deviation of normal noise.
-        "logit_noise": 1.4826 * float((y - y.median()).abs().median()) if len(y) else 0.0,
+        "logit_noise": noise,
         "worst_share": worst_share(divergence),
     }
+
+
+def logit_noise(tokens: Tokens) -> float:
+    """Return the standard deviation of y if it is normal noise: 1.4826 × the median absolute deviation."""
+    y = logits(tokens)[1]
+    return 1.4826 * float((y - y.median()).abs().median()) if len(y) else 0.0
 
 
 def one_sided(d: Tensor) -> float:
@@ -93,7 +101,7 @@ def logits(tokens: Tokens) -> tuple[Tensor, Tensor, Tensor | None]:
 
 def _logit(log_p: Tensor) -> Tensor:
     c = log_p.clamp(-50.0, -1e-8)
-    return c - (-torch.expm1(c)).log()  # log π − log(1 − π)
+    return c - torch.expm1(c).neg_().log_()  # log π − log(1 − π)
 
 
 def median_slope(x: Tensor, y: Tensor) -> float:
@@ -101,6 +109,6 @@ def median_slope(x: Tensor, y: Tensor) -> float:
 
     A quarter of the tokens may have any value without changing it much.
     """
-    order = x.argsort(stable=True)
-    x, y, half = x[order], y[order], len(x) // 2
-    return float(((y[-half:] - y[:half]) / (x[-half:] - x[:half])).median())
+    order, half = x.argsort(stable=True), len(x) // 2
+    low, high = order[:half], order[-half:]
+    return float(((y[high] - y[low]) / (x[high] - x[low])).median())

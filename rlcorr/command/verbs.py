@@ -22,7 +22,8 @@ from rlcorr.command.study import Study, run_study
 from rlcorr.command.threshold_verb import Threshold, run_threshold
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
-from rlcorr.foreign.import_run import find_files, import_files
+from rlcorr.foreign.heap import return_large_blocks
+from rlcorr.foreign.import_run import LARGE, find_files, import_files
 from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.foreign.stream import pair_files
 from rlcorr.presets import preset
@@ -192,6 +193,8 @@ def run_import(request: Import) -> int:
     path = runs.LOCAL / (request.run or runs.free_name("imported"))
     files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
+    if size > LARGE:  # smaller imports take little memory, and are faster without
+        return_large_blocks()
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         options = {"nan_is_ratio_one": request.nan_is_ratio_one, "clamp_rounding": request.clamp_rounding}
         summary = import_files(files, path, **options, watch=bar.update)

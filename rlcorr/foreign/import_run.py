@@ -216,7 +216,10 @@ def read_steps(sources: Sequence[Source], watch: Watch = lambda _: None) -> Iter
                 )
             ranks_of[number] = {rank_of_path(source.path) for source, _ in parts}
             _check_ranks(ranks_of, number)
-            yield _merge_ranks(parts, number)
+            record = _merge_ranks(parts, number)
+            parts.clear()  # frees their memory before the step is written
+            yield record
+            del record
 
 
 def _merge_ranks(parts: Sequence[tuple[Source, Part]], step: int) -> StepRecord:

@@ -46,7 +46,7 @@ def fill_missing(record: StepRecord) -> StepRecord:
         "policy_versions": torch.full((rows,), UNKNOWN, dtype=torch.int32),
         "prompt_ids": torch.zeros(no_prompt, dtype=torch.int32),
         "prompt_mask": torch.zeros(no_prompt, dtype=torch.bool),
-        "response_ids": torch.where(batch.response_mask, UNKNOWN, 0).int(),
+        "response_ids": batch.response_mask.int() * UNKNOWN,
     }
     return replace(record, batch=TokenBatch(**(defaults | batch.tensors())))
 

@@ -9,19 +9,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from processes import environment
 
 TOKENS, ANSWER, STEPS, PER_GROUP = 4_000_000, 1000, 32, 4
 MEASURED = """
-import sys
-from pathlib import Path
+import contextlib, sys
 import rlcorr.__main__  # sets what the command line sets
 from hostile import MIB, peak
-from rlcorr.foreign.import_run import import_files
-small, large, folder = map(Path, sys.argv[1:])
-import_files([small], folder / "a")
-before = peak()
-import_files([large], folder / "b")
-print((peak() - before) / MIB)
+from rlcorr.command.cli import main
+small, large = sys.argv[1:]
+
+def imported(path, run):
+    with contextlib.suppress(SystemExit):
+        main(["import", path, "--run", run])
+    return peak() / MIB
+
+before = imported(small, "small")
+print(imported(large, "large") - before)
 """
 
 
@@ -42,8 +46,10 @@ def main() -> None:
 
 def growth(small: Path, large: Path, folder: Path) -> float:
     """Return by how many MiB more the large file takes than the small one. Both runs are written to the folder."""
-    words = [sys.executable, "-c", MEASURED, str(small), str(large), str(folder)]
-    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    words = [sys.executable, "-c", MEASURED, str(small), str(large)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment(folder))
+    assert [path.name for path in sorted((folder / "local").iterdir())] == ["large", "small"], done.stderr
+    return float(done.stdout.splitlines()[-1])
 
 
 def write(path: Path, steps: int, tokens: int) -> None:

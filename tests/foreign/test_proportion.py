@@ -70,6 +70,34 @@ def test_an_array_of_no_numbers_with_many_rows(tmp_path: Path, ending: str, shap
     assert "x." in refused(path)
 
 
+FREED = """
+import sys, torch
+from rlcorr.foreign.heap import return_large_blocks
+
+def resident():
+    return int(open("/proc/self/status").read().split("VmRSS:")[1].split()[0]) / 1024
+
+return_large_blocks() if sys.argv[1] == "returned" else None
+large = torch.zeros(30 << 18)
+del large
+before = resident()
+blocks = [torch.ones(1 << 18) for _ in range(100)]
+del blocks[:-1]
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of glibc")
+def test_freed_blocks_are_returned() -> None:
+    """Check 100 blocks of 1 MiB, of which only the last is kept, after a large block has been freed."""
+    command = [sys.executable, "-c", FREED]
+    kept, returned = (
+        float(subprocess.run([*command, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("kept", "returned")
+    )
+    assert returned < 10 < 80 < kept
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
 def test_json_with_very_many_keys(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"

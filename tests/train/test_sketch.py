@@ -224,7 +224,8 @@ def test_the_last_step_that_has_one(tiny_model: Path, local_runs: Path) -> None:
 
 def test_every_token_that_could_follow(tiny_model: Path, local_runs: Path) -> None:
     """At each place the score of each token is its derivative, and the scores of a place weigh up to 0: Σ π ∇ log π."""
-    run = loop.train(tiny_config(tiny_model, sketch=replace(FEW, places=5)))
+    slow = OptimConfig(learning_rate=1e-6, final_learning_rate=1e-6)  # the policy stays close to the reference
+    run = loop.train(tiny_config(tiny_model, sketch=replace(FEW, places=5), optim=slow))
     following = read_sketch(run, 2).next_tokens
     assert following is not None
     assert following.scores.shape == (5, 21, 10)
