@@ -187,6 +187,8 @@ EXPECTED = {
     "long_stale_4": "undecided",
     "smol_bf16_both": "precision",
     "smol_kv_fp8": "undecided",
+    "smol_long": "undecided",
+    "smol_fp32": "clean",
     "smol_kv_fp8_e5m2": "undecided",
     "smol_stale_6": "undecided",
     "smol_weights_int8": "undecided",
