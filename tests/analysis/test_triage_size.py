@@ -53,7 +53,13 @@ SAID = {
             "Measure with the engine in float32: a gap from its rounding disappears.",
         ],
     ),
-    0.35: ("undecided", ["were measured with weights a few updates old (0.0027 to 0.5) and updates of a float32"]),
+    0.35: (
+        "undecided",
+        [
+            "were measured with weights a few updates old (0.0027 to 0.5) and updates of a float32 trainer that an "
+            "engine in bfloat16 rounds away (0.028 to 0.41); the log-probs"
+        ],
+    ),
     0.7: ("undecided", ["weights in int4 (0.62 to 0.81) and weights a few updates old (0.0027 to 0.5)"]),
     3.0: (
         "beyond rounding",

@@ -9,15 +9,21 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from hostile import MIB
 from processes import environment
 
-TOKENS, ANSWER, STEPS, PER_GROUP = 4_000_000, 1000, 32, 4
+SMALL, ANSWER, STEPS, PER_GROUP = 100_000, 1000, 32, 4
+CASES = ((4_000_000, False), (1 << 20, False), (1 << 20, True))
+"""Tokens of a step, and whether glibc keeps the memory of freed blocks, as it does by default."""
 MEASURED = """
 import contextlib, sys
 import rlcorr.__main__  # sets what the command line sets
 from hostile import MIB, peak
+from rlcorr.command import verbs
 from rlcorr.command.cli import main
-small, large = sys.argv[1:]
+small, large, kept = sys.argv[1:]
+if kept == "True":
+    verbs.return_large_blocks = lambda: None
 
 def imported(path, run):
     with contextlib.suppress(SystemExit):
@@ -30,26 +36,36 @@ print(imported(large, "large") - before)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        small, large = Path(folder) / "small.parquet", Path(folder) / "large.parquet"
-        write(small, steps=1, tokens=100_000)
-        write(large, steps=STEPS, tokens=TOKENS)
-        group = pq.ParquetFile(large).metadata.row_group(0).total_byte_size / 2**20
-        began = time.perf_counter()
-        grown = growth(small, large, Path(folder))
-        size, took = large.stat().st_size / 2**20, time.perf_counter() - began
-        print(
-            f"import: {size:.0f} MiB in row groups of {group:.0f} MiB takes {grown:.0f} MiB more than a small file, "
-            f"{grown / group:.1f} row groups; {took:.0f} s"
-        )
+    for tokens, kept in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            print(line(tokens, Path(folder), kept=kept), flush=True)
 
 
-def growth(small: Path, large: Path, folder: Path) -> float:
+def line(tokens: int, folder: Path, *, kept: bool) -> str:
+    """Import a small and a large file, and write what the large one takes."""
+    small, large = folder / "small.parquet", folder / "large.parquet"
+    write(small, steps=1, tokens=SMALL)
+    write(large, steps=STEPS, tokens=tokens)
+    group, began = size_of_group(large), time.perf_counter()
+    grown = growth(small, large, folder, kept=kept)
+    size, took = large.stat().st_size / MIB, time.perf_counter() - began
+    how = "freed memory kept" if kept else "freed memory returned"
+    return (
+        f"import, {how}: {size:.0f} MiB in row groups of {group:.0f} MiB takes {grown:.0f} MiB more than a small file, "
+        f"{grown / group:.1f} row groups; {took:.0f} s"
+    )
+
+
+def growth(small: Path, large: Path, folder: Path, *, kept: bool = False) -> float:
     """Return by how many MiB more the large file takes than the small one. Both runs are written to the folder."""
-    words = [sys.executable, "-c", MEASURED, str(small), str(large)]
+    words = [sys.executable, "-c", MEASURED, str(small), str(large), str(kept)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment(folder))
     assert [path.name for path in sorted((folder / "local").iterdir())] == ["large", "small"], done.stderr
     return float(done.stdout.splitlines()[-1])
+
+
+def size_of_group(path: Path) -> float:
+    return pq.ParquetFile(path).metadata.row_group(0).total_byte_size / MIB
 
 
 def write(path: Path, steps: int, tokens: int) -> None:

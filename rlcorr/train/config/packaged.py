@@ -28,8 +28,7 @@ SMOLLM2 = TrainConfig(
 )
 """Settings of `--model smollm2`, unless an option says otherwise. Its learning rate is smaller than the tiny models'.
 
-A training run takes 6.1 GB, and a step 29 s on two idle cores (`make bench ARGS=real`).
-Before answers shared their prompt, a step took 43 s and at most 5.7 GB; with 2,048 tokens it took 39 s and 7.5 GB, with
-2,048 tokens and recomputed layers 44 s and 5.6 GB (Linux's VmHWM of `python -m rlcorr train --model smollm2 --steps 2
---optim.microbatch-tokens N`).
+A training run takes 6.1 GB, and a step 29 s on two idle cores (`make bench ARGS=real`). Before answers shared their
+prompt, a step took 43 s and at most 5.7 GB; with 2,048 tokens 39 s and 7.5 GB, with recomputed layers besides 44 s and
+5.6 GB (Linux's VmHWM of `python -m rlcorr train --model smollm2 --steps 2 --optim.microbatch-tokens N`).
 """
