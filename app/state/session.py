@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -39,23 +40,25 @@ def run_and_step() -> dict[str, str]:
 
 def remember_pickers() -> None:
     """Remember the values of the pickers, at the end of a run of the page that has shown them."""
-    st.session_state["drawn_pickers"] = _pickers()
+    remember({key: st.session_state.get(key) for key in PICKERS})
+
+
+def remember(values: dict[str, Any]) -> None:
+    """Remember the values that widgets had when the page was drawn, by their keys."""
+    st.session_state["drawn_values"] = st.session_state.get("drawn_values", {}) | values
 
 
 def differs_from_page() -> bool:
-    """Return whether the browser's pickers differ from what the page shows, once for each difference.
+    """Return whether the browser's widgets differ from what the page was drawn with, once for each difference.
 
-    Streamlit lets a new run begin before an older one has ended. If a timer's request and a click come at the same
-    moment on a busy machine, the older values can replace those of the click: the browser shows the choice, and the
-    page does not. The next request of a timer brings the choice again.
+    Streamlit can lose a click on a busy machine. It lets a new run begin before an older one has ended, so that the
+    older values replace those of the click; and it skips a fragment whose place on the page has changed. The browser
+    then shows the choice, and the page does not. The next request of a timer brings the choice again.
     """
-    before = st.session_state.get("drawn_pickers")
-    remember_pickers()
-    return before is not None and before != _pickers()
-
-
-def _pickers() -> list[str | None]:
-    return [st.session_state.get(key) for key in PICKERS]
+    drawn = st.session_state.get("drawn_values", {})
+    now = {key: st.session_state.get(key, value) for key, value in drawn.items()}
+    remember(now)
+    return now != drawn
 
 
 def set_source(source: str) -> None:

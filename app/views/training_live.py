@@ -169,6 +169,7 @@ def _form() -> None:
         for column, name in zip(st.columns(PER_ROW), NAMES[first : first + PER_ROW], strict=False):
             with column:
                 values[name] = _field(name, options.get(name))
+    session.remember({f"train_{name}": value for name, value in values.items()})
     try:
         request = TrainRequest(**values)
     except UsageError as error:

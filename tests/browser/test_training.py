@@ -99,26 +99,44 @@ def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
     expect(page.get_by_label("Run", exact=True)).to_be_visible()
 
 
-def test_a_click_that_the_server_lost_is_made_good(page: Page, url: str) -> None:
-    """Streamlit can lose a click that comes together with a timer's request; here it never reaches the server. The
-    timer's next request brings what the browser shows."""
-    is_lost: list[bool] = []
+@pytest.fixture
+def lost(page: Page) -> list[bool]:
+    """True in the list makes the next message that the browser sends, and no timer, vanish on its way."""
+    losing: list[bool] = []
 
     def relay(socket: WebSocketRoute) -> None:
         server = socket.connect_to_server()
         socket.on_message(
-            lambda message: is_lost.clear() if is_lost and not is_of_timer(message) else server.send(message)
+            lambda message: losing.clear() if losing and not is_of_timer(message) else server.send(message)
         )
         server.on_message(socket.send)
 
     page.route_web_socket("**/_stcore/stream", relay)
+    return losing
+
+
+def test_a_click_that_the_server_lost_is_made_good(page: Page, url: str, lost: list[bool]) -> None:
+    """Streamlit can lose a click that comes together with a timer's request; here it never reaches the server. The
+    timer's next request brings what the browser shows."""
     visit(page, f"{url}/training?run=curves")
-    is_lost.append(True)
+    lost.append(True)
     page.get_by_role("radio", name="Study").click()
     expect(page.get_by_text("There is no index of studies")).to_be_visible()
     expect(page.get_by_label("Run", exact=True)).to_be_hidden()
-    assert not is_lost
+    assert not lost
     assert "part=Study" in page.url
+
+
+def test_a_choice_of_the_form_that_the_server_lost_is_made_good(page: Page, url: str, lost: list[bool]) -> None:
+    page.goto(f"{url}/training?run=beta&part=Train")
+    expect(page.get_by_text(re.compile("--prompts-per-step 256"))).to_be_visible()
+    settled(page)
+    lost.append(True)
+    prompts = page.get_by_role("spinbutton", name="Prompts per step")
+    prompts.fill("4")
+    prompts.press("Enter")
+    expect(page.get_by_text(re.compile("--prompts-per-step 4"))).to_be_visible()
+    assert not lost
 
 
 STUDIES = """
@@ -167,9 +185,9 @@ def test_every_study_of_a_session_is_drawn(page: Page, url: str) -> None:
 
 
 def is_of_timer(message: str | bytes) -> bool:
-    """Return whether the browser's message asks for a part of the page, as a timer does."""
+    """Return whether the browser's message is a request of a timer."""
     assert isinstance(message, bytes)
-    return bool(BackMsg.FromString(message).rerun_script.fragment_id)
+    return BackMsg.FromString(message).rerun_script.is_auto_rerun
 
 
 def test_a_training_is_started_followed_by_another_session_and_stopped(
