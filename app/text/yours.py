@@ -1,5 +1,7 @@
 """Sentences of the page for a person's own data."""
 
+from rlcorr.analysis.published import Measure
+
 EXAMPLE = "You have not dropped a file yet. As an example, the page shows the recorded run {run}."
 ALL_STEPS = "Over all recorded steps:"
 KEEP = "Keep at least"
@@ -29,6 +31,26 @@ MEANINGS = {
     "kept of the last step": "The same share on the last step, which was not used to choose.",
     "weights cut": "Share of the tokens whose weights are outside their bounds. A dash: there are no weights.",
     "ESS of the kept": "(Σ w)²/Σ w² over the kept tokens, as a share of all tokens, on the last step.",
+}
+BY_LENGTH = "The same thresholds on shorter answers"
+BY_LENGTH_IS = (
+    "Kept share of the tokens if the same answers are cut to their first tokens. A limit on a token does not depend on "
+    "the length. A limit on a product or a mean over the answer does, so longer answers need another threshold."
+)
+CUT, WHOLE = "first {length:,}", "whole, up to {length:,}"
+NORMAL = "Is this gap normal?"
+MEASURE = "Measure"
+MEASURES: dict[str, Measure] = {"k3": "k3", "mean |d|": "abs"}
+STRIP = (
+    "Measured gaps, and yours",
+    "Each point is a gap that somebody measured: point at it for the model and the source. A grey line joins the "
+    "smallest and the largest size of a run. The green line is the selected step.",
+)
+BANDS = ("ratios within", "tokens", "answers")
+BANDS_ARE = {
+    "ratios within": "Distance of the ratio from 1.",
+    "tokens": "Share of the tokens whose ratio is within the band.",
+    "answers": "Share of the answers whose geometric mean of the token ratios is within the band.",
 }
 TAKE = "Take"
 OPEN = "Open it in the bench"

@@ -14,9 +14,14 @@ from text import yours as yours_text
 from text.formatting import number, percent, plain, table
 
 from rlcorr import PRESETS
+from rlcorr.analysis.by_length import kept_by_length
+from rlcorr.analysis.choosing import Pairs
+from rlcorr.analysis.gap_size import gap_size
+from rlcorr.analysis.placement import causes, place
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
+from rlcorr.figures.gaps import gap_strip
 from rlcorr.records.step_files import StepRecord
 
 HEIGHT = 260
@@ -35,8 +40,33 @@ def show(selection: session.Selection) -> None:
             _all_steps(selection)
         with right:
             _thresholds(selection)
+        _is_it_normal(record)
     except UsageError as error:
         st.error(plain(str(error)))
+
+
+@st.fragment
+def _is_it_normal(record: StepRecord) -> None:
+    """Show the gap of the step among measured gaps, and how many of its ratios are near 1."""
+    size = gap_size(record.batch)
+    if size is None or size.k3 == 0:
+        return
+    st.markdown(f"##### {yours_text.NORMAL}")
+    left, right = st.columns([3, 2], gap="medium")
+    with right:
+        measure = yours_text.MEASURES[choose_one(yours_text.MEASURE, tuple(yours_text.MEASURES), "k3", "measure")]
+        value = size.k3 if measure == "k3" else size.abs
+        for sentence in place(value, measure):
+            st.markdown(plain(sentence))
+        if measure == "abs":  # the headline of the page names the causes by k3
+            st.markdown(plain(causes(value, measure)))
+        rows = [
+            [f"±{100 * band:g} %", percent(tokens), percent(answers)] for band, tokens, answers in size.shares_within()
+        ]
+        st.html(table(list(yours_text.BANDS), rows, yours_text.BANDS_ARE))
+    with left:
+        title, caption = yours_text.STRIP
+        picture(title, gap_strip(value, measure), key="gaps", caption=caption)
 
 
 def _verdict(record: StepRecord) -> None:
@@ -84,6 +114,21 @@ def _thresholds(selection: session.Selection) -> None:
     reached = {name: one for name, one in suggested.items() if isinstance(one, Suggestion)}
     if reached:
         _take(reached)
+        _by_length(reached, before)
+
+
+def _by_length(reached: dict[str, Suggestion], before: Pairs) -> None:
+    """Show what the suggested thresholds keep of the same answers cut to fewer tokens."""
+    by_name = {name: kept_by_length(before.batch, one.config) for name, one in reached.items()}
+    *cuts, whole = next(iter(by_name.values()))
+    if not cuts:
+        return
+    st.markdown(f"**{yours_text.BY_LENGTH}**")
+    lengths = [yours_text.CUT.format(length=cut.length) for cut in cuts]
+    columns = [yours_text.COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole.length)]
+    rows = [[yours_text.SUGGESTED[name], *(percent(at.kept.share) for at in ats)] for name, ats in by_name.items()]
+    st.html(table(columns, rows))
+    st.caption(yours_text.BY_LENGTH_IS)
 
 
 def _row(name: str, one: Suggestion | str) -> list[str]:

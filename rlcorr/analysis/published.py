@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlcorr.errors import unknown
+from rlcorr.validated import check
 
 Format = Literal[
     "float32", "float16", "bfloat16", "int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "int4_weights",
@@ -30,6 +31,8 @@ Batches of one model in one setting differ as much: SmolLM2-135M with an fp8 KV 
 with bfloat16 on both sides 0.0013 to 0.0022. A range measured on few models is not a limit.
 """
 OURS = "rlcorr"
+Measure = Literal["k3", "abs"]
+"""How the size of a gap is measured: the mean of e^d − 1 − d, or the mean of |d|."""
 Range = tuple[float, float]
 KnownCause = Format | Literal["age", "hidden"]
 """A cause whose k3 was measured: rounding to a number format, old weights, or hidden updates."""
@@ -60,12 +63,16 @@ class Gap:
     hardware: str
     source: str  # repository with issue number or file; begins with `OURS` if this project measured it
     billions: float | None = None  # parameters, if the name of the model says so
+    experts: bool = False  # a mixture of experts
     k3: Range | None = None  # mean of e^d − 1 − d: smallest and largest
     abs: Range | None = None  # mean of |d|
     rms: Range | None = None  # root of the mean of d²
     kl: Range | None = None  # a KL divergence by another estimator than k3, or by one that is not stated
     other: str = ""
     note: str = ""
+
+    def __post_init__(self) -> None:
+        check(bool(self.source), f"the source of the gap of {self.model}", self.source, "a repository or a file")
 
     @property
     def ours(self) -> bool:
@@ -74,20 +81,20 @@ class Gap:
 
 @dataclass(frozen=True)
 class CauseMatch:
-    """One cause of gaps, the range of k3 measured for it, and the measured gap that is nearest to a given k3."""
+    """One cause of gaps, the range measured for it, and the measured gap that is nearest to a given size."""
 
     cause: KnownCause
     low: float
     high: float
     example: Gap
-    example_k3: Range
+    example_range: Range
 
 
 @cache
 def gaps() -> tuple[Gap, ...]:
     """Return all measured gaps, in the order of the file."""
     rows = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["gaps"]
-    return tuple(Gap(**{name: _field(value) for name, value in row.items()}) for row in rows)
+    return tuple(_gap(row) for row in rows)
 
 
 def rounding(format: str) -> Range:
@@ -102,33 +109,39 @@ def rounding(format: str) -> Range:
     return _extremes(ranges[format])
 
 
-def matching_causes(k3: float) -> tuple[CauseMatch, ...]:
+def matching_causes(size: float, measure: Measure = "k3") -> tuple[CauseMatch, ...]:
     """Return the causes that were measured to make gaps of this size.
 
-    Number formats come first, from the finest to the coarsest, then old weights and hidden updates. A range contains k3
-    if k3 is at most a factor `SPREAD` outside.
+    Number formats come first, from the finest to the coarsest, then old weights and hidden updates. A range contains
+    the size if the size is at most a factor `SPREAD` outside.
     """
-    matches = [match_cause(cause, k3) for cause in (*_rounded(), "age", "hidden")]
-    return tuple(match for match in matches if match.low / SPREAD <= k3 <= match.high * SPREAD)
+    matches = [match_cause(cause, size, measure) for cause in _by_cause(measure)]
+    return tuple(match for match in matches if match.low / SPREAD <= size <= match.high * SPREAD)
 
 
-def match_cause(cause: KnownCause, k3: float) -> CauseMatch:
-    """Return the k3 range measured for this cause, and its gap that is nearest to k3 on a logarithmic scale.
+def match_cause(cause: KnownCause, size: float, measure: Measure = "k3") -> CauseMatch:
+    """Return the range measured for this cause, and its gap that is nearest to this size on a logarithmic scale.
 
-    If several gaps contain k3, take a published one, and among those the one with the narrowest range. Raises
-    `UsageError` for a cause without a measured k3.
+    If several gaps contain the size, take a published one, and among those the one with the narrowest range. Raises
+    `UsageError` for a cause for which this was not measured.
     """
-    causes = _rounded() | {"age": _with_k3("age"), "hidden": _with_k3("hidden")}
+    causes = _by_cause(measure)
     if cause not in causes:
         raise unknown("cause", cause, causes)
-
-    def order(candidate: tuple[Gap, Range]) -> tuple[float, bool, float]:
-        gap, (low, high) = candidate
-        # Distance as a factor, at least 1.05, because two printed digits are exact to 5 %.
-        return max(low / max(k3, 1e-300), k3 / high, 1.05), gap.ours, high / low
-
-    gap, nearest = min(causes[cause], key=order)
+    gap, nearest = min(causes[cause], key=lambda candidate: _distance(size, *candidate))
     return CauseMatch(cause, *_extremes(causes[cause]), gap, nearest)
+
+
+def nearest_gap(size: float, measure: Measure = "k3") -> tuple[Gap, Range]:
+    """Return the measured gap that is nearest to this size, chosen as in `match_cause`, whatever its cause."""
+    return min(measured(measure), key=lambda candidate: _distance(size, *candidate))
+
+
+def _distance(size: float, gap: Gap, measured_range: Range) -> tuple[float, bool, float]:
+    """Return what orders gaps by their distance from a size, which must be above 0."""
+    low, high = measured_range
+    # Distance as a factor, at least 1.05, because two printed digits are exact to 5 %.
+    return max(low / max(size, 1e-300), size / high, 1.05), gap.ours, high / low
 
 
 def largest_rounding() -> CauseMatch:
@@ -138,24 +151,38 @@ def largest_rounding() -> CauseMatch:
 
 
 @cache
-def _rounded() -> dict[KnownCause, list[tuple[Gap, Range]]]:
-    """Return number format → measured gaps from rounding with their k3; the format with the smallest gaps is first."""
-    measured: dict[KnownCause, list[tuple[Gap, Range]]] = {}
-    for gap, k3 in _with_k3("rounding", "routing"):
-        measured.setdefault(gap.format, []).append((gap, k3))
-    return dict(sorted(measured.items(), key=lambda item: _extremes(item[1])[1]))
+def _rounded(measure: Measure = "k3") -> dict[KnownCause, list[tuple[Gap, Range]]]:
+    """Return number format → measured gaps from rounding with their size; the format with the smallest is first."""
+    by_format: dict[KnownCause, list[tuple[Gap, Range]]] = {}
+    for gap, size in measured(measure):
+        if gap.cause in ("rounding", "routing"):
+            by_format.setdefault(gap.format, []).append((gap, size))
+    return dict(sorted(by_format.items(), key=lambda item: _extremes(item[1])[1]))
 
 
-def _with_k3(*causes: Cause) -> list[tuple[Gap, Range]]:
-    """Return the gaps of these causes that have a k3, with it."""
-    return [(gap, gap.k3) for gap in gaps() if gap.k3 and gap.cause in causes]
+def _by_cause(measure: Measure) -> dict[KnownCause, list[tuple[Gap, Range]]]:
+    """Return cause → measured gaps: every number format, then old weights and hidden updates."""
+    by_cause = dict(_rounded(measure))
+    others: tuple[KnownCause, ...] = ("age", "hidden")
+    for cause in others:
+        if gaps_of := [(gap, size) for gap, size in measured(measure) if gap.cause == cause]:
+            by_cause[cause] = gaps_of
+    return by_cause
 
 
-def _extremes(measured: list[tuple[Gap, Range]]) -> Range:
-    """Return the smallest and the largest k3 of some gaps."""
-    return min(k3[0] for _, k3 in measured), max(k3[1] for _, k3 in measured)
+@cache
+def measured(measure: Measure) -> tuple[tuple[Gap, Range], ...]:
+    """Return the gaps of which this was measured and is above 0, with it."""
+    sizes = [(gap, gap.k3 if measure == "k3" else gap.abs) for gap in gaps()]
+    return tuple((gap, size) for gap, size in sizes if size and size[0] > 0)
 
 
-def _field(value: Any) -> Any:
-    """Convert a value of the file to a field of `Gap`. A list becomes a range."""
-    return (float(value[0]), float(value[1])) if isinstance(value, list) else value
+def _extremes(gaps_of: list[tuple[Gap, Range]]) -> Range:
+    """Return the smallest and the largest size of some gaps."""
+    return min(size[0] for _, size in gaps_of), max(size[1] for _, size in gaps_of)
+
+
+def _gap(row: dict[str, Any]) -> Gap:
+    """Return a row of the file as a gap; its lists become ranges. Raises `UsageError` for a row without a source."""
+    fields = {name: tuple(map(float, value)) if isinstance(value, list) else value for name, value in row.items()}
+    return Gap(**{"source": "", **fields})

@@ -257,7 +257,7 @@ def _precision(numbers: dict[str, float]) -> str:
     ranges = " and ".join(f"{WORDS[match.cause]} ({_range_text(match.low, match.high)})" for match in matches)
     nearest = matches[-1]
     sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size were measured with {ranges}; the nearest "
-    sentence += f"is {nearest.example.model} with {_range_text(*nearest.example_k3)}. The logits differ by "
+    sentence += f"is {nearest.example.model} with {_range_text(*nearest.example_range)}. The logits differ by "
     sentence += f"{short(numbers['logit_noise'])} in both directions: {percent(numbers['share_above_one'])} of the "
     sentence += "ratios are above 1."
     return f"{sentence} {_tail(numbers)}" if numbers["worst_share"] > HALF else sentence

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rlcorr.analysis.gap_size import GapSize, gap_size
 from rlcorr.analysis.symptoms import Pattern, Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.types import TokenBatch
@@ -10,17 +11,18 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Look:
-    """A summary of one step: its size, and the patterns that `triage` reports."""
+    """A summary of one step: its size, that of its gap, and the patterns that `triage` reports."""
 
     step: int
     tokens: int
     unpaired: int  # tokens that are left out because the engine's log-prob was NaN
+    gap: GapSize | None  # None if no token has two finite log-probs
     symptoms: list[Symptom]
 
 
 def look(step: int, batch: TokenBatch) -> Look:
     """Summarise a step. Raises `UsageError` for the same reasons as `triage`."""
-    return Look(step, int(batch.response_mask.sum()), batch.count_unpaired(), triage(batch))
+    return Look(step, int(batch.response_mask.sum()), batch.count_unpaired(), gap_size(batch), triage(batch))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from rlcorr.analysis.gap_size import GapSize, total_size
 from rlcorr.analysis.verdicts import Look, Verdict, look, verdict_lines, verdicts
+from rlcorr.command.gaps_verb import placement_lines
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import unpaired_sentence
@@ -52,6 +54,8 @@ class Diagnosis:
     """Verdicts about the pairs at the beginning of the files, and the number of tokens without a pair."""
 
     verdicts: tuple[Verdict, ...]
+    gap: GapSize | None
+    """Size of the gap of the diagnosed tokens; None if none of them has two finite log-probs."""
     tokens: int
     """Tokens that were diagnosed."""
     unpaired: int
@@ -69,7 +73,8 @@ def diagnose(files: Sequence[Path], *, clamp_rounding: bool = False) -> Diagnosi
     except UsageError as error:  # reading ids and padding can fail although the metrics could be computed
         why_not = str(error)
     looks_like = () if why_not else tuple(verdicts(looks))
-    return Diagnosis(looks_like, sum(one.tokens for one in looks), count_unpaired_tokens(files), why_not)
+    gap = None if why_not else total_size(one.gap for one in looks)
+    return Diagnosis(looks_like, gap, sum(one.tokens for one in looks), count_unpaired_tokens(files), why_not)
 
 
 def _with_progress_bar(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:
@@ -110,6 +115,7 @@ def _diagnosis_lines(diagnosis: Diagnosis, tokens: int) -> Iterator[str]:
         yield f"The diagnosis is for the first {diagnosis.tokens:,} of {tokens:,} tokens."
     for line in verdict_lines(diagnosis.verdicts, "part"):
         yield from textwrap.wrap(line, WIDTH)
+    yield from placement_lines(diagnosis.gap)
 
 
 def _lines(numbers: dict[str, float]) -> Iterator[str]:
@@ -123,5 +129,11 @@ def report_document(name: str, files: Sequence[Path], numbers: dict[str, float],
     """Return the report as JSON: files, preset, metrics by name, and diagnosis. A number that is not finite is null."""
     finite = {key: number if math.isfinite(number) else None for key, number in numbers.items()}
     paths = [str(file) for file in files]
-    document = {"files": paths, "preset": name, "metrics": finite, "diagnosis": asdict(diagnosis)}
+    diagnosed = asdict(diagnosis) | {"gap": diagnosis.gap and _gap_numbers(diagnosis.gap)}
+    document = {"files": paths, "preset": name, "metrics": finite, "diagnosis": diagnosed}
     return json.dumps(document, indent=2)
+
+
+def _gap_numbers(gap: GapSize) -> dict[str, object]:
+    within = [{"band": band, "tokens": tokens, "answers": answers} for band, tokens, answers in gap.shares_within()]
+    return {"tokens": gap.tokens, "answers": gap.answers, "k3": gap.k3, "abs": gap.abs, "within": within}

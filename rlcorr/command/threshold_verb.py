@@ -9,9 +9,13 @@ from typing import Annotated
 import tyro
 
 from rlcorr.analysis.budget import correction_named
+from rlcorr.analysis.by_length import kept_by_length
 from rlcorr.analysis.choosing import Kept, choose_bound, kept, pairs_of
+from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BoundId
+from rlcorr.command.gaps_verb import placement_lines
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.foreign.rounding import ROUNDING, clamp_batch
@@ -73,11 +77,28 @@ def run_threshold(request: Threshold) -> int:
     else:
         sentence = _kept_sentence(kept(unseen.batch, config), unseen.batch)
         print(f"On step {unseen.steps[0]}, which was not used for the choice: {sentence}")
+    for sentence in _by_length(chosen_on.batch, config):
+        print(sentence)
     for line in _diagnosis(looks):
         print("\n".join(textwrap.wrap(line, WIDTH)))
+    for line in placement_lines(total_size(one.gap for one in looks)):
+        print(line)
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
     return 0
+
+
+def _by_length(batch: TokenBatch, config: CorrectionConfig) -> list[str]:
+    """Return a line per length: what the chosen bounds keep of the same answers cut to that many tokens."""
+    *cuts, whole = kept_by_length(batch, config)
+    if not cuts:
+        return []
+    names = [f"first {cut.length:,} tokens" for cut in cuts] + [f"whole, up to {whole.length:,}"]
+    lines = [
+        f"  {name:<24}{part.kept.share:>8.2%} kept, effective sample size {part.kept.ess:.2%}"
+        for name, part in zip(names, (*cuts, whole), strict=True)
+    ]
+    return ["The same bounds on the same answers, cut:", *lines]
 
 
 def _diagnosis(looks: list[Look]) -> list[str]:

@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal
 import tyro
 from tqdm import tqdm
 
+from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.command.doctor import doctor
+from rlcorr.command.gaps_verb import Gaps, placement_lines, run_gaps
 from rlcorr.command.gradient_table import gradient_document, gradient_table, sweep_table
 from rlcorr.command.play import play
 from rlcorr.command.record_verb import Record, run_record
@@ -202,9 +204,11 @@ def run_import(request: Import) -> int:
     print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
     print("\n".join(f"  {name:<15} {use}" for name, use in summary.missing.items()))
     unpaired = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
-    diagnosis = verdicts(look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path))
-    for line in (*summary.notes, *unpaired, *verdict_lines(diagnosis)):
+    looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
+    for line in (*summary.notes, *unpaired, *verdict_lines(verdicts(looks))):
         print("\n".join(textwrap.wrap(line, WIDTH)))
+    for line in placement_lines(total_size(one.gap for one in looks)):
+        print(line)
     return 0
 
 
@@ -249,6 +253,7 @@ VERBS: dict[str, tuple[type, Run]] = {
     "study": _parsed(Study, run_study),
     "report": _parsed(Report, run_report),
     "threshold": _parsed(Threshold, run_threshold),
+    "gaps": _parsed(Gaps, run_gaps),
     "import": _parsed(Import, run_import),
     "verify": _parsed(Verify, run_verify),
     "doctor": _parsed(Doctor, lambda _: doctor()),

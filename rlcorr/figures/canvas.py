@@ -138,12 +138,15 @@ def text_summary(figure: Figure) -> str:
 
 
 def _value_range(trace: Any) -> tuple[float, float]:
-    """Return the smallest and the largest height, or length of a horizontal bar.
+    """Return the smallest and the largest height, or place from left to right if the heights are names.
 
     Without finite values the result is (1, 0).
     """
-    horizontal = trace.type == "bar" and trace.orientation == "h"
-    values = np.asarray((trace.x if horizontal else trace.y) if trace.type in ("bar", "scatter", "scattergl") else ())
+    if trace.type not in ("bar", "scatter", "scattergl"):
+        return 1.0, 0.0
+    values = np.asarray(trace.y)
+    if values.dtype.kind == "U" or (trace.type == "bar" and trace.orientation == "h"):  # y has the names
+        values = np.asarray(trace.x)
     finite = values[np.isfinite(values)] if values.dtype.kind in "fiu" else values[:0]
     return (float(finite.min()), float(finite.max())) if len(finite) else (1.0, 0.0)
 

@@ -120,7 +120,7 @@ def test_there_is_a_cause_for_every_size_up_to_the_largest_rounding() -> None:
 )
 def test_the_example_is_the_nearest(cause: KnownCause, size: float, model: str, k3: tuple[float, float]) -> None:
     place = match_cause(cause, size)
-    assert (place.example.model, place.example_k3) == (model, k3)
+    assert (place.example.model, place.example_range) == (model, k3)
 
 
 def test_every_cause_has_words() -> None:

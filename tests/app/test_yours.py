@@ -12,6 +12,8 @@ from app_pages import one_scan, open_app, root, said
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
+from rlcorr.analysis.symptoms import short
+
 __all__ = ["one_scan", "root"]  # fixtures
 
 VIEW = "views/yours.py"
@@ -102,3 +104,25 @@ def test_what_cannot_be_read_is_said_and_changes_nothing(root: Path) -> None:
     at = dropped(("pairs.pkl", b"\x80\x04}q\x00."))
     assert "pickle" in "\n".join(error.value for error in at.error)
     assert "the recorded run **alpha**" in said(at)
+
+
+def test_the_gap_is_placed_among_measured_ones_and_the_thresholds_are_carried_over(root: Path) -> None:
+    """The picture and the sentences are for the selected step, the last one. Answers have 50 tokens."""
+    make_run(root, "alpha", steps=1)
+    at = dropped(*((f"step_{step}.npz", step_file(step)) for step in (1, 2)))
+    assert "Is this gap normal?" in said(at)
+    d = differences(2)
+    assert f"k3 is {short(float((np.exp(d) - 1 - d).mean()))}. It is larger than " in said(at)
+    cut = next(e.proto.body for e in at.get("html") if "first 20" in e.proto.body)
+    assert re.findall(r"<th>(?:<[^>]*>)?(.*?)(?:</span>)?</th>", cut)[1:] == [
+        "first 5",
+        "first 10",
+        "first 20",
+        "whole, up to 50",
+    ]
+    within = next(e.proto.body for e in at.get("html") if "±5 %" in e.proto.body)
+    share = float((np.abs(np.expm1(differences(2).astype(np.float32))) <= 0.05).mean())
+    assert f"<td>{100 * share:.2f} %</td>" in within
+    at.segmented_control(key="measure").set_value("mean |d|").run()
+    assert f"mean |d| is {short(float(np.abs(d).mean()))}. It is larger than " in said(at)
+    assert "Measured causes of gaps of this size: " in said(at)

@@ -63,7 +63,7 @@ def test_a_table_to_read(capsys: pytest.CaptureFixture[str]) -> None:
     """Check the order: files and preset first, then the most important numbers."""
     assert run_verb(["report", str(RUN), "--preset", "decoupled_geo_rs"]) == 0
     printed = capsys.readouterr().out
-    first, others, notes = printed.split("\n\n")[1:]
+    first, others, notes = printed.split("\n\n")[-3:]
     assert "2 files" in printed
     assert "Rule seq_mean_k1 keeps a sequence while 0.999" in printed
     assert re.search(r"^tokens +1,806  response tokens measured$", first, re.MULTILINE)

@@ -1,0 +1,78 @@
+"""The size of the gap in a batch, and the share of its tokens and answers within narrow bands around a ratio of 1."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from rlcorr.errors import UsageError
+from rlcorr.masked import masked_mean, masked_sum
+from rlcorr.ratios import k3
+from rlcorr.types import TokenBatch
+
+BANDS = (0.001, 0.01, 0.05)
+"""Half-widths ε of the bands 1 − ε to 1 + ε."""
+
+
+@dataclass(frozen=True)
+class GapSize:
+    """Sums over the tokens and answers of a batch that have finite log-probs; d = log π_old − log π_rollout."""
+
+    tokens: int
+    answers: int
+    k3_sum: float  # Σ e^d − 1 − d
+    abs_sum: float  # Σ |d|
+    tokens_within: tuple[int, ...]  # per band: tokens with |e^d − 1| ≤ ε
+    answers_within: tuple[int, ...]  # per band: answers with |e^(mean of d) − 1| ≤ ε
+
+    @property
+    def k3(self) -> float:
+        return self.k3_sum / self.tokens
+
+    @property
+    def abs(self) -> float:
+        return self.abs_sum / self.tokens
+
+    def shares_within(self) -> list[tuple[float, float, float]]:
+        """Return (ε, share of the tokens, share of the answers) per band."""
+        counts = zip(BANDS, self.tokens_within, self.answers_within, strict=True)
+        return [(band, tokens / self.tokens, answers / self.answers) for band, tokens, answers in counts]
+
+
+def gap_size(batch: TokenBatch) -> GapSize | None:
+    """Measure the gap of a batch; None if no token has two finite log-probs.
+
+    An answer counts with the geometric mean of its ratios. Raises `UsageError` without old_log_probs.
+    """
+    if batch.old_log_probs is None:
+        raise UsageError("a mismatch needs old_log_probs; this batch has only rollout_log_probs.")
+    d = (batch.old_log_probs.detach() - batch.rollout_log_probs.detach()).double()
+    mask = batch.response_mask & d.isfinite()
+    answered = mask.any(dim=1)
+    if not bool(answered.any()):
+        return None
+    d = torch.where(mask, d, 0)
+    off, mean_off = d[mask].expm1().abs(), masked_mean(d, mask, dim=1)[answered].expm1().abs()
+    return GapSize(
+        int(mask.sum()),
+        int(answered.sum()),
+        float(masked_sum(k3(d), mask)),
+        float(d.abs().sum()),
+        tuple(int((off <= band).sum()) for band in BANDS),
+        tuple(int((mean_off <= band).sum()) for band in BANDS),
+    )
+
+
+def total_size(sizes: Iterable[GapSize | None]) -> GapSize | None:
+    """Add the sums of several batches; None if there are none."""
+    some = [size for size in sizes if size is not None]
+    if not some:
+        return None
+    return GapSize(
+        sum(size.tokens for size in some),
+        sum(size.answers for size in some),
+        sum(size.k3_sum for size in some),
+        sum(size.abs_sum for size in some),
+        tuple(map(sum, zip(*(size.tokens_within for size in some), strict=True))),
+        tuple(map(sum, zip(*(size.answers_within for size in some), strict=True))),
+    )

@@ -1,0 +1,149 @@
+"""Where a gap lies among the measured ones of `published.toml`: rows for a strip plot, and what the place says."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from rlcorr.analysis.published import (
+    WORDS,
+    Cause,
+    Format,
+    Gap,
+    Measure,
+    Range,
+    matching_causes,
+    measured,
+    nearest_gap,
+)
+from rlcorr.analysis.symptoms import listed, short
+from rlcorr.errors import UsageError
+
+SYMBOLS: dict[Measure, str] = {"k3": "k3", "abs": "mean |d|"}
+FORMATS: dict[Format, str] = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8_weights": "weights int8",
+    "fp8_weights": "weights fp8",
+    "fp8_kv": "KV cache e4m3",
+    "e5m2_kv": "KV cache e5m2",
+    "int4_weights": "weights int4",
+    "fp8_training": "training in fp8",
+    "w8a8": "8 bits on both sides",
+}
+EIGHT_BITS: tuple[Format, ...] = ("int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "fp8_training", "w8a8")
+OTHER_CAUSES: dict[Cause, str] = {"age": "old weights", "hidden": "hidden updates", "fault": "a bug"}
+"""Causes that have rows of their own, whatever the number format is."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The measured gaps of one kind, with their sizes."""
+
+    name: str
+    gaps: tuple[tuple[Gap, Range], ...]
+
+    @property
+    def low(self) -> float:
+        return min(low for _, (low, _) in self.gaps)
+
+    @property
+    def high(self) -> float:
+        return max(high for _, (_, high) in self.gaps)
+
+
+def rows(measure: Measure = "k3") -> tuple[Row, ...]:
+    """Return the measured gaps in rows: number formats, dense models and mixtures of experts apart; then other causes.
+
+    The number format whose gaps have the smallest median is first. A gap whose source does not separate the causes is
+    in the row of its number format.
+    """
+    by_name: dict[str, list[tuple[Gap, Range]]] = {}
+    for gap, size in measured(measure):
+        by_name.setdefault(_row_name(gap), []).append((gap, size))
+    found_rows = [Row(name, tuple(gaps)) for name, gaps in by_name.items()]
+    return tuple(sorted(found_rows, key=lambda row: (row.name in OTHER_CAUSES.values(), _middle(row.gaps))))
+
+
+def place(size: float, measure: Measure = "k3", format: Format | None = None, *, experts: bool = False) -> list[str]:
+    """Say where a gap of this size lies among the measured ones, and which of them is nearest, in a few sentences.
+
+    Args:
+        size: k3 or the mean of |d|, at least 0.
+        format: the coarsest number format of the two sides, if it is known.
+        experts: with `format`: the model is a mixture of experts.
+
+    Raises:
+        UsageError: if the size is negative or not a number, or no gap was measured in this format.
+    """
+    if not 0 <= size < math.inf:
+        raise UsageError(f"{SYMBOLS[measure]} must be at least 0 and finite; got {size:g}.")
+    counts = [
+        f"{sum(high < size for _, (_, high) in some)} of the {len(some)} {where}"
+        for where, some in _families(measure).items()
+    ]
+    said = [f"{SYMBOLS[measure]} is {short(size)}. It is larger than {listed(counts)}."]
+    if format is not None:
+        said.append(_within(size, measure, format, experts))
+    if size > 0:
+        gap, near = nearest_gap(size, measure)
+        said.append(f"The nearest one was measured with {described(gap, near)}.")
+    return said
+
+
+def causes(size: float, measure: Measure = "k3") -> str:
+    """Name the causes that were measured to make gaps of this size, with the range of each."""
+    matches = matching_causes(size, measure)
+    if not matches:
+        return "No cause was measured to make gaps of this size."
+    names = [f"{WORDS[match.cause]} ({range_text((match.low, match.high))})" for match in matches]
+    return f"Measured causes of gaps of this size: {listed(names)}."
+
+
+def described(gap: Gap, size: Range) -> str:
+    """Describe a measured gap in a line: model, size of the model, number format, size of the gap, note and source."""
+    kind = ", mixture of experts" if gap.experts else ""
+    note = f"; {gap.note}" if gap.note else ""
+    return f"{gap.model}{kind} ({FORMATS[gap.format]}, {gap.engine}): {range_text(size)}{note} ({gap.source})"
+
+
+def range_text(size: Range) -> str:
+    """Write a range of sizes, or one number if both ends are the same."""
+    low, high = size
+    return short(low) if low == high else f"{short(low)} to {short(high)}"
+
+
+def _within(size: float, measure: Measure, format: Format, experts: bool) -> str:
+    """Say whether the size lies within those measured for the number format of the person's run."""
+    name = _format_name(format, experts)
+    row = next((row for row in rows(measure) if row.name == name), None)
+    if row is None:
+        kinds = listed([row.name for row in rows(measure)])
+        raise UsageError(f"no {SYMBOLS[measure]} was measured for {name}. Measured: {kinds}.")
+    place = "below" if size < row.low else "above" if size > row.high else "within"
+    count = f"the {len(row.gaps)} gaps" if len(row.gaps) > 1 else "the only gap"
+    return f"That is {place} {count} measured with {name} ({range_text((row.low, row.high))})."
+
+
+def _families(measure: Measure) -> dict[str, list[tuple[Gap, Range]]]:
+    """Return the measured gaps of 16 bits, of 8 bits, and of old weights, by what a sentence calls them."""
+    some = [(gap, size) for gap, size in measured(measure) if gap.cause not in OTHER_CAUSES]
+    families = {
+        "measured gaps in 16 bits": [one for one in some if one[0].format in ("float16", "bfloat16")],
+        "in 8 bits": [one for one in some if one[0].format in EIGHT_BITS],
+        "from old weights": [one for one in measured(measure) if one[0].cause == "age"],
+    }
+    return {where: gaps for where, gaps in families.items() if gaps}
+
+
+def _row_name(gap: Gap) -> str:
+    return OTHER_CAUSES.get(gap.cause) or _format_name(gap.format, gap.experts)
+
+
+def _format_name(format: Format, experts: bool) -> str:
+    return f"{FORMATS[format]}, experts" if experts else FORMATS[format]
+
+
+def _middle(gaps: Iterable[tuple[Gap, Range]]) -> float:
+    return median(math.sqrt(low * high) for _, (low, high) in gaps)

@@ -1,0 +1,120 @@
+"""`python -m rlcorr gaps`: measured gaps between engines and trainers in text, and where yours lies among them."""
+
+import math
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from rlcorr.analysis.gap_size import GapSize
+from rlcorr.analysis.placement import SYMBOLS, Row, causes, described, place, rows
+from rlcorr.analysis.published import Format, Measure
+from rlcorr.analysis.symptoms import percent
+from rlcorr.errors import UsageError
+
+WIDTH = 118
+LABEL = 26
+"""Characters before the axis."""
+AXIS = 78
+"""Characters of the axis."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Show measured gaps between engines and trainers, and where yours lies among them.
+
+    Each gap has its source: a published measurement, or a run of this project.
+    """
+
+    size: Annotated[float | None, tyro.conf.Positional] = None
+    """Size of your gap; without it, all measured gaps are listed with their sources."""
+    measure: Measure = "k3"
+    """What the size is: k3, the mean of e^d - 1 - d, or abs, the mean of |d|, with d = log π_trainer − log π_engine."""
+    format: Format | None = None
+    """The coarsest number format of your run: of the arithmetic, of the engine's weights, or of its KV cache."""
+    experts: bool = False
+    """Your model is a mixture of experts. Needs --format."""
+
+    def __post_init__(self) -> None:
+        if self.experts and self.format is None:
+            raise UsageError("--experts needs --format: gaps are compared by number format first.")
+        if self.format is not None and self.size is None:
+            raise UsageError("--format needs a size to compare, as in `gaps 0.04 --format fp8_kv`.")
+
+
+def run_gaps(request: Gaps) -> int:
+    """Run the verb and return its exit code."""
+    if request.size is None:
+        print("\n".join([*strip_lines(None, request.measure), "", *_listed(rows(request.measure))]))
+        return 0
+    said = place(request.size, request.measure, request.format, experts=request.experts)
+    print("\n".join(strip_lines(request.size, request.measure)) + "\n")
+    for sentence in (*said, causes(request.size, request.measure)):
+        print("\n".join(wrapped(sentence)))
+    return 0
+
+
+def placement_lines(size: GapSize | None) -> Iterator[str]:
+    """Yield what the reports say about the size of a gap: its place among measured gaps, and how much is near 1.
+
+    Nothing is said if the size is None, or if the two sides are equal.
+    """
+    if size is None or not size.k3:
+        return
+    yield ""
+    for sentence in place(size.k3):
+        yield from wrapped(sentence)
+    yield from ("", *strip_lines(size.k3, "k3"), "")
+    yield f"{'Ratios within':<{LABEL}}{'tokens':>10}{'answers (geometric mean)':>28}"
+    for band, tokens, answers in size.shares_within():
+        yield f"{f'±{100 * band:g} %':<{LABEL}}{percent(tokens):>10}{percent(answers):>28}"
+
+
+def strip_lines(size: float | None, measure: Measure) -> list[str]:
+    """Draw the measured gaps in text: a line per kind, o at both ends of a measured range, | at the given size."""
+    kinds = rows(measure)
+    low, high = min(row.low for row in kinds), max(row.high for row in kinds)
+    if size:
+        low, high = min(low, size), max(high, size)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+
+    def column(x: float) -> int:
+        return round((math.log10(x) - first) / (last - first) * (AXIS - 1))
+
+    cursor = column(size) if size else None
+    every = -(-(last - first) // 7)
+    decades = range(last, first - 1, -every)
+    ticks = "".join(_written([" "] * (AXIS + 4), {column(10.0**k): f"1e{k}" if k else "1" for k in decades}))
+    lines = [f"{SYMBOLS[measure]:>{LABEL}} {ticks}".rstrip()]
+    for row in kinds:
+        cells = [" "] * AXIS
+        for _, (smallest, largest) in row.gaps:
+            start, end = column(smallest), column(largest)
+            cells[start : end + 1] = ["-" if cell != "o" else cell for cell in cells[start : end + 1]]
+            cells[start] = cells[end] = "o"
+        if cursor is not None:
+            cells[cursor] = "|"
+        lines.append(f"{row.name:>{LABEL}} {''.join(cells).rstrip()}")
+    return lines
+
+
+def _written(cells: list[str], texts: dict[int, str]) -> list[str]:
+    """Write each text into the cells from its column on."""
+    for start, text in texts.items():
+        cells[start : start + len(text)] = text
+    return cells
+
+
+def _listed(kinds: tuple[Row, ...]) -> Iterator[str]:
+    for row in kinds:
+        yield f"{row.name}:"
+        for gap, size in row.gaps:
+            yield from wrapped(described(gap, size), "  ")
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Wrap a text into lines, without breaking the names of repositories at their hyphens."""
+    following = indent and indent + "  "
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=following, break_on_hyphens=False)

@@ -1,0 +1,93 @@
+"""`python -m rlcorr gaps`, and its lines in the reports: the drawing is read back, and refusals are one sentence."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlcorr import TokenBatch
+from rlcorr.analysis.placement import rows
+from rlcorr.analysis.published import gaps
+from rlcorr.command.cli import run_verb
+from rlcorr.command.gaps_verb import strip_lines
+from rlcorr.errors import UsageError
+from rlcorr.recorders import Recorder
+from rlcorr.records import runs
+
+
+def test_the_drawing_has_the_size_where_its_axis_says() -> None:
+    """The cursor of 1e-2 stands below the label that begins with 1e-2, in every row."""
+    axis, *drawn = strip_lines(1e-2, "k3")
+    assert len(drawn) == len(rows())
+    assert {line.index("|") for line in drawn} == {axis.index("1e-2")}
+    widths = {len(line) for line in strip_lines(None, "k3")}
+    assert max(widths) <= 118
+
+
+def test_the_owner_of_an_fp8_run_asks_whether_0_04_is_normal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["gaps", "0.04", "--format", "fp8_weights", "--experts"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "That is within the 3 gaps measured with weights fp8, experts (2.7e-5 to 0.06)." in told
+    assert "Measured causes of gaps of this size: a KV cache in fp8 (8e-4 to 0.038), weights in fp8" in told
+
+
+def test_without_a_size_every_gap_is_listed_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["gaps", "--measure", "abs"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for gap in gaps():
+        if gap.abs and gap.abs[0] > 0:
+            assert f"({gap.source})" in told, gap
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-1"], "must be at least 0"),
+        (["nan"], "must be at least 0"),
+        (["0.1", "--experts"], "--experts needs --format"),
+        (["--format", "fp8_kv"], "--format needs a size"),
+        (["0.1", "--format", "w8a8"], "no k3 was measured for 8 bits on both sides"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run_verb(["gaps", *words])
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runs, "LOCAL", tmp_path)
+    return tmp_path
+
+
+def record(name: str, d: torch.Tensor) -> None:
+    with Recorder(name) as recorder:
+        rollout = torch.full(d.shape, -3.0)
+        for step in range(2):
+            recorder.add(step=step, batch=TokenBatch.from_log_probs(rollout + d, rollout, rollout < 0))
+
+
+def test_the_reports_place_a_run_and_carry_its_threshold_over_lengths(
+    local: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """d is ±0.2: k3 is (cosh 0.2) − 1 = 0.020067, and no ratio is within 5 %; every answer's mean is 0."""
+    record("two", torch.tensor([[0.2, -0.2] * 15] * 3))
+    run_verb(["report", str(local / "two")])
+    reported = capsys.readouterr().out
+    run_verb(["threshold", "two", "--preset", "decoupled_token_is"])
+    chosen = capsys.readouterr().out
+    run_verb(["import", str(local / "two" / "steps"), "--run", "again"])
+    imported = capsys.readouterr().out
+    for told in (reported, chosen, imported):
+        assert "k3 is 0.02. It is larger than " in told
+        assert [line.split() for line in told.splitlines() if line.startswith("±")] == [
+            ["±0.1", "%", "0", "%", "100", "%"], ["±1", "%", "0", "%", "100", "%"], ["±5", "%", "0", "%", "100", "%"],
+        ]  # fmt: skip
+    assert "  first 10 tokens          100.00% kept" in chosen
+    assert "  whole, up to 30          100.00% kept" in chosen
+
+
+def test_equal_sides_are_not_placed(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record("equal", torch.zeros(2, 8))
+    run_verb(["report", str(local / "equal")])
+    assert "measured gaps" not in capsys.readouterr().out

@@ -1,0 +1,30 @@
+"""The strip plot of measured gaps: every gap is a point with its source, and yours is a line."""
+
+import math
+
+import pytest
+
+from rlcorr.analysis.published import Measure, gaps
+from rlcorr.figures.canvas import text_summary
+from rlcorr.figures.gaps import KINDS, gap_strip
+
+
+@pytest.mark.parametrize("measure", ["k3", "abs"])
+def test_every_measured_gap_is_a_point_with_its_source(measure: Measure) -> None:
+    ranges, *points = gap_strip(0.04, measure).data
+    assert [trace.name for trace in points] == list(KINDS)
+    drawn = {(round(math.log(x), 9), text) for trace in points for x, text in zip(trace.x, trace.text, strict=True)}
+    sizes = [(gap, getattr(gap, measure)) for gap in gaps()]
+    sizes = [(gap, size) for gap, size in sizes if size and size[0] > 0]
+    assert sum(len(trace.x) for trace in points) == len(sizes)
+    assert {x for x, _ in drawn} == {round(math.log(low * high) / 2, 9) for _, (low, high) in sizes}
+    for gap, _ in sizes:
+        assert any(gap.source in text for _, text in drawn), gap
+    assert len(ranges.x) == 3 * len(sizes)
+
+
+def test_yours_is_a_line_and_the_text_alternative_has_the_ranges() -> None:
+    figure = gap_strip(0.04)
+    assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.04, 0.04)]
+    assert "rounding, published from 2e-05 to 0.06" in text_summary(figure)
+    assert not gap_strip(0.0).layout.shapes
