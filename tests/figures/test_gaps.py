@@ -1,6 +1,7 @@
 """The strip plot of measured gaps: every gap is a point with its source, and yours is a line."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from rlcorr.figures.gaps import KINDS, gap_strip
 
 @pytest.mark.parametrize("measure", ["k3", "abs"])
 def test_every_measured_gap_is_a_point_with_its_source(measure: Measure) -> None:
-    ranges, *points = gap_strip(0.04, measure).data
+    traces: list[Any] = list(gap_strip(0.04, measure).data)
+    ranges, *points = traces
     assert [trace.name for trace in points] == list(KINDS)
     drawn = {(round(math.log(x), 9), text) for trace in points for x, text in zip(trace.x, trace.text, strict=True)}
     sizes = [(gap, getattr(gap, measure)) for gap in gaps()]
@@ -24,7 +26,7 @@ def test_every_measured_gap_is_a_point_with_its_source(measure: Measure) -> None
 
 
 def test_yours_is_a_line_and_the_text_alternative_has_the_ranges() -> None:
-    figure = gap_strip(0.04)
+    figure: Any = gap_strip(0.04)
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.04, 0.04)]
     assert "rounding, published from 2e-05 to 0.06" in text_summary(figure)
     assert not gap_strip(0.0).layout.shapes
