@@ -33,6 +33,7 @@ class TokenBatch:
     response_mask: Tensor  # (B, T) bool, True on generated tokens
     rollout_log_probs: Tensor  # (B, T) log π_rollout, as the engine reported it
     old_log_probs: Tensor | None = None  # (B, T) log π_old, recomputed by the trainer
+    sampled_log_probs: Tensor | None = None  # (B, T) of the weights that sampled, computed by the trainer
     log_probs: Tensor | None = None  # (B, T) log π_θ
     ref_log_probs: Tensor | None = None  # (B, T) log π_ref, the frozen reference
     values: Tensor | None = None  # (B, T) the critic before the update
@@ -60,7 +61,7 @@ class TokenBatch:
             )
         for name, tensor in tensors.items():
             self._check(name, tensor)
-        compared = ("rollout_log_probs", "old_log_probs", "log_probs")
+        compared = ("rollout_log_probs", "old_log_probs", "sampled_log_probs", "log_probs")
         dtypes = {name: tensor.dtype for name, tensor in tensors.items() if name in compared}
         if len(set(dtypes.values())) > 1:
             got = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())

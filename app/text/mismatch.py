@@ -68,7 +68,30 @@ MAGNIFIED = (
     "everything beyond the axis."
 )
 
+PARTS = "Where the gap comes from"
+PART_ROWS = {"whole gap": "", "engine": "engine_", "age": "age_"}
+"""Name of a row → the beginning of its metrics."""
+PART_COLUMNS = {
+    "k3": "k3_kl",
+    "mean |d|": "abs_log_ratio",
+    "largest |d|": "abs_log_ratio_max",
+    "mean ratio": "is_ratio_mean",
+    "ESS": "ratio_eff_sample_size",
+}
+PART_MEANINGS = {
+    "engine": "Log-prob of the sampling weights in the trainer's arithmetic, less the engine's log-prob.",
+    "age": "Log-prob of the present weights less that of the sampling weights, both in the trainer's arithmetic.",
+    "ESS": "(Σ r)²/Σ r² of the unbounded token ratios, as a share of the tokens.",
+}
+CORRELATION = (
+    "The correlation of the two parts is {correlation}. Sizes of parts add up to that of the whole only if it is 0."
+)
 PICTURES = {
+    "parts": (
+        "The tails of the two parts",
+        "How many tokens differ by at least this much: in all, by the engine alone, and by the age of the weights "
+        "alone.",
+    ),
     "tail": (
         "The tail",
         "How many tokens differ by at least this much. A line that falls slowly is a heavy tail. If one colour is "

@@ -7,7 +7,7 @@ from state import navigation, notices, session
 from text import mismatch as say
 from text.formatting import number, plain, table
 
-from rlcorr import PRESETS, TokenBatch
+from rlcorr import PRESETS, CorrectionConfig, TokenBatch, evaluate
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
@@ -15,6 +15,8 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
 from rlcorr.foreign.missing_fields import missing
+from rlcorr.measuring.metric_definitions import PREFIX
+from rlcorr.measuring.part_metrics import part_metrics
 from rlcorr.records.step_files import StepRecord
 
 METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}
@@ -32,6 +34,8 @@ def show(selection: session.Selection) -> None:
     except UsageError as error:
         st.error(plain(str(error)))
         return
+    if record.batch.sampled_log_probs is not None:
+        _parts(record.batch)
     _pictures(record)
     _regions(record.batch)
 
@@ -50,6 +54,23 @@ def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     lags = _lags(record)
     if len(lags) == 1 and lags[0] > 0:
         st.caption(say.one_lag(lags[0]))
+
+
+def _parts(batch: TokenBatch) -> None:
+    """Show how much of the gap is the engine's and how much the age of the weights."""
+    st.markdown(f"##### {say.PARTS}")
+    left, right = st.columns(2, gap="medium")
+    with left:
+        title, caption = say.PICTURES["parts"]
+        picture(title, mismatch.tail_of_parts(batch), key="mismatch_parts", caption=caption)
+    numbers = part_metrics(batch) | evaluate(batch, CorrectionConfig())[1]
+    with right:
+        rows = [
+            [name, *(number(numbers[f"{PREFIX}{key}{metric}"]) for metric in say.PART_COLUMNS.values())]
+            for name, key in say.PART_ROWS.items()
+        ]
+        st.html(table(["", *say.PART_COLUMNS], rows, say.PART_MEANINGS))
+        st.caption(say.CORRELATION.format(correlation=number(numbers[f"{PREFIX}parts_correlation"])))
 
 
 def _next(symptom: Symptom) -> None:

@@ -49,19 +49,31 @@ def formulas(story: TokenStory, config: CorrectionConfig) -> list[str]:
 
 
 def _ratio_lines(story: TokenStory) -> list[str]:
-    """Write the ratio in one line if the two log-probs reproduce all digits of their difference.
+    """Write the ratio, and those of the two parts of the gap if the log-prob of the sampling weights is known."""
+    lines = _ratio_of("r", story.old_log_prob, story.rollout_log_prob, story.log_ratio)
+    if story.sampled_log_prob is None:
+        return lines
+    engine, age = story.sampled_log_prob - story.rollout_log_prob, story.old_log_prob - story.sampled_log_prob
+    return [
+        *lines,
+        *_ratio_of("r of the engine", story.sampled_log_prob, story.rollout_log_prob, engine),
+        *_ratio_of("r of the age", story.old_log_prob, story.sampled_log_prob, age),
+    ]
+
+
+def _ratio_of(name: str, above: float, below: float, log_ratio: float) -> list[str]:
+    """Write a ratio in one line if the two log-probs reproduce all digits of their difference.
 
     Otherwise write one line for the difference and one for its exp.
     """
-    old, rollout = digits(story.old_log_prob), digits(story.rollout_log_prob)
-    difference = without_needless_brackets(f"{bracketed(old)} − {bracketed(rollout)}")
-    d, edge = agreed(story.log_ratio, read(old) - read(rollout)), _clamped(story.log_ratio)
-    exp = equation("r", "exp({})", (edge,), math.exp, story.ratio)
-    if abs(story.log_ratio) > SAFETY_BOUND:
-        return [with_notes(f"log r = {difference} = {d}", f"counts as {digits(edge)}"), exp]
+    difference = without_needless_brackets(f"{bracketed(digits(above))} − {bracketed(digits(below))}")
+    d, edge = agreed(log_ratio, read(digits(above)) - read(digits(below))), _clamped(log_ratio)
+    exp = equation(name, "exp({})", (edge,), math.exp, math.exp(edge))
+    if abs(log_ratio) > SAFETY_BOUND:
+        return [with_notes(f"log {name} = {difference} = {d}", f"counts as {digits(edge)}"), exp]
     if d != digits(edge):
-        return [with_notes(f"log r = {difference} = {d}", more_exactly(d, story.log_ratio)), exp]
-    return [f"r = exp({difference}) {exp.removeprefix('r ')}"]
+        return [with_notes(f"log {name} = {difference} = {d}", more_exactly(d, log_ratio)), exp]
+    return [f"{name} = exp({difference}) {exp.removeprefix(name + ' ')}"]
 
 
 # --- weights ---

@@ -84,6 +84,8 @@ class TokenStory:
     contribution: float | None
     """c, with −∇loss = Σ c ∇ log π_θ over the tokens, at π_θ = π_old and without KL terms. None without advantages, and
     for losses that compare the tokens of a batch (clip_cov, kl_cov)."""
+    sampled_log_prob: float | None
+    """Log-prob of the weights that sampled, in the trainer's arithmetic; None if the batch does not have it."""
     counted: int
     """Number of tokens over which the loss is averaged."""
 
@@ -126,6 +128,7 @@ def token_story(
         rejected_by=config.rollout_rs[rejected - 1].name if rejected else None,
         advantage=None if batch.advantages is None else float(batch.advantages[row, column]),
         contribution=_contribution(batch, result, config, loss or LossConfig(), row, column),
+        sampled_log_prob=None if batch.sampled_log_probs is None else float(batch.sampled_log_probs[row, column]),
         counted=int(counted.sum()),
     )
 

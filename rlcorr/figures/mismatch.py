@@ -19,6 +19,7 @@ from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, tail_curve
 from rlcorr.figures.cells import density, log_prob_pair, probability_density, ratio_density
+from rlcorr.gap_split import age_part, engine_part
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, pieces, text_kind
@@ -92,14 +93,26 @@ def tail(batch: TokenBatch) -> Figure:
     There is one line for all tokens, one for r > 1 and one for r < 1.
     """
     d, _ = _differences(batch)
-    sizes = np.abs(d[d != 0])
-    groups = {"all": (sizes, REJECTED), "r > 1": (d[d > 0], WARM), "r < 1": (-d[d < 0], COOL)}
+    return _tails({"all": (np.abs(d), REJECTED), "r > 1": (d[d > 0], WARM), "r < 1": (-d[d < 0], COOL)}, len(d))
+
+
+def tail_of_parts(batch: TokenBatch) -> Figure:
+    """Draw the same for the whole gap and its two parts. Raises `UsageError` without sampled_log_probs."""
+    parts = {"whole gap": (batch, REJECTED), "engine": (engine_part(batch), COOL), "age": (age_part(batch), WARM)}
+    sizes = {name: (np.abs(_differences(part)[0]), colour) for name, (part, colour) in parts.items()}
+    return _tails(sizes, int(batch.response_mask.sum()))
+
+
+def _tails(groups: Mapping[str, tuple[np.ndarray, str]], tokens: int) -> Figure:
+    """Draw the tails of sizes ≥ 0. The axes are those of the first group and of this number of tokens."""
     traces = [tail_curve(name, values, colour) for name, (values, colour) in groups.items()]
+    sizes = next(iter(groups.values()))[0]
+    sizes = sizes[sizes > 0]
     # The lowest 10 % are tokens that are nearly certain and hardly differ.
     ends = np.quantile(sizes, [0.1, 1]) if len(sizes) else np.array([1e-3, 1])
     x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
     x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
-    top = math.log10(max(len(d), 10)) + 0.05
+    top = math.log10(max(tokens, 10)) + 0.05
     y = {"title_text": "tokens with at least that", "type": "log", "dtick": 1, "range": [math.log10(0.8), top]}
     return figure(traces, height=300, x=x, y=y | {"exponentformat": "none"}, legend=True)
 

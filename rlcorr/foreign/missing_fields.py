@@ -16,6 +16,7 @@ ENABLES = {
     "response_ids": "the token at each position",
     "group_ids": "advantages within the group of a prompt",
     "policy_versions": "the age of the weights that sampled a response",
+    "sampled_log_probs": "how much of the gap is the engine's, and how much the age of the weights",
     "ref_log_probs": "KL terms against a reference policy",
     "values": "the critic's loss",
     "sketch": "bias and noise of the gradient; only a training run with --sketch.every records it",

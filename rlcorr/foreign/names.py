@@ -31,6 +31,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "sglang",
     ),
     "old_log_probs": _spellings("old", "prev", "prox", "proximal", "trainer", "training", "train", "action"),
+    "sampled_log_probs": ("sampled_log_probs",),
     "log_probs": ("log_probs", *_spellings("current", "curr")),
     "ref_log_probs": _spellings("ref", "reference", "reference_policy", "base", "base_action"),
     "response_mask": ("response_mask", "loss_mask", "loss_masks", "action_mask", "completion_mask", "token_loss_mask"),
@@ -58,7 +59,16 @@ NEEDED = (*PAIR, "response_mask", "lengths", "offsets", "step")
 """Columns that must be readable, otherwise the file is refused: the pair, the columns that say which tokens count, and
 the step. Any other column that cannot be read is left out, with a note."""
 
-_UNIQUE = (*PAIR, "log_probs", "ref_log_probs", "response_mask", "lengths", "advantages", "rewards")
+_UNIQUE = (
+    *PAIR,
+    "sampled_log_probs",
+    "log_probs",
+    "ref_log_probs",
+    "response_mask",
+    "lengths",
+    "advantages",
+    "rewards",
+)
 """The most important columns. If a file has two names of one of these, it is refused or the column is left out."""
 
 _WITHOUT_PAIR = (

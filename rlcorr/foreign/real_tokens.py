@@ -11,7 +11,10 @@ from rlcorr.foreign.loss_masks import UNPAIRED
 from rlcorr.foreign.step_numbers import count_rows, leave_out
 from rlcorr.foreign.values import first_numbers, one_per_row, whole_numbers
 
-TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")
+TOKEN_COLUMNS = (
+    "rollout_log_probs", "old_log_probs", "sampled_log_probs", "log_probs", "ref_log_probs", "values", "advantages",
+    "returns",
+)  # fmt: skip
 """Columns with a floating-point number per response token."""
 _ALIGNED = (*TOKEN_COLUMNS, "response_mask", "response_ids", "token_ids", UNPAIRED)
 

@@ -16,7 +16,9 @@ from rlcorr.errors import UsageError
 from rlcorr.records.table_checksum import as_metadata, check, extended
 from rlcorr.types import TokenBatch
 
-_TOKEN_COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
+_TOKEN_COLUMNS = (
+    "rollout_log_probs", "old_log_probs", "sampled_log_probs", "ref_log_probs", "advantages", "values"
+)  # fmt: skip
 _TOKEN_TEXTS = "response_token_texts"
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 UNPAIRED = "unpaired_tokens"

@@ -18,6 +18,7 @@ from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
 from rlcorr.measuring.measure import measure
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.measuring.metrics import metrics
+from rlcorr.measuring.part_metrics import part_metrics
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, rewind_answers
 from rlcorr.records.run_folders import only_writer
@@ -27,7 +28,7 @@ from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, full_tensor, gather, local_state, start_ranks, stop_ranks
-from rlcorr.train.learner.score import ALL_ROWS, corrected, score, whitened
+from rlcorr.train.learner.score import ALL_ROWS, corrected, score, score_sampled, whitened
 from rlcorr.train.learner.update import update
 from rlcorr.train.output.config_file import write_config
 from rlcorr.train.output.follow import Follow, check_installed
@@ -57,6 +58,8 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     try:
         if config.sketch.every and ranks.size > 1:
             raise UsageError("sketches are made by one process; leave --sketch.every out, or start without torchrun.")
+        if config.rollout.score_sampled and ranks.size > 1:
+            raise UsageError("--rollout.score-sampled needs one process; leave it out, or start without torchrun.")
         config = gather(ranks, replace(config, run=config.run or runs.free_name(config.run_prefix)))[0]
         path = runs.LOCAL / config.run
         announce(config, ranks)
@@ -185,11 +188,17 @@ def learn(
     with watch.part("score"):
         batch = batch_of(collected, session.ranks.device)
         batch = score(batch, learner.module, session.reference, config, session.ranks)
+        if config.rollout.score_sampled and request.version == step - 1:
+            batch = batch.replace(sampled_log_probs=batch.old_log_probs)
+        elif config.rollout.score_sampled:
+            batch = score_sampled(batch, session.policy, request.weights, config, session.ranks)
     with watch.part("correct"):
         rows = learned_rows(collected, batch.response_mask.device) if config.mask_truncated else ALL_ROWS
         batch, result, correction = corrected(batch, config, step, rows)
         part = batch.rows(rows)
         row = metrics(measure(part, result, correction))
+        if config.rollout.score_sampled:
+            row |= part_metrics(part)
         if config.rollout.router_replay or batch.routed_experts is None:  # else rounding may swap experts in a tie
             prove_step(row[f"{PREFIX}k3_kl"], config.rollout, config.optim.precision)
     sketched = config.sketch.made_at(step)
@@ -236,9 +245,11 @@ def request_batches(session: Session, step: int) -> None:
 def waiting_dtype(config: TrainConfig) -> torch.dtype:
     """Return the number format of weights that wait in the queue.
 
-    It is the engine's format, to which the engine rounds them anyway; float32 if the run makes sketches from them.
+    It is the engine's format, to which the engine rounds them anyway; float32 if the run makes sketches from them or
+    scores with them.
     """
-    return torch.float32 if config.sketch.every else getattr(torch, config.rollout.dtype)
+    unrounded = config.sketch.every or config.rollout.score_sampled
+    return torch.float32 if unrounded else getattr(torch, config.rollout.dtype)
 
 
 def held_out_accuracy(session: Session, writer: RunWriter, step: int) -> float:

@@ -11,8 +11,9 @@ from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.learner.score import corrected, over_microbatches, score, whitened, with_advantages
+from rlcorr.train.learner.score import corrected, over_microbatches, score, score_sampled, whitened, with_advantages
 
 # --- scores ---
 
@@ -61,6 +62,24 @@ def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float |
     assert not torch.allclose(scored.tensors()["old_log_probs"], scored.tensors()["ref_log_probs"], atol=0.1)
     bare = score(batch, small_policy(), None, config, ALONE)
     assert set(bare.tensors()) - set(batch.tensors()) == {"old_log_probs"}
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_the_sampling_weights_score_in_the_trainers_arithmetic(monkeypatch: pytest.MonkeyPatch, shares: bool) -> None:
+    """As a second policy that has these weights does; the first one keeps its own."""
+    policy, sampler = small_policy("shared"), small_policy("shared")
+    with torch.no_grad():
+        for p in sampler.parameters():
+            p.mul_(1.1)
+    optim = replace(ONE_STEP, microbatch_tokens=20, share_prompts=shares)
+    config = train_config(monkeypatch, CorrectionConfig(), optim=optim)
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    weights = engine_weights(sampler.state_dict(), sampler.lm)
+    batch = score_sampled(sampled_batch(), policy, weights, config, ALONE)
+    assert batch.sampled_log_probs is not None
+    expected = torch.cat([log_p.detach() for log_p, _ in rows_alone(sampler, batch, 1.0)])
+    torch.testing.assert_close(batch.sampled_log_probs[batch.response_mask], expected, rtol=0, atol=1e-5)
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.state_dict().items())
 
 
 # --- advantages ---

@@ -19,7 +19,7 @@ SMOLLM2 = TrainConfig(
     optim=OptimConfig(
         epochs=1,
         minibatches=1,
-        microbatch_tokens=768,
+        microbatch_tokens=512,
         learning_rate=2e-5,
         final_learning_rate=2e-5,
         precision="bfloat16",
@@ -28,7 +28,7 @@ SMOLLM2 = TrainConfig(
 )
 """Settings of `--model smollm2`, unless an option says otherwise. Its learning rate is smaller than the tiny models'.
 
-A training run takes 6.1 GB, and a step 29 s on two idle cores (`make bench ARGS=real`). Before answers shared their
-prompt, a step took 43 s and at most 5.7 GB; with 2,048 tokens 39 s and 7.5 GB, with recomputed layers besides 44 s and
-5.6 GB (Linux's VmHWM of `python -m rlcorr train --model smollm2 --steps 2 --optim.microbatch-tokens N`).
+A training run takes 5.5 GB, and a step 31 s on two cores (`make bench ARGS=real`). With 768 tokens per micro-batch it
+was 6.1 GB and 29 s, with 384 tokens 5.6 GB and 32 s. Before answers shared their prompt, 2,048 tokens took 39 s and
+7.5 GB, with recomputed layers besides 44 s and 5.6 GB.
 """

@@ -58,6 +58,10 @@ class RolloutConfig:
     """Number of versions by which the sampling weights are older than the trained weights."""
     asynchronous: bool = False
     """Generate in a thread while the trainer works, up to `staleness` versions ahead. The results are the same."""
+    score_sampled: bool = False
+    """Score every answer also with the weights that sampled it, in the trainer's arithmetic. That splits the gap into
+    the engine's part and the part of the weights' age, for one more forward pass per step and float32 copies of waiting
+    weights. One process only."""
     stale_lm_head: bool = False
     """TEACHING SWITCH: leave lm_head.weight out of every sync, to reproduce a well-known bug."""
     router_replay: bool = False
@@ -110,7 +114,7 @@ class RolloutConfig:
             engine=self.engine, dtype="float32", temperature=self.temperature, router_replay=self.router_replay,
             tensor_parallel_size=self.tensor_parallel_size, data_parallel_size=self.data_parallel_size,
             max_model_len=self.max_model_len,
-            kv_cache_mib=self.kv_cache_mib,
+            kv_cache_mib=self.kv_cache_mib, score_sampled=self.score_sampled,
         )  # fmt: skip
         raw_is_processed = self.log_probs == "raw" and self.temperature == 1
         return dataclasses.replace(self, log_probs="processed" if raw_is_processed else self.log_probs) == plain

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
@@ -18,6 +19,7 @@ from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, requi
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import Ranks, gather
 from rlcorr.train.learner.shared_prompts import worth_sharing
+from rlcorr.train.rollout.batch_queue import Weights
 from rlcorr.types import CorrectionResult, TokenBatch
 
 ALL_ROWS = slice(None)
@@ -43,6 +45,24 @@ def score(
         if reference is not None:
             columns["ref_log_probs"] = reference(part, temperature, **options).log_probs
         return columns
+
+    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks, prompts))
+
+
+@torch.no_grad()
+def score_sampled(batch: TokenBatch, policy: Policy, weights: Weights, config: TrainConfig, ranks: Ranks) -> TokenBatch:
+    """Add the log-probs of the weights that sampled the batch, in the trainer's arithmetic, to a scored batch.
+
+    Args:
+        weights: the tensors of the language model that sampled, under the names that the engine gets.
+    """
+    prompts = worth_sharing(batch) if config.shares_prompts else None
+    options = {"replay": config.rollout.router_replay, "share_prompts": prompts is not None}
+    old = {f"lm.{name}": tensor.float() for name, tensor in weights}
+
+    def scores(part: TokenBatch) -> dict[str, Tensor]:
+        arguments = (part, config.rollout.scored_temperature)
+        return {"sampled_log_probs": functional_call(policy, old, arguments, options, tie_weights=False).log_probs}
 
     return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks, prompts))
 
