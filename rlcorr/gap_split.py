@@ -20,12 +20,22 @@ from rlcorr.types import CorrectionResult, TokenBatch
 
 
 def engine_part(batch: TokenBatch) -> TokenBatch:
-    """Return the batch of the engine's part: π_sampled in the place of π_old. Raises `UsageError` without it."""
+    """Return the batch of the engine's part: π_sampled in the place of π_old. Raises `UsageError` without it.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
+    >>> correct(engine_part(batch.replace(sampled_log_probs=torch.tensor([[-3.0]]))), CorrectionConfig()).log_ratio
+    tensor([[1.]])
+    """
     return batch.replace(old_log_probs=_sampled(batch))
 
 
 def age_part(batch: TokenBatch) -> TokenBatch:
-    """Return the batch of the age's part: π_sampled in the place of π_rollout. Raises `UsageError` without it."""
+    """Return the batch of the age's part: π_sampled in the place of π_rollout. Raises `UsageError` without it.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
+    >>> correct(age_part(batch.replace(sampled_log_probs=torch.tensor([[-3.0]]))), CorrectionConfig()).log_ratio
+    tensor([[2.]])
+    """
     return batch.replace(rollout_log_probs=_sampled(batch))
 
 
@@ -37,6 +47,11 @@ def correct_parts(
     Together, the weight of a token is the product of its two weights, and it is kept if both parts keep it. In
     `rejected_by`, rules of `age` are numbered after those of `engine`. Without bounds and batch normalisation the
     product is the weight of the whole gap; bounds make a difference, because each part is bounded on its own.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
+    >>> capped = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
+    >>> correct_parts(batch.replace(sampled_log_probs=torch.tensor([[-3.0]])), capped, capped)[2].weights
+    tensor([[4.]])
 
     Raises:
         UsageError: without sampled_log_probs, in bypass mode, and as `correct` does.
@@ -61,6 +76,10 @@ def correlation_of_parts(batch: TokenBatch) -> float:
 
     Σd² of the whole is Σ of the squares of the parts plus twice the sum of their products, so the sizes of the parts
     add up only if they are uncorrelated.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -3.0]]), torch.full((1, 2), -4.0), torch.ones(1, 2))
+    >>> round(correlation_of_parts(batch.replace(sampled_log_probs=torch.tensor([[-3.0, -3.5]]))), 6)
+    1.0
     """
     mask = batch.response_mask
     parts = [

@@ -51,8 +51,8 @@ def test_parts_that_cancel_have_a_correlation_of_minus_one() -> None:
 
 
 def test_each_part_is_corrected_by_its_own_bounds() -> None:
-    """A cap of 1.5 on the ratios of the engine, a band from 0.4 to 2.5 on those of the age. The weights are 1.5, 1, 1/2,
-    1.1, 1.5; the age's rule rejects the ratios 3 and 1/4."""
+    """A cap of 1.5 on the ratios of the engine, and a band from 0.4 to 2.5 on those of the age. The weights are 1.5, 1,
+    1/2, 1.1 and 1.5; the age's rule rejects the ratios 3 and 1/4."""
     engine = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
     age = CorrectionConfig(rollout_rs=(RejectionRule("token", "k1", upper=2.5, lower=0.4),))
     by_engine, by_age, whole = correct_parts(batch(), engine, age)

@@ -29,6 +29,10 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
         "Measure once more, as described above. Then choose a threshold, and see what it costs.",
         "bench", "Choose a threshold",
     ),
+    "old weights": (
+        "Sample with newer weights, or correct their age. Then choose a threshold, and see what it costs.",
+        "bench", "Choose a threshold",
+    ),
     "beyond rounding": (
         "Check first: are the weights old? Is the KV cache 8-bit? Then choose a threshold, and see what it costs.",
         "bench", "Choose a threshold",

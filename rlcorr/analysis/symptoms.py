@@ -6,7 +6,7 @@ from typing import Literal
 
 Pattern = Literal[
     "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
-    "precision", "undecided", "beyond rounding",
+    "precision", "undecided", "beyond rounding", "old weights",
 ]  # fmt: skip
 """The patterns that a mismatch can have. `triage` explains them."""
 HEALTHY: tuple[Pattern, ...] = ("clean", "precision")

@@ -108,7 +108,6 @@ def token_story(
     log_w, bounded = _weights(one, d, config)
     old, rollout = old_log_probs(batch)[row, column].double(), batch.rollout_log_probs[row, column].double()
     rejected = int(row_result.rejected_by[position])
-    counted = batch.response_mask if config.denominator == "fixed" else result.keep_mask
     return TokenStory(
         row=row,
         column=column,
@@ -126,11 +125,15 @@ def token_story(
         norm_factor=None if result.norm_factor is None else float(result.norm_factor),
         rules=tuple(_rule_story(rule, one, d, column) for rule in config.rollout_rs),
         rejected_by=config.rollout_rs[rejected - 1].name if rejected else None,
-        advantage=None if batch.advantages is None else float(batch.advantages[row, column]),
+        advantage=_number(batch.advantages, row, column),
         contribution=_contribution(batch, result, config, loss or LossConfig(), row, column),
-        sampled_log_prob=None if batch.sampled_log_probs is None else float(batch.sampled_log_probs[row, column]),
-        counted=int(counted.sum()),
+        sampled_log_prob=_number(batch.sampled_log_probs, row, column),
+        counted=int((batch.response_mask if config.denominator == "fixed" else result.keep_mask).sum()),
     )
+
+
+def _number(values: Tensor | None, row: int, column: int) -> float | None:
+    return None if values is None else float(values[row, column])
 
 
 def _check_token(batch: TokenBatch, config: CorrectionConfig, row: int, column: int) -> None:

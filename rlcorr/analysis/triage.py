@@ -9,6 +9,8 @@ Pairs cannot show a temperature, a penalty or a cut that the sampler used and th
 agree on a policy that sampled nothing.
 """
 
+from dataclasses import replace
+
 import torch
 
 from rlcorr.analysis.fill_values import left_out, marked, not_finite, padding
@@ -23,15 +25,14 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
-from rlcorr.analysis.published import WORDS, largest_rounding, match_cause, matching_causes, rounding
-from rlcorr.analysis.symptoms import HEALTHY, Symptom, listed, percent, short
+from rlcorr.analysis.published import rounding
+from rlcorr.analysis.size_pattern import CLEAN_K3, size
+from rlcorr.analysis.symptoms import HEALTHY, Symptom, percent, short
+from rlcorr.gap_split import age_part, engine_part
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
 
-CLEAN_K3 = 1e-7
-"""The largest k3 of a clean batch, in which only the order of float32 sums differs. Measured between engine and trainer
-on a CPU: 3e-13 (1.3 million parameters) and 3.6e-11 (SmolLM2-135M)."""
 OTHER_PROMPT = 0.5
 """k3 above which a constant per token id does not suggest a stale head, see `stale_tensor`: tokens scored after another
 text have such constants, too. Calibrated on synthetic policies over 12 and 800 tokens and on recorded runs with 1.3
@@ -48,9 +49,6 @@ FEWEST = 100
 """Smallest number of tokens for which slopes, variances and shifts are tested."""
 LARGEST_ENTROPY = 13.0
 """ln of a vocabulary of 440,000, larger than any in use."""
-HALF = 0.5
-"""If 1 % of the tokens cause more than this share of k3, the sentence about precision mentions it. It decides nothing:
-mixtures of experts in bfloat16 have such tails."""
 TEMPERATURES = (0.25, 4.0)
 """Trainer over engine. An unrelated π_old would look like a trainer that is much too hot."""
 FITTING, BESIDE_A_CUT = 0.8, 0.98
@@ -77,8 +75,31 @@ def triage(batch: TokenBatch) -> list[Symptom]:
                        none of these. The size of k3 decides: that of float32 sums, that of 16 bits, that of coarser
                        formats and old weights, or more than any measured rounding, see `size`
 
+    With sampled_log_probs, the engine's part of the gap is diagnosed, and
+
+        old weights    the part of the weights' age is larger than what float32 sums make
+
     Raises `UsageError` without old_log_probs or without tokens.
     """
+    return _of_parts(batch) if batch.sampled_log_probs is not None else _of_whole(batch)
+
+
+def _of_parts(batch: TokenBatch) -> list[Symptom]:
+    """Return the patterns of the engine's part, and the age of the weights: first if its part is the larger one."""
+    by_engine = _of_whole(engine_part(batch))
+    engine, age = (mismatch_numbers(tokens_of(part(batch)))["k3"] for part in (engine_part, age_part))
+    if not age > CLEAN_K3:
+        return by_engine
+    share = age / (age + engine)
+    sentence = f"Old weights: k3 of the part that the age of the weights makes is {short(age)}, that of the engine's "
+    sentence += f"part {short(engine)}."
+    old = Symptom("old weights", sentence, mismatch_numbers(tokens_of(batch)), share)
+    by_engine = [replace(symptom, sentence=f"The engine's part: {symptom.sentence}") for symptom in by_engine]
+    return [old, *by_engine] if age > engine else [*by_engine, old]
+
+
+def _of_whole(batch: TokenBatch) -> list[Symptom]:
+    """Return the patterns of a gap whose parts are not known, the strongest first."""
     tokens, mask = tokens_of(batch), batch.response_mask
     finite = torch.isfinite(tokens.old) & torch.isfinite(tokens.rollout)
     symptoms = [] if bool(finite.all()) else [not_finite(finite)]
@@ -226,68 +247,3 @@ def stale_tensor(tokens: Tokens) -> Symptom | None:
     sentence = f"May be a stale output head: constants per token id explain {percent(share)} of the variance of the "
     sentence += f"differences between logits; k3 is {short(numbers['k3'])}. Compare the head's weights on both sides."
     return Symptom("stale tensor", sentence, numbers | {"share_per_token": share}, share)
-
-
-def size(tokens: Tokens) -> Symptom:
-    """Compare the size of the mismatch with measured gaps, see `published.toml`. Only k3 counts.
-
-        clean            at most `CLEAN_K3`
-        precision        at most what was measured for rounding to bfloat16
-        undecided        more, but at most what the coarsest rounding makes: several causes make gaps of this size
-        beyond rounding  more than any measured rounding makes
-
-    The strength is the distance of k3 from the bound b, of float32 or of bfloat16: 1 − k3/b inside, 1 − b/k3 outside.
-    """
-    numbers = mismatch_numbers(tokens)
-    gap, bound = numbers["k3"], rounding("bfloat16")[1]
-    if gap <= CLEAN_K3:
-        sentence = f"Clean: k3 is {short(gap)}, no more than another order of sums in float32 makes."
-        return Symptom("clean", sentence, numbers, 1 - gap / CLEAN_K3)
-    if gap <= bound:
-        return Symptom("precision", _precision(numbers), numbers, 1 - gap / bound)
-    if gap <= largest_rounding().high:
-        return Symptom("undecided", _undecided(numbers), numbers, 1 - bound / gap)
-    return Symptom("beyond rounding", _beyond(numbers), numbers, 1 - bound / gap)
-
-
-def _precision(numbers: dict[str, float]) -> str:
-    """Write the sentence about a gap of the size of rounding to 16 bits."""
-    gap = numbers["k3"]
-    matches = [match for match in (match_cause("float16", gap), match_cause("bfloat16", gap)) if gap <= match.high]
-    ranges = " and ".join(f"{WORDS[match.cause]} ({_range_text(match.low, match.high)})" for match in matches)
-    nearest = matches[-1]
-    sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size were measured with {ranges}; the nearest "
-    sentence += f"is {nearest.example.model} with {_range_text(*nearest.example_range)}. The logits differ by "
-    sentence += f"{short(numbers['logit_noise'])} in both directions: {percent(numbers['share_above_one'])} of the "
-    sentence += "ratios are above 1."
-    return f"{sentence} {_tail(numbers)}" if numbers["worst_share"] > HALF else sentence
-
-
-def _undecided(numbers: dict[str, float]) -> str:
-    """Write the sentence about a gap that several causes can make, and how to find out which one it is."""
-    matches = matching_causes(numbers["k3"])
-    causes = [f"{WORDS[match.cause]} ({_range_text(match.low, match.high)})" for match in matches]
-    return (
-        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size were measured with {listed(causes)}; the "
-        f"log-probs do not show which one it is. Measure again right after a weight sync: a gap from old weights "
-        f"disappears. Measure with the engine in float32: a gap from its rounding disappears. {_tail(numbers)}"
-    )
-
-
-def _beyond(numbers: dict[str, float]) -> str:
-    """Write the sentence about a gap that is larger than any measured rounding makes."""
-    coarsest = largest_rounding()
-    return (
-        f"Beyond rounding: k3 is {short(numbers['k3'])}, and the coarsest measured rounding makes at most "
-        f"{short(coarsest.high)} ({WORDS[coarsest.cause]}). Causes of such gaps are another prompt or chat template, "
-        f"much older weights, or a bug. Compare the token ids of both sides, and measure again right after a weight "
-        f"sync. {_tail(numbers)}"
-    )
-
-
-def _tail(numbers: dict[str, float]) -> str:
-    return f"1 % of the tokens cause {percent(numbers['worst_share'])} of k3."
-
-
-def _range_text(low: float, high: float) -> str:
-    return short(low) if low == high else f"{short(low)} to {short(high)}"

@@ -15,6 +15,11 @@ def part_metrics(batch: TokenBatch) -> dict[str, float]:
     """Measure both parts before any correction, and their correlation. Raises `UsageError` without sampled_log_probs.
 
     The k3 of the parts do not add up to that of the whole, unless the parts are independent.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
+    >>> numbers = part_metrics(batch.replace(sampled_log_probs=torch.tensor([[-3.0]])))
+    >>> numbers["rollout_corr/engine_abs_log_ratio"], numbers["rollout_corr/age_abs_log_ratio"]
+    (1.0, 2.0)
     """
     numbers = {f"{PREFIX}parts_correlation": correlation_of_parts(batch)}
     for name, part in zip(PARTS, (engine_part(batch), age_part(batch)), strict=True):

@@ -43,6 +43,7 @@ from rlcorr.train.session.session import Session, prepare
 from rlcorr.train.sketches.drawn_answers import drawn_answers
 from rlcorr.train.sketches.exact import exact_sketch
 from rlcorr.train.sketches.sampled import sampled_sketch
+from rlcorr.types import TokenBatch
 
 FOLLOWED = 3
 """Number of held-out prompts whose greedy answers are recorded at every evaluation."""
@@ -186,12 +187,7 @@ def learn(
     """
     config, learner, step = session.config, session.learner, request.step
     with watch.part("score"):
-        batch = batch_of(collected, session.ranks.device)
-        batch = score(batch, learner.module, session.reference, config, session.ranks)
-        if config.rollout.score_sampled and request.version == step - 1:
-            batch = batch.replace(sampled_log_probs=batch.old_log_probs)
-        elif config.rollout.score_sampled:
-            batch = score_sampled(batch, session.policy, request.weights, config, session.ranks)
+        batch = scored_batch(session, collected, request)
     with watch.part("correct"):
         rows = learned_rows(collected, batch.response_mask.device) if config.mask_truncated else ALL_ROWS
         batch, result, correction = corrected(batch, config, step, rows)
@@ -213,6 +209,17 @@ def learn(
         with watch.part("record"):
             writer.step(step, collected, batch, session.worker)
     return row
+
+
+def scored_batch(session: Session, collected: Collected, request: BatchRequest) -> TokenBatch:
+    """Return the samples with the scores of the trainer's models, and of the sampling weights if asked for."""
+    config, ranks = session.config, session.ranks
+    batch = score(batch_of(collected, ranks.device), session.learner.module, session.reference, config, ranks)
+    if not config.rollout.score_sampled:
+        return batch
+    if request.version == request.step - 1:  # the weights that sampled are those that are trained
+        return batch.replace(sampled_log_probs=batch.old_log_probs)
+    return score_sampled(batch, session.policy, request.weights, config, ranks)
 
 
 def other_answers(session: Session, request: BatchRequest) -> ExactSketch | DrawnAnswers | None:

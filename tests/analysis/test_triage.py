@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from causes import TOKENS, batch_of, cut, draw, moved, noisy, patterns, rounded, scored, small, steep, unfilled
+from causes import TOKENS, Drawn, batch_of, cut, draw, moved, noisy, patterns, rounded, scored, small, steep, unfilled
 
 from rlcorr import TokenBatch
 from rlcorr.analysis.log_prob_pairs import logits, tokens_of
@@ -285,3 +285,42 @@ def test_what_is_missing_is_said() -> None:
         triage(batch.replace(old_log_probs=None))
     with pytest.raises(UsageError, match="needs tokens"):
         triage(batch.replace(response_mask=torch.zeros_like(batch.response_mask)))
+
+
+# --- three policies ---
+
+
+def with_age(drawn: Drawn, sampling: torch.Tensor, age: float) -> TokenBatch:
+    """Scored by sampling weights with these logits, and by newer weights whose logits differ by noise of this size."""
+    newer = noisy(sampling, age)
+    return scored(drawn, newer).replace(sampled_log_probs=scored(drawn, sampling).old_log_probs)
+
+
+@EITHER
+def test_old_weights_are_named_if_the_sampling_weights_were_scored(make) -> None:
+    """k3 of the age's part is that of the whole gap up to rounding; without the third log-prob it is undecided."""
+    z = make()
+    batch = with_age(draw(z), rounded(z), 0.3)
+    old, engine = triage(batch)
+    assert (old.pattern, engine.pattern) == ("old weights", "precision")
+    assert engine.sentence.startswith("The engine's part: Looks like precision: k3 is ")
+    (whole,) = triage(batch.replace(sampled_log_probs=None))
+    assert whole.pattern == "undecided"
+    assert old.numbers["k3"] == whole.numbers["k3"]
+    assert old.strength > 0.95
+
+
+@EITHER
+def test_a_fault_of_the_engine_is_found_below_the_age_of_the_weights(make) -> None:
+    """The engine cuts at top-p 0.9, and the newer weights hide it in the whole gap."""
+    z = make()
+    batch = with_age(draw(z, top_p=0.9), z, 1.0)
+    assert "top-p mass" in [symptom.pattern for symptom in triage(batch)]
+    assert triage(batch)[0].pattern == "old weights"
+
+
+def test_weights_of_the_same_age_leave_the_engine_alone() -> None:
+    z = small()
+    batch = scored(draw(z), rounded(z))
+    same = batch.replace(sampled_log_probs=batch.old_log_probs)
+    assert triage(same) == triage(batch)

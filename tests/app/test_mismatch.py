@@ -1,5 +1,6 @@
 """The mismatch view's script: it opens on every run and says what the library says."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -55,6 +56,22 @@ def test_every_recorded_run_opens(slug: str) -> None:
     assert not at.error
     assert best.sentence in said(at)
     assert "Along the response" in said(at)
+
+
+def test_a_gap_with_a_third_policy_is_shown_in_two_parts(root: Path) -> None:
+    """The engine's part is 0 on every token and the age's is the whole gap; without the third log-prob, no parts."""
+    run = make_run(root, "alpha", steps=1)
+    assert "Where the gap comes from" not in said(open_app(VIEW))
+    record = make_record(1)
+    add_step(run, replace(record, batch=record.batch.replace(sampled_log_probs=record.batch.rollout_log_probs)))
+    at = open_app(VIEW, run="alpha", step="1")
+    assert "Where the gap comes from" in said(at)
+    page = next(element.proto.body for element in at.get("html") if "whole gap" in element.proto.body)
+    cells = {
+        row[0]: row[1:] for row in (re.findall(r"<td>(?:<[^>]*>)?([^<]*)", line) for line in page.split("<tr>")[2:])
+    }
+    assert cells["whole gap"] == cells["age"]
+    assert cells["engine"][:4] == ["0", "0", "0", "1"]
 
 
 def test_other_findings_stand_below_the_headline(root: Path) -> None:

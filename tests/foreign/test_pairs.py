@@ -42,16 +42,17 @@ PROMPTS = [[1, 2], [3], [4, 5, 6], [1]]
 def test_everything_else_that_a_file_may_hold() -> None:
     more = {
         "advantages": ADVANTAGES, "values": ROLLOUT, "ref_log_probs": OLD, "log_probs": OLD, "returns": ADVANTAGES,
+        "sampled_log_probs": OLD,
         "reward": [1, 0.5, 0, -1], "group_id": [7, 7, 9, 9], "policy_version": [0, 0, 1, 1], "prompt_ids": PROMPTS,
         "response_ids": IDS, "prompt": ["a", "<b>bold</b>", "c\x00", "π"], "step": [12] * 4,
         "response": ["d", "", "e", "\n"],
     }  # fmt: skip
     record = read_pairs("x.jsonl", jsonl(rows(**more)))
     batch = record.batch.tensors()
-    assert {name: real(batch[name], record) for name in ("advantages", "values", "ref_log_probs", "log_probs")} == {
-        "advantages": ADVANTAGES, "values": ROLLOUT, "ref_log_probs": OLD, "log_probs": OLD,
-    }  # fmt: skip
+    expected = {"advantages": ADVANTAGES, "values": ROLLOUT, "ref_log_probs": OLD, "sampled_log_probs": OLD}
+    assert {name: real(batch[name], record) for name in expected} == expected
     assert real(batch["returns"], record) == ADVANTAGES
+    assert real(batch["log_probs"], record) == OLD
     assert real(batch["response_ids"], record) == IDS
     assert batch["prompt_ids"].tolist() == [[0, 1, 2], [0, 0, 3], [4, 5, 6], [0, 0, 1]]
     assert batch["prompt_mask"].int().tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 0, 1]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny import tiny_config
 
 from rlcorr.config import LossConfig, LossType
@@ -61,6 +62,26 @@ def test_recorded_pairs_agree_in_float32(tiny_model: Path, local_runs: Path, mon
         d = record.batch.tensors()["old_log_probs"][mask].double() - record.batch.rollout_log_probs[mask].double()
         assert float((d.exp() - 1 - d).mean()) < 1e-7
     assert runs.read_metrics(path)[-1]["actor/kl_loss"] > 0  # the weights did move
+
+
+def test_the_age_of_the_weights_is_told_apart_from_the_engine(
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The float32 engine adds nothing but another order of sums; all of the gap is the age of the weights, which is 0
+    at the first step and grows. The recorded pairs have all three log-probs."""
+    long_is_good = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
+    monkeypatch.setitem(TASKS, "addition", long_is_good)
+    config = tiny_config(tiny_model, steps=4, optim=OptimConfig(learning_rate=1e-2), record_every=1)
+    path = train(replace(config, rollout=replace(config.rollout, staleness=2, score_sampled=True)))
+    for row in runs.read_metrics(path):
+        assert row["rollout_corr/engine_k3_kl"] < 1e-7
+        assert row["rollout_corr/age_k3_kl"] == pytest.approx(row["rollout_corr/k3_kl"], rel=0.05, abs=1e-7)
+    assert row["rollout_corr/age_k3_kl"] > 1e-4
+    first, last = (runs.read_step(path, step).batch for step in (1, 4))
+    assert first.sampled_log_probs is not None
+    assert last.sampled_log_probs is not None
+    assert torch.equal(first.sampled_log_probs, first.tensors()["old_log_probs"])
+    torch.testing.assert_close(last.sampled_log_probs, last.rollout_log_probs, rtol=0, atol=1e-4)
 
 
 def test_a_sync_that_fails_later_stops_a_float32_run(

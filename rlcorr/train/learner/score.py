@@ -19,7 +19,6 @@ from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, requi
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import Ranks, gather
 from rlcorr.train.learner.shared_prompts import worth_sharing
-from rlcorr.train.rollout.batch_queue import Weights
 from rlcorr.types import CorrectionResult, TokenBatch
 
 ALL_ROWS = slice(None)
@@ -50,7 +49,9 @@ def score(
 
 
 @torch.no_grad()
-def score_sampled(batch: TokenBatch, policy: Policy, weights: Weights, config: TrainConfig, ranks: Ranks) -> TokenBatch:
+def score_sampled(
+    batch: TokenBatch, policy: Policy, weights: Sequence[tuple[str, Tensor]], config: TrainConfig, ranks: Ranks
+) -> TokenBatch:
     """Add the log-probs of the weights that sampled the batch, in the trainer's arithmetic, to a scored batch.
 
     Args:

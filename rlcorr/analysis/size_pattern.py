@@ -1,0 +1,74 @@
+"""Patterns that only the size of a gap decides, by comparison with measured gaps."""
+
+from rlcorr.analysis.log_prob_pairs import Tokens, mismatch_numbers
+from rlcorr.analysis.placement import range_text
+from rlcorr.analysis.published import WORDS, largest_rounding, match_cause, matching_causes, rounding
+from rlcorr.analysis.symptoms import Symptom, listed, percent, short
+
+CLEAN_K3 = 1e-7
+"""The largest k3 of a clean batch, in which only the order of float32 sums differs. Measured between engine and trainer
+on a CPU: 3e-13 (1.3 million parameters) and 3.6e-11 (SmolLM2-135M)."""
+HALF = 0.5
+"""If 1 % of the tokens cause more than this share of k3, the sentence about precision mentions it. It decides nothing:
+mixtures of experts in bfloat16 have such tails."""
+
+
+def size(tokens: Tokens) -> Symptom:
+    """Compare the size of the mismatch with measured gaps, see `published.toml`. Only k3 counts.
+
+        clean            at most `CLEAN_K3`
+        precision        at most what was measured for rounding to bfloat16
+        undecided        more, but at most what the coarsest rounding makes: several causes make gaps of this size
+        beyond rounding  more than any measured rounding makes
+
+    The strength is the distance of k3 from the bound b, of float32 or of bfloat16: 1 − k3/b inside, 1 − b/k3 outside.
+    """
+    numbers = mismatch_numbers(tokens)
+    gap, bound = numbers["k3"], rounding("bfloat16")[1]
+    if gap <= CLEAN_K3:
+        sentence = f"Clean: k3 is {short(gap)}, no more than another order of sums in float32 makes."
+        return Symptom("clean", sentence, numbers, 1 - gap / CLEAN_K3)
+    if gap <= bound:
+        return Symptom("precision", _precision(numbers), numbers, 1 - gap / bound)
+    if gap <= largest_rounding().high:
+        return Symptom("undecided", _undecided(numbers), numbers, 1 - bound / gap)
+    return Symptom("beyond rounding", _beyond(numbers), numbers, 1 - bound / gap)
+
+
+def _precision(numbers: dict[str, float]) -> str:
+    """Write the sentence about a gap of the size of rounding to 16 bits."""
+    gap = numbers["k3"]
+    matches = [match for match in (match_cause("float16", gap), match_cause("bfloat16", gap)) if gap <= match.high]
+    ranges = " and ".join(f"{WORDS[match.cause]} ({range_text((match.low, match.high))})" for match in matches)
+    nearest = matches[-1]
+    sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size were measured with {ranges}; the nearest "
+    sentence += f"is {nearest.example.model} with {range_text(nearest.example_range)}. The logits differ by "
+    sentence += f"{short(numbers['logit_noise'])} in both directions: {percent(numbers['share_above_one'])} of the "
+    sentence += "ratios are above 1."
+    return f"{sentence} {_tail(numbers)}" if numbers["worst_share"] > HALF else sentence
+
+
+def _undecided(numbers: dict[str, float]) -> str:
+    """Write the sentence about a gap that several causes can make, and how to find out which one it is."""
+    matches = matching_causes(numbers["k3"])
+    causes = [f"{WORDS[match.cause]} ({range_text((match.low, match.high))})" for match in matches]
+    return (
+        f"Undecided: k3 is {short(numbers['k3'])}. Gaps of this size were measured with {listed(causes)}; the "
+        f"log-probs do not show which one it is. Measure again right after a weight sync: a gap from old weights "
+        f"disappears. Measure with the engine in float32: a gap from its rounding disappears. {_tail(numbers)}"
+    )
+
+
+def _beyond(numbers: dict[str, float]) -> str:
+    """Write the sentence about a gap that is larger than any measured rounding makes."""
+    coarsest = largest_rounding()
+    return (
+        f"Beyond rounding: k3 is {short(numbers['k3'])}, and the coarsest measured rounding makes at most "
+        f"{short(coarsest.high)} ({WORDS[coarsest.cause]}). Causes of such gaps are another prompt or chat template, "
+        f"much older weights, or a bug. Compare the token ids of both sides, and measure again right after a weight "
+        f"sync. {_tail(numbers)}"
+    )
+
+
+def _tail(numbers: dict[str, float]) -> str:
+    return f"1 % of the tokens cause {percent(numbers['worst_share'])} of k3."
