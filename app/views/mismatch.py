@@ -15,8 +15,8 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
 from rlcorr.foreign.missing_fields import missing
+from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.measuring.part_metrics import part_metrics
 from rlcorr.records.step_files import StepRecord
 
 METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}

@@ -28,8 +28,8 @@ from rlcorr.analysis.log_prob_pairs import (
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.size_pattern import CLEAN_K3, size
 from rlcorr.analysis.symptoms import HEALTHY, Symptom, percent, short
-from rlcorr.gap_split import age_part, engine_part
 from rlcorr.masked import masked_mean
+from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
 

@@ -19,7 +19,7 @@ from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, tail_curve
 from rlcorr.figures.cells import density, log_prob_pair, probability_density, ratio_density
-from rlcorr.gap_split import age_part, engine_part
+from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, pieces, text_kind

@@ -15,10 +15,10 @@ import torch
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
+from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.measure import measure
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.measuring.metrics import metrics
-from rlcorr.measuring.part_metrics import part_metrics
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, rewind_answers
 from rlcorr.records.run_folders import only_writer

@@ -5,8 +5,7 @@
     log π_old − log π_rollout = (log π_sampled − log π_rollout) + (log π_old − log π_sampled),
               d                =            engine              +            age.
 
-Each part is a batch of its own, so that everything in this library measures and corrects it. AReaL and the asynchronous
-trainers of TRL and verl know the same three policies.
+Each part is a batch of its own, so that everything in this library measures and corrects it.
 """
 
 from torch import Tensor
@@ -15,8 +14,14 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
+from rlcorr.measuring.measure import evaluate
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.ratios import log_ratio
 from rlcorr.types import CorrectionResult, TokenBatch
+
+PARTS = ("engine", "age")
+PART_METRICS = ("k3_kl", "abs_log_ratio", "abs_log_ratio_max", "is_ratio_mean", "ratio_eff_sample_size")
+"""Metrics of the whole gap that each part has, too, as `rollout_corr/engine_k3_kl`, `rollout_corr/age_k3_kl` …"""
 
 
 def engine_part(batch: TokenBatch) -> TokenBatch:
@@ -91,6 +96,23 @@ def correlation_of_parts(batch: TokenBatch) -> float:
     engine, age = ([float(masked_mean(x * y, mask)) for y in centred] for x in centred)
     both = (engine[0] * age[1]) ** 0.5
     return engine[1] / both if both else 0.0
+
+
+def part_metrics(batch: TokenBatch) -> dict[str, float]:
+    """Measure both parts before any correction, and their correlation. Raises `UsageError` without sampled_log_probs.
+
+    The k3 of the parts do not add up to that of the whole, unless the parts are independent.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
+    >>> numbers = part_metrics(batch.replace(sampled_log_probs=torch.tensor([[-3.0]])))
+    >>> numbers["rollout_corr/engine_abs_log_ratio"], numbers["rollout_corr/age_abs_log_ratio"]
+    (1.0, 2.0)
+    """
+    numbers = {f"{PREFIX}parts_correlation": correlation_of_parts(batch)}
+    for name, part in zip(PARTS, (engine_part(batch), age_part(batch)), strict=True):
+        measured = evaluate(part, CorrectionConfig())[1]
+        numbers |= {f"{PREFIX}{name}_{metric}": measured[f"{PREFIX}{metric}"] for metric in PART_METRICS}
+    return numbers
 
 
 def _sampled(batch: TokenBatch) -> Tensor:

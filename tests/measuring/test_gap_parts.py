@@ -7,8 +7,7 @@ import torch
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.errors import UsageError
-from rlcorr.gap_split import age_part, correct_parts, correlation_of_parts, engine_part
-from rlcorr.measuring.part_metrics import PARTS, part_metrics
+from rlcorr.measuring.gap_parts import PARTS, age_part, correct_parts, correlation_of_parts, engine_part, part_metrics
 
 ENGINE = torch.tensor([[math.log(2.0), 0.0, math.log(0.5)], [math.log(1.1), math.log(4.0), 0.0]]).double()
 AGE = torch.tensor([[0.0, math.log(3.0), math.log(2.0)], [math.log(0.9), math.log(0.25), 0.0]]).double()
