@@ -45,7 +45,8 @@ class TokenBatch:
     routed_experts: Tensor | None = None  # (B, P + T, layers, k) the engine's experts per input token, −1 unknown
     rewards: Tensor | None = None  # (B,)
     group_ids: Tensor | None = None  # (B,) index of the prompt
-    policy_versions: Tensor | None = None  # (B,) version of the weights that sampled the row
+    policy_versions: Tensor | None = None  # (B,) or (B, T) version of the weights that sampled the row, or the token
+    turn_ids: Tensor | None = None  # (B, T) turn of the token, if a tool or another speaker answers in between
     unpaired_tokens: Tensor | None = None  # (B,) tokens of the row left out because the engine's log-prob was NaN
 
     def __post_init__(self) -> None:
@@ -78,7 +79,12 @@ class TokenBatch:
                 raise UsageError(
                     f"routed_experts has shape {tuple(tensor.shape)}; it must be ({expected[0]}, {width}, layers, k)."
                 )
-        elif name in ("rewards", "group_ids", "policy_versions", "unpaired_tokens"):
+        elif name == "policy_versions":
+            if tensor.shape not in (expected, expected[:1]):
+                raise UsageError(
+                    f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]},) or {tuple(expected)}."
+                )
+        elif name in ("rewards", "group_ids", "unpaired_tokens"):
             if tensor.shape != expected[:1]:
                 raise UsageError(f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]},).")
         elif tensor.shape != expected:
@@ -109,7 +115,8 @@ class TokenBatch:
         """Raise `UsageError` unless every real token has a ratio.
 
         A token has none if a log-prob is NaN or above 0 by more than rounding, or if both log-probs are −inf. If only
-        one is −inf, the ratio is e^±20. Waits for the device.
+        one is −inf, the ratio is e^±20. Raises it as well if versions or turns fall within a response, because it is
+        continued with newer weights only, and turns follow each other. Waits for the device.
         """
         for name, tensor in self.tensors().items():
             if name.endswith("log_probs"):
@@ -118,6 +125,14 @@ class TokenBatch:
                     raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0; got up to {highest:g}.")
                 if (position := _first(tensor.isnan() & self.response_mask)) is not None:
                     raise UsageError(f"{name} is NaN at {position}. {_WITHOUT_RATIO}")
+        for name in ("policy_versions", "turn_ids"):
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.dim() == 2:
+                reached = (
+                    torch.where(self.response_mask, tensor, tensor.min() if tensor.numel() else 0).cummax(-1).values
+                )
+                if (position := _first((tensor < reached) & self.response_mask)) is not None:
+                    raise UsageError(f"{name} falls from one token to the next at {position}.")
         if self.old_log_probs is None:
             return
         both = (self.rollout_log_probs == -torch.inf) & (self.old_log_probs == -torch.inf) & self.response_mask

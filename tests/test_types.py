@@ -39,7 +39,7 @@ LOG_PROBS = torch.zeros(2, 3)
         ({"rewards": torch.tensor(1.0)}, r"rewards has shape \(\); it must be \(2,\)"),
         ({"rewards": torch.zeros(2, 3)}, r"rewards has shape \(2, 3\); it must be \(2,\)"),
         ({"group_ids": torch.zeros(1)}, r"group_ids has shape \(1,\)"),
-        ({"policy_versions": torch.zeros(2, 1)}, r"policy_versions has shape \(2, 1\)"),
+        ({"policy_versions": torch.zeros(2, 1)}, r"policy_versions has shape \(2, 1\); it must be \(2,\) or \(2, 3\)"),
         ({"prompt_ids": torch.zeros(3, 5)}, r"prompt_ids has shape \(3, 5\); it must be \(2, P\)"),
         ({"prompt_ids": torch.zeros(2)}, r"prompt_ids has shape \(2,\); it must be \(2, P\)"),
         ({"prompt_mask": torch.zeros(3, 5)}, r"prompt_mask has shape \(3, 5\)"),
@@ -48,6 +48,16 @@ LOG_PROBS = torch.zeros(2, 3)
 def test_batch_refuses(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         TokenBatch(**{"response_mask": MASK, "rollout_log_probs": LOG_PROBS, **fields})
+
+
+@pytest.mark.parametrize("name", ["policy_versions", "turn_ids"])
+def test_versions_and_turns_do_not_fall_within_a_response(name: str) -> None:
+    """Padding does not count, and each response begins anew."""
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 1]]).bool()
+    batch = TokenBatch(mask, torch.full((2, 4), -1.0), old_log_probs=torch.full((2, 4), -1.0))
+    batch.replace(**{name: torch.tensor([[3, 3, 4, 0], [1, 1, 9, 2]])}).check_values()
+    with pytest.raises(UsageError, match=rf"{name} falls from one token to the next at row 1, token 3"):
+        batch.replace(**{name: torch.tensor([[3, 3, 4, 0], [1, 2, 9, 1]])}).check_values()
 
 
 def test_log_probs_of_one_batch_share_a_dtype() -> None:

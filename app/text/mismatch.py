@@ -121,6 +121,7 @@ PICTURES = {
         "bounds on the product and on the geometric mean of the ratios.",
     ),
     "lag": ("By age of the weights", "Mean |log r| by the age of the weights that sampled, in updates."),
+    "turn": ("By turn", "Mean |log r| by the turn of a token, if a tool or another speaker answers in between."),
 }
 """(title, caption) per picture."""
 

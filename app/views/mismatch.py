@@ -9,11 +9,13 @@ from text.formatting import number, plain, table
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, evaluate
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
+from rlcorr.analysis.segments import by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
+from rlcorr.figures.segments import lag_bars, turn_bars
 from rlcorr.foreign.missing_fields import missing
 from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
@@ -118,7 +120,9 @@ def _pictures(record: StepRecord) -> None:
         second["tokens"] = mismatch.by_token(batch, labels)
         second["tokens_mean"] = mismatch.by_token(batch, labels, mean=True)
     if len(_lags(record)) > 1:
-        second["lag"] = mismatch.by_lag(batch, record.step)
+        second["lag"] = lag_bars(by_lag(batch, record.step))
+    if batch.turn_ids is not None:
+        second["turn"] = turn_bars(by_turn(batch))
     if second:
         _row(**second)
 
@@ -127,7 +131,7 @@ def _lags(record: StepRecord) -> list[int]:
     """Return the ages of the weights in this step; none if the step has no policy versions."""
     if "policy_versions" in missing(record):
         return []
-    return mismatch.lags(record.batch, record.step).unique().tolist()
+    return token_lags(record.batch, record.step)[record.batch.response_mask].unique().tolist()
 
 
 def _row(**figures: Figure) -> None:

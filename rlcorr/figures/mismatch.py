@@ -1,4 +1,4 @@
-"""The mismatch of the two log-probs: over both probabilities, in the tail, by position, token, length and lag.
+"""The mismatch of the two log-probs: over both probabilities, in the tail, by position, token and length.
 
 Tokens are left out if one of their log-probs is not finite; `triage` counts them.
 """
@@ -245,37 +245,6 @@ def _bands(methods: Methods, x: np.ndarray) -> list[Part]:
 
 def _with_gap(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.concatenate([first, [np.nan], second]).astype(np.float32)
-
-
-# --- by age of the weights ---
-
-
-def lags(batch: TokenBatch, step: int) -> Tensor:
-    """Return how many updates older the weights were that sampled each row, (B,).
-
-    Step s is scored by version s − 1, or by the newest version in the batch if that is newer. Raises `UsageError`
-    without policy_versions.
-    """
-    if batch.policy_versions is None:
-        raise UsageError("a lag needs policy_versions; this batch has none.")
-    versions = batch.policy_versions
-    return versions.new_tensor(max(step - 1, int(versions.max()) if len(versions) else 0)) - versions
-
-
-def by_lag(batch: TokenBatch, step: int) -> Figure:
-    """Draw mean |log r| of the tokens over the lag of the weights that sampled them, with the number of tokens."""
-    d, real = _differences(batch)
-    lag = lags(batch, step)[:, None].expand_as(real)[real].cpu().numpy()
-    lags_seen = np.unique(lag)
-    bars = {
-        "type": "bar", "name": "lag", "x": lags_seen,
-        "y": np.array([np.abs(d[lag == one]).mean() for one in lags_seen], np.float32),
-        "marker": {"color": fade(ACROSS[0], 0.7)}, "width": 0.6,
-        "customdata": np.array([(lag == one).sum() for one in lags_seen], np.int32),
-        "hovertemplate": "lag %{x}: mean |log r| %{y:.2g}, %{customdata} tokens<extra></extra>",
-    }  # fmt: skip
-    x = {"title_text": "updates between sampling and scoring", "tickvals": lags_seen, "tickformat": "d"}
-    return figure([bars], height=300, x=x, y={"title_text": "mean |log r|", "rangemode": "tozero"})
 
 
 # --- parts ---

@@ -49,7 +49,7 @@ def object_columns(values: Iterable[tuple[str, Any]], wanted: Set[str]) -> tuple
     check_limit(MAX_ROWS, len(rows), "rows")
     columns = {
         name: column_from_cells(name, [to_cell(row.get(name), name) for row in rows])
-        for name in names
+        for name in (names | dict.fromkeys(name for row in rows for name in row))
         if name in wanted
     }
     return {name: column for name, column in columns.items() if column is not None}, list(names)

@@ -42,7 +42,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "values": ("values",),
     "rewards": ("rewards", "reward", "scores", "score"),
     "group_ids": ("group_ids", "group_id", "uid", "prompt_idx", "group_idx"),
-    "policy_versions": ("policy_versions", "policy_version", "weight_version"),
+    "policy_versions": (
+        "token_policy_versions", "policy_versions", "policy_version", "weight_version", "weight_versions", "versions",
+    ),
+    "turn_ids": ("turn_ids", "turn_id"),
     "unpaired_tokens": ("unpaired_tokens",),
     "prompt_ids": ("prompt_ids", "prompt_token_ids"),
     "prompt_mask": ("prompt_mask",),

@@ -10,6 +10,7 @@ from rlcorr.foreign.left_out import LeftOut, notes, read_optional
 from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.ragged import RaggedTokens
 from rlcorr.foreign.real_tokens import TOKEN_COLUMNS, drop_empty, find_real_tokens, real_lengths, split_unpaired
+from rlcorr.foreign.segments import turns, versions
 from rlcorr.foreign.values import PER_ROW, refuse_both_infinite, row_values, step_of, texts, token_ids, token_values
 from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.systems.loss_masks import LOSSES, MASKS
@@ -40,16 +41,15 @@ def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
     rows, longest = len(lengths), int(lengths.max())
     check_limit(MAX_PADDED, rows * longest, f"places ({rows} rows as wide as the longest, {longest})")
     prompt, ids = token_ids(columns, rollout, paired, left_out)
-    numbers: dict[str, Any] = {
-        name: read_optional(name, lambda n=name: row_values(n, columns[n]), left_out)
-        for name in PER_ROW
-        if name in columns
-    }
+    segments, numbers = _segments(columns, rollout, real, paired, left_out)
+    for name in PER_ROW:
+        if name in columns:
+            numbers[name] = read_optional(name, lambda n=name: row_values(n, columns[n]), left_out)
     if bool(unpaired.any()):
         numbers["unpaired_tokens"] = unpaired + (0 if (before := numbers.get("unpaired_tokens")) is None else before)
     batch = TokenBatch(
         response_mask=pad(paired[paired], lengths)[1],
-        **{name: pad(values, lengths)[0] for name, values in (fields | ids).items()},
+        **{name: pad(values, lengths)[0] for name, values in (fields | ids | segments).items()},
         **prompt,
         **numbers,
     )
@@ -80,6 +80,22 @@ def _token_fields(columns: Columns, rollout: Lists, real: Tensor, left_out: Left
             values = read_optional(name, lambda n=name: token_values(n, columns, rollout, real), left_out)
             fields |= {} if values is None else {name: values}
     return fields
+
+
+def _segments(
+    columns: Columns, rollout: Lists, real: Tensor, paired: Tensor, left_out: LeftOut
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return turns and versions of the paired tokens, and the versions that are one number per row, by name."""
+    per_token: dict[str, Tensor] = {}
+    per_row: dict[str, Any] = {}
+    if "policy_versions" in columns:
+        read = read_optional("policy_versions", lambda: versions(columns, rollout, paired), left_out)
+        if read is not None:
+            numbers, several = read
+            (per_token if several else per_row)["policy_versions"] = numbers
+    if (turn := read_optional("turn_ids", lambda: turns(columns, rollout, real, paired), left_out)) is not None:
+        per_token["turn_ids"] = turn
+    return per_token, per_row
 
 
 def _no_tokens(unpaired: int) -> NoTokens:

@@ -23,7 +23,8 @@ LOG_PROBS = tuple(name for field, names in NAMES.items() if field.endswith("log_
 IDS = (*NAMES["response_ids"], *NAMES["token_ids"])
 _MASKS = (*NAMES["response_mask"], *MASKS, LOSSES, *(dump.mask_over_dummy for dump in DUMPS if dump.mask_over_dummy))
 _PER_TOKEN = frozenset({
-    *LOG_PROBS, *_MASKS, *NAMES["response_ids"], *NAMES["values"], *NAMES["advantages"], *NAMES["returns"],
+    *LOG_PROBS, *_MASKS, *NAMES["response_ids"], *NAMES["policy_versions"], *NAMES["turn_ids"], *NAMES["values"],
+    *NAMES["advantages"], *NAMES["returns"],
 })  # fmt: skip
 """Keys with a number per token of the response."""
 _SINGLE = frozenset({*NAMES["rewards"], *REWARDS, *NAMES["lengths"]})
@@ -32,6 +33,7 @@ PER_RESPONSE = _SINGLE | {*NAMES["group_ids"], *(dump.row_mask for dump in DUMPS
 """Keys with a number per response: a list here means as many responses. One prompt id may be for many responses."""
 BY_ROW = frozenset({*LOG_PROBS, *_MASKS})
 """Keys whose nested lists are turns or responses."""
+TURN_IDS = "turn_ids"
 _PROMPT_KEYS = frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]})
 
 
@@ -125,7 +127,8 @@ def split_responses(entry: Row, key: str, where: str) -> list[Row]:
 def join_turns(entry: Row, key: str, where: str) -> Row:
     """Return one row, in which the lists per token of all turns are joined."""
     lengths = [len(x) if _is_list(x) else 1 for x in entry[key]]
-    return {name: _join_values(name, value, lengths, key, where) for name, value in entry.items()}
+    turn_ids = {} if TURN_IDS in entry else {TURN_IDS: np.repeat(np.arange(len(lengths)), lengths)}
+    return turn_ids | {name: _join_values(name, value, lengths, key, where) for name, value in entry.items()}
 
 
 def _join_values(name: str, value: Any, lengths: list[int], key: str, where: str) -> Any:

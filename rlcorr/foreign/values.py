@@ -21,7 +21,7 @@ from rlcorr.foreign.rounding import ROUNDING
 from rlcorr.records.step_files import pad
 from rlcorr.types import ROUNDED_UP
 
-PER_ROW = ("rewards", "group_ids", "policy_versions", "unpaired_tokens")
+PER_ROW = ("rewards", "group_ids", "unpaired_tokens")
 """Columns with one number per row that `row_values` reads."""
 _INT32 = 2**31 - 1
 _NO_START = 1 << 40  # larger than any position
@@ -98,13 +98,16 @@ def one_per_row(name: str, column: Column) -> Tensor:
     column = require_readable(column)
     if isinstance(column, Tensor) and column.dim() == 1:
         return column
-    if isinstance(column, Lists) and bool((column.lengths > 0).all()):
-        first_values = column.values[column.positions() == 0]
-        same = (column.values == first_values[column.rows()]) | column.values.isnan()
-        if bool(same.all()):
-            return first_values
+    if isinstance(column, Lists) and bool((column.lengths > 0).all()) and not varies(column):
+        return column.values[column.positions() == 0]
     got = f"; got texts such as {column[0]!r:.40}" if isinstance(column, list) and column else ""
     raise UsageError(f"{name} must hold one number per row{got}.")
+
+
+def varies(column: Lists) -> bool:
+    """Return whether a row has different numbers. Rows must not be empty; NaN counts as equal."""
+    first_values = column.values[column.positions() == 0]
+    return not bool(((column.values == first_values[column.rows()]) | column.values.isnan()).all())
 
 
 def whole_numbers(name: str, column: Column) -> Tensor:

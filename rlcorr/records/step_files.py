@@ -20,6 +20,8 @@ _TOKEN_COLUMNS = (
     "rollout_log_probs", "old_log_probs", "sampled_log_probs", "ref_log_probs", "advantages", "values"
 )  # fmt: skip
 _TOKEN_TEXTS = "response_token_texts"
+_TURNS, _VERSIONS = "turn_ids", "token_policy_versions"
+"""Columns with a whole number per token, which only steps with turns, or with several versions in a response, have."""
 _ROW_COLUMNS = {"group_id": "group_ids", "policy_version": "policy_versions"}
 UNPAIRED = "unpaired_tokens"
 """Column with the number of tokens in each row that were left out, because the engine's log-prob was NaN. Only steps
@@ -66,8 +68,14 @@ def _batch(table: pa.Table) -> TokenBatch:
             columns[name], filled = _padded(table[name], pa.float32())
             if not torch.equal(filled, mask):
                 raise UsageError(f"{name} and response_ids have lists of different lengths")
+    for name, field in ((_TURNS, "turn_ids"), (_VERSIONS, "policy_versions")):
+        if name in table.column_names:
+            columns[field], filled = _padded(table[name], pa.int32())
+            if not torch.equal(filled, mask):
+                raise UsageError(f"{name} and response_ids have lists of different lengths")
     row_columns = _ROW_COLUMNS | ({UNPAIRED: UNPAIRED} if UNPAIRED in table.column_names else {})
-    columns |= {field: torch.tensor(table[column].to_numpy().copy()) for column, field in row_columns.items()}
+    for column, field in row_columns.items():
+        columns.setdefault(field, torch.tensor(table[column].to_numpy().copy()))
     return TokenBatch(
         response_mask=mask,
         response_ids=response_ids,
@@ -108,8 +116,10 @@ def _rows(record: StepRecord, rows: slice) -> StepRecord:
 def _table(record: StepRecord) -> pa.Table:
     batch = record.batch
     columns: dict[str, Any] = {"step": pa.array([record.step] * len(record.prompts), pa.int32())}
-    for column, name in _ROW_COLUMNS.items():
-        columns[column] = pa.array(_require(batch, name).tolist(), pa.int32())
+    versions = _require(batch, "policy_versions")
+    columns["group_id"] = pa.array(_require(batch, "group_ids").tolist(), pa.int32())
+    of_rows = versions if versions.dim() == 1 else versions[:, :1].sum(-1)  # that of the first token
+    columns["policy_version"] = pa.array(of_rows.tolist(), pa.int32())
     if UNPAIRED in batch.tensors():
         columns[UNPAIRED] = pa.array(_require(batch, UNPAIRED).tolist(), pa.int32())
     columns["reward"] = pa.array(_require(batch, "rewards").tolist(), pa.float32())
@@ -119,6 +129,10 @@ def _table(record: StepRecord) -> pa.Table:
     columns["response_ids"] = _ragged(_require(batch, "response_ids"), batch.response_mask, pa.int32())
     if record.tokens is not None:
         columns[_TOKEN_TEXTS] = pa.array(record.tokens, pa.list_(pa.string()))
+    if batch.turn_ids is not None:
+        columns[_TURNS] = _ragged(batch.turn_ids.int(), batch.response_mask, pa.int32())
+    if versions.dim() == 2:
+        columns[_VERSIONS] = _ragged(versions.int(), batch.response_mask, pa.int32())
     for name in _TOKEN_COLUMNS:
         if name in batch.tensors():
             columns[name] = _ragged(_require(batch, name).float(), batch.response_mask, pa.float32())

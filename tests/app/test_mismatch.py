@@ -161,6 +161,18 @@ def test_the_age_of_the_weights_is_said_or_drawn(root: Path, versions: list[int]
     assert ("All responses of this step" in text) == (len(set(versions)) == 1 and versions[0] < 4)
 
 
+def test_versions_of_tokens_and_turns_are_drawn(root: Path) -> None:
+    """The first half of each response has other weights, and is another turn, than the rest."""
+    run = make_run(root, "alpha", steps=0, status="running")
+    record = make_record(5)
+    late = (record.batch.response_mask.cumsum(-1) > 3).int()
+    batch = record.batch.replace(policy_versions=2 + late, turn_ids=late)
+    add_step(run, replace(record, batch=batch))
+    text = said(open_app(VIEW))
+    assert "By age of the weights" in text
+    assert "By turn" in text
+
+
 def test_what_a_dropped_file_lacks_is_left_out(root: Path) -> None:
     """Two log-probs and a mask, as `foreign.read_file` makes a run of them: no ids, no versions."""
     batch = make_record(0).batch

@@ -13,9 +13,11 @@ from figure_parts import SMALL, batch_of, trace
 
 from rlcorr import CorrectionConfig, TokenBatch, preset
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS
+from rlcorr.analysis.segments import by_lag
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch as plots
 from rlcorr.figures.canvas import COOL, WARM
+from rlcorr.figures.segments import lag_bars
 
 
 def names(figure: Any) -> list[str]:
@@ -234,23 +236,6 @@ def test_many_sequences_are_counted_in_cells() -> None:
     assert cells.customdata.sum() == 2500
 
 
-# --- by age of the weights ---
-
-
-def test_lags_count_from_the_version_that_scored() -> None:
-    """Step 10 is scored by version 9; step 5 by version 8, since the batch holds rows of it."""
-    batch = SMALL.replace(policy_versions=torch.tensor([8, 4]))
-    assert plots.lags(batch, 10).tolist() == [1, 5]
-    assert plots.lags(batch, 5).tolist() == [0, 4]
-    figure: Any = plots.by_lag(batch, 10)
-    bars = trace(figure, "lag")
-    assert list(bars.x) == [1, 5]
-    assert list(bars.y) == pytest.approx([0.1, 0.575], abs=1e-5)
-    assert list(bars.customdata) == [3, 4]
-    with pytest.raises(UsageError, match="policy_versions"):
-        plots.by_lag(SMALL, 10)
-
-
 # --- all of them ---
 
 
@@ -263,7 +248,7 @@ def all_figures(batch: TokenBatch) -> list[Any]:
         plots.by_token(batch, {}),
         plots.by_token(batch, {}, mean=True),
         plots.by_length(batch, SEQUENCE_METHODS),
-        plots.by_lag(batch, 3),
+        lag_bars(by_lag(batch, 3)),
     ]
 
 

@@ -28,7 +28,7 @@ def test_the_same_pairs_from_every_file(name: str) -> None:
     assert (batch.rollout_log_probs[~batch.response_mask] == 0).all()
     assert {x.dtype for x in (batch.rollout_log_probs, batch.old_log_probs)} == {torch.float32}
     assert (record.step, record.prompts, record.responses) == (1, [""] * 4, [""] * 4)
-    assert set(batch.tensors()) - {"group_ids"} == {"response_mask", "rollout_log_probs", "old_log_probs"}
+    assert set(batch.tensors()) - {"group_ids", "turn_ids"} == {"response_mask", "rollout_log_probs", "old_log_probs"}
     assert record.notes == ()
 
 

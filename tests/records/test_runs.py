@@ -63,6 +63,26 @@ def test_a_step_without_sequences(tmp_path: Path) -> None:
     assert set(got.batch.tensors()) == set(nothing.tensors())
 
 
+def test_turns_and_the_versions_of_tokens_are_recorded(tmp_path: Path) -> None:
+    """The row's version is that of its first token. Other programs read both as lists of whole numbers."""
+    step = record(1)
+    mask = step.batch.response_mask
+    counted = mask.int().cumsum(-1)
+    batch = step.batch.replace(
+        policy_versions=torch.where(mask, 7 + counted // 2, 0), turn_ids=torch.where(mask, counted // 3, 0)
+    )
+    runs.start_run(tmp_path, RunManifest(slug="x"))
+    runs.write_step(tmp_path, replace(step, batch=batch))
+    got = runs.read_step(tmp_path, 1).batch
+    for name in ("policy_versions", "turn_ids"):
+        assert torch.equal(got.tensors()[name][mask].int(), batch.tensors()[name][mask].int()), name
+    table = pq.read_table(runs.step_path(tmp_path, 1))
+    assert table["policy_version"].to_pylist() == [7, 0, 7, 7]
+    assert table["token_policy_versions"].to_pylist() == [[7, 8, 8], [], [7, 8, 8, 9, 9, 10], [7]]
+    assert table["turn_ids"].to_pylist() == [[0, 0, 1], [], [0, 0, 1, 1, 1, 2], [0]]
+    assert table.schema.field("turn_ids").type == pa.list_(pa.int32())
+
+
 def test_bf16_log_probs_are_recorded_as_float32(tmp_path: Path) -> None:
     step = record(1)
     half = step.batch.rollout_log_probs.bfloat16()

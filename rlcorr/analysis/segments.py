@@ -1,0 +1,75 @@
+"""Parts of responses: tokens by the age of the weights that sampled them, and by their turn."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlcorr.correction import old_log_probs
+from rlcorr.errors import UsageError
+from rlcorr.ratios import k3, log_ratio
+from rlcorr.types import TokenBatch
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The gap on the tokens with one lag, or of one turn: d = log π_old − log π_rollout."""
+
+    number: int
+    tokens: int
+    k3: float
+    abs_log_ratio: float
+    log_ratio_mean: float
+
+
+def token_lags(batch: TokenBatch, step: int) -> Tensor:
+    """Return how many updates older the weights were that sampled each token, (B, T).
+
+    Step s is scored by version s − 1, or by the newest version in the batch if that is newer. Raises `UsageError`
+    without policy_versions.
+    """
+    if batch.policy_versions is None:
+        raise UsageError("a lag needs policy_versions; this batch has none.")
+    versions = batch.policy_versions
+    versions = (versions if versions.dim() == 2 else versions[:, None]).expand_as(batch.response_mask)
+    sampled = versions[batch.response_mask]
+    return max(step - 1, int(sampled.max()) if len(sampled) else 0) - versions
+
+
+def without_older(batch: TokenBatch, step: int, max_lag: int) -> TokenBatch:
+    """Return the batch without the tokens that weights more than `max_lag` updates old have sampled.
+
+    Raises `UsageError` without policy_versions, or for a negative lag.
+
+    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
+    >>> batch = batch.replace(policy_versions=torch.tensor([[4, 6, 7]]))
+    >>> without_older(batch, step=8, max_lag=1).response_mask.tolist()  # version 7 scores step 8
+    [[False, True, True]]
+    """
+    if max_lag < 0:
+        raise UsageError(f"max_lag must be at least 0; got {max_lag}.")
+    return batch.replace(response_mask=batch.response_mask & (token_lags(batch, step) <= max_lag))
+
+
+def by_lag(batch: TokenBatch, step: int) -> tuple[Segment, ...]:
+    """Measure the tokens of each lag, the smallest lag first. Raises as `token_lags` does."""
+    return _measured(batch, token_lags(batch, step))
+
+
+def by_turn(batch: TokenBatch) -> tuple[Segment, ...]:
+    """Measure the tokens of each turn, the first turn first. Raises `UsageError` without turn_ids."""
+    if batch.turn_ids is None:
+        raise UsageError("turns need turn_ids; this batch has none.")
+    return _measured(batch, batch.turn_ids)
+
+
+def _measured(batch: TokenBatch, numbers: Tensor) -> tuple[Segment, ...]:
+    """Measure the tokens that share a number, (B, T). Tokens without a finite ratio are left out."""
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach().double()
+    real = batch.response_mask & d.isfinite()
+    values, index = numbers[real].unique(return_inverse=True)
+    d = d[real]
+    count = torch.bincount(index, minlength=len(values)).double()
+    means = [torch.bincount(index, weights=x, minlength=len(values)) / count for x in (k3(d), d.abs(), d)]
+    rows = zip(values.tolist(), count.tolist(), *(mean.tolist() for mean in means), strict=True)
+    return tuple(Segment(int(number), int(tokens), *sizes) for number, tokens, *sizes in rows)

@@ -1,0 +1,90 @@
+"""Versions per token and turns of an agent, from files as other systems write them."""
+
+import json
+from typing import Any
+
+import pytest
+from pair_files import read_pairs
+
+from rlcorr.records.step_files import StepRecord
+
+OLD = [[-1.0, -1.0, -1.0, -1.0, -1.0], [-2.0, -2.0, -2.0]]
+ROLLOUT = [[-1.1, -1.2, -1.1, -1.0, -1.3], [-2.0, -2.1, -2.2]]
+
+
+def read(**columns: list[Any]) -> StepRecord:
+    rows = {"old_log_probs": OLD, "rollout_log_probs": ROLLOUT} | columns
+    lines = [json.dumps({name: values[row] for name, values in rows.items()}) for row in range(len(OLD))]
+    return read_pairs("x.jsonl", "\n".join(lines).encode())
+
+
+def real(record: StepRecord, name: str) -> list[list[int]]:
+    mask, tensor = record.batch.response_mask, record.batch.tensors()[name]
+    return [row[kept].tolist() for row, kept in zip(tensor, mask, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["versions", "policy_versions", "token_policy_versions"])
+def test_a_version_per_token_is_read(name: str) -> None:
+    """A response that was interrupted by a sync goes on with newer weights. AReaL calls the column `versions`."""
+    record = read(**{name: [[4, 4, 5, 5, 6], [5, 5, 5]]})
+    assert real(record, "policy_versions") == [[4, 4, 5, 5, 6], [5, 5, 5]]
+    assert record.notes == ()
+
+
+def test_a_version_repeated_over_a_response_is_one_per_row() -> None:
+    assert read(versions=[[4] * 5, [5] * 3]).batch.tensors()["policy_versions"].tolist() == [4, 5]
+
+
+def test_the_versions_of_tokens_that_do_not_count_are_left_out() -> None:
+    """AReaL writes -1 for tokens that no policy sampled."""
+    record = read(versions=[[4, 4, -1, 5, 5], [5, 5, 5]], loss_mask=[[1, 1, 0, 1, 1], [1, 1, 1]])
+    assert real(record, "policy_versions") == [[4, 4, 5, 5], [5, 5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "lists", "why"),
+    [
+        (
+            "versions",
+            [[4, 5, 4, 5, 6], [5, 5, 5]],
+            "row 0 (from 0): policy_versions falls within a response, from 5 to 4",
+        ),
+        ("versions", [[4, 5, 5], [5, 5, 6]], "policy_versions has"),
+        ("versions", [[4, 4.5, 5, 5, 5], [5, 5, 5]], "policy_versions must hold whole numbers"),
+        ("turn_ids", [[0, 0, 1, 1, 0], [0, 1, 1]], "row 0 (from 0): turn_ids falls within a response, from 1 to 0"),
+        ("turn_ids", [[0, 0, 0, 0, 0], [0, 2, 1]], "row 1 (from 0): turn_ids falls within a response, from 2 to 1"),
+    ],
+)
+def test_versions_that_run_backwards_and_turns_that_overlap_are_left_out(name: str, lists: list[Any], why: str) -> None:
+    field = "policy_versions" if name == "versions" else name
+    record = read(**{name: lists})
+    assert field not in record.batch.tensors()
+    (note,) = record.notes
+    assert note.startswith(f"{field} is left out: ")
+    assert why in note
+
+
+def test_turns_are_the_runs_between_the_answers_of_tools() -> None:
+    record = read(loss_mask=[[1, 0, 0, 1, 1], [0, 1, 1]])
+    assert real(record, "turn_ids") == [[0, 1, 1], [0, 0]]
+    assert real(record, "rollout_log_probs")[0] == pytest.approx([-1.1, -1.0, -1.3])
+
+
+def test_turns_that_a_file_names_win_over_holes() -> None:
+    record = read(loss_mask=[[1, 0, 0, 1, 1], [1, 1, 1]], turn_ids=[[0, 0, 0, 1, 2], [3, 3, 4]])
+    assert real(record, "turn_ids") == [[0, 1, 2], [3, 3, 4]]
+
+
+def test_one_turn_is_no_turn() -> None:
+    assert "turn_ids" not in read(loss_mask=[[0, 1, 1, 1, 0], [1, 1, 1]]).batch.tensors()
+
+
+def test_the_lists_of_a_trajectory_are_its_turns() -> None:
+    """ms-swift keeps a list per turn; one reward says that they belong together."""
+    entry = {
+        "old_log_probs": [[-1.0, -1.0], [-1.0, -1.0, -1.0]], "rollout_log_probs": [[-1.1, -1.2], [-1.1, -1.0, -1.3]],
+        "versions": [[2, 2], [2, 3, 3]], "reward": 1.0,
+    }  # fmt: skip
+    record = read_pairs("x.jsonl", json.dumps(entry).encode())
+    assert real(record, "turn_ids") == [[0, 0, 1, 1, 1]]
+    assert real(record, "policy_versions") == [[2, 2, 2, 3, 3]]
