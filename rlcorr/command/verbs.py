@@ -202,7 +202,7 @@ def run_import(request: Import) -> int:
         summary = import_files(files, path, **options, watch=bar.update)
     steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
-    print("\n".join(f"  {name:<15} {use}" for name, use in summary.missing.items()))
+    print("\n".join(f"  {name:<17} {use}" for name, use in summary.missing.items()))
     unpaired = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
     looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
     for line in (*summary.notes, *unpaired, *verdict_lines(verdicts(looks))):
