@@ -1,5 +1,6 @@
 """Sentences of the Mismatch page."""
 
+from rlcorr.analysis.discarding import Change
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.symptoms import Pattern, short
 
@@ -124,6 +125,36 @@ PICTURES = {
     "turn": ("By turn", "Mean |log r| by the turn of a token, if a tool or another speaker answers in between."),
 }
 """(title, caption) per picture."""
+
+
+DISCARDING = "What discarding answers does to the batch"
+DISCARDED = ("kept are answers …", "kept", "change of the mean length", "change of the mean reward")
+WITHIN = {
+    "product": "with a product of the ratios within 1/2 to 2",
+    "geometric mean": "with a geometric mean within ±0.1 %",
+}
+"""Name in SEQUENCE_METHODS → the answers that it keeps."""
+OLDER = "of weights at most {lag} updates old"
+DISCARDED_MEANINGS = {
+    "kept": "Share of the answers that are kept.",
+    "change of the mean length": "Mean length of the kept answers compared with that of all answers, and the interval "
+    "of 95 % over prompts.",
+    "change of the mean reward": "Mean reward of the kept answers less that of all answers, and its interval.",
+}
+DISCARDING_IS = (
+    "Rules on whole answers reject long answers more often, and old weights may have sampled longer ones. If an "
+    "interval excludes 0, the kept answers are not like the batch that was sampled."
+)
+
+
+def relative(change: Change) -> str:
+    """Return a relative change in percent with its interval."""
+    return f"{100 * change.value:+.1f} % [{100 * change.low:+.1f}, {100 * change.high:+.1f}]".replace("-", "−")
+
+
+def difference(change: Change) -> str:
+    """Return a difference with its interval."""
+    return f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]".replace("-", "−")
 
 
 NO_IDS = "The step has no token ids, so the page cannot show which tokens differ."

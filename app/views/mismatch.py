@@ -5,9 +5,10 @@ from components.picture import picture
 from controls.pickers import picked_record
 from state import navigation, notices, session
 from text import mismatch as say
-from text.formatting import number, plain, table
+from text.formatting import number, percent, plain, table
 
-from rlcorr import PRESETS, CorrectionConfig, TokenBatch, evaluate
+from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, evaluate
+from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
 from rlcorr.analysis.segments import by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
@@ -39,6 +40,7 @@ def show(selection: session.Selection) -> None:
     if record.batch.sampled_log_probs is not None:
         _parts(record.batch)
     _pictures(record)
+    _discarding(record)
     _regions(record.batch)
 
 
@@ -125,6 +127,27 @@ def _pictures(record: StepRecord) -> None:
         second["turn"] = turn_bars(by_turn(batch))
     if second:
         _row(**second)
+
+
+def _discarding(record: StepRecord) -> None:
+    """Show what discarding the answers of old weights, or with large ratios, does to mean length and mean reward."""
+    batch = record.batch
+    ways = {say.WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
+    lags = _lags(record)
+    for lag in lags[:-1]:
+        oldest = token_lags(batch, record.step).where(batch.response_mask, 0).amax(-1)
+        ways[say.OLDER.format(lag=lag)] = oldest <= lag
+    rows = []
+    for name, keep in ways.items():
+        if bool((keep & batch.response_mask.any(-1)).any()):
+            left = discarded(batch, keep)
+            reward = number(None) if left.reward is None else say.difference(left.reward)
+            rows.append([name, percent(left.kept), say.relative(left.length), reward])
+        else:
+            rows.append([name, percent(0.0), number(None), number(None)])
+    st.markdown(f"##### {say.DISCARDING}")
+    st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
+    st.caption(say.DISCARDING_IS)
 
 
 def _lags(record: StepRecord) -> list[int]:
