@@ -12,6 +12,7 @@ from rlcorr.analysis.budget import correction_named
 from rlcorr.analysis.by_length import kept_by_length
 from rlcorr.analysis.choosing import Kept, choose_bound, kept, pairs_of
 from rlcorr.analysis.gap_size import total_size
+from rlcorr.analysis.turns import turns_as_rows
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BoundId
 from rlcorr.command.gaps_verb import placement_lines
@@ -47,6 +48,9 @@ class Threshold:
     """System for which the bounds are printed."""
     version: str | None = None
     """Version of that system; by default the newest known one."""
+    per_turn: bool = False
+    """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
+    is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
     clamp_rounding: bool = False
     """Set log-probs above 0, up to 0.125, to 0, because bfloat16 rounds numbers near 0 up. Without this option they are
     refused."""
@@ -65,6 +69,8 @@ def run_threshold(request: Threshold) -> int:
         raise UsageError(f"{run.name} has no recorded step.")
     looks: list[Look] = []
     batches = _read_batches(run, steps, request.clamp_rounding, looks)
+    if request.per_turn:
+        batches = ((step, turns_as_rows(batch)) for step, batch in batches)
     chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
     threshold, config = choose_bound(chosen_on.batch, config, request.keep / 100, BoundId(request.rule))
     print(f"{run.name}, {request.preset}: threshold {threshold:g}")
@@ -83,6 +89,8 @@ def run_threshold(request: Threshold) -> int:
         print("\n".join(textwrap.wrap(line, WIDTH)))
     for line in placement_lines(total_size(one.gap for one in looks)):
         print(line)
+    if request.per_turn:
+        return 0
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
     return 0

@@ -47,6 +47,27 @@ def text_of(output: str) -> Any:
     return yaml.safe_load(output[output.index("\n# ") :])
 
 
+def test_turns_are_bounded_on_their_own(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two turns with products 2 and 1/3 in each of two steps: to keep both, the band must reach 3. The whole answer has
+    the product 2/3, for which 1.5 is enough."""
+    d = torch.tensor([[math.log(2.0), 0.0, math.log(1 / 3)]])
+    rollout = torch.full((1, 3), -2.0)
+    with Recorder("agent") as recorder:
+        for step in range(2):
+            batch = TokenBatch.from_log_probs(rollout + d, rollout, rollout < 0)
+            recorder.add(step=step, batch=batch.replace(turn_ids=torch.tensor([[0, 0, 1]])))
+    words = ["threshold", "agent", "--preset", "skyrl_product_mask", "--keep", "100"]
+    assert run_verb([*words, "--per-turn"]) == 0
+    told = capsys.readouterr().out
+    assert float(told.split("threshold ")[1].split()[0]) == pytest.approx(3, rel=1e-3)
+    assert "# verl" not in told
+    assert run_verb(words) == 0
+    assert float(capsys.readouterr().out.split("threshold ")[1].split()[0]) == pytest.approx(1.5, rel=1e-3)
+    record("plain", [0.1, 0.2], [0.1, 0.2])
+    with pytest.raises(UsageError, match="needs turn_ids"):
+        run_verb(["threshold", "plain", "--preset", "skyrl_product_mask", "--per-turn"])
+
+
 def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Keep 19 of twenty log-ratios: |d| ≤ 0.19. Half of the last step, which must not be used, is within that."""
     distances = [0.01 * k for k in range(1, 21)]
