@@ -1,7 +1,7 @@
 """Sentences of the Mismatch page."""
 
-from rlcorr.analysis.discarding import Change
 from rlcorr.analysis.published import rounding
+from rlcorr.analysis.resampling import Estimate
 from rlcorr.analysis.symptoms import Pattern, short
 
 ALSO = "Also: {sentence}"
@@ -147,12 +147,12 @@ DISCARDING_IS = (
 )
 
 
-def relative(change: Change) -> str:
+def relative(change: Estimate) -> str:
     """Return a relative change in percent with its interval."""
     return f"{100 * change.value:+.1f} % [{100 * change.low:+.1f}, {100 * change.high:+.1f}]".replace("-", "−")
 
 
-def difference(change: Change) -> str:
+def difference(change: Estimate) -> str:
     """Return a difference with its interval."""
     return f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]".replace("-", "−")
 

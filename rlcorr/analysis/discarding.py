@@ -5,22 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlcorr.analysis.resampling import Estimate, resampled, with_interval
 from rlcorr.errors import UsageError
 from rlcorr.masked import count_true
 from rlcorr.types import TokenBatch
-
-REPLICATES = 1000
-LEVEL = (0.025, 0.975)
-_AT_ONCE = 1 << 22  # resampled units in memory
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change, and the interval that holds 95 % of its bootstrap samples."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -29,9 +17,9 @@ class Discarded:
 
     kept: float
     """Share of the answers with tokens that are kept."""
-    length: Change
+    length: Estimate
     """Mean length of the kept answers, relative to that of all answers, minus 1."""
-    reward: Change | None
+    reward: Estimate | None
     """Mean reward of the kept answers minus that of all answers; None if a reward is unknown."""
 
 
@@ -54,12 +42,12 @@ def discarded(batch: TokenBatch, keep: Tensor, *, seed: int = 0) -> Discarded:
     reward = torch.where(answered, rewards, 0).double() if rewards is not None else torch.zeros_like(length)
     columns = torch.stack([answered.double(), length, reward], -1)  # count, length and reward of all answers
     sums = _sums_per_unit(torch.cat([columns * answered[:, None], columns * keep[:, None]], -1), _units(batch))
-    samples = torch.cat([sums.sum(0)[None], _resampled(sums, seed)])
+    samples = resampled(sums, seed)
     count, length_sum, reward_sum, kept, kept_length, kept_reward = samples.unbind(-1)
     return Discarded(
         float(kept[0] / count[0]),
-        _change(kept_length / kept / (length_sum / count) - 1),
-        _change(kept_reward / kept - reward_sum / count) if has_rewards else None,
+        with_interval(kept_length / kept / (length_sum / count) - 1),
+        with_interval(kept_reward / kept - reward_sum / count) if has_rewards else None,
     )
 
 
@@ -73,25 +61,3 @@ def _units(batch: TokenBatch) -> Tensor:
 
 def _sums_per_unit(columns: Tensor, units: Tensor) -> Tensor:
     return columns.new_zeros(int(units.max()) + 1, columns.shape[1]).index_add_(0, units, columns)
-
-
-def _resampled(sums: Tensor, seed: int) -> Tensor:
-    """Return the sums over units that were drawn with replacement, (REPLICATES, columns)."""
-    chance = torch.Generator().manual_seed(seed)
-    units = len(sums)
-    rows = max(_AT_ONCE // units, 1)
-    parts = []
-    for start in range(0, REPLICATES, rows):
-        drawn = torch.randint(units, (min(rows, REPLICATES - start), units), generator=chance)
-        parts.append(sums[drawn.to(sums.device)].sum(1))
-    return torch.cat(parts)
-
-
-def _change(samples: Tensor) -> Change:
-    """Return the first sample, which is the batch itself, with the interval of the others.
-
-    Samples without a kept answer have no mean and are left out.
-    """
-    value, others = float(samples[0]), samples[1:]
-    low, high = others[others.isfinite()].quantile(torch.tensor(LEVEL, dtype=samples.dtype, device=samples.device))
-    return Change(value, float(low), float(high))

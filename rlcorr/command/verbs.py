@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
+from rlcorr.command.attribute_verb import Attribute, run_attribute
 from rlcorr.command.doctor import doctor
 from rlcorr.command.gaps_verb import Gaps, placement_lines, run_gaps
 from rlcorr.command.gradient_table import gradient_document, gradient_table, sweep_table
@@ -254,6 +255,7 @@ VERBS: dict[str, tuple[type, Run]] = {
     "report": _parsed(Report, run_report),
     "threshold": _parsed(Threshold, run_threshold),
     "gaps": _parsed(Gaps, run_gaps),
+    "attribute": _parsed(Attribute, run_attribute),
     "import": _parsed(Import, run_import),
     "verify": _parsed(Verify, run_verify),
     "doctor": _parsed(Doctor, lambda _: doctor()),

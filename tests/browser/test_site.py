@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from app_runs import PROJECT, unreadable
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from rlcorr import PRESETS, evaluate
 from rlcorr.bounds import BoundId, at_threshold
@@ -146,6 +146,7 @@ def test_a_chosen_preset_is_fetched_and_dragged(page: Page, url: str) -> None:
     for preset in CHOSEN:
         page.get_by_label("Preset").select_option(preset)
         page.wait_for_url(f"**preset={preset}**")
+        page.wait_for_function("!document.querySelector('[data-shown=bench]').inert")
         expect(page.locator("#bench .rl-slider")).to_have_count(1)
         page.wait_for_function("document.querySelector('#bench .rl-note')?.innerText.length > 20")
         page.wait_for_function("""() => [...document.querySelectorAll("#bench .rl-picture")]
@@ -153,6 +154,26 @@ def test_a_chosen_preset_is_fetched_and_dragged(page: Page, url: str) -> None:
         drag(page, "bench", 0.5)
         expect_library(page, "bench", WITHOUT_SKETCH, preset)
         page.mouse.up()
+
+
+def test_the_slider_of_before_cannot_be_moved_while_another_preset_is_fetched(page: Page, url: str) -> None:
+    """Its value would be written into the address of the preset that has been chosen."""
+    visit(page, f"{url}#view=bench&run={WITHOUT_SKETCH}", "bench")
+    held: list[Route] = []
+    page.route("**/*.bin", lambda route: held.append(route))
+    page.get_by_label("Preset").select_option(CHOSEN[1])
+    bench = page.locator("[data-shown=bench]")
+    expect(bench).to_have_attribute("inert", "")
+    page.wait_for_url(f"**preset={CHOSEN[1]}**")
+    while not held:
+        page.wait_for_timeout(20)
+    for route in held:
+        route.continue_()
+    page.unroute("**/*.bin")
+    expect(bench).not_to_have_attribute("inert", "")
+    drag(page, "bench", 0.5)
+    expect_library(page, "bench", WITHOUT_SKETCH, CHOSEN[1])
+    page.mouse.up()
 
 
 def test_the_address_holds_what_is_chosen(page: Page, url: str) -> None:

@@ -33,7 +33,10 @@ const addressOf = (chosen) => {
   return `#${new URLSearchParams(query)}`
 }
 
-const go = (changes) => { location.hash = addressOf({ ...given(), ...changes }) }
+const go = (changes) => {
+  history.pushState(null, "", addressOf({ ...given(), ...changes }))
+  show()
+}
 
 const note = (changes) => history.replaceState(null, "", addressOf({ ...given(), ...changes }))
 
@@ -177,8 +180,13 @@ const showPart = async (view, address) => {
   }
 }
 
+let shows = 0
+
+// What was chosen before cannot be moved while the file of the new choice is on its way.
 const show = async () => {
-  const now = chosen(), { view } = now
+  const now = chosen(), { view } = now, mine = ++shows
+  const section = document.querySelector(`[data-shown="${view}"]`)
+  section.inert = true
   for (const section of document.querySelectorAll("[data-shown]")) section.hidden = section.dataset.shown !== view
   for (const link of document.querySelectorAll("[data-view]")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page")
@@ -192,11 +200,14 @@ const show = async () => {
   for (const picker of ["run", "preset", "study"]) element(`pick-${picker}`).value = now[picker]
   put(element("about"), view === "study" ? "" : facts.runs[now.run].said)
   tell(now.wrong.join(" "))
-  const address = location.hash
-  const draw = await SHOW[view](now).catch((error) => {
+  try {
+    const draw = await SHOW[view](now)
+    if (mine !== shows) return  // something else has been chosen by now
+    draw?.()
+    section.inert = false
+  } catch (error) {
     tell(location.protocol === "file:" ? facts.words.FROM_A_FILE : `${facts.words.LATE} ${error.message}`)
-  })
-  if (draw && location.hash === address) draw()  // something else may have been chosen by now
+  }
 }
 
 // --- what is pressed ---
