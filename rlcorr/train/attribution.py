@@ -6,6 +6,7 @@ runs in a process of its own, which gives its memory back.
 
 import math
 import multiprocessing
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -115,7 +116,12 @@ def _sample(request: Request, settings: RolloutConfig) -> Samples:
 
 
 def sample(request: Request, settings: RolloutConfig) -> Samples:
-    """Start an engine with these settings, and return its answers, those to one prompt next to each other."""
+    """Start an engine with these settings, and return its answers, those to one prompt next to each other.
+
+    It is called in a process of its own, whose warnings go to the engine's log.
+    """
+    with request.log.open("ab") as log:
+        os.dup2(log.fileno(), 2)
     engine = start_engine(settings, request.model, ALONE, request.eos_ids, request.log)
     if settings.weights != "none":  # weights are rounded when they are sent
         policy = Policy(load_lm(request.model, torch.device("cpu")), None)
