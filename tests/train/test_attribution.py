@@ -2,7 +2,9 @@
 
 import json
 import math
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -19,6 +21,12 @@ from rlcorr.types import TokenBatch
 def request(model: Path, folder: Path) -> Request:
     prompts = [[3, 4, 5], [6, 7], [8, 9, 10, 11], [4, 4]]
     return Request(model, prompts, 8, 12, [2], RolloutConfig(engine="transformers"), folder / "log")
+
+
+@pytest.fixture(autouse=True)
+def plain_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process begins with the main module of this one, which a test of the app may have replaced by a page."""
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
 
 
 @pytest.mark.slow
