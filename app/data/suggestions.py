@@ -7,6 +7,7 @@ import streamlit as st
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
+from rlcorr.analysis.by_length import AtLength, kept_by_length
 from rlcorr.analysis.choosing import Kept, Pairs, choose_bound, kept, pairs_of
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.bounds import BAND
@@ -28,6 +29,8 @@ class Suggestion:
     """Shares that it keeps on the steps on which the threshold was chosen."""
     unseen: Kept | None
     """Shares that it keeps on the last step, which was not used for the choice; None if the run has one step."""
+    by_length: tuple[AtLength, ...]
+    """Shares that it keeps of the same answers cut to fewer tokens, on the steps on which it was chosen."""
 
 
 Stamps = tuple[corrections.Identity, ...]
@@ -61,5 +64,6 @@ def suggestions(stamps: Stamps, share: float) -> dict[str, Suggestion | str]:
             suggested[name] = str(error)
             continue
         unseen = None if last is None else kept(last.batch, config)
-        suggested[name] = Suggestion(threshold, config, kept(chosen_on.batch, config), unseen)
+        by_length = kept_by_length(chosen_on.batch, config)
+        suggested[name] = Suggestion(threshold, config, kept(chosen_on.batch, config), unseen, by_length)
     return suggested

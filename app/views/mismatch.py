@@ -10,7 +10,7 @@ from text.formatting import number, percent, plain, table
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
-from rlcorr.analysis.segments import by_lag, by_turn, token_lags
+from rlcorr.analysis.segments import answer_lags, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError, unknown
@@ -133,10 +133,8 @@ def _discarding(record: StepRecord) -> None:
     """Show what discarding the answers of old weights, or with large ratios, does to mean length and mean reward."""
     batch = record.batch
     ways = {say.WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
-    lags = _lags(record)
-    for lag in lags[:-1]:
-        oldest = token_lags(batch, record.step).where(batch.response_mask, 0).amax(-1)
-        ways[say.OLDER.format(lag=lag)] = oldest <= lag
+    for lag in _lags(record)[:-1]:
+        ways[say.OLDER.format(lag=lag)] = answer_lags(batch, record.step) <= lag
     rows = []
     for name, keep in ways.items():
         if bool((keep & batch.response_mask.any(-1)).any()):

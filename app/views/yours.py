@@ -14,8 +14,6 @@ from text import yours as yours_text
 from text.formatting import number, percent, plain, table
 
 from rlcorr import PRESETS
-from rlcorr.analysis.by_length import kept_by_length
-from rlcorr.analysis.choosing import Pairs
 from rlcorr.analysis.gap_size import gap_size
 from rlcorr.analysis.placement import causes, place
 from rlcorr.analysis.triage import triage
@@ -114,12 +112,12 @@ def _thresholds(selection: session.Selection) -> None:
     reached = {name: one for name, one in suggested.items() if isinstance(one, Suggestion)}
     if reached:
         _take(reached)
-        _by_length(reached, before)
+        _by_length(reached)
 
 
-def _by_length(reached: dict[str, Suggestion], before: Pairs) -> None:
+def _by_length(reached: dict[str, Suggestion]) -> None:
     """Show what the suggested thresholds keep of the same answers cut to fewer tokens."""
-    by_name = {name: kept_by_length(before.batch, one.config) for name, one in reached.items()}
+    by_name = {name: one.by_length for name, one in reached.items()}
     *cuts, whole = next(iter(by_name.values()))
     if not cuts:
         return

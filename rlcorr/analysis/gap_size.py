@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlcorr.errors import UsageError
+from rlcorr.correction import old_log_probs
 from rlcorr.masked import masked_mean, masked_sum
 from rlcorr.ratios import k3
 from rlcorr.types import TokenBatch
@@ -44,9 +44,7 @@ def gap_size(batch: TokenBatch) -> GapSize | None:
 
     An answer counts with the geometric mean of its ratios. Raises `UsageError` without old_log_probs.
     """
-    if batch.old_log_probs is None:
-        raise UsageError("a mismatch needs old_log_probs; this batch has only rollout_log_probs.")
-    d = (batch.old_log_probs.detach() - batch.rollout_log_probs.detach()).double()
+    d = (old_log_probs(batch).detach() - batch.rollout_log_probs.detach()).double()
     mask = batch.response_mask & d.isfinite()
     answered = mask.any(dim=1)
     if not bool(answered.any()):

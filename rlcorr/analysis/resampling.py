@@ -7,7 +7,7 @@ from torch import Tensor
 
 REPLICATES = 1000
 LEVEL = (0.025, 0.975)
-_AT_ONCE = 1 << 22  # resampled units in memory
+_AT_ONCE = 1 << 20  # resampled units in memory
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Each part is a batch of its own, so that everything in this library measures and
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import correct
+from rlcorr.correction import correct, old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.measure import evaluate
@@ -88,9 +88,8 @@ def correlation_of_parts(batch: TokenBatch) -> float:
     """
     mask = batch.response_mask
     parts = [
-        log_ratio(part.old_log_probs, part.rollout_log_probs, mask).double()
+        log_ratio(old_log_probs(part), part.rollout_log_probs, mask).double()
         for part in (engine_part(batch), age_part(batch))
-        if part.old_log_probs is not None
     ]
     centred = [part - masked_mean(part, mask) for part in parts]
     engine, age = ([float(masked_mean(x * y, mask)) for y in centred] for x in centred)
