@@ -156,6 +156,10 @@ class LossConfig:
     """seq-mean-token-sum-norm: divisor of each sequence's sum. Dr. GRPO divides by the longest response that may be
     generated, which is the trainer's default. None: the number of columns T, which is that length only if every batch
     is padded to it. If a batch is padded to its own longest answer, the weight of an answer depends on the others."""
+    score_centering: bool = False
+    """Subtract the score that the sampler's distribution has on average at each position, E_q[w ∇log p], from the score
+    of each token: an update then follows no direction that only comes from sampling with another policy
+    (arXiv:2609.20807). Needs the log-probs of the sampler's likeliest tokens."""
     use_kl_loss: bool = False
     """Add kl_loss_coef · KL to the reference model."""
     kl_loss_coef: float = 0.001
@@ -179,7 +183,7 @@ class LossConfig:
         for name in ("loss_agg_mode", "rollout_kl_loss_agg_mode"):
             member(name, getattr(self, name), Aggregation)
         member("kl_loss_tokens", self.kl_loss_tokens, KLTokens)
-        booleans(self, "use_kl_loss", "use_rollout_kl_loss", "fipo_clip_high_only")
+        booleans(self, "score_centering", "use_kl_loss", "use_rollout_kl_loss", "fipo_clip_high_only")
         for name in (*_AT_LEAST_0, *(f"vespo_{name}_{sign}" for name in ("k", "lambda") for sign in ("pos", "neg"))):
             number(self, name, "≥ 0", lambda x: x >= 0)
         for name in ("clip_ratio_c", "dppo_ratio_cap"):

@@ -16,6 +16,8 @@ from rlcorr.errors import UsageError
 
 ROUNDED_UP = 0.01
 """Largest log-prob above 0 that is accepted as rounding: log-softmax in bfloat16 may round up."""
+TOP = ("top_ids", "rollout_top_log_probs", "old_top_log_probs")
+"""Fields with the sampler's likeliest tokens at each position."""
 _WITHOUT_RATIO = (
     "Such a token has no ratio: set response_mask to 0 there. For NaN of a sampler in files and recorded runs, use "
     "nan_is_ratio_one."
@@ -47,6 +49,9 @@ class TokenBatch:
     group_ids: Tensor | None = None  # (B,) index of the prompt
     policy_versions: Tensor | None = None  # (B,) or (B, T) version of the weights that sampled the row, or the token
     turn_ids: Tensor | None = None  # (B, T) turn of the token, if a tool or another speaker answers in between
+    top_ids: Tensor | None = None  # (B, T, K) the sampler's likeliest tokens at each position, −1 where it has fewer
+    rollout_top_log_probs: Tensor | None = None  # (B, T, K) log π_rollout of these tokens, −∞ where sampling cuts them
+    old_top_log_probs: Tensor | None = None  # (B, T, K) log π_old of these tokens
     unpaired_tokens: Tensor | None = None  # (B,) tokens of the row left out because the engine's log-prob was NaN
 
     def __post_init__(self) -> None:
@@ -84,6 +89,13 @@ class TokenBatch:
                 raise UsageError(
                     f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]},) or {tuple(expected)}."
                 )
+        elif name in TOP:
+            widths = {lists.shape[2:] for lists in (getattr(self, top) for top in TOP) if lists is not None}
+            if tensor.dim() != 3 or tensor.shape[:2] != expected or len(widths) > 1:
+                raise UsageError(
+                    f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]}, {expected[1]}, K), with the "
+                    "same K for all lists of likeliest tokens."
+                )
         elif name in ("rewards", "group_ids", "unpaired_tokens"):
             if tensor.shape != expected[:1]:
                 raise UsageError(f"{name} has shape {tuple(tensor.shape)}; it must be ({expected[0]},).")
@@ -120,10 +132,11 @@ class TokenBatch:
         """
         for name, tensor in self.tensors().items():
             if name.endswith("log_probs"):
-                highest = float(torch.where(self.response_mask, tensor, 0).max()) if tensor.numel() else 0.0
+                mask = self.response_mask if tensor.dim() == 2 else self.response_mask[..., None]
+                highest = float(torch.where(mask, tensor, 0).max()) if tensor.numel() else 0.0
                 if highest > ROUNDED_UP:
                     raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0; got up to {highest:g}.")
-                if (position := _first(tensor.isnan() & self.response_mask)) is not None:
+                if (position := _first(tensor.isnan() & mask)) is not None:
                     raise UsageError(f"{name} is NaN at {position}. {_WITHOUT_RATIO}")
         for name in ("policy_versions", "turn_ids"):
             tensor = getattr(self, name)

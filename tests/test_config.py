@@ -187,7 +187,7 @@ def test_the_defaults_of_the_losses() -> None:
     gate |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}  # TRL's
     gate |= {"fipo_decay_rate": 32.0, "fipo_clip_range": 0.2, "fipo_clip_high_only": True}  # ms-swift's
     gate |= {"fipo_safety_threshold": 4.0}
-    total = {"loss_agg_mode": "token-mean", "loss_scale_factor": None}
+    total = {"loss_agg_mode": "token-mean", "loss_scale_factor": None, "score_centering": False}
     kl = {"use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "k2", "kl_loss_tokens": "kept"}
     rollout = {"use_rollout_kl_loss": False, "rollout_kl_loss_coef": 0.0, "rollout_kl_estimator_type": "k2"}
     rollout |= {"rollout_kl_loss_agg_mode": "seq-mean-token-mean"}

@@ -12,6 +12,7 @@ from rlcorr.losses import per_token
 from rlcorr.losses.aggregation import Totals, aggregate, lr_factor
 from rlcorr.losses.kl import KLTerm, kl_term
 from rlcorr.losses.per_sequence import answer_losses
+from rlcorr.losses.score_centering import centering_terms
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.moments import Moments, MomentTable, flag_moments, moments
 from rlcorr.measuring.quantities import Quantity
@@ -30,6 +31,7 @@ def policy_loss(
     sequences: float | None = None,
     response_tokens: float | None = None,
     response_sequences: float | None = None,
+    top_log_probs: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, MomentTable]:
     """Compute the loss of one mini- or micro-batch, and the moments of its metrics. Needs advantages.
@@ -47,6 +49,9 @@ def policy_loss(
     `response_sequences` count kept and rejected ones: divisors of a KL term on all response tokens, needed only if
     `tokens` counts the kept ones (denominator="kept").
 
+    With `loss.score_centering`, A times the term of `centering_terms` is added to the loss of each token. It needs
+    `top_log_probs`, log π_θ of `batch.top_ids`, (B, T, K), with a graph.
+
     >>> mask = torch.tensor([[True, True, True]])
     >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
     >>> result = correct(batch, CorrectionConfig())
@@ -56,7 +61,7 @@ def policy_loss(
     -1.0
     """
     totals = Totals(tokens, sequences, response_tokens, response_sequences)
-    parts = _loss(log_probs, batch, result, correction, loss, totals, generator)
+    parts = _loss(log_probs, batch, result, correction, loss, totals, generator, top_log_probs)
     return parts.value, MomentTable.of(_measured(parts, batch.response_mask, correction, loss, totals))
 
 
@@ -82,6 +87,7 @@ def _loss(
     loss: LossConfig,
     totals: Totals,
     generator: torch.Generator | None,
+    top_log_probs: Tensor | None = None,
 ) -> _Loss:
     if batch.advantages is None:
         raise UsageError("the policy loss needs advantages; the batch has none.")
@@ -103,7 +109,10 @@ def _loss(
         counts = counts if tokens is keep else totals.of_responses(correction.denominator)
         return aggregate(x, tokens, mask, mode, *counts, loss.loss_scale_factor)
 
-    value = pg = total(per_token * weights, keep, loss.loss_agg_mode)
+    per_token = per_token * weights
+    if loss.score_centering:
+        per_token = per_token + advantages * _centering(top_log_probs, batch, correction, keep)
+    value = pg = total(per_token, keep, loss.loss_agg_mode)
     kl, rollout_kl = _kl_terms(log_probs, batch, keep, loss)
     if kl is not None:
         value = value + loss.kl_loss_coef * total(kl.per_token, kl.tokens, loss.loss_agg_mode)
@@ -111,6 +120,18 @@ def _loss(
         penalty = total(rollout_kl.per_token, rollout_kl.tokens, loss.rollout_kl_loss_agg_mode)
         value = value + loss.rollout_kl_loss_coef * penalty
     return _Loss(value, pg, kl, rollout_kl, theta, old, advantages, keep)
+
+
+def _centering(top_log_probs: Tensor | None, batch: TokenBatch, correction: CorrectionConfig, keep: Tensor) -> Tensor:
+    """Return the terms of score centering, (B, T), and 0 outside `keep`."""
+    if top_log_probs is None or batch.rollout_top_log_probs is None:
+        raise UsageError(
+            "score centering needs the log-probs of the sampler's likeliest tokens: record them with "
+            "--rollout.top-logprobs 20, and pass top_log_probs."
+        )
+    rollout = torch.where(keep[..., None], at_least_float32(batch.rollout_top_log_probs), 0)
+    theta = torch.where(keep[..., None], at_least_float32(top_log_probs), 0)
+    return torch.where(keep, centering_terms(theta, rollout, correction), 0)
 
 
 def _kl_terms(

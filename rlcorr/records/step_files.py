@@ -19,6 +19,8 @@ from rlcorr.types import TokenBatch
 _TOKEN_COLUMNS = (
     "rollout_log_probs", "old_log_probs", "sampled_log_probs", "ref_log_probs", "advantages", "values"
 )  # fmt: skip
+_TOP_COLUMNS = {"top_ids": pa.int32(), "rollout_top_log_probs": pa.float32(), "old_top_log_probs": pa.float32()}
+"""Columns with K numbers per token, one token after the other, which only steps with the likeliest tokens have."""
 _TOKEN_TEXTS = "response_token_texts"
 _TURNS, _VERSIONS = "turn_ids", "token_policy_versions"
 """Columns with a whole number per token, which only steps with turns, or with several versions in a response, have."""
@@ -73,6 +75,7 @@ def _batch(table: pa.Table) -> TokenBatch:
             columns[field], filled = _padded(table[name], pa.int32())
             if not torch.equal(filled, mask):
                 raise UsageError(f"{name} and response_ids have lists of different lengths")
+    columns |= {name: _top(table[name], mask, name) for name in _TOP_COLUMNS if name in table.column_names}
     row_columns = _ROW_COLUMNS | ({UNPAIRED: UNPAIRED} if UNPAIRED in table.column_names else {})
     for column, field in row_columns.items():
         columns.setdefault(field, torch.tensor(table[column].to_numpy().copy()))
@@ -84,6 +87,16 @@ def _batch(table: pa.Table) -> TokenBatch:
         rewards=torch.tensor(table["reward"].to_numpy().copy()),
         **columns,
     )
+
+
+def _top(column: pa.ChunkedArray, mask: Tensor, name: str) -> Tensor:
+    """Return a column with K numbers per token as (B, T, K), −1 (ids) or 0 on padding."""
+    values, filled = _padded(column, _TOP_COLUMNS[name])
+    count = values.shape[1] // max(mask.shape[1], 1)
+    if not torch.equal(filled, mask.repeat_interleave(count, -1)):
+        raise UsageError(f"{name} has not the same number of tokens at every position")
+    lists = values.view(*mask.shape, count)
+    return torch.where(mask[..., None], lists, -1 if name == "top_ids" else 0)
 
 
 def _padded(column: pa.ChunkedArray, kind: pa.DataType, *, left: bool = False) -> tuple[Tensor, Tensor]:
@@ -136,6 +149,11 @@ def _table(record: StepRecord) -> pa.Table:
     for name in _TOKEN_COLUMNS:
         if name in batch.tensors():
             columns[name] = _ragged(_require(batch, name).float(), batch.response_mask, pa.float32())
+    for name, kind in _TOP_COLUMNS.items():
+        if name in batch.tensors():
+            lists = _require(batch, name)
+            mask = batch.response_mask.repeat_interleave(lists.shape[-1], -1)
+            columns[name] = _ragged(lists.flatten(1), mask, kind)
     return pa.table(columns)
 
 

@@ -60,7 +60,10 @@ def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
             arm = arms[0]
             assert (config.seed, config.run) == (arm.seed, f"study_{name}_{arm.label}")
             assert len({same.name for same in arms}) == 1, arms
-            corrections = ("fresh", "fresh_cache", "none", "product_cap", "product_cap_normalized", "token_cap")
+            corrections = (
+                "fresh", "fresh_cache", "none", "product_cap", "product_cap_normalized", "token_cap", "centered",
+                "centered_cap", "replay", "float32", "float32_trainer",
+            )  # fmt: skip
             named = arm.name in corrections or arm.name == f"rate_{config.optim.learning_rate:.0e}".replace("e-0", "e-")
             assert config.preset == arm.name or config.budget.rule or named, arm.label
             if config.budget.rule:

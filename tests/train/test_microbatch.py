@@ -23,10 +23,13 @@ from rlcorr.train.learner.microbatch import (
     split_over_ranks,
     trimmed,
 )
+from rlcorr.types import TOP
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=20)
 BUDGET = st.sampled_from([1, 15, 40, 100, 10_000])
 LAYERS, K = 2, 3
+LISTED = 4
+"""Likeliest tokens per position."""
 
 
 # --- the plan ---
@@ -98,6 +101,7 @@ def filled(lengths: list[tuple[int, int]], names: list[str], *, wider: int = 0, 
     prompt, response = (max(max(numbers), 1) + wider for numbers in zip(*lengths, strict=True))
     shapes = dict.fromkeys(NAMES, (rows, response))
     shapes |= {"prompt_ids": (rows, prompt), "routed_experts": (rows, prompt + response, LAYERS, K)}
+    shapes |= dict.fromkeys(TOP, (rows, response, LISTED))
     shapes |= dict.fromkeys(("rewards", "group_ids", "policy_versions", "unpaired_tokens"), (rows,))
 
     def numbers(name: str) -> Tensor:
@@ -193,7 +197,7 @@ def test_a_padding_micro_batch_goes_through_the_model() -> None:
     scores = policy(padding, 1.0, entropy_gradient=True)
     for x in (scores.log_probs, scores.entropy, scores.values):
         assert bool(x.isfinite().all())
-    total = sum(torch.where(padding.response_mask, x, 0).sum() for x in scores)
+    total = sum(torch.where(padding.response_mask, x, 0).sum() for x in scores if x is not None)
     assert isinstance(total, Tensor)
     total.backward()
     assert all(p.grad is not None and not p.grad.any() for p in policy.parameters())

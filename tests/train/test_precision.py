@@ -77,7 +77,7 @@ def test_scores_are_float32_and_so_are_weights_and_gradients(precision: Precisio
     policy = small_policy("separate")
     policy.precision = precision
     scores = policy(scored_batch(policy), 1.0, entropy_gradient=True)
-    assert {tensor.dtype for tensor in scores} == {torch.float32}
+    assert {tensor.dtype for tensor in scores if tensor is not None} == {torch.float32}
     (scores.log_probs.sum() + scores.entropy.sum() + scores.values.sum()).backward()
     assert {p.dtype for p in policy.parameters()} == {torch.float32}
     assert {p.grad.dtype for p in policy.parameters() if p.grad is not None} == {torch.float32}

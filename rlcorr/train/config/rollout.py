@@ -58,6 +58,13 @@ class RolloutConfig:
     """Number of versions by which the sampling weights are older than the trained weights."""
     asynchronous: bool = False
     """Generate in a thread while the trainer works, up to `staleness` versions ahead. The results are the same."""
+    top_logprobs: int = 0
+    """Record this many of the sampler's likeliest tokens at every position, with their log-probs under both policies.
+    Score centering and sample-support replay need them; 0: none."""
+    support_replay: bool = False
+    """Score each token among the tokens that the sampler could draw at its position, as top_p and top_k left them, so
+    that the trainer's probabilities are those of the same cut distribution. Needs top_k, and top_logprobs of at least
+    top_k."""
     score_sampled: bool = False
     """Score every answer also with the weights that sampled it, in the trainer's arithmetic. That splits the gap into
     the engine's part and the part of the weights' age, for one more forward pass per step and float32 copies of waiting
@@ -88,7 +95,7 @@ class RolloutConfig:
             member(name, getattr(self, name), allowed)
         check(self.temperature > 0, "temperature", self.temperature, "> 0")
         check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        for name in ("top_k", "staleness"):
+        for name in ("top_k", "top_logprobs", "staleness"):
             check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
         for name in ("tensor_parallel_size", "data_parallel_size", "max_model_len", "kv_cache_mib"):
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
@@ -96,6 +103,12 @@ class RolloutConfig:
         check(scored is None or scored > 0, "trainer_temperature", scored, "> 0")
         if self.weights != "none" and self.quantization != "none":
             raise UsageError("quantization rounds the weights itself: leave out rollout.weights, or quantization.")
+        if self.support_replay and not (1 < self.top_k <= self.top_logprobs and self.log_probs == "processed"):
+            raise UsageError(
+                "support_replay needs every token that the sampler could draw: set top_k to at least 2, top_logprobs "
+                f"to at least top_k, and log_probs to processed; got {self.top_k}, {self.top_logprobs} and "
+                f"{self.log_probs}."
+            )
         if self.asynchronous and self.staleness == 0:
             raise UsageError("asynchronous needs a staleness of at least 1: how far generation may run ahead.")
 
@@ -114,7 +127,7 @@ class RolloutConfig:
             engine=self.engine, dtype="float32", temperature=self.temperature, router_replay=self.router_replay,
             tensor_parallel_size=self.tensor_parallel_size, data_parallel_size=self.data_parallel_size,
             max_model_len=self.max_model_len,
-            kv_cache_mib=self.kv_cache_mib, score_sampled=self.score_sampled,
+            kv_cache_mib=self.kv_cache_mib, score_sampled=self.score_sampled, top_logprobs=self.top_logprobs,
         )  # fmt: skip
         raw_is_processed = self.log_probs == "raw" and self.temperature == 1
         return dataclasses.replace(self, log_probs="processed" if raw_is_processed else self.log_probs) == plain

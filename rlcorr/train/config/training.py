@@ -8,6 +8,7 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
 from rlcorr.errors import UsageError, unknown
+from rlcorr.losses.score_centering import check_centering
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.run_folders import require_run_name
 from rlcorr.records.runs import ROOT
@@ -120,6 +121,7 @@ class TrainConfig:
             self.optim.minibatches,
             "at most prompts_per_step · samples_per_prompt",
         )
+        _check_top(self)
         if self.sketch.every and self.mask_truncated:
             raise UsageError("a sketch needs every answer of a step: leave out sketch.every or mask_truncated.")
         if self.optim.gradient_checkpointing and self.rollout.router_replay:
@@ -204,6 +206,22 @@ def _check_preset(config: TrainConfig) -> None:
         asked = getattr(config.loss, name)
         if asked not in (getattr(TRAINER_LOSS, name), value):
             raise UsageError(f"preset {config.preset} sets {name}={value}; got {asked} as well.")
+
+
+def _check_top(config: TrainConfig) -> None:
+    """Raise `UsageError` if settings that need the sampler's likeliest tokens do not fit the others."""
+    if config.rollout.support_replay and config.sketch.every:
+        raise UsageError("a sketch compares whole distributions: leave out sketch.every or rollout.support_replay.")
+    if not config.policy_loss.score_centering:
+        return
+    check_centering(config.correction)
+    if config.correction.bypass_mode and config.correction.denominator == "kept":
+        raise UsageError("score centering in bypass mode needs denominator 'fixed'.")
+    if config.rollout.top_logprobs == 0:
+        raise UsageError(
+            "score centering needs the log-probs of the sampler's likeliest tokens: set rollout.top_logprobs, such as "
+            "to 20."
+        )
 
 
 def _check_answers(config: TrainConfig) -> None:

@@ -132,7 +132,7 @@ def _columns(batch: TokenBatch, start: int, stop: int) -> TokenBatch:
             fields[name] = tensor[:, start:]
         elif name == "routed_experts":  # its columns are those of the prompt, then those of the response
             fields[name] = tensor[:, start : prompt + stop]
-        elif tensor.dim() == 2 and tensor.shape[1] == columns:
+        elif tensor.dim() >= 2 and tensor.shape[1] == columns:
             fields[name] = tensor[:, :stop]
         else:
             fields[name] = tensor

@@ -27,6 +27,7 @@ class Scores(NamedTuple):
     log_probs: Tensor
     entropy: Tensor
     values: Tensor | None
+    top_log_probs: Tensor | None = None  # (B, T, K) of `batch.top_ids`
 
 
 class Policy(nn.Module):
@@ -54,22 +55,35 @@ class Policy(nn.Module):
         replay: bool = False,
         share_prompts: bool = False,
         entropy_gradient: bool = False,
+        support: bool = False,
     ) -> Scores:
-        """Score the responses of a batch.
+        """Score the responses of a batch, and the tokens in `batch.top_ids` if it has them.
 
         With `replay`, a mixture of experts uses the experts in `batch.routed_experts`. With `share_prompts`, neighbours
-        with the same prompt share a row; not every model can do that (`can_share`), and none with `replay`.
+        with the same prompt share a row; not every model can do that (`can_share`), and none with `replay`. With
+        `support`, log-probs are those among the tokens in `batch.top_ids` that the sampler could draw.
         """
         assert batch.response_ids is not None
+        ids = batch.response_ids
+        if batch.top_ids is not None:
+            ids = torch.cat([ids[..., None], batch.top_ids.clamp(min=0)], -1)
         shared = shared_rows(batch) if share_prompts else None
         with self._products():
             hidden = self._states(self.lm.base_model, batch, shared, replay=replay)
             log_probs, entropy = token_log_probs(
-                output_head(self.lm), hidden, batch.response_ids, temperature, entropy_gradient=entropy_gradient
+                output_head(self.lm), hidden, ids, temperature, entropy_gradient=entropy_gradient
             )
             critic_states = hidden if self.value_trunk is None else self._states(self.value_trunk, batch, shared)
         values = None if self.value_head is None else self.value_head(critic_states.to(self.value_head.weight))[..., 0]
-        return Scores(log_probs, entropy, values)
+        if batch.top_ids is None:
+            return Scores(log_probs, entropy, values)
+        log_probs, top = log_probs[..., 0], log_probs[..., 1:]
+        if support:
+            assert batch.rollout_top_log_probs is not None
+            drawable = batch.rollout_top_log_probs > -torch.inf
+            total = torch.where(drawable, top, -torch.inf).logsumexp(-1)
+            log_probs, top = log_probs - total, torch.where(drawable, top - total[..., None], -torch.inf)
+        return Scores(log_probs, entropy, values, top)
 
     def _states(
         self, trunk: nn.Module, batch: TokenBatch, shared: SharedRows | None, *, replay: bool = False

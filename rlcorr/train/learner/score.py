@@ -35,12 +35,15 @@ def score(
     """
 
     prompts = worth_sharing(batch) if config.shares_prompts else None
-    options = {"replay": config.rollout.router_replay, "share_prompts": prompts is not None}
+    options = forward_options(config, prompts)
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
         temperature = config.rollout.scored_temperature
         policy = forward(part, temperature, **options)
-        columns = {"old_log_probs": policy.log_probs} | ({} if policy.values is None else {"values": policy.values})
+        computed = {
+            "old_log_probs": policy.log_probs, "values": policy.values, "old_top_log_probs": policy.top_log_probs
+        }  # fmt: skip
+        columns = {name: tensor for name, tensor in computed.items() if tensor is not None}
         if reference is not None:
             columns["ref_log_probs"] = reference(part, temperature, **options).log_probs
         return columns
@@ -58,7 +61,7 @@ def score_sampled(
         weights: the tensors of the language model that sampled, under the names that the engine gets.
     """
     prompts = worth_sharing(batch) if config.shares_prompts else None
-    options = {"replay": config.rollout.router_replay, "share_prompts": prompts is not None}
+    options = forward_options(config, prompts)
     old = {f"lm.{name}": tensor.float() for name, tensor in weights}
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
@@ -68,11 +71,20 @@ def score_sampled(
     return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks, prompts))
 
 
+def forward_options(config: TrainConfig, prompts: Sequence[int] | None) -> dict[str, bool]:
+    """Return the options of the policy's forward pass, where `prompts` says which answers share theirs, if any do."""
+    return {
+        "replay": config.rollout.router_replay,
+        "share_prompts": prompts is not None,
+        "support": config.rollout.support_replay,
+    }
+
+
 @torch.no_grad()
 def over_microbatches(
     batch: TokenBatch, forward: Forward, budget: int, ranks: Ranks, prompts: Sequence[int] | None = None
 ) -> dict[str, Tensor]:
-    """Return the named tensors (B, T) that `forward` computes for all rows.
+    """Return the named tensors (B, T) or (B, T, K) that `forward` computes for all rows.
 
     Every rank computes its share of the rows and gets the tensors of all rows. With `prompts`, see `plan_microbatches`,
     `forward` must let neighbours share their prompt.
@@ -84,7 +96,8 @@ def over_microbatches(
         for rows, columns in parts:
             for name, values in columns.items():
                 if name not in tensors:
-                    tensors[name] = torch.zeros(batch.response_mask.shape, device=batch.response_mask.device)
+                    shape = batch.response_mask.shape + values.shape[2:]
+                    tensors[name] = torch.zeros(shape, device=batch.response_mask.device)
                 tensors[name][rows, : values.shape[1]] = values.to(tensors[name])
     return tensors
 

@@ -34,18 +34,18 @@ def token_log_probs(
 
     Args:
         hidden: states h that predict the tokens, (B, T, H).
-        ids: the tokens, (B, T).
+        ids: the tokens, (B, T), or several tokens at each position, (B, T, J).
         entropy_gradient: whether entropies have a gradient.
 
     Returns:
-        Log-probs and entropies, (B, T) each.
+        Log-probs in the shape of `ids`, and entropies (B, T).
     """
-    states, tokens = hidden.flatten(0, -2), ids.flatten()
+    states, tokens = hidden.flatten(0, -2), ids.reshape(hidden.shape[:-1].numel(), -1)
     count = max(logits_at_once // head.out_features, 1)
     compute: Any = _Recomputed.apply if torch.is_grad_enabled() and len(tokens) > count else _in_chunks
     settings = Settings(temperature, entropy_gradient)
     log_probs, entropies = compute(states, head.weight, head.bias, tokens, settings, count)
-    return log_probs.view(ids.shape), entropies.view(ids.shape)
+    return log_probs.view(ids.shape), entropies.view(hidden.shape[:-1])
 
 
 class _Recomputed(torch.autograd.Function):
@@ -111,21 +111,21 @@ def _from_logits(logits: Tensor, tokens: Tensor, settings: Settings) -> tuple[Te
     log_p = (logits.float() / settings.temperature).log_softmax(-1)
     with torch.set_grad_enabled(settings.entropy_gradient and torch.is_grad_enabled()):
         entropies = -(log_p.exp() * log_p).sum(-1)
-    return log_p.gather(-1, tokens[:, None])[:, 0], entropies
+    return log_p.gather(-1, tokens), entropies
 
 
 def _grad_logits(
     logits: Tensor, tokens: Tensor, settings: Settings, grad_log_probs: Tensor, grad_entropies: Tensor
 ) -> Tensor:
-    """Return the gradient of `_from_logits` in the logits, (g·(1[token] − p) − h·p·(log p + H))/temperature.
+    """Return the gradient of `_from_logits` in the logits, (Σ_j g_j·(1[token j] − p) − h·p·(log p + H))/temperature.
 
     g is the gradient in the log-probs, h that in the entropies H. Operations are in place, because logits are large.
     """
     log_p = (logits.float() / settings.temperature).log_softmax(-1)
-    p, g = log_p.exp(), grad_log_probs[:, None]
+    p, total = log_p.exp(), grad_log_probs.sum(-1, keepdim=True)
     if settings.entropy_gradient:
         entropies = -(p * log_p).sum(-1, keepdim=True)
-        p *= log_p.add_(entropies).mul_(grad_entropies[:, None]).add_(g)
+        p *= log_p.add_(entropies).mul_(grad_entropies[:, None]).add_(total)
     else:
-        p *= g
-    return p.neg_().scatter_add_(-1, tokens[:, None], g).div_(settings.temperature)
+        p *= total
+    return p.neg_().scatter_add_(-1, tokens, grad_log_probs).div_(settings.temperature)

@@ -24,8 +24,9 @@ from rlcorr.measuring.metrics import means
 from rlcorr.measuring.moments import MomentTable
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
+from rlcorr.train.learner.policy import Scores
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
-from rlcorr.train.learner.score import over_microbatches
+from rlcorr.train.learner.score import forward_options, over_microbatches
 from rlcorr.train.learner.shared_prompts import worth_sharing
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -33,8 +34,8 @@ STEP_METRICS = ("loss", "value_loss", "entropy", "grad_norm")
 SKIPPED = ("bad/loss", "bad/gradient", "bad/all_rejected")
 """Reasons to skip an optimizer step: the loss or the gradient is not finite, or every token was rejected."""
 
-PolicyLoss = Callable[[Tensor, TokenBatch, CorrectionResult, list[int]], tuple[Tensor, list[MomentTable]]]
-"""(log π_θ, micro-batch, its correction, its rows in the mini-batch) → its part of the policy loss, and its moments."""
+PolicyLoss = Callable[[Scores, TokenBatch, CorrectionResult, list[int]], tuple[Tensor, list[MomentTable]]]
+"""(scores of π_θ, micro-batch, its correction, its rows in the mini-batch) → its part of the loss, and its moments."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +156,11 @@ def microbatch_loss(
     scores: Any = learner.module(
         part,
         rollout.scored_temperature,
-        replay=rollout.router_replay,
-        share_prompts=mini.prompts is not None,
         entropy_gradient=optim.entropy_coef > 0,
+        **forward_options(config, mini.prompts),
     )
     result = _result_of(mini.result, rows, part)
-    policy, measured = policy_loss_of(scores.log_probs, part, result, rows)
+    policy, measured = policy_loss_of(scores, part, result, rows)
     tokens = mini.response_tokens
     entropy = masked_sum(scores.entropy.detach(), part.response_mask) / tokens
     loss, value = policy, torch.zeros_like(policy)
@@ -182,11 +182,12 @@ def microbatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
     """Return a function that computes the policy loss of each micro-batch by itself."""
 
     def compute(
-        log_probs: Tensor, part: TokenBatch, result: CorrectionResult, _: list[int]
+        scores: Scores, part: TokenBatch, result: CorrectionResult, _: list[int]
     ) -> tuple[Tensor, list[MomentTable]]:
         loss, measured = policy_loss(
-            log_probs, part, result, learner.config.correction, mini.loss, tokens=mini.tokens, sequences=mini.sequences,
-            response_tokens=mini.response_tokens, response_sequences=mini.response_sequences,
+            scores.log_probs, part, result, learner.config.correction, mini.loss, tokens=mini.tokens,
+            sequences=mini.sequences, response_tokens=mini.response_tokens,
+            response_sequences=mini.response_sequences, top_log_probs=scores.top_log_probs,
         )  # fmt: skip
         return loss, [measured]
 
@@ -210,12 +211,7 @@ def minibatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
     config = learner.config
 
     def forward(part: TokenBatch) -> dict[str, Tensor]:
-        scores: Any = learner.module(
-            part,
-            config.rollout.scored_temperature,
-            replay=config.rollout.router_replay,
-            share_prompts=mini.prompts is not None,
-        )
+        scores: Any = learner.module(part, config.rollout.scored_temperature, **forward_options(config, mini.prompts))
         return {"log_probs": scores.log_probs}
 
     scores = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks, mini.prompts)
@@ -225,12 +221,12 @@ def minibatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
     once = iter([(loss.detach(), [moments])] if learner.ranks.main else [])
 
     def compute(
-        log_probs: Tensor, part: TokenBatch, _: CorrectionResult, rows: list[int]
+        scores: Scores, part: TokenBatch, _: CorrectionResult, rows: list[int]
     ) -> tuple[Tensor, list[MomentTable]]:
         # The first micro-batch of the first rank reports the value and moments of all; the others report zero.
         value, measured = next(once, (torch.zeros_like(loss.detach()), []))
-        part_gradient = gradient[rows or [0], : log_probs.shape[1]]
-        surrogate = masked_sum(part_gradient * log_probs, part.response_mask)
+        part_gradient = gradient[rows or [0], : scores.log_probs.shape[1]]
+        surrogate = masked_sum(part_gradient * scores.log_probs, part.response_mask)
         return surrogate - surrogate.detach() + value, measured  # has this value, and the surrogate's gradient
 
     return compute

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from rlcorr.train.config.rollout import GREEDY, Sampling
 from rlcorr.train.inputs.tasks import Example, Task, prompt_text
 from rlcorr.train.inputs.tokenizer import decode, encode
-from rlcorr.train.rollout.engine import RolloutEngine, Samples, to_batch
+from rlcorr.train.rollout.engine import RolloutEngine, Samples, joined, to_batch
 from rlcorr.types import TokenBatch
 
 
@@ -92,14 +92,9 @@ def judge(task: Task, example: Example, response: str) -> float | None:
 def merge_ranks(parts: list[Collected]) -> Collected:
     """Concatenate the samples of all ranks, in rank order."""
     first = parts[0]
-    routed = [part.samples.routed_experts for part in parts]
     return Collected(
         prompt_ids=[ids for part in parts for ids in part.prompt_ids],
-        samples=Samples(
-            [ids for part in parts for ids in part.samples.response_ids],
-            [row for part in parts for row in part.samples.log_probs],
-            None if routed[0] is None else [experts for rows in routed if rows is not None for experts in rows],
-        ),
+        samples=joined([part.samples for part in parts]),
         prompts=[text for part in parts for text in part.prompts],
         responses=[text for part in parts for text in part.responses],
         rewards=[reward for part in parts for reward in part.rewards],
@@ -115,15 +110,10 @@ def scored(collected: Collected) -> Collected:
     rows = [row for row, reward in enumerate(collected.rewards) if reward is not None]
     if len(rows) == len(collected.rewards):
         return collected
-    samples, routed = collected.samples, collected.samples.routed_experts
     lists = ("prompt_ids", "prompts", "responses", "rewards", "groups", "truncated")
     return replace(
         collected,
-        samples=Samples(
-            [samples.response_ids[row] for row in rows],
-            [samples.log_probs[row] for row in rows],
-            None if routed is None else [routed[row] for row in rows],
-        ),
+        samples=collected.samples.rows(rows),
         **{name: [getattr(collected, name)[row] for row in rows] for name in lists},
     )
 

@@ -20,6 +20,29 @@ class Samples:
     log_probs: list[list[float]]  # of the sampled tokens, processed or raw as set in the configuration
     # (prompt + response − 1, layers, k) per response: the last token is never fed to the model.
     routed_experts: list[Tensor] | None = None
+    # Per response, the engine's K likeliest tokens at each position and their log-probs, (response, K) each.
+    top: list[tuple[Tensor, Tensor]] | None = None
+
+    def rows(self, rows: Sequence[int]) -> "Samples":
+        """Return the samples of these responses only."""
+        routed, top = self.routed_experts, self.top
+        return Samples(
+            [self.response_ids[row] for row in rows],
+            [self.log_probs[row] for row in rows],
+            None if routed is None else [routed[row] for row in rows],
+            None if top is None else [top[row] for row in rows],
+        )
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of all parts, one after the other."""
+    routed, top = [part.routed_experts for part in parts], [part.top for part in parts]
+    return Samples(
+        [ids for part in parts for ids in part.response_ids],
+        [row for part in parts for row in part.log_probs],
+        None if routed[0] is None else [experts for rows in routed if rows is not None for experts in rows],
+        None if top[0] is None else [lists for rows in top if rows is not None for lists in rows],
+    )
 
 
 class NextLogProbs(NamedTuple):
@@ -91,9 +114,23 @@ def to_batch(prompts: list[list[int]], samples: Samples, device: torch.device) -
         prompt_mask=prompt_mask,
         response_ids=response_ids,
     )
+    if samples.top is not None:
+        batch = batch.replace(**_top(samples.top, response_mask))
     if samples.routed_experts is None:
         return batch
     return batch.replace(routed_experts=_routes(samples.routed_experts, prompt_mask, response_mask))
+
+
+def _top(top: list[tuple[Tensor, Tensor]], response_mask: Tensor) -> dict[str, Tensor]:
+    """Pad the likeliest tokens of each response and their log-probs, (n_b, K) each, to (B, T, K)."""
+    ids, log_probs = (torch.cat(lists).to(response_mask.device) for lists in zip(*top, strict=True))
+    shape = (*response_mask.shape, ids.shape[-1])
+    fields = {
+        "top_ids": torch.full(shape, -1, device=ids.device),
+        "rollout_top_log_probs": torch.zeros(shape, device=ids.device),
+    }
+    fields["top_ids"][response_mask], fields["rollout_top_log_probs"][response_mask] = ids, log_probs
+    return fields
 
 
 def _routes(experts: list[Tensor], prompt_mask: Tensor, response_mask: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Measure the mismatch between engine and trainer on the same weights, before the first step, and name its cause."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -62,7 +62,7 @@ def probe(
     """
     sampled = engine.generate(prompts, n=1, max_tokens=max_tokens, sampling=config.sampling, seed=0)
     batch = to_batch(prompts, sampled, next(policy.parameters()).device)
-    d, mask = difference(policy, batch, config.scored_temperature, config.router_replay), batch.response_mask
+    d, mask = difference(policy, batch, config), batch.response_mask
     same_ids = round_trip(tokenizer, sampled.response_ids)
     pattern, sentence = pattern_of(policy, config, batch, d, proof, same_ids)
     return Probe(
@@ -86,11 +86,11 @@ def pattern_of(
         stale = f"a sync leaves {listed(proof.left_behind)} behind in the engine"
         return "stale tensor", f"{stale}; the gap will grow with every step."
     for other in sorted({1.0, config.temperature} - {scored}):
-        d_other = difference(policy, batch, other, config.router_replay)
+        d_other = difference(policy, batch, replace(config, trainer_temperature=other))
         if explains(d, d_other, mask):
             return "temperature", f"at {other:g} the trainer agrees ({k3_of(d_other, mask)}); it scores at {scored:g}."
     if batch.routed_experts is not None and not config.router_replay:
-        d_other = difference(policy, batch, scored, True)
+        d_other = difference(policy, batch, replace(config, router_replay=True))
         if explains(d, d_other, mask):
             agrees = f"with the engine's experts the trainer agrees better ({k3_of(d_other, mask)})"
             return "routing", f"{agrees}: see --rollout.router-replay."
@@ -150,7 +150,7 @@ def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, 
     measured = f"rounding in {coarsest} has been measured to make {smallest:.0e} to {largest:.0e}"
     if policy.precision == "float32":
         return f"{measured}."
-    d_float32 = difference(policy.in_float32(), batch, config.scored_temperature, config.router_replay)
+    d_float32 = difference(policy.in_float32(), batch, config)
     return f"{measured}; with the trainer in float32 it would be {k3_of(d_float32, mask)}."
 
 
@@ -158,9 +158,9 @@ def k3_of(d: Tensor, mask: Tensor) -> str:
     return f"k3 {float(masked_mean(k3(d), mask)):.1e}"
 
 
-def difference(policy: Policy, batch: TokenBatch, temperature: float, replay: bool) -> Tensor:
-    """Return d (B, T), 0 on padding."""
-    scores = policy(batch, temperature, replay=replay)
+def difference(policy: Policy, batch: TokenBatch, config: RolloutConfig) -> Tensor:
+    """Return d (B, T) as the run computes it, 0 on padding."""
+    scores = policy(batch, config.scored_temperature, replay=config.router_replay, support=config.support_replay)
     return log_ratio(scores.log_probs, batch.rollout_log_probs, batch.response_mask)
 
 

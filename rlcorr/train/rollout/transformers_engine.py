@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +39,12 @@ class TransformersEngine:
         repeated = [prompt for prompt in prompts for _ in range(n)]
         tokens, log_p = self._sample(repeated, max_tokens, sampling, seed)
         token_log_probs = log_p.gather(-1, tokens[..., None])[..., 0]
-        return _until_eos(tokens.tolist(), token_log_probs.tolist(), self._eos_ids)
+        samples = _until_eos(tokens.tolist(), token_log_probs.tolist(), self._eos_ids)
+        if not self._config.top_logprobs:
+            return samples
+        best = log_p.topk(self._config.top_logprobs)
+        rows = zip(best.indices.cpu(), best.values.cpu(), samples.response_ids, strict=True)
+        return replace(samples, top=[(ids[: len(row)], values[: len(row)]) for ids, values, row in rows])
 
     def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
         return NextLogProbs(self._sample(prompts, 1, sampling, seed=0)[1][:, 0].cpu())

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ class VllmEngine:
         self._settings = _settings(config, ranks)
         self._stale_lm_head = config.stale_lm_head
         self._weights: WeightFormat = config.weights
+        self._top = config.top_logprobs
         self._eos_ids = eos_ids
         self._workers_apart = ranks.size == 1 and config.tensor_parallel_size > 1
         with warnings.catch_warnings():
@@ -72,7 +74,7 @@ class VllmEngine:
     ) -> Samples:
         params = self._sampling_params(
             n=n, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=max_tokens,
-            logprobs=0, detokenize=False, stop_token_ids=self._eos_ids,
+            logprobs=self._top, detokenize=False, stop_token_ids=self._eos_ids,
         )  # fmt: skip
         longest = max(map(len, prompts)) + max_tokens
         if longest > self._settings["max_model_len"]:
@@ -91,7 +93,8 @@ class VllmEngine:
             answers = self._llm.generate(requests, params, use_tqdm=False)
         outputs = [output for answer in answers for output in answer.outputs]
         routed = None if self._tap is None else self._tap.take(answers)
-        return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs], routed)
+        top = [_likeliest(output, self._top) for output in outputs] if self._top else None
+        return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs], routed, top)
 
     def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
         params = self._sampling_params(
@@ -174,6 +177,17 @@ def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
 
 def _sampled_log_probs(output: Any) -> list[float]:
     return [at[token].logprob for token, at in zip(output.token_ids, output.logprobs, strict=True)]
+
+
+def _likeliest(output: Any, count: int) -> tuple[Tensor, Tensor]:
+    """Return the likeliest tokens at each position and their log-probs, (T, count) each; −1 and −∞ if there are fewer.
+
+    vLLM adds the sampled token to its list if it is not among them.
+    """
+    rows = [sorted(((entry.logprob, token) for token, entry in at.items()), reverse=True) for at in output.logprobs]
+    rows = [row[:count] + [(-math.inf, -1)] * (count - len(row)) for row in rows]
+    ids, log_probs = [[token for _, token in row] for row in rows], [[value for value, _ in row] for row in rows]
+    return torch.tensor(ids), torch.tensor(log_probs)
 
 
 def _log_to(path: Path) -> None:

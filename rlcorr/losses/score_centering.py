@@ -1,0 +1,77 @@
+"""The term of score centering, from the sampler's likeliest tokens (arXiv:2609.20807).
+
+E_q[A w ∇log p] = Cov_q(A, w ∇log p) + E_q[A] · E_q[w ∇log p]. On policy, the second term is 0 for any advantages. Off
+policy, it is a drift towards or away from whatever the sampler draws, which no reward chose. Score centering subtracts
+E_q[w ∇log p] at every position. A trainer knows q for the head H only, the sampler's K likeliest tokens, and takes the
+tail of q as proportional to its own: q(v) ≈ ρ p(v) outside H, with ρ = (1 − Σ_H q)/(1 − Σ_H p).
+"""
+
+import torch
+from torch import Tensor
+
+from rlcorr.config import CorrectionConfig, LossType
+from rlcorr.errors import UsageError
+
+SMALLEST_TAIL = 1e-6
+"""Smallest probability of the trainer's tail, as in NeMo RL and Fireworks' cookbook."""
+
+
+LOSSES: tuple[LossType, ...] = ("ppo_clip", "dual_clip", "cispo", "dppo_tv", "dppo_kl", "reinforce", "gpg")
+"""Losses whose gradient at a token depends on that token alone."""
+
+
+def check_centering(config: CorrectionConfig) -> None:
+    """Raise `UsageError` if the correction or its loss depends on more than the position of a token.
+
+    Then E_q[w ∇log p] is not the expectation over one next token.
+    """
+    weights = config.rollout_is in (None, "token") and not config.rollout_is_batch_normalize
+    if not weights or config.rollout_rs or config.loss_type not in LOSSES:
+        raise UsageError(
+            "score centering uses one position: it goes with rollout_is None or 'token' without batch normalisation, "
+            f"without rollout_rs, and with the losses {', '.join(LOSSES)}; got rollout_is {config.rollout_is!r}, "
+            f"{len(config.rollout_rs)} rules and {config.loss_type}."
+        )
+
+
+def centering_terms(top_log_probs: Tensor, rollout_top_log_probs: Tensor, config: CorrectionConfig) -> Tensor:
+    """Compute C = Σ_H sg(m(v) − α p(v)) log p(v) at each position, so that ∇C ≈ E_q[w ∇log p]. The loss gets A · C.
+
+    | weights | m(v) in the head | α in the tail |
+    |---|---|---|
+    | none | q | ρ |
+    | truncated to [l, h] | clamp(p, l q, h q) | clamp(1, l ρ, h ρ) |
+    | masked outside [l, h] | p where l ≤ p/q ≤ h, else 0 | 1 if l ≤ 1/ρ ≤ h, else 0 |
+
+    Without bounds, w q = p, and C has no gradient. Token weights are those of π_θ here, also where the loss weights
+    tokens by π_old: they are the same at the first update of a batch.
+
+    Args:
+        top_log_probs: log p = log π_θ of the head, with a graph, (..., K).
+        rollout_top_log_probs: log q, (..., K); −∞ for tokens that the sampler cannot draw.
+
+    Returns:
+        C, (...). Raises `UsageError` as `check_centering` does.
+
+    Source: the guide "Score Centering" of NeMo RL (nightly documentation, November 2026).
+
+    >>> p, q = torch.tensor([0.5, 0.25]).log(), torch.tensor([0.6, 0.25]).log()  # ρ = 0.15/0.25
+    >>> round(float(centering_terms(p, q, CorrectionConfig())), 4)  # (0.6 − 0.3) log 0.5 + (0.25 − 0.15) log 0.25
+    -0.3466
+    """
+    check_centering(config)
+    drawn = rollout_top_log_probs > -torch.inf
+    p = torch.where(drawn, top_log_probs.detach().exp(), 0)
+    q = rollout_top_log_probs.exp()
+    tail = (1 - p.sum(-1, keepdim=True)).clamp(min=SMALLEST_TAIL)
+    rho = (1 - q.sum(-1, keepdim=True)).clamp(min=0) / tail
+    low, high = config.rollout_is_threshold_lower or 0.0, config.rollout_is_threshold
+    if config.rollout_is is None:
+        mass, alpha = q, rho
+    elif config.rollout_is_mode == "truncate":
+        mass, alpha = p.clamp(min=low * q, max=high * q), torch.ones_like(rho).clamp(min=low * rho, max=high * rho)
+    else:
+        mass = torch.where((p >= low * q) & (p <= high * q), p, 0)
+        alpha = ((low * rho <= 1) & (high * rho >= 1)).to(rho)
+    coefficients = torch.where(drawn, mass - alpha * p, 0)
+    return (coefficients * torch.where(coefficients != 0, top_log_probs, 0)).sum(-1)
