@@ -134,11 +134,12 @@ def _gain_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoint) -
     """Return the planned endpoint of each arm, and the differences between arms."""
     from rlcorr.records.study_comparisons import compare_gains, holm
 
-    steps, count = endpoint.steps, len(endpoint.primary)
+    steps = endpoint.steps
     lines = ["", f"Gain: mean reward of the last {steps} steps minus that of the first {steps}."]
     for arm, by_seed in studies.gains(rows, steps).items():
         lines.append(f"{arm:<24}{_seeds_text(studies.over_seeds(list(by_seed.values()))):>{WIDTH}}")
     compared = compare_gains(rows, endpoint)
+    count = sum((pair.arm, pair.against) in endpoint.primary for pair in compared)
     adjusted = holm([pair.p_value for pair in compared[:count]])
     lines += ["", "Differences between gains on the same seeds, with 95 % intervals of Student's t:"]
     for number, pair in enumerate(compared):

@@ -16,8 +16,10 @@ from torch.nn.functional import embedding_bag
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.errors import UsageError
+from rlcorr.gradients.mean_scores import mean_scores
 from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.losses.objective import score_coefficients
+from rlcorr.losses.score_centering import check_centering
 from rlcorr.masked import masked_mean
 from rlcorr.types import TokenBatch
 
@@ -86,7 +88,8 @@ def contributions(
 ) -> list[Contributions]:
     """Compute what each sequence adds to the gradient of the policy loss, for every correction.
 
-    KL terms are left out. A token-sum loss counts as a mean over sequences, so that batches of different sizes compare.
+    KL terms are left out. With `loss.score_centering`, the sampler's mean score is subtracted at every position, which
+    needs an exact sketch. A token-sum loss counts as a mean over sequences, so that batches of different sizes compare.
     π_θ is π_old, as in the first optimizer step after sampling. Results have the dtype of the scores.
 
     Args:
@@ -96,7 +99,7 @@ def contributions(
     Raises `UsageError` without old_log_probs or advantages, for losses that compare tokens of a batch (clip_cov,
     kl_cov), and if sketch and batch differ in size.
     """
-    loss = _policy_only(loss)
+    centered, loss = loss is not None and loss.score_centering, _policy_only(loss)
     for correction in corrections:
         _check(batch, sketch, correction)
     c, rows = zip(*(_coefficients(batch, correction, loss) for correction in corrections), strict=True)
@@ -104,6 +107,8 @@ def contributions(
         sums = per_sequence(torch.stack(c), batch.response_mask, sketch)
     else:
         sums = [base.u + _sparse_sums(one - base.c, batch.response_mask, sketch) for one in c]
+    if centered:
+        sums = [one - _mean_sums(batch, sketch, of, loss) for one, of in zip(sums, corrections, strict=True)]
     return [_contributions_of_units(u, numbers, sketch) for u, numbers in zip(sums, rows, strict=True)]
 
 
@@ -116,6 +121,17 @@ def on_policy(batch: TokenBatch, sketch: ExactSketch, loss: LossConfig) -> Contr
     (u,) = per_sequence(c[None], batch.response_mask, sketch)
     sampled = _contributions_of_units(u, rows, sketch)
     return replace(sampled, u=_expected(u, sketch.answers.trained, sketch))
+
+
+def _mean_sums(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
+    """Sum what score centering subtracts over each answer, (A, K): the mean score of the sampler at each position."""
+    check_centering(correction)
+    if not isinstance(sketch, ExactSketch):
+        raise UsageError("score centering needs the scores of all likely tokens at a position: an exact sketch.")
+    c, _ = _coefficients(batch, replace(correction, rollout_is=None), loss)
+    table, places = mean_scores(sketch, correction)
+    mask = batch.response_mask
+    return _bags(places, c.masked_select(mask), mask.sum(-1), table)
 
 
 def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> Contributions:
@@ -160,7 +176,7 @@ def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
 
 
 def _policy_only(loss: LossConfig | None) -> LossConfig:
-    return replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False)
+    return replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False, score_centering=False)
 
 
 def base_correction(correction: CorrectionConfig) -> CorrectionConfig:

@@ -60,11 +60,20 @@ def centering_terms(top_log_probs: Tensor, rollout_top_log_probs: Tensor, config
     -0.3466
     """
     check_centering(config)
-    drawn = rollout_top_log_probs > -torch.inf
-    p = torch.where(drawn, top_log_probs.detach().exp(), 0)
+    p = torch.where(rollout_top_log_probs > -torch.inf, top_log_probs.detach().exp(), 0)
     q = rollout_top_log_probs.exp()
-    tail = (1 - p.sum(-1, keepdim=True)).clamp(min=SMALLEST_TAIL)
-    rho = (1 - q.sum(-1, keepdim=True)).clamp(min=0) / tail
+    coefficients = score_coefficients_of(p, q, p.sum(-1, keepdim=True), q.sum(-1, keepdim=True), config)
+    return (coefficients * torch.where(coefficients != 0, top_log_probs, 0)).sum(-1)
+
+
+def score_coefficients_of(p: Tensor, q: Tensor, head_p: Tensor, head_q: Tensor, config: CorrectionConfig) -> Tensor:
+    """Compute m(v) − α p(v) for tokens of a head, whose probabilities are `head_p` and `head_q` together.
+
+    >>> p, q = torch.tensor([0.5, 0.25]), torch.tensor([0.6, 0.25])
+    >>> [round(c, 2) for c in score_coefficients_of(p, q, p.sum(), q.sum(), CorrectionConfig()).tolist()]
+    [0.3, 0.1]
+    """
+    rho = (1 - head_q).clamp(min=0) / (1 - head_p).clamp(min=SMALLEST_TAIL)
     low, high = config.rollout_is_threshold_lower or 0.0, config.rollout_is_threshold
     if config.rollout_is is None:
         mass, alpha = q, rho
@@ -73,5 +82,4 @@ def centering_terms(top_log_probs: Tensor, rollout_top_log_probs: Tensor, config
     else:
         mass = torch.where((p >= low * q) & (p <= high * q), p, 0)
         alpha = ((low * rho <= 1) & (high * rho >= 1)).to(rho)
-    coefficients = torch.where(drawn, mass - alpha * p, 0)
-    return (coefficients * torch.where(coefficients != 0, top_log_probs, 0)).sum(-1)
+    return torch.where(q > 0, mass - alpha * p, 0)

@@ -57,12 +57,14 @@ def against_chance(rows: Sequence[Mapping[str, Any]], by_chance: Mapping[str, st
 def compare_gains(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> list[Comparison]:
     """Compare the gains of every pair of arms on the same seeds: the planned pairs first, as planned, then the others.
 
-    The intervals are not adjusted: each is right in 95 % of studies.
+    The intervals are not adjusted: each is right in 95 % of studies. An unfinished study may lack an arm, whose pairs
+    are left out.
     """
     by_arm = gains(rows, endpoint.steps)
     others = [(arm, other) for number, arm in enumerate(by_arm) for other in list(by_arm)[:number]]
     planned = {frozenset(pair) for pair in endpoint.primary}
-    pairs = [*endpoint.primary, *(pair for pair in others if frozenset(pair) not in planned)]
+    trained = [pair for pair in endpoint.primary if set(pair) <= by_arm.keys()]
+    pairs = [*trained, *(pair for pair in others if frozenset(pair) not in planned)]
     return [_comparison(by_arm, arm, against, ALPHA) for arm, against in pairs]
 
 
