@@ -10,6 +10,7 @@ from typing import Any
 from rlcorr.adaptive import m2_at
 from rlcorr.analysis.budget import correction_named
 from rlcorr.bounds import BoundId, usual_thresholds
+from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
@@ -17,6 +18,7 @@ from rlcorr.gradients.progress import Choice, difference, units_needed
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking, compare
 from rlcorr.gradients.sketch import ExactSketch, Sketch, sampled_units
 from rlcorr.gradients.sweep import gradient_sweep
+from rlcorr.losses.score_centering import can_center
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.types import TokenBatch
@@ -52,7 +54,9 @@ NO_CORRECTION = "disabled"
 # --- tables ---
 
 
-def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()) -> list[str]:
+def gradient_table(
+    run: Path, step: int | None = None, names: Sequence[str] = (), score_centering: bool = False
+) -> list[str]:
     """Return the lines of a table of presets, the one with the most progress first, with sentences about the best.
 
     All presets are measured on the same bootstrap samples.
@@ -60,14 +64,15 @@ def gradient_table(run: Path, step: int | None = None, names: Sequence[str] = ()
     Args:
         run: directory of the run.
         step: a step with a score sketch; by default the last.
-        names: names of presets; by default all.
+        names: names of presets; by default all, or with score centering all that it goes with.
 
     Raises `UsageError` without a sketch, for an unknown preset, and if the reference gradient is noise.
     """
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)
-    names = list(names or PRESETS)
-    ranking = compare(batch, sketch, [preset(name) for name in names])
+    names = list(names) or [name for name in PRESETS if not score_centering or can_center(PRESETS[name].config)]
+    loss = LossConfig(score_centering=score_centering)
+    ranking = compare(batch, sketch, [preset(name) for name in names], loss)
     lines = [*_header(run, step, batch, sketch, ranking.reports[0]), "", HEADING.format("preset")]
     for group in ranking.choices[RANKED_BY].groups:
         lines.append("-" * len(HEADING.format("")))

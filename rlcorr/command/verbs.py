@@ -119,6 +119,9 @@ class Gradients:
     at twenty thresholds instead, and the best threshold with its 95 % interval."""
     rule: int | None = None
     """Index of the preset's rejection rule to move, from 0; by default its weights, or rule 0 if it has no weights."""
+    score_centering: bool = False
+    """Add score centering to the presets that it goes with: those without rules, with token weights or none. Needs a
+    step on which every likely answer was sketched."""
     json: bool = False
     """Print the numbers of the presets as JSON, for other programs."""
 
@@ -126,13 +129,15 @@ class Gradients:
 def run_gradients(request: Gradients) -> int:
     """Run the verb `gradients` and return its exit code."""
     run = runs.find_run(request.run)
+    if request.score_centering and (request.sweep or request.json):
+        raise UsageError("--score-centering prints a table of presets: leave out --sweep and --json.")
     if request.json:
         if request.sweep:
             raise UsageError("--json prints presets, not a sweep: leave out --sweep or --json.")
         print(gradient_document(run, request.step, request.presets))
         return 0
     sweep = sweep_table(run, request.sweep, request.step, request.rule) if request.sweep else None
-    print("\n".join(sweep or gradient_table(run, request.step, request.presets)))
+    print("\n".join(sweep or gradient_table(run, request.step, request.presets, request.score_centering)))
     return 0
 
 

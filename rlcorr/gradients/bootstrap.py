@@ -1,7 +1,7 @@
 """Bootstrap samples of a recorded step, and the intervals of numbers over them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -95,7 +95,7 @@ def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: i
         reference, noise = mean_gradients(target, units), covariances(target, target)
     else:
         factor = 1.0
-        (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], loss)
+        (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], replace(loss, score_centering=False))
         units = resampled(len(target.n), replicates, seed).to(sketch.scores)
         blocks = blocks_of(sketch.reference, loss, batch.response_mask)
         counts = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)

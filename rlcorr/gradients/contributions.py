@@ -125,9 +125,9 @@ def on_policy(batch: TokenBatch, sketch: ExactSketch, loss: LossConfig) -> Contr
 
 def _mean_sums(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
     """Sum what score centering subtracts over each answer, (A, K): the mean score of the sampler at each position."""
-    check_centering(correction)
     if not isinstance(sketch, ExactSketch):
-        raise UsageError("score centering needs the scores of all likely tokens at a position: an exact sketch.")
+        raise UsageError("score centering needs a step on which every likely answer was sketched; this one has none.")
+    check_centering(correction)
     c, _ = _coefficients(batch, replace(correction, rollout_is=None), loss)
     table, places = mean_scores(sketch, correction)
     mask = batch.response_mask

@@ -4,7 +4,7 @@ All numbers come from score sketches (see `contributions`). The intervals includ
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -119,8 +119,10 @@ def compare(
     seed: int = 0,
 ) -> Ranking:
     """Report several corrections, or one at sixty thresholds, and choose the one with the most progress."""
-    samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
-    nothing, *parts = contributions(batch, sketch, [CorrectionConfig(), *corrections], loss)
+    loss = loss or LossConfig()
+    samples = bootstrap(batch, sketch, loss, replicates, seed)
+    parts = contributions(batch, sketch, corrections, loss)
+    (nothing,) = contributions(batch, sketch, [CorrectionConfig()], replace(loss, score_centering=False))
     numbers = [samples_of(one, samples, batch_sizes) for one in parts]
     eta = torch.stack([one.progress for one in numbers])
     return Ranking(

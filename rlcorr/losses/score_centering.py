@@ -20,13 +20,21 @@ LOSSES: tuple[LossType, ...] = ("ppo_clip", "dual_clip", "cispo", "dppo_tv", "dp
 """Losses whose gradient at a token depends on that token alone."""
 
 
-def check_centering(config: CorrectionConfig) -> None:
-    """Raise `UsageError` if the correction or its loss depends on more than the position of a token.
+def can_center(config: CorrectionConfig) -> bool:
+    """Return whether the correction and its loss depend on nothing but the position of a token.
 
-    Then E_q[w ∇log p] is not the expectation over one next token.
+    Otherwise E_q[w ∇log p] is not an expectation over one next token.
+
+    >>> can_center(CorrectionConfig(rollout_is="token")), can_center(CorrectionConfig(rollout_is="sequence"))
+    (True, False)
     """
     weights = config.rollout_is in (None, "token") and not config.rollout_is_batch_normalize
-    if not weights or config.rollout_rs or config.loss_type not in LOSSES:
+    return weights and not config.rollout_rs and config.loss_type in LOSSES
+
+
+def check_centering(config: CorrectionConfig) -> None:
+    """Raise `UsageError` if score centering does not go with a correction."""
+    if not can_center(config):
         raise UsageError(
             "score centering uses one position: it goes with rollout_is None or 'token' without batch normalisation, "
             f"without rollout_rs, and with the losses {', '.join(LOSSES)}; got rollout_is {config.rollout_is!r}, "

@@ -195,6 +195,9 @@ EXPECTED = {
     "smol_weights_fp8": "undecided",
     "smol_bf16": "undecided",
     "smol_top_p": "top-p mass",
+    "gpu_smol_stale_6": "old weights",
+    "gpu_smol_replay": "precision",
+    "gpu_smol_lcm": "precision",
     "gpu_smol_bf16": "precision",
     "gpu_smol_kv_fp8": "undecided",
     "gpu_smol_fp8": "undecided",
@@ -202,6 +205,8 @@ EXPECTED = {
 }
 AT_STEPS = {
     ("long_stale_4", 20): ["precision"],  # weights four updates old, at a learning rate that has fallen: k3 is 0.0027
+    # Its trainer has scored the weights that sampled, so the two parts of the gap are diagnosed apart.
+    **{("gpu_smol_stale_6", step): ["old weights", "precision"] for step in (6, 12, 18, 24)},
     ("smol_top_p", 15): ["top-p mass", "undecided"],  # the cut, and rounding besides
 }
 

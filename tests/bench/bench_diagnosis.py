@@ -14,7 +14,7 @@ from rlcorr.analysis.symptoms import HEALTHY
 from rlcorr.analysis.triage import triage
 from rlcorr.records import runs
 
-NAMED = {"top-p": {"top-p mass"}, "stale head": {"stale tensor"}, "old weights": {"beyond rounding"}}
+NAMED = {"top-p": {"top-p mass"}, "stale head": {"stale tensor"}, "old weights": {"beyond rounding", "old weights"}}
 """Cause → the patterns that name it. Rounding is named by those of `HEALTHY`."""
 
 
@@ -44,7 +44,7 @@ def cause_of(manifest: runs.RunManifest) -> str:
         return "stale head"
     if rollout["staleness"]:
         return "old weights"
-    if rollout["top_p"] < 1:
+    if rollout["top_p"] < 1 and not rollout.get("support_replay"):
         return "top-p"
     if (manifest.model, manifest.trainer_dtype, rollout["dtype"]) == ("smollm2", "float32", "bfloat16"):
         return "hidden updates"  # the tiny models learn at rates whose updates bfloat16 does see

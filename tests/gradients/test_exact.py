@@ -10,10 +10,12 @@ import torch
 from toy_sketches import directions_of, exact_sketch, node_scores
 
 from rlcorr.config import Aggregation, CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree, answers_of, paths_of
 from rlcorr.gradients.bootstrap import Interval, bootstrap
 from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.presets import preset
@@ -296,3 +298,38 @@ def test_raw_log_probs_weigh_by_what_is_drawn() -> None:
     tokens = 0.35 + 2 * 0.3 + 1
     assert got.length.value == pytest.approx(math.hypot(0.35, 0.3, 0.3, 1) / tokens, rel=1e-5)
     assert got.reference_length.value == pytest.approx(math.hypot(0.3, 0.4, 0.4, 0.9) / tokens, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["disabled", "decoupled_token_is", "decoupled_token_icepop"])
+def test_score_centering_subtracts_the_mean_score_at_every_position(name: str) -> None:
+    """Σ q(answer) Σ_t A (w_t s_t − Σ_v q(v) w(v) s_v) over the expected length, answer by answer and child by child."""
+    of = toy.small_world(0.6, vocabulary=3, length=3, seed=7)
+    sketch = exact_sketch([of], everything([of]))
+    batch, tree, correction = sketch.answers.batch, sketch.tree, preset(name)
+    (parts,) = contributions(batch, sketch, [correction], LossConfig(score_centering=True))
+    p, q = tree.old_log_probs.double().exp().tolist(), tree.rollout_log_probs.double().exp().tolist()
+    weight = {
+        "disabled": lambda _: 1.0,
+        "decoupled_token_is": lambda r: min(r, 2.0),
+        "decoupled_token_icepop": lambda r: r if 0.5 <= r <= 5 else 0.0,
+    }[name]
+    scores, parents, advantages = sketch.scores.double().numpy(), tree.parents.tolist(), batch.tensors()["advantages"]
+    expected, length = np.zeros(scores.shape[1]), 0.0
+    for row, path in enumerate(paths_of(tree.parents).tolist()):
+        path = [node for node in path if node >= 0]
+        chance = math.prod(q[node] for node in path)
+        length += chance * len(path)
+        for column, node in enumerate(path):
+            siblings = [other for other, parent in enumerate(parents) if parent == parents[node]]
+            mean = sum(q[v] * weight(p[v] / q[v]) * scores[v] for v in siblings)
+            here = weight(p[node] / q[node]) * scores[node] - mean
+            expected += chance * float(advantages[row, column]) * here
+    got = (parts.u.sum(0) / parts.n.sum()).double().numpy()
+    np.testing.assert_allclose(got, expected / length, atol=2e-5 * np.abs(expected).max() + 1e-6)
+
+
+def test_score_centering_needs_all_tokens_at_a_position() -> None:
+    of = toy.small_world(0.6, vocabulary=3, length=3, seed=7)
+    sketch = exact_sketch([of], everything([of]))
+    with pytest.raises(UsageError, match="one position"):
+        contributions(sketch.answers.batch, sketch, [preset("decoupled_seq_is")], LossConfig(score_centering=True))

@@ -1,5 +1,9 @@
 """The term of score centering: its gradient is the sampler's mean score, by brute force over a whole vocabulary."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -116,3 +120,28 @@ def test_what_it_does_not_fit_is_said() -> None:
             torch.zeros(1, 1), batch, correct(batch, CorrectionConfig()), CorrectionConfig(),
             LossConfig(score_centering=True),
         )  # fmt: skip
+
+
+VIME = json.loads((Path(__file__).parent.parent / "support" / "golden" / "vime_centering.json").read_text())
+"""By tests/peers/vime_centering.py, in float32."""
+CAP, BAND = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2), CorrectionConfig(
+    rollout_is="token", rollout_is_threshold=1.3, rollout_is_threshold_lower=0.7, rollout_is_mode="mask"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VIME["cases"], ids=range(len(VIME["cases"])))
+def test_a_loss_with_the_term_has_the_gradient_of_vimes_own_code(case: dict[str, Any]) -> None:
+    """vime sees the whole distribution here; our tail of 1e-6 moves the gradient by less than its float32 does."""
+    for config, theirs in zip((CorrectionConfig(), CAP, BAND), case["gradients"], strict=True):
+        leaf = torch.tensor(case["logits"], dtype=torch.float64, requires_grad=True)
+        log_p, log_q = leaf.log_softmax(-1), torch.tensor(case["engine"], dtype=torch.float64).log_softmax(-1)
+        tokens, advantages = torch.tensor(case["tokens"]), torch.tensor(case["advantages"], dtype=torch.float64)
+        drawn, sampled = (x.gather(-1, tokens[:, None])[:, 0] for x in (log_p, log_q))
+        ratio = (drawn - sampled).exp().detach()
+        weight = {None: torch.ones_like(ratio), "truncate": ratio.clamp(max=1.2)}.get(
+            None if config.rollout_is is None else config.rollout_is_mode,
+            torch.where((ratio >= 0.7) & (ratio <= 1.3), ratio, 0),
+        )
+        losses = advantages * (centering_terms(log_p, log_q, config) - weight * drawn)
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+        torch.testing.assert_close(gradient, torch.tensor(theirs, dtype=torch.float64), atol=2e-5, rtol=1e-4)

@@ -263,6 +263,37 @@ def test_what_the_readme_says_of_old_weights() -> None:
         assert (min(largest), max(largest)) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05)), arm
 
 
+def test_what_the_readme_says_of_the_last_weights() -> None:
+    """Check the greedy accuracies after step 24 of part C, which were not planned as an endpoint."""
+    text = " ".join((runs.ROOT / "README.md").read_text(encoding="utf-8").split())
+    rows, _ = study.read_study("smol_stale_6")
+    accuracy = {arm: [run[-1]["accuracy"] for run in runs_of(rows, arm)] for arm in ("fresh", "none", "token_cap")}
+    for arm, values in accuracy.items():
+        assert f"{statistics.fmean(values):.2f} for `{arm}`" in text
+    for arm, other in (("none", "fresh"), ("token_cap", "fresh"), ("token_cap", "none")):
+        lower = paired([x - y for x, y in zip(accuracy[arm], accuracy[other], strict=True)])
+        assert re.search(rf"`{arm}` minus `{other}`(?: is)? {re.escape(lower)}", text), (arm, other, lower)
+
+
+def test_what_the_readme_says_of_score_centering() -> None:
+    """Check its table, and the planned comparisons of both studies."""
+    text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
+    rows, _ = study.read_study("smol_centering_stale")
+    gains = study.gains(rows, 6)
+    for arm in gains:
+        cells = [f"`{arm}`", f"{sum(gains[arm].values()) / 5:.2f}"]
+        for other in ("none", "token_cap"):
+            values = [gains[arm][seed] - gains[other][seed] for seed in range(10, 15)]
+            cells.append("–" if arm == other else paired(values))
+        middle, late = (statistics.fmean(rewards_of(rows, arm, steps)) for steps in (range(11, 19), LAST))
+        assert f"| {' | '.join(cells)} | {middle:.2f}, {late:.2f} |" in text
+    gains = study.gains(study.read_study("smol_centering_fp8")[0], 6)
+    for arm, other in (("centered", "none"), ("centered_cap", "token_cap")):
+        seeds = sorted(gains[arm].keys() & gains[other].keys())
+        pair = paired([gains[arm][seed] - gains[other][seed] for seed in seeds])
+        assert re.search(rf"`{arm}` minus `{other}`\s+is\s+{re.escape(pair)}", text), (arm, pair)
+
+
 def runs_of(rows: list[dict[str, Any]], arm: str) -> list[list[dict[str, Any]]]:
     return [[row for row in rows if (row["preset"], row["seed"]) == (arm, seed)] for seed in range(10, 15)]
 
@@ -273,8 +304,9 @@ def rewards_of(rows: list[dict[str, Any]], arm: str, steps: range) -> list[float
 
 
 def paired(differences: list[float]) -> str:
-    """Mean and 95 % interval of five differences: t(0.975; 4) = 2.7764."""
-    half = 2.7764 * statistics.stdev(differences) / 5**0.5
+    """Mean and 95 % interval of five differences, or four: t(0.975; 4) = 2.776445, t(0.975; 3) = 3.182446."""
+    count = len(differences)
+    half = {5: 2.776445, 4: 3.182446}[count] * statistics.stdev(differences) / count**0.5
     mean = statistics.fmean(differences)
     return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
 
