@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.types import TOP
 
 MAX_BYTES = 512 << 20
 """Bytes of a file, and of its decompressed content."""
@@ -69,7 +70,12 @@ def try_read(read: Callable[[], Column]) -> Column:
 
 
 def from_array(name: str, array: Tensor) -> Column:
-    """Return (B, T) as lists, and (B,) or a single number () unchanged. Raises `UsageError` for more dimensions."""
+    """Return (B, T) as lists, and (B,) or a single number () unchanged. Raises `UsageError` for more dimensions.
+
+    Only the sampler's likeliest tokens have three, (B, T, K), and become lists of T·K numbers.
+    """
+    if name in TOP and array.dim() == 3:
+        array = array.flatten(1)
     if array.dim() > 2:
         raise UsageError(f"{name} has shape {tuple(array.shape)}; (B, T), or (B,) with one number per row, is read.")
     for size in array.shape:  # an array of no numbers may have any number of rows

@@ -11,6 +11,7 @@ from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.ragged import RaggedTokens
 from rlcorr.foreign.real_tokens import TOKEN_COLUMNS, drop_empty, find_real_tokens, real_lengths, split_unpaired
 from rlcorr.foreign.segments import turns, versions
+from rlcorr.foreign.top_lists import padded, top_lists
 from rlcorr.foreign.values import PER_ROW, refuse_both_infinite, row_values, step_of, texts, token_ids, token_values
 from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.systems.loss_masks import LOSSES, MASKS
@@ -45,10 +46,13 @@ def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
     for name in PER_ROW:
         if name in columns:
             numbers[name] = read_optional(name, lambda n=name: row_values(n, columns[n]), left_out)
+    mask = pad(paired[paired], lengths)[1]
+    tables = read_optional("top_ids", lambda: top_lists(columns, rollout, paired), left_out) or {}
     if bool(unpaired.any()):
         numbers["unpaired_tokens"] = unpaired + (0 if (before := numbers.get("unpaired_tokens")) is None else before)
     batch = TokenBatch(
-        response_mask=pad(paired[paired], lengths)[1],
+        response_mask=mask,
+        **{name: padded(table, mask, name) for name, table in tables.items()},
         **{name: pad(values, lengths)[0] for name, values in (fields | ids | segments).items()},
         **prompt,
         **numbers,

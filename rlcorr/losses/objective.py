@@ -1,5 +1,6 @@
 """The loss that is differentiated: choice of the token losses, importance weights, aggregation, KL terms."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from rlcorr.losses import per_token
 from rlcorr.losses.aggregation import Totals, aggregate, lr_factor
 from rlcorr.losses.kl import KLTerm, kl_term
 from rlcorr.losses.per_sequence import answer_losses
-from rlcorr.losses.score_centering import centering_terms
+from rlcorr.losses.score_centering import centering_of
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.moments import Moments, MomentTable, flag_moments, moments
 from rlcorr.measuring.quantities import Quantity
@@ -47,10 +48,8 @@ def policy_loss(
     `tokens` and `sequences` are totals over all micro-batches and ranks, so that their losses sum to that of the whole
     (`aggregate`). Batch normalisation in bypass mode still sees one micro-batch only. `response_tokens` and
     `response_sequences` count kept and rejected ones: divisors of a KL term on all response tokens, needed only if
-    `tokens` counts the kept ones (denominator="kept").
-
-    With `loss.score_centering`, A times the term of `centering_terms` is added to the loss of each token. It needs
-    `top_log_probs`, log π_θ of `batch.top_ids`, (B, T, K), with a graph.
+    `tokens` counts the kept ones (denominator="kept"). `top_log_probs` is log π_θ of `batch.top_ids`, (B, T, K), with a
+    graph; `loss.score_centering` needs it, and adds A times `centering_terms` to the loss of each token.
 
     >>> mask = torch.tensor([[True, True, True]])
     >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
@@ -100,38 +99,37 @@ def _loss(
         raise UsageError("the policy loss needs old_log_probs, or bypass_mode=True; the batch has none.")
     theta = torch.where(keep, at_least_float32(log_probs), 0)
     old, advantages, weights = (neutral(at_least_float32(x), keep) for x in (old, batch.advantages, result.weights))
-    per_token = token_losses(correction, loss, theta, old, advantages, keep, generator)
     if correction.loss_type == "geo_mean":
         weights = masked_mean(weights.clamp(min=1e-10).log(), keep, -1).exp()[:, None]
+    per_token = weights * token_losses(correction, loss, theta, old, advantages, keep, generator)
+    if loss.score_centering:
+        per_token = per_token + advantages * centering_of(batch, top_log_probs, correction, keep)
 
     def total(x: Tensor, tokens: Tensor, mode: Aggregation) -> Tensor:
         counts = (correction.denominator, totals.tokens, totals.sequences)
         counts = counts if tokens is keep else totals.of_responses(correction.denominator)
         return aggregate(x, tokens, mask, mode, *counts, loss.loss_scale_factor)
 
-    per_token = per_token * weights
-    if loss.score_centering:
-        per_token = per_token + advantages * _centering(top_log_probs, batch, correction, keep)
-    value = pg = total(per_token, keep, loss.loss_agg_mode)
+    pg = total(per_token, keep, loss.loss_agg_mode)
     kl, rollout_kl = _kl_terms(log_probs, batch, keep, loss)
+    return _Loss(_with_kl(pg, kl, rollout_kl, loss, total), pg, kl, rollout_kl, theta, old, advantages, keep)
+
+
+def _with_kl(
+    pg: Tensor,
+    kl: KLTerm | None,
+    rollout_kl: KLTerm | None,
+    loss: LossConfig,
+    total: Callable[[Tensor, Tensor, Aggregation], Tensor],
+) -> Tensor:
+    """Return the policy loss with its KL terms, which `total` aggregates."""
+    value = pg
     if kl is not None:
         value = value + loss.kl_loss_coef * total(kl.per_token, kl.tokens, loss.loss_agg_mode)
     if rollout_kl is not None:
         penalty = total(rollout_kl.per_token, rollout_kl.tokens, loss.rollout_kl_loss_agg_mode)
         value = value + loss.rollout_kl_loss_coef * penalty
-    return _Loss(value, pg, kl, rollout_kl, theta, old, advantages, keep)
-
-
-def _centering(top_log_probs: Tensor | None, batch: TokenBatch, correction: CorrectionConfig, keep: Tensor) -> Tensor:
-    """Return the terms of score centering, (B, T), and 0 outside `keep`."""
-    if top_log_probs is None or batch.rollout_top_log_probs is None:
-        raise UsageError(
-            "score centering needs the log-probs of the sampler's likeliest tokens: record them with "
-            "--rollout.top-logprobs 20, and pass top_log_probs."
-        )
-    rollout = torch.where(keep[..., None], at_least_float32(batch.rollout_top_log_probs), 0)
-    theta = torch.where(keep[..., None], at_least_float32(top_log_probs), 0)
-    return torch.where(keep, centering_terms(theta, rollout, correction), 0)
+    return value
 
 
 def _kl_terms(

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossType
 from rlcorr.errors import UsageError
+from rlcorr.ratios import at_least_float32
+from rlcorr.types import TokenBatch
 
 SMALLEST_TAIL = 1e-6
 """Smallest probability of the trainer's tail, as in NeMo RL and Fireworks' cookbook."""
@@ -33,7 +35,10 @@ def can_center(config: CorrectionConfig) -> bool:
 
 
 def check_centering(config: CorrectionConfig) -> None:
-    """Raise `UsageError` if score centering does not go with a correction."""
+    """Raise `UsageError` if score centering does not go with a correction.
+
+    >>> check_centering(CorrectionConfig(rollout_is="token"))
+    """
     if not can_center(config):
         raise UsageError(
             "score centering uses one position: it goes with rollout_is None or 'token' without batch normalisation, "
@@ -91,3 +96,24 @@ def score_coefficients_of(p: Tensor, q: Tensor, head_p: Tensor, head_q: Tensor, 
         mass = torch.where((p >= low * q) & (p <= high * q), p, 0)
         alpha = ((low * rho <= 1) & (high * rho >= 1)).to(rho)
     return torch.where(q > 0, mass - alpha * p, 0)
+
+
+def centering_of(batch: TokenBatch, top_log_probs: Tensor | None, config: CorrectionConfig, keep: Tensor) -> Tensor:
+    """Return `centering_terms` of a batch, (B, T), and 0 outside `keep`.
+
+    Raises `UsageError` without the log-probs of the likeliest tokens under both policies.
+
+    >>> mask, top = torch.tensor([[True]]), torch.tensor([[[0.5, 0.25]]]).log()
+    >>> batch = TokenBatch(mask, torch.zeros(1, 1), rollout_top_log_probs=top)
+    >>> centering_of(batch, top, CorrectionConfig(), mask).tolist()  # on the policy that sampled
+    [[0.0]]
+    """
+    if top_log_probs is None or batch.rollout_top_log_probs is None:
+        raise UsageError(
+            "score centering needs the log-probs of the sampler's likeliest tokens: record them with "
+            "--rollout.top-logprobs 20, and pass top_log_probs."
+        )
+    rollout, theta = (
+        torch.where(keep[..., None], at_least_float32(x), 0) for x in (batch.rollout_top_log_probs, top_log_probs)
+    )
+    return torch.where(keep, centering_terms(theta, rollout, config), 0)

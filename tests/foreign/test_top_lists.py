@@ -1,0 +1,75 @@
+"""The sampler's likeliest tokens in files from outside: arrays, flat lists, and what is said where they do not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcorr import TokenBatch
+from rlcorr.foreign.import_run import import_file, import_files
+from rlcorr.recorders import Recorder
+from rlcorr.records import runs
+
+IDS = [[[3, 5], [7, 2]], [[9, 1], [0, 0]]]
+ROLLOUT = [[[-0.1, -2.5], [-0.4, -1.5]], [[-0.2, -3.0], [0.0, 0.0]]]
+OLD = [[[-0.2, -2.0], [-0.5, -1.25]], [[-0.25, -2.5], [0.0, 0.0]]]
+PAIR = {"rollout_log_probs": [[-0.1, -1.5], [-0.2, 0.0]], "old_log_probs": [[-0.2, -1.25], [-0.25, 0.0]]}
+MASK = [[1, 1], [1, 0]]
+
+
+def check(batch: TokenBatch) -> None:
+    fields = batch.tensors()
+    assert fields["top_ids"].tolist() == [[[3, 5], [7, 2]], [[9, 1], [-1, -1]]]
+    torch.testing.assert_close(fields["rollout_top_log_probs"], torch.tensor(ROLLOUT))
+    torch.testing.assert_close(fields["old_top_log_probs"], torch.tensor(OLD))
+
+
+def test_arrays_are_read(tmp_path: Path) -> None:
+    lists = {"top_ids": IDS, "rollout_top_log_probs": ROLLOUT, "old_top_log_probs": OLD}
+    arrays: dict[str, Any] = {name: np.array(values, np.float32) for name, values in (PAIR | lists).items()}
+    np.savez(tmp_path / "pairs.npz", **arrays | {"response_mask": MASK, "top_ids": np.array(IDS)})
+    check(import_file(tmp_path / "pairs.npz", tmp_path / "mine").batch)
+
+
+def test_flat_lists_are_read(tmp_path: Path) -> None:
+    """K numbers for each token, one token after the other, as recorded steps have them."""
+    rows = []
+    for row, length in enumerate((2, 1)):
+        entry = {name: values[row][:length] for name, values in PAIR.items()}
+        for name, values in (("top_ids", IDS), ("rollout_top_log_probs", ROLLOUT), ("old_top_log_probs", OLD)):
+            entry[name] = [number for token in values[row][:length] for number in token]
+        rows.append(json.dumps(entry))
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    check(import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch)
+
+
+def test_the_recorder_takes_them(tmp_path: Path) -> None:
+    batch = TokenBatch(
+        response_mask=torch.tensor(MASK) == 1, top_ids=torch.tensor(IDS), rollout_top_log_probs=torch.tensor(ROLLOUT),
+        old_top_log_probs=torch.tensor(OLD), **{name: torch.tensor(values) for name, values in PAIR.items()},
+    )  # fmt: skip
+    with Recorder("mine", folder=tmp_path) as recorder:
+        recorder.add(step=1, batch=batch)
+    check(runs.read_step(recorder.run, 1).batch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"top_ids": [3, 5, 7]}, "row 0 (from 0): top_ids has 3 numbers for 2 tokens"),
+        ({"top_ids": None}, "top_ids, rollout_top_log_probs belong together"),
+        ({"rollout_top_log_probs": [-1.0, -2.0]}, "as many log-probs as ids"),
+        ({"rollout_top_log_probs": [0.5, -1.0, -1.0, -1.0]}, "natural logarithms"),
+    ],
+)
+def test_lists_that_do_not_fit_are_left_out(tmp_path: Path, changes: dict[str, list | None], why: str) -> None:
+    entry = {name: values[0] for name, values in PAIR.items()}
+    entry |= {"top_ids": [3, 5, 7, 2], "rollout_top_log_probs": [-0.1, -2.5, -0.4, -1.5]} | changes
+    entry = {name: values for name, values in entry.items() if values is not None}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(entry))
+    summary = import_files([tmp_path / "pairs.jsonl"], tmp_path / "mine")
+    assert "top_ids" not in runs.read_step(tmp_path / "mine", 1).batch.tensors()
+    assert why in " ".join(summary.notes)
