@@ -42,8 +42,7 @@ def policy_loss(
 
     plus kl_loss_coef · KL(π_θ‖π_ref) over `kl_loss_tokens`, aggregated like the loss, and rollout_kl_loss_coef ·
     KL(π_θ‖π_rollout) over all response tokens, aggregated by `rollout_kl_loss_agg_mode`. Weights have no gradient and
-    multiply after the clip. Log-probs in bf16 and fp16 are converted to float32 first; the gradient of fp16 log-probs
-    is infinite where it is above 65,504, the largest number of fp16, so compute log-probs in float32.
+    multiply after the clip. Log-probs become float32 first; give none in fp16, whose gradients above 65,504 are inf.
 
     `tokens` and `sequences` are totals over all micro-batches and ranks, so that their losses sum to that of the whole
     (`aggregate`). Batch normalisation in bypass mode still sees one micro-batch only. `response_tokens` and
