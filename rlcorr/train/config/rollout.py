@@ -65,6 +65,11 @@ class RolloutConfig:
     """Score each token among the tokens that the sampler could draw at its position, as top_p and top_k left them, so
     that the trainer's probabilities are those of the same cut distribution. Needs top_k, and top_logprobs of at least
     top_k."""
+    in_flight: bool = False
+    """Give the engine new weights while answers are being generated: each answer is continued with every version on the
+    way, by the same number of tokens, and its tokens have versions of their own. Needs a staleness of at least 1."""
+    max_lag: int | None = None
+    """Leave tokens out of the loss that weights more than this many updates old have sampled; None: none."""
     score_sampled: bool = False
     """Score every answer also with the weights that sampled it, in the trainer's arithmetic. That splits the gap into
     the engine's part and the part of the weights' age, for one more forward pass per step and float32 copies of waiting
@@ -108,6 +113,12 @@ class RolloutConfig:
                 "support_replay needs every token that the sampler could draw: set top_k to at least 2, top_logprobs "
                 f"to at least top_k, and log_probs to processed; got {self.top_k}, {self.top_logprobs} and "
                 f"{self.log_probs}."
+            )
+        check(self.max_lag is None or self.max_lag >= 0, "max_lag", self.max_lag, "≥ 0")
+        if self.in_flight and (self.staleness == 0 or self.asynchronous or self.score_sampled or self.router_replay):
+            raise UsageError(
+                "in_flight needs a staleness of at least 1, and goes without asynchronous, score_sampled and "
+                "router_replay."
             )
         if self.asynchronous and self.staleness == 0:
             raise UsageError("asynchronous needs a staleness of at least 1: how far generation may run ahead.")

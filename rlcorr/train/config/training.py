@@ -122,6 +122,10 @@ class TrainConfig:
             "at most prompts_per_step · samples_per_prompt",
         )
         _check_top(self)
+        if self.rollout.max_lag is not None and self.correction.bypass_mode:
+            raise UsageError("max_lag rejects before the loss, bypass mode inside it: leave one of them out.")
+        if self.sketch.every and self.rollout.in_flight:
+            raise UsageError("a sketch needs the weights that sampled a step: leave out sketch.every or in_flight.")
         if self.sketch.every and self.mask_truncated:
             raise UsageError("a sketch needs every answer of a step: leave out sketch.every or mask_truncated.")
         if self.optim.gradient_checkpointing and self.rollout.router_replay:

@@ -1,12 +1,14 @@
 """Scores of a sampled batch by the trainer's own models, its advantages, and its correction."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from rlcorr.analysis.segments import without_older
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.losses.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
@@ -153,6 +155,9 @@ def corrected(
         result, correction = correct_within_budget(part, config, step)
     else:
         result = correct(part, correction)
+    if config.rollout.max_lag is not None:
+        young = without_older(part, step, config.rollout.max_lag).response_mask
+        result = replace(result, keep_mask=result.keep_mask & young, only_by_rules=False)
     kept = torch.ones_like(batch.response_mask[:, 0])
     kept[learned] = result.keep_mask.any(-1)
     if config.advantage.grouped and not config.advantage.rejected_in_groups and not bool(kept.all()):

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from rlcorr.train.config.rollout import GREEDY, Sampling
 from rlcorr.train.inputs.tasks import Example, Task, prompt_text
 from rlcorr.train.inputs.tokenizer import decode, encode
-from rlcorr.train.rollout.engine import RolloutEngine, Samples, joined, to_batch
+from rlcorr.train.rollout.engine import RolloutEngine, Samples, joined, right_padded, to_batch
 from rlcorr.types import TokenBatch
 
 
@@ -56,13 +56,28 @@ def collect(
     first_group: int = 0,
 ) -> Collected:
     """Sample and judge `samples` responses to each example, in the order of the examples; each example is a group."""
-    engine, tokenizer, task = worker.engine, worker.tokenizer, worker.task
-    ids = [encode_example(tokenizer, task, example) for example in examples]
+    task = worker.task
+    ids = [encode_example(worker.tokenizer, task, example) for example in examples]
     start = time.perf_counter()
-    sampled = engine.generate(ids, n=samples, max_tokens=task.max_tokens, sampling=sampling, seed=seed)
-    seconds = time.perf_counter() - start
+    sampled = worker.engine.generate(ids, n=samples, max_tokens=task.max_tokens, sampling=sampling, seed=seed)
+    seconds = {"generate": time.perf_counter() - start}
+    return judged(worker, examples, ids, sampled, version=version, first_group=first_group, seconds=seconds)
+
+
+def judged(
+    worker: RolloutWorker,
+    examples: list[Example],
+    ids: list[list[int]],
+    sampled: Samples,
+    *,
+    version: int,
+    first_group: int,
+    seconds: dict[str, float],
+) -> Collected:
+    """Judge the responses to each example, whose prompt has these ids; all examples have as many responses."""
+    task, samples = worker.task, len(sampled.response_ids) // max(len(examples), 1)
     groups = [group for group in range(len(examples)) for _ in range(samples)]
-    responses = [decode(tokenizer, row, worker.eos_ids) for row in sampled.response_ids]
+    responses = [decode(worker.tokenizer, row, worker.eos_ids) for row in sampled.response_ids]
     return Collected(
         prompt_ids=[ids[group] for group in groups],
         samples=sampled,
@@ -72,7 +87,7 @@ def collect(
         groups=[first_group + group for group in groups],
         truncated=[bool(row) and row[-1] not in worker.eos_ids for row in sampled.response_ids],
         version=version,
-        seconds={"generate": seconds},
+        seconds=seconds,
     )
 
 
@@ -126,10 +141,13 @@ def learned_rows(collected: Collected, device: torch.device) -> Tensor:
 def batch_of(collected: Collected, device: torch.device) -> TokenBatch:
     """Return padded tensors: ids, masks, rollout log-probs, rewards (NaN for None), group ids and policy versions."""
     rewards = [math.nan if reward is None else reward for reward in collected.rewards]
+    versions = torch.full((len(collected.groups),), collected.version, device=device)
+    if collected.samples.versions is not None:
+        versions = right_padded(collected.samples.versions, torch.int64, device)[0]
     return to_batch(collected.prompt_ids, collected.samples, device).replace(
         rewards=torch.tensor(rewards, dtype=torch.float32, device=device),
         group_ids=torch.tensor(collected.groups, device=device),
-        policy_versions=torch.full((len(collected.groups),), collected.version, device=device),
+        policy_versions=versions,
     )
 
 

@@ -22,26 +22,30 @@ class Samples:
     routed_experts: list[Tensor] | None = None
     # Per response, the engine's K likeliest tokens at each position and their log-probs, (response, K) each.
     top: list[tuple[Tensor, Tensor]] | None = None
+    versions: list[list[int]] | None = None  # of the weights that sampled each token, if these changed on the way
 
     def rows(self, rows: Sequence[int]) -> "Samples":
         """Return the samples of these responses only."""
-        routed, top = self.routed_experts, self.top
+        routed, top, versions = self.routed_experts, self.top, self.versions
         return Samples(
             [self.response_ids[row] for row in rows],
             [self.log_probs[row] for row in rows],
             None if routed is None else [routed[row] for row in rows],
             None if top is None else [top[row] for row in rows],
+            None if versions is None else [versions[row] for row in rows],
         )
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
     """Return the samples of all parts, one after the other."""
     routed, top = [part.routed_experts for part in parts], [part.top for part in parts]
+    versions = [part.versions for part in parts]
     return Samples(
         [ids for part in parts for ids in part.response_ids],
         [row for part in parts for row in part.log_probs],
         None if routed[0] is None else [experts for rows in routed if rows is not None for experts in rows],
         None if top[0] is None else [lists for rows in top if rows is not None for lists in rows],
+        None if versions[0] is None else [row for rows in versions if rows is not None for row in rows],
     )
 
 

@@ -20,6 +20,7 @@ from rlcorr.train.learner.shared_prompts import can_share
 from rlcorr.train.learner.update import Learner
 from rlcorr.train.rollout.batch_queue import BatchQueue
 from rlcorr.train.rollout.collect import RolloutWorker, encode_example
+from rlcorr.train.rollout.in_flight import InFlightQueue
 from rlcorr.train.rollout.probe import Probe, probe
 from rlcorr.train.rollout.sampler import sampler
 from rlcorr.train.rollout.start import start_engine
@@ -39,7 +40,7 @@ class Session:
     reference: Policy | None  # frozen
     learner: Learner
     worker: RolloutWorker
-    queue: BatchQueue
+    queue: BatchQueue | InFlightQueue
     held_out: list[Example]
     probe: Probe
 
@@ -70,7 +71,10 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     if config.needs_reference:
         reference = Policy(load_lm(model, ranks.device), None, precision).requires_grad_(False)
     worker = RolloutWorker(engine, tokenizer, task, ending_ids)
-    sample = sampler(config, ranks, worker, first_step)
+    if config.rollout.in_flight:
+        queue = InFlightQueue(config, ranks, worker, first_step)
+    else:
+        queue = BatchQueue(sampler(config, ranks, worker, first_step), asynchronous=config.rollout.asynchronous)
     return Session(
         config=config,
         ranks=ranks,
@@ -78,7 +82,7 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
         reference=reference,
         learner=learner_of(config, ranks, policy),
         worker=worker,
-        queue=BatchQueue(sample, asynchronous=config.rollout.asynchronous),
+        queue=queue,
         held_out=held_out,
         probe=measured,
     )
