@@ -71,10 +71,6 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     if config.needs_reference:
         reference = Policy(load_lm(model, ranks.device), None, precision).requires_grad_(False)
     worker = RolloutWorker(engine, tokenizer, task, ending_ids)
-    if config.rollout.in_flight:
-        queue = InFlightQueue(config, ranks, worker, first_step)
-    else:
-        queue = BatchQueue(sampler(config, ranks, worker, first_step), asynchronous=config.rollout.asynchronous)
     return Session(
         config=config,
         ranks=ranks,
@@ -82,10 +78,17 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
         reference=reference,
         learner=learner_of(config, ranks, policy),
         worker=worker,
-        queue=queue,
+        queue=queue_of(config, ranks, worker, first_step),
         held_out=held_out,
         probe=measured,
     )
+
+
+def queue_of(config: TrainConfig, ranks: Ranks, worker: RolloutWorker, first_step: int) -> BatchQueue | InFlightQueue:
+    """Return the queue of the run's batches, the first of which is that of `first_step`."""
+    if config.rollout.in_flight:
+        return InFlightQueue(config, ranks, worker, first_step)
+    return BatchQueue(sampler(config, ranks, worker, first_step), asynchronous=config.rollout.asynchronous)
 
 
 def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
