@@ -21,6 +21,7 @@ from rlcorr.command.gradient_table import gradient_document, gradient_table, swe
 from rlcorr.command.play import play
 from rlcorr.command.record_verb import Record, run_record
 from rlcorr.command.report_table import WIDTH, diagnose, measured_files, report_document, report_table
+from rlcorr.command.segment_lines import segment_lines
 from rlcorr.command.study import Study, run_study
 from rlcorr.command.threshold_verb import Threshold, run_threshold
 from rlcorr.command.train_options import configured, run_to_resume, train_config
@@ -213,7 +214,9 @@ def run_import(request: Import) -> int:
     looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
     for line in (*summary.notes, *unpaired, *verdict_lines(verdicts(looks))):
         print("\n".join(textwrap.wrap(line, WIDTH)))
-    for line in placement_lines(total_size(one.gap for one in looks)):
+    last = runs.list_steps(path)[-1]
+    segments = segment_lines(runs.read_step(path, last).batch, last)
+    for line in (*placement_lines(total_size(one.gap for one in looks)), *segments):
         print(line)
     return 0
 

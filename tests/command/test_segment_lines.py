@@ -1,0 +1,38 @@
+"""What an import says of versions and turns: numbers by hand, and nothing where there is one of each."""
+
+import torch
+
+from rlcorr import TokenBatch
+from rlcorr.command.segment_lines import MOST, segment_lines
+
+PAIR = TokenBatch.from_log_probs(
+    torch.tensor([[-1.0, -1.0, -1.0, -1.0]]), torch.tensor([[-1.0, -1.2, -0.5, -0.5]]), torch.ones(1, 4)
+)
+
+
+def test_the_gap_by_age_and_by_turn() -> None:
+    """d is 0, 0.2, −0.5 and −0.5; k3 = e^d − 1 − d is 0, 0.0214, 0.1065 and 0.1065."""
+    batch = PAIR.replace(policy_versions=torch.tensor([[5, 5, 7, 7]]), turn_ids=torch.tensor([[0, 1, 1, 1]]))
+    lines = [line.split() for line in segment_lines(batch, 8)]
+    assert lines[1:5] == [
+        ["Step", "8,", "tokens", "by", "the", "age", "of", "their", "weights,", "in", "updates:"],
+        ["tokens", "k3", "mean", "|d|", "mean", "d"],
+        ["0", "2", "0.11", "0.5", "-0.5"],
+        ["2", "2", "0.011", "0.1", "+0.1"],
+    ]
+    assert lines[-2:] == [["0", "1", "0", "0", "+0"], ["1", "3", "0.078", "0.4", "-0.27"]]
+
+
+def test_one_version_and_one_turn_need_no_table() -> None:
+    assert list(segment_lines(PAIR, 8)) == []
+    one = PAIR.replace(policy_versions=torch.tensor([7]), turn_ids=torch.zeros(1, 4, dtype=torch.int64))
+    assert list(segment_lines(one, 8)) == []
+
+
+def test_many_turns_are_cut_off() -> None:
+    count = MOST + 3
+    zeros = torch.zeros(1, count)
+    batch = TokenBatch.from_log_probs(zeros, zeros, torch.ones(1, count)).replace(turn_ids=torch.arange(count)[None])
+    lines = list(segment_lines(batch, 1))
+    assert len(lines) == 3 + MOST + 1
+    assert lines[-1] == "3 more."
