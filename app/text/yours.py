@@ -43,7 +43,8 @@ MEASURE = "Measure"
 MEASURES: dict[str, Measure] = {"k3": "k3", "mean |d|": "abs"}
 STRIP = (
     "Measured gaps, and yours",
-    "Each point is a gap that somebody measured: point at it for the model and the source. A grey line joins the "
+    "Each point is a gap that somebody measured: point at it for the model and the source. Larger points are larger "
+    "models, up to 1, up to 10, and more than 10 billion weights. A grey line joins the "
     "smallest and the largest size of a run. The green line is the selected step.",
 )
 BANDS = ("ratios within", "tokens", "answers")

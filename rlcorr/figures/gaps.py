@@ -15,6 +15,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "cause not separated": (REJECTED, "square"),
 }
 """Legend → colour and symbol of the points."""
+_SIZES = ((1.0, 7), (10.0, 9), (math.inf, 12))
+"""Billions of weights up to which a point has this size. A model of unknown size has the middle one."""
 _ROUNDING: tuple[Cause, ...] = ("rounding", "routing")
 
 
@@ -54,8 +56,12 @@ def _points(kind: str, points: list[tuple[str, Gap, Range]]) -> Part:
         "x": [math.sqrt(low * high) for _, _, (low, high) in some], "y": [name for name, _, _ in some],
         "text": [html.escape(described(gap, near)) for _, gap, near in some],
         "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": colour, "symbol": symbol, "size": 9},
+        "marker": {"color": colour, "symbol": symbol, "size": [_marker_size(gap.billions) for _, gap, _ in some]},
     }  # fmt: skip
+
+
+def _marker_size(billions: float | None) -> int:
+    return next(size for most, size in _SIZES if (5.0 if billions is None else billions) <= most)
 
 
 def _kind(gap: Gap) -> str:
