@@ -2,9 +2,10 @@
 
 import itertools
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -44,7 +45,7 @@ def run_attribute(request: Attribute) -> int:
     """Run the verb and return its exit code."""
     import torch
 
-    from rlcorr.train.attribution import Request, attribute, prompts_of, table
+    from rlcorr.train.attribution import Request, attribute, prompts_of
     from rlcorr.train.inputs import smollm2
     from rlcorr.train.inputs.jsonl_task import read_examples
     from rlcorr.train.inputs.model_source import resolve_model
@@ -68,3 +69,16 @@ def run_attribute(request: Attribute) -> int:
         for line in table(attribute(asked_of_model, torch.device("cuda" if torch.cuda.is_available() else "cpu"))):
             print(line, flush=True)
     return 0
+
+
+def table(causes: Iterable[Any]) -> Iterator[str]:
+    """Yield the lines of a Markdown table of `attribution.Cause`, each as soon as its setting is measured."""
+    yield "| changed | tokens | k3 [95 % interval] | mean abs. d | 99 % of abs. d | outside 0.9 to 1.1 | mean ratio |"
+    yield "|---|---|---|---|---|---|---|"
+    for cause in causes:
+        if cause.k3 is None:
+            yield f"| {cause.name} | not measured: {cause.why_not} | | | | | |"
+            continue
+        interval = f"{cause.k3.value:.2g} [{cause.k3.low:.2g}, {cause.k3.high:.2g}]"
+        sizes = f"{cause.abs_log_ratio:.3g} | {cause.p99:.3g} | {cause.outside:.1%} | {cause.mean_ratio:.4f}"
+        yield f"| {cause.name} | {cause.tokens:,} | {interval} | {sizes} |"

@@ -5,11 +5,11 @@ runs in a process of its own, which gives its memory back.
 """
 
 import math
-import multiprocessing
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,21 +107,22 @@ def attribute(request: Request, device: torch.device) -> Iterator[Cause]:
 
 def _sample(request: Request, settings: RolloutConfig) -> Samples:
     """Start the engine in a process of its own, and return its answers. Raises `UsageError` if it cannot start."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        try:
-            return pool.submit(sample, request, settings).result()
-        except BrokenProcessPool as error:
-            raise UsageError(f"the engine's process ended; {request.log} may say why.") from error
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "asked", Path(folder) / "answered"
+        asked.write_bytes(pickle.dumps((request, settings)))
+        with request.log.open("ab") as log:
+            command = [sys.executable, "-m", __name__, str(asked), str(answered)]
+            code = subprocess.run(command, stderr=log, stdout=log, check=False).returncode
+        if code or not answered.is_file():
+            raise UsageError(f"the engine's process ended with code {code}; {request.log} may say why.")
+        answer: Samples | UsageError = pickle.loads(answered.read_bytes())  # written by the process that we started
+    if isinstance(answer, UsageError):
+        raise answer
+    return answer
 
 
 def sample(request: Request, settings: RolloutConfig) -> Samples:
-    """Start an engine with these settings, and return its answers, those to one prompt next to each other.
-
-    It is called in a process of its own, whose warnings go to the engine's log.
-    """
-    with request.log.open("ab") as log:
-        os.dup2(log.fileno(), 2)
+    """Start an engine with these settings, and return its answers, those to one prompt next to each other."""
     engine = start_engine(settings, request.model, ALONE, request.eos_ids, request.log)
     if settings.weights != "none":  # weights are rounded when they are sent
         policy = Policy(load_lm(request.model, torch.device("cpu")), None)
@@ -161,22 +162,26 @@ def measured(name: str, batch: TokenBatch, old_log_probs: Tensor, samples: int) 
     )
 
 
-def table(causes: Iterable[Cause]) -> Iterator[str]:
-    """Yield the lines of a Markdown table, each as soon as its setting is measured."""
-    yield "| changed | tokens | k3 [95 % interval] | mean abs. d | 99 % of abs. d | outside 0.9 to 1.1 | mean ratio |"
-    yield "|---|---|---|---|---|---|---|"
-    for cause in causes:
-        if cause.k3 is None:
-            yield f"| {cause.name} | not measured: {cause.why_not} | | | | | |"
-            continue
-        interval = f"{cause.k3.value:.2g} [{cause.k3.low:.2g}, {cause.k3.high:.2g}]"
-        sizes = f"{cause.abs_log_ratio:.3g} | {cause.p99:.3g} | {cause.outside:.1%} | {cause.mean_ratio:.4f}"
-        yield f"| {cause.name} | {cause.tokens:,} | {interval} | {sizes} |"
-
-
 def prompts_of(rows: Sequence[list[int]], count: int) -> list[list[int]]:
     """Return the first different prompts. Raises `UsageError` if there are fewer than two."""
     different = [list(ids) for ids in dict.fromkeys(map(tuple, rows))][:count]
     if len(different) < 2:
         raise UsageError("intervals are over prompts: give at least two different ones.")
     return different
+
+
+def main(asked: str, answered: str) -> None:
+    """Answer the pickled request in one file, and write the samples, or the error of the settings, into the other."""
+    # This module is __main__ here, so the classes of the request are those of the imported one.
+    from rlcorr.train import attribution
+
+    request, settings = pickle.loads(Path(asked).read_bytes())
+    try:
+        answer = attribution.sample(request, settings)
+    except UsageError as error:
+        answer = error
+    Path(answered).write_bytes(pickle.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,18 +2,16 @@
 
 import json
 import math
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from tiny import CPU
 
-from rlcorr.command.attribute_verb import Attribute
+from rlcorr.command.attribute_verb import Attribute, table
 from rlcorr.command.cli import run_verb
 from rlcorr.errors import UsageError
-from rlcorr.train.attribution import Cause, Request, attribute, measured, prompts_of, table
+from rlcorr.train.attribution import Cause, Request, attribute, measured, prompts_of
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.types import TokenBatch
 
@@ -21,12 +19,6 @@ from rlcorr.types import TokenBatch
 def request(model: Path, folder: Path) -> Request:
     prompts = [[3, 4, 5], [6, 7], [8, 9, 10, 11], [4, 4]]
     return Request(model, prompts, 8, 12, [2], RolloutConfig(engine="transformers"), folder / "log")
-
-
-@pytest.fixture(autouse=True)
-def plain_main(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new process begins with the main module of this one, which a test of the app may have replaced by a page."""
-    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
 
 
 @pytest.mark.slow
