@@ -22,6 +22,7 @@ def pick(all_runs: dict[str, Path], *, sketched: bool = False) -> session.Select
     left, right, state = st.columns([2, 1, 2], vertical_alignment="bottom")
     options = [session.NEWEST, *all_runs]
     default = recorded.default_run(all_runs, sketched=sketched)
+    _follow_link(all_runs)
     notices.check_url("run", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
     wanted = left.selectbox("Run", options, key="run", bind="query-params", on_change=notices.clear, args=("run",))
     slug = default if wanted == session.NEWEST else wanted
@@ -31,6 +32,15 @@ def pick(all_runs: dict[str, Path], *, sketched: bool = False) -> session.Select
     with state:
         watch(page_inputs(all_runs, selection.run), selection, time.monotonic())
     return selection
+
+
+def _follow_link(all_runs: dict[str, Path]) -> None:
+    """Select the run and the step of the link that led to this page, before their pickers are drawn."""
+    named = session.linked_run()
+    if named in all_runs:
+        step = st.query_params.get("step")
+        st.session_state["run"] = named
+        st.session_state["step"] = step if step in map(str, runs.list_steps(all_runs[named])) else session.LATEST
 
 
 def pick_second(all_runs: dict[str, Path], first: session.Selection) -> session.Selection:

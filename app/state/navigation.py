@@ -42,6 +42,7 @@ def enter(name: str) -> bool:
     is_another = st.session_state.get("view") != name
     if is_another:
         st.session_state["view"] = name
+        session.enter()
         address.forget()
         if "preset" in st.query_params:  # a link that names a preset also names everything that is changed about it
             address.set_returning(fields.GROUP, False)

@@ -38,6 +38,24 @@ def run_and_step() -> dict[str, str]:
     return {"run": shown.slug} | ({} if shown.step is None else {"step": str(shown.step)})
 
 
+def enter() -> None:
+    """Note that another view is shown than before, so that `linked_run` looks at the link that led to it."""
+    st.session_state["entered"] = True
+
+
+def linked_run() -> str | None:
+    """Return, once after a change of view, the run that the address names and the picker does not show.
+
+    The pickers of run and step are the same elements on all pages. After a click on a link, Streamlit keeps what the
+    picker showed on the page before, and not what the link names. A run that was picked in the same moment stays.
+    """
+    if not st.session_state.pop("entered", False):
+        return None
+    named, shown = st.query_params.get("run"), st.session_state.get("run")
+    picked_now = shown != st.session_state.get("drawn_values", {}).get("run", shown)
+    return None if named == shown or picked_now else named
+
+
 def remember_pickers() -> None:
     """Remember the values of the pickers, at the end of a run of the page that has shown them."""
     remember({key: st.session_state.get(key) for key in PICKERS})

@@ -193,3 +193,18 @@ def test_a_page_that_streamlit_empties_is_loaded_anew(page: Page, url: str) -> N
     page.wait_for_selector(".rl-picture .main-svg")
     assert not is_misplaced
     assert "/mismatch?run=alpha" in page.url
+
+
+def test_a_story_opens_the_run_that_it_names(page: Page, url: str) -> None:
+    """Inside one session, where the picker of the run has a value already, and again after Back and Forward."""
+    visit(page, url)
+    state = page.locator(".st-key-pickers")
+    expect(state).to_contain_text("smol_kv_fp8_e5m2 · step")
+    page.get_by_role("link", name="Open the healthy run").click()
+    page.wait_for_url(re.compile(r"bench\?run=smol_bf16_both"))
+    expect(state).to_contain_text("smol_bf16_both · step")
+    page.go_back()
+    expect(state).to_contain_text("smol_kv_fp8_e5m2 · step")
+    page.go_forward()
+    expect(state).to_contain_text("smol_bf16_both · step")
+    settled(page)
