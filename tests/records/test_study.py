@@ -263,6 +263,22 @@ def test_what_the_readme_says_of_old_weights() -> None:
         assert (min(largest), max(largest)) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05)), arm
 
 
+def test_what_the_readme_says_of_the_coarse_cache() -> None:
+    text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
+    rows, _ = study.read_study("smol_e5m2")
+    gains = study.gains(rows, 6)
+    for arm in gains:
+        cells = [f"`{arm}`", f"{sum(gains[arm].values()) / 5:.2f}"]
+        for other in ("none", "fresh_cache"):
+            values = [gains[arm][seed] - gains[other][seed] for seed in range(10, 15)]
+            cells.append("–" if arm == other else paired(values))
+        cells.append(", ".join(f"{statistics.fmean(rewards_of(rows, arm, steps)):.2f}" for steps in (FIRST, LAST)))
+        cells.append(f"{statistics.fmean(run[-1]['accuracy'] for run in runs_of(rows, arm)):.2f}")
+        assert f"| {' | '.join(cells)} |" in text
+    largest = [max(row["k3"] for row in run) for arm in ("none", "token_cap") for run in runs_of(rows, arm)]
+    assert (min(largest), max(largest)) == (pytest.approx(0.15, abs=0.005), pytest.approx(0.41, abs=0.005))
+
+
 def test_what_the_readme_says_of_the_last_weights() -> None:
     """Check the greedy accuracies after step 24 of part C, which were not planned as an endpoint."""
     text = " ".join((runs.ROOT / "README.md").read_text(encoding="utf-8").split())
