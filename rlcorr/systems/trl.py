@@ -22,7 +22,7 @@ from rlcorr.systems.mapping.keys import (
     switch,
     version_of,
 )
-from rlcorr.systems.mapping.refusals import minus_log, no_rule, require_plain
+from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse_centering, require_plain
 from rlcorr.systems.mapping.serialize import as_call, commented
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
@@ -139,6 +139,7 @@ def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version:
     Raises `UsageError` for what TRL cannot do. `trl_text` notes a difference.
     """
     old = version_of("TRL", version, VERSIONS) == "1.5"
+    refuse_centering("TRL", loss)
     if config.loss_type == "vespo" and not old:
         return _to_vespo(config, loss or LossConfig())
     require_plain("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
