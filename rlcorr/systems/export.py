@@ -10,17 +10,23 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import nemo_rl, openrlhf, prime_rl, trl
 from rlcorr.systems.areal import areal_text, from_areal
+from rlcorr.systems.art import art_text, from_art
+from rlcorr.systems.axolotl import axolotl_text, from_axolotl
 from rlcorr.systems.mapping.refusals import refuse_centering
+from rlcorr.systems.miles import from_miles, miles_text
 from rlcorr.systems.ms_swift import from_ms_swift, ms_swift_text
 from rlcorr.systems.nemo_rl import from_nemo_rl, nemo_rl_text
 from rlcorr.systems.open_instruct import from_open_instruct, open_instruct_text
 from rlcorr.systems.openrlhf import from_openrlhf, openrlhf_text
 from rlcorr.systems.prime_rl import from_prime_rl, prime_rl_text
+from rlcorr.systems.rllm import from_rllm, rllm_text
 from rlcorr.systems.roll import from_roll, roll_text
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.slime import from_slime, slime_text
+from rlcorr.systems.tinker import from_tinker, tinker_text
 from rlcorr.systems.torchtitan import from_torchtitan, torchtitan_text
 from rlcorr.systems.trl import from_trl, trl_text
+from rlcorr.systems.unsloth import from_unsloth, unsloth_text
 from rlcorr.systems.verl import config as verl
 from rlcorr.systems.verl.config import from_verl, verl_text
 from rlcorr.systems.xtuner import from_xtuner, xtuner_text
@@ -79,6 +85,12 @@ SYSTEMS = {
     "ms-swift": System(ms_swift_text, from_ms_swift),
     "xtuner": System(xtuner_text, from_xtuner),
     "torchtitan": System(torchtitan_text, from_torchtitan, loss_too=True),
+    "Unsloth": System(unsloth_text, from_unsloth, loss_too=True),
+    "axolotl": System(axolotl_text, from_axolotl),
+    "miles": System(miles_text, from_miles),
+    "rLLM": System(rllm_text, from_rllm),
+    "ART": System(art_text, from_art, loss_too=True),
+    "Tinker": System(tinker_text, from_tinker, loss_too=True),
     "Python": System(to_python, lambda _: CorrectionConfig(), loss_too=True, score_centering=True),
 }
 
