@@ -36,12 +36,12 @@ def from_miles(source: Mapping[str, Any]) -> CorrectionConfig:
     source = options("miles' correction", source)
     if isinstance(source, Mapping):
         if source.keys() & (slime.MIS.keys() - {"use_tis"}):
-            source = MIS_DEFAULTS | source
+            source = {**MIS_DEFAULTS, **source}
         elif (path := source.get(_PATH)) is not None:
             if path in PATHS:
                 raise UsageError(f"{_PATH} {path} is a function of slime; in miles it is {PATHS[path]}.")
             in_slime = {miles_path: slime_path for slime_path, miles_path in PATHS.items()}
-            source = source | {_PATH: in_slime.get(path, path)}
+            source = {**source, _PATH: in_slime.get(path, path)}
     with renamed(_NAMES):
         return slime.from_slime(source)
 
