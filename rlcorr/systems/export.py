@@ -8,18 +8,25 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
-from rlcorr.systems import openrlhf, prime_rl, trl
+from rlcorr.systems import nemo_rl, openrlhf, prime_rl, trl
 from rlcorr.systems.areal import areal_text, from_areal
+from rlcorr.systems.art import art_text, from_art
+from rlcorr.systems.axolotl import axolotl_text, from_axolotl
+from rlcorr.systems.mapping.refusals import refuse_centering
+from rlcorr.systems.miles import from_miles, miles_text
 from rlcorr.systems.ms_swift import from_ms_swift, ms_swift_text
 from rlcorr.systems.nemo_rl import from_nemo_rl, nemo_rl_text
 from rlcorr.systems.open_instruct import from_open_instruct, open_instruct_text
 from rlcorr.systems.openrlhf import from_openrlhf, openrlhf_text
 from rlcorr.systems.prime_rl import from_prime_rl, prime_rl_text
+from rlcorr.systems.rllm import from_rllm, rllm_text
 from rlcorr.systems.roll import from_roll, roll_text
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.slime import from_slime, slime_text
+from rlcorr.systems.tinker import from_tinker, tinker_text
 from rlcorr.systems.torchtitan import from_torchtitan, torchtitan_text
 from rlcorr.systems.trl import from_trl, trl_text
+from rlcorr.systems.unsloth import from_unsloth, unsloth_text
 from rlcorr.systems.verl import config as verl
 from rlcorr.systems.verl.config import from_verl, verl_text
 from rlcorr.systems.xtuner import from_xtuner, xtuner_text
@@ -39,20 +46,28 @@ class System:
     """True if the exporter takes the loss's numbers as well."""
     rollout_kl: bool = False
     """True if the exporter writes the rollout KL loss, or refuses it."""
+    score_centering: bool = False
+    """True if the exporter writes score centering, in one of the versions at least. Otherwise `export` refuses it."""
 
 
-def to_python(config: CorrectionConfig) -> str:
-    """Return Python code that builds the configuration. Fields with their default are left out."""
+def to_python(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
+    """Return Python code that builds the configuration, without the fields that have their default.
+
+    If the loss has score centering, a second line builds a loss with it; its other fields are not in the text.
+    """
     defaults = CorrectionConfig()
     lines = [
         f"    {f.name}={_literal(getattr(config, f.name))},"
         for f in fields(config)
         if getattr(config, f.name) != getattr(defaults, f.name)
     ]
-    imports = ["from rlcorr import CorrectionConfig" + (", RejectionRule" if config.rollout_rs else "")]
+    centered = loss is not None and loss.score_centering
+    names = ["CorrectionConfig", *["LossConfig"] * centered, *["RejectionRule"] * bool(config.rollout_rs)]
+    imports = [f"from rlcorr import {', '.join(names)}"]
     if any("math.inf" in line for line in lines):
         imports.insert(0, "import math\n")
     body = ["config = CorrectionConfig(", *lines, ")"] if lines else ["config = CorrectionConfig()"]
+    body += ["loss = LossConfig(score_centering=True)"] if centered else []
     return "\n".join([*imports, "", *body])
 
 
@@ -64,13 +79,19 @@ SYSTEMS = {
     "prime-rl": System(prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True, rollout_kl=True),
     "AReaL": System(areal_text, from_areal),
     "slime": System(slime_text, from_slime),
-    "NeMo RL": System(nemo_rl_text, from_nemo_rl),
+    "NeMo RL": System(nemo_rl_text, from_nemo_rl, nemo_rl.VERSIONS, loss_too=True, score_centering=True),
     "ROLL": System(roll_text, from_roll),
     "open-instruct": System(open_instruct_text, from_open_instruct),
     "ms-swift": System(ms_swift_text, from_ms_swift),
     "xtuner": System(xtuner_text, from_xtuner),
     "torchtitan": System(torchtitan_text, from_torchtitan, loss_too=True),
-    "Python": System(to_python, lambda _: CorrectionConfig()),
+    "Unsloth": System(unsloth_text, from_unsloth, loss_too=True),
+    "axolotl": System(axolotl_text, from_axolotl),
+    "miles": System(miles_text, from_miles),
+    "rLLM": System(rllm_text, from_rllm),
+    "ART": System(art_text, from_art, loss_too=True),
+    "Tinker": System(tinker_text, from_tinker, loss_too=True),
+    "Python": System(to_python, lambda _: CorrectionConfig(), loss_too=True, score_centering=True),
 }
 
 
@@ -78,8 +99,8 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     """Return the text to paste into the configuration of this system.
 
     `version` None means its newest version. If the text cannot contain the rollout KL loss, a comment says so. Raises
-    `UsageError` for an unknown system or version, and for what the system cannot do: the message names the nearest
-    setting.
+    `UsageError` for an unknown system or version, and for what the system cannot do, such as score centering: the
+    message names the nearest setting.
 
     >>> print(export(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "slime"), end="")
     # slime v0.3.1
@@ -92,6 +113,8 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     target = SYSTEMS[system]
     if version is not None and not target.versions:
         raise UsageError(f"{system} is written in one version only; got {version!r}.")
+    if not target.score_centering:
+        refuse_centering(system, loss)
     numbers = (loss,) if target.loss_too else ()
     text = target.text(config, *numbers, **({} if version is None else {"version": version}))
     if target.rollout_kl or loss is None or not loss.use_rollout_kl_loss:

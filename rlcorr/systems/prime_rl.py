@@ -18,7 +18,7 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.mapping.keys import choice, known_keys, names_of_other_versions, number, options, version_of
-from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, refuse_normalised
+from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, refuse_centering, refuse_normalised
 from rlcorr.systems.mapping.serialize import as_toml, commented
 
 DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
@@ -137,6 +137,7 @@ def to_prime_rl(
     """
     version_of("prime-rl", version, VERSIONS)
     loss = loss or LossConfig()
+    refuse_centering("prime-rl", loss)
     refuse_normalised("prime-rl", config)
     if not config.bypass_mode:
         raise UsageError("prime-rl compares π_θ with π_rollout; nearest: bypass_mode=True with loss_type='reinforce'.")

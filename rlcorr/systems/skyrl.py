@@ -1,6 +1,7 @@
-"""SkyRL's off_policy_correction as ours and back (commit a9564572), and its dump of a batch (0.3.0).
+"""SkyRL's off_policy_correction as ours and back (0.4.0, the same as commit a9564572), and its dump of a batch (0.3.0).
 
 Whatever one side cannot express is refused, and the error names the nearest setting; nothing is approximated silently.
+Of 0.5.0 only the release notes were read, not the names of its options: it has dppo and score centering by default.
 
 The dump is dumped_data/global_step_N_training_input.pkl (trainer.dump_data_batch=true): a TrainingInputBatch of arrays.
 Its response_mask covers the whole response, including the answers of tools; the loss runs over loss_mask. Responses are
@@ -17,6 +18,7 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
 from rlcorr.systems.mapping.serialize import as_yaml, commented
+from rlcorr.systems.skyrl_support import split_support
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
 SEQUENCES = "sequences"
@@ -66,11 +68,12 @@ def from_skyrl(source: Any) -> CorrectionConfig:
             `trainer.algorithm`, the mapping may have three keys next to off_policy_correction: the deprecated use_tis
             and tis_imp_ratio_cap, and policy_loss_type. The last must be regular, PPO's clip, which is assumed if it is
             missing. It was SkyRL's default up to 0.4.0; with dppo, 0.5.0's, a weight would count the gap twice.
+            The two switches of the sampler's support are accepted and not returned: `skyrl_support` reads them.
 
     Raises:
         UsageError: for unknown keys, and for what SkyRL would ignore or invert silently.
     """
-    source = options("SkyRL's off_policy_correction", source, ("trainer", "algorithm"))
+    source = options("SkyRL's off_policy_correction", split_support(source)[1], ("trainer", "algorithm"))
     if isinstance(source, Mapping) and PARENT in source:
         neighbours = {name: value for name, value in source.items() if name != PARENT}
         known_keys("SkyRL's algorithm", neighbours, (PARENT, *ALGORITHM))

@@ -9,7 +9,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.keys import known_keys, number, options
-from rlcorr.systems.mapping.refusals import no_rule
+from rlcorr.systems.mapping.refusals import no_rule, refuse_centering
 from rlcorr.systems.mapping.serialize import as_call, commented
 
 DAPO = {"ratio_clip_low": 0.2, "ratio_clip_high": 0.2}
@@ -35,6 +35,7 @@ def from_torchtitan(source: Any) -> tuple[CorrectionConfig, LossConfig]:
 def to_torchtitan(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
     """Return the fields of DAPOLoss.Config. Raises `UsageError` for what torchtitan cannot do."""
     loss = loss or LossConfig()
+    refuse_centering("torchtitan", loss)
     if not config.bypass_mode or config.loss_type != "ppo_clip":
         raise UsageError("torchtitan clips π_θ/π_rollout and weighs nothing; nearest: bypass_mode=True with ppo_clip.")
     if config.rollout_rs:

@@ -22,7 +22,7 @@ from rlcorr.systems.mapping.keys import (
     switch,
     version_of,
 )
-from rlcorr.systems.mapping.refusals import minus_log, no_rule, require_plain
+from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse_centering, require_plain
 from rlcorr.systems.mapping.serialize import as_call, commented
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
@@ -83,6 +83,24 @@ def from_trl(source: Any, *, version: str = "1.16") -> CorrectionConfig:
     return _weights(values, old, rules)
 
 
+def cap_as_clip_max(system: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the deprecated vllm_importance_sampling_cap as vllm_importance_sampling_clip_max.
+
+    TRL copies one to the other until 2.0, and dialects of TRL still have the old name. Raises `UsageError` if both are
+    given, because the cap then wins.
+
+    >>> cap_as_clip_max("axolotl", {"vllm_importance_sampling_cap": 2.0})
+    {'vllm_importance_sampling_clip_max': 2.0}
+    """
+    arguments = dict(source)
+    cap = arguments.pop(f"{_IS}_cap", None)
+    if cap is None:
+        return arguments
+    if f"{_IS}_clip_max" in arguments:
+        raise UsageError(f"{system} ignores {_IS}_clip_max next to {_IS}_cap, its old name: give one of them.")
+    return {**arguments, f"{_IS}_clip_max": cap}
+
+
 def _check_loss(values: dict[str, Any]) -> None:
     loss = values.get("loss_type", "dapo")
     if loss not in PPO_CLIPS:
@@ -139,6 +157,7 @@ def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version:
     Raises `UsageError` for what TRL cannot do. `trl_text` notes a difference.
     """
     old = version_of("TRL", version, VERSIONS) == "1.5"
+    refuse_centering("TRL", loss)
     if config.loss_type == "vespo" and not old:
         return _to_vespo(config, loss or LossConfig())
     require_plain("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")

@@ -18,16 +18,22 @@ from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import (
     areal,
+    art,
+    axolotl,
+    miles,
     ms_swift,
     nemo_rl,
     open_instruct,
     openrlhf,
     prime_rl,
+    rllm,
     roll,
     skyrl,
     slime,
+    tinker,
     torchtitan,
     trl,
+    unsloth,
     xtuner,
 )
 from rlcorr.systems.export import SYSTEMS, export, exports
@@ -83,6 +89,12 @@ BACK: dict[str, tuple[Read, Callable[..., Any]]] = {
     "ms-swift": (flags, ms_swift.from_ms_swift),
     "xtuner": (arguments, xtuner.from_xtuner),
     "torchtitan": (arguments, torchtitan.from_torchtitan),
+    "Unsloth": (arguments, unsloth.from_unsloth),
+    "axolotl": (yaml.safe_load, axolotl.from_axolotl),
+    "miles": (of_slime, miles.from_miles),
+    "rLLM": (yaml.safe_load, rllm.from_rllm),
+    "ART": (arguments, art.from_art),
+    "Tinker": (arguments, tinker.from_tinker),
 }
 RAW = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
 CAPPED = replace(RAW, rollout_is_threshold=4.0)

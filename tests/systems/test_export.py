@@ -116,7 +116,7 @@ def test_a_rollout_kl_loss_that_a_text_lacks_is_named_in_it() -> None:
     loss = PRESETS["prime_rl_ipo_2026_08"].loss
     assert "kl_tau = 0.001" in export(PRESETS["prime_rl_ipo_2026_08"].config, "prime-rl", loss, version="2026-08")
     for system in set(SYSTEMS) - {"prime-rl"}:
-        plain = CorrectionConfig(bypass_mode=True) if system == "torchtitan" else SAYABLE
+        plain = CorrectionConfig(bypass_mode=True) if system in ("torchtitan", "Tinker") else SAYABLE
         named, *rest = export(plain, system, loss).splitlines()
         assert named == "# The rollout KL loss (rollout_kl_loss_coef=0.002) is not in this text.", system
         assert rest == export(plain, system, LossConfig()).splitlines(), system

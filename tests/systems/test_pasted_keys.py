@@ -16,6 +16,7 @@ from rlcorr.systems.openrlhf import from_openrlhf
 from rlcorr.systems.prime_rl import from_prime_rl
 from rlcorr.systems.roll import from_roll
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
+from rlcorr.systems.skyrl_support import support_replay
 from rlcorr.systems.slime import from_slime
 from rlcorr.systems.trl import from_trl
 from rlcorr.systems.verl.config import from_verl
@@ -101,3 +102,21 @@ def test_skyrls_text_keeps_a_weight_from_counting_twice() -> None:
     assert from_skyrl({"algorithm": {"use_tis": True, "tis_imp_ratio_cap": 2.0, "off_policy_correction": {}}}) == config
     with pytest.raises(UsageError, match="dppo compares π_θ with π_rollout, so a weight with it counts the gap twice"):
         from_skyrl({"algorithm": pasted["trainer"]["algorithm"] | {"policy_loss_type": "dppo"}})
+
+
+def test_skyrls_replay_of_the_support_is_an_option_of_our_trainer() -> None:
+    """Check the two switches of SkyRL 0.4.0 (skyrl/train/config/config.py:1862-1866), which are no correction."""
+    capture = {"generator": {"inference_engine": {"enable_return_sample_support_set": True}}}
+    algorithm = {"enable_sample_support_replay": True, "off_policy_correction": {"tis_ratio_type": "token"}}
+    token = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
+    for given in (capture | {"trainer": {"algorithm": algorithm}}, {"algorithm": algorithm}, algorithm):
+        assert support_replay(given), given
+        assert from_skyrl(given) == token, given
+    for given in (capture, capture | {"algorithm": {"enable_sample_support_replay": False}}, {}):
+        assert not support_replay(given), given
+        assert from_skyrl(given) == CorrectionConfig(), given
+    off = {"generator": {"inference_engine": {"enable_return_sample_support_set": False}}}
+    with pytest.raises(UsageError, match="SkyRL refuses enable_sample_support_replay without generator"):
+        from_skyrl(off | {"trainer": {"algorithm": algorithm}})
+    with pytest.raises(UsageError, match="unknown key of SkyRL's inference_engine 'tensor_parallel_size'"):
+        from_skyrl({"generator": {"inference_engine": {"tensor_parallel_size": 2}}})

@@ -32,8 +32,9 @@ def test_what_a_row_names_is_there(row: list[str]) -> None:
     if "make peers" in proof:
         assert title in (ROOT.parent / "tests" / "peers" / "real_systems.py").read_text(encoding="utf-8")
     else:
-        recorded = (ROOT.parent / "tests" / "systems" / "test_recorded.py").read_text(encoding="utf-8")
-        assert f"from rlcorr.systems.{out.removeprefix('to_')} import" in recorded
+        named = [ROOT.parent / path for path in re.findall(r"`(tests/[\w/]+\.py)`", proof)]
+        texts = "".join(path.read_text(encoding="utf-8") for path in named)
+        assert f"from rlcorr.systems.{out.removeprefix('to_')} import" in texts
 
 
 def test_the_number_of_presets() -> None:

@@ -1,7 +1,7 @@
 """Our corrections against the results of the systems' own functions on a small batch.
 
 tests/support/golden/systems.json names file and commit. It has the systems whose packages are not on the index, or need
-a GPU to be imported.
+a GPU or a large part of the index to be imported.
 """
 
 import json
@@ -18,11 +18,15 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
+from rlcorr.systems.art import from_art
+from rlcorr.systems.axolotl import from_axolotl
+from rlcorr.systems.miles import from_miles
 from rlcorr.systems.nemo_rl import from_nemo_rl
 from rlcorr.systems.open_instruct import from_open_instruct
 from rlcorr.systems.prime_rl import from_prime_rl, to_prime_rl
 from rlcorr.systems.roll import from_roll
 from rlcorr.systems.slime import from_slime
+from rlcorr.systems.unsloth import from_unsloth
 from rlcorr.systems.xtuner import from_xtuner
 from rlcorr.types import TokenBatch
 
@@ -33,6 +37,10 @@ READ: dict[str, Callable[[Any], CorrectionConfig]] = {
     "open-instruct": from_open_instruct,
     "xtuner": from_xtuner,
     "NeMo RL": from_nemo_rl,
+    "miles": from_miles,
+    "axolotl": from_axolotl,
+    "Unsloth": from_unsloth,
+    "ART": lambda given: from_art(given)[0],
 }
 BATCH = TokenBatch.from_log_probs(
     torch.tensor(RECORDED["old"]), torch.tensor(RECORDED["rollout"]), torch.tensor(RECORDED["mask"])

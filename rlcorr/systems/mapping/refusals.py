@@ -1,11 +1,52 @@
 """Errors for what most systems cannot express, in the same words for all, and small conversions of rules."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
+
+CENTERING = {
+    "SkyRL": "0.5.0 centers the scores of compatible losses by default, and the names of its options could not be read",
+    "prime-rl": "it has trainer.loss.score_centering, whose other options could not be read",
+    "miles": "it is in an open pull request, 3317",
+}
+"""What is known about score centering in a system whose text cannot contain it."""
+
+
+def refuse_centering(system: str, loss: LossConfig | None) -> None:
+    """Raise `UsageError` if the loss has score centering, which the system's text cannot contain.
+
+    >>> refuse_centering("TRL", LossConfig(score_centering=True))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: TRL's text cannot contain score centering; nearest: NeMo RL with version='nightly', ...
+    """
+    if loss is not None and loss.score_centering:
+        reason = f" ({CENTERING[system]})" if system in CENTERING else ""
+        raise UsageError(
+            f"{system}'s text cannot contain score centering{reason}; nearest: NeMo RL with version='nightly', or "
+            f"score_centering=False."
+        )
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Replace names in the messages of errors: a dialect is read by the functions of the system that it comes from.
+
+    >>> with renamed({"TRL": "Unsloth"}):
+    ...     raise UsageError("TRL has no geometric weights.")
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: Unsloth has no geometric weights.
+    """
+    try:
+        yield
+    except UsageError as error:
+        message = str(error)
+        for name, replacement in names.items():
+            message = message.replace(name, replacement)
+        raise UsageError(message) from None
 
 
 def require_plain(system: str, config: CorrectionConfig, *, bypass: str, loss: str, denominator: str = "fixed") -> None:
