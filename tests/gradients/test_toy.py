@@ -144,7 +144,7 @@ def test_a_kl_term_with_another_divisor_is_refused(small: toy.World, policies: t
 
 LOSSES: list[LossType] = [
     "ppo_clip", "dual_clip", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "drpo", "vespo", "fipo",
-    "cppo",
+    "cppo", "ctpo",
 ]  # fmt: skip
 
 
