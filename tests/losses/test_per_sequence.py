@@ -187,11 +187,12 @@ def test_against_what_the_code_of_ctpo_and_of_skyrl_gave(batch: dict[str, Any]) 
     SkyRL adds 1e-8 to the probabilities of the other tokens, where we clamp to 1e-8."""
     keep, theta, old, advantages = padded(batch)
     for case in batch["cases"]:
+        name: LossType
         if case["name"] == "ctpo":
             name, numbers = "ctpo", LossConfig(**{f"ctpo_{key}": x for key, x in case["settings"].items()})
         else:
             kind, low, high = case["settings"]
-            name = {"binary_tv": "dppo_tv", "binary_kl": "dppo_kl"}[kind]
+            name = "dppo_tv" if kind == "binary_tv" else "dppo_kl"
             numbers = LossConfig(clip_ratio_low=low, clip_ratio_high=high, dppo_ratio_cap=math.inf)
         losses = token_losses(CorrectionConfig(loss_type=name), numbers, theta, old, advantages, keep)
         if name != "ctpo":  # SkyRL writes −A ρ, we write −sg(ρ) A log π_θ: only the derivatives are the same

@@ -64,7 +64,7 @@ def padded(rows: dict[str, list[list[float]]]) -> dict[str, Tensor]:
     return tables | {"mask": mask}
 
 
-def of_ctpo(checkout: str, given: dict[str, Tensor], theta: Tensor, settings: dict[str, float]) -> Tensor:
+def of_ctpo(checkout: str, given: dict[str, Tensor], theta: Tensor, settings: Any) -> Tensor:
     """Return CTPO's loss of each token."""
     mean = SimpleNamespace(masked_mean=lambda x, mask: (x * mask).sum() / mask.sum())
     code = code_of(
@@ -77,7 +77,7 @@ def of_ctpo(checkout: str, given: dict[str, Tensor], theta: Tensor, settings: di
     return code["_compute_policy_loss_cum_token_la_impl"](*columns, config=config)[0]
 
 
-def of_dppo(wheel: str, given: dict[str, Tensor], theta: Tensor, settings: tuple[str, float, float]) -> Tensor:
+def of_dppo(wheel: str, given: dict[str, Tensor], theta: Tensor, settings: Any) -> Tensor:
     """Return the loss of each token by SkyRL's DPPO."""
     utils = Path(wheel) / "skyrl/backends/skyrl_train/utils"
     exp = code_of(utils / "torch_utils.py", "safe_exp_delta")["safe_exp_delta"]
@@ -97,9 +97,11 @@ def main(ctpo: str, skyrl: str) -> None:
     batches = []
     for rows in map(answers, range(BATCHES)):
         given, cases = padded(rows), []
-        for name, settings in [("ctpo", s) for s in CTPO_SETTINGS] + [("dppo", s) for s in DPPO_SETTINGS]:
+        runs: list[tuple[str, Any, str, Any]] = [("ctpo", of_ctpo, ctpo, settings) for settings in CTPO_SETTINGS]
+        runs += [("dppo", of_dppo, skyrl, settings) for settings in DPPO_SETTINGS]
+        for name, of, folder, settings in runs:
             theta = given["theta"].clone().requires_grad_()
-            losses = of_ctpo(ctpo, given, theta, settings) if name == "ctpo" else of_dppo(skyrl, given, theta, settings)
+            losses = of(folder, given, theta, settings)
             (gradient,) = torch.autograd.grad(losses[given["mask"]].sum(), theta)
             numbers = {"loss": losses, "gradient": gradient}
             cases.append(
