@@ -12,7 +12,9 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.validated import booleans, member, number, positive
 
-WeightLevel = Literal["token", "sequence", "geometric"]
+WeightLevel = Literal["token", "sequence", "geometric", "prefix"]
+PER_TOKEN: tuple[WeightLevel, ...] = ("token", "prefix")
+"""Levels at which each token of a sequence has its own weight."""
 WeightMode = Literal["truncate", "mask"]
 LossType = Literal[
     "ppo_clip", "dual_clip", "reinforce", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov",
@@ -41,7 +43,8 @@ class CorrectionConfig:
     """
 
     rollout_is: WeightLevel | None = None
-    """Level of the importance weights: token, sequence (product of ratios) or geometric mean. None: no weights."""
+    """Level of the importance weights: token, sequence (product of ratios), geometric mean, or prefix (product of the
+    ratios up to the token, as in CTPO, arXiv:2605.07331). None: no weights."""
     rollout_is_threshold: float = 2.0
     """Upper bound on the weight. inf: no bound."""
     rollout_is_threshold_lower: float | None = None
@@ -227,6 +230,7 @@ def _explain_weights(config: CorrectionConfig) -> str:
         "token": f"its own ratio {_ratio(config)}",
         "sequence": f"the product of its sequence's ratios {_ratio(config)}",
         "geometric": f"the geometric mean of its sequence's ratios {_ratio(config)}",
+        "prefix": f"the product of the ratios {_ratio(config)} of this token and those before it",
     }[config.rollout_is]
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     normal = " Weights are divided by their mean over the kept tokens." if config.rollout_is_batch_normalize else ""

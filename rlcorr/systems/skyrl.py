@@ -16,6 +16,7 @@ from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
+from rlcorr.systems.mapping.refusals import refuse_prefix
 from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
@@ -218,6 +219,7 @@ def _refuse(config: CorrectionConfig) -> None:
         raise UsageError("SkyRL divides by the tokens from before the rejection; nearest: denominator='fixed'.")
     if config.rollout_is_batch_normalize:
         raise UsageError("SkyRL does not normalise weights; nearest: rollout_is_batch_normalize=False.")
+    refuse_prefix("SkyRL", config)
     if config.rollout_is == "geometric":
         raise UsageError("SkyRL has no geometric weights; nearest: rollout_is='sequence', or a seq_mean_k1 rule.")
     if config.rollout_is is not None and config.rollout_is_mode == "mask":

@@ -93,6 +93,7 @@ VARIED = {
     "token ≤ 1e4": replace(RAW, rollout_is_threshold=1e4),
     "sequence ≤ 1e4": replace(RAW, rollout_is="sequence", rollout_is_threshold=1e4),
     "geometric ≤ 1e4": replace(RAW, rollout_is="geometric", rollout_is_threshold=1e4),
+    "prefix ≤ 1e4": replace(RAW, rollout_is="prefix", rollout_is_threshold=1e4),
     "token in 0.25 to 4": replace(CAPPED, rollout_is_threshold_lower=0.25),
     "mask of 1e-5 to 4": replace(CAPPED, rollout_is_threshold_lower=1e-5, rollout_is_mode="mask"),
     **{f"{name} beside raw weights": replace(RAW, rollout_rs=rules) for name, rules in BANDS.items()},
