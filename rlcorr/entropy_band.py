@@ -1,4 +1,12 @@
-"""A band on the log-ratio that grows with the entropy of the token's position (ESTR)."""
+"""A band on the log-ratio that grows with the entropy of the token's position.
+
+ESTR (entropy-scaled trust region, arXiv:2607.22186) keeps a token if d²/(H + ε) ≤ τ, that is |d| ≤ √(τ (H + ε)). To
+first order E[d²] is proportional to H, so one bound on |d| is too loose where the next token is nearly certain, and too
+tight where many tokens are likely. ESTR then takes PPO's clip of π_θ/π_rollout on the tokens that are left.
+
+It fails if H is that of a truncated distribution (top-p, top-k): the band is then narrower than the paper's. It is no
+rejection rule of a `CorrectionConfig`, because a batch has no entropies.
+"""
 
 import math
 from dataclasses import replace
@@ -17,42 +25,36 @@ FLOOR = 0.01
 def within_entropy_band(
     result: CorrectionResult, entropies: Tensor, *, threshold: float, floor: float = FLOOR
 ) -> CorrectionResult:
-    """Keep only the kept tokens with d²/(H + ε) ≤ τ, that is |d| ≤ √(τ (H + ε)).
+    """Leave out the tokens with d²/(H + ε) > τ as well. `rejected_by` does not name them.
 
-    ESTR (entropy-scaled trust region, arXiv:2607.22186). To first order, E[d²] is proportional to the entropy H of the
-    position, so one bound on |d| is too loose for sure positions and too tight for open ones. ESTR then takes PPO's
-    clip of π_θ/π_rollout on the tokens that are left. `rejected_by` does not name the tokens that this rejects.
-
-    It fails if H is that of a truncated distribution (top-p, top-k): the band is then narrower than the paper's. It is
-    no rejection rule of a `CorrectionConfig`, because a batch has no entropies. In bypass mode `policy_loss` computes
-    its own result, so this one has no effect there.
+    In bypass mode this has no effect on the loss, because `policy_loss` then computes a result of its own.
 
     Args:
-        result: What `correct` gave, without batch normalisation, or the weights are normalised over more tokens.
+        result: From `correct`, without batch normalisation, which would have divided by the mean over more tokens.
         entropies: H of π_rollout at each position, (B, T), in nats, from the engine; not read on padding.
         threshold: τ > 0. The paper's number could not be read, so there is no default.
         floor: ε > 0.
 
-    Raises:
-        UsageError: For entropies of another shape or negative ones, and for a threshold or floor that is not > 0.
+    Raises `UsageError` for entropies of another shape or below 0, and for other thresholds and floors. Waits for the
+    device.
 
-    >>> from rlcorr.config import CorrectionConfig
-    >>> from rlcorr.correction import correct
-    >>> from rlcorr.types import TokenBatch
-    >>> batch = TokenBatch.from_log_probs(torch.full((1, 2), -1.0), torch.full((1, 2), -1.5), torch.ones(1, 2))
-    >>> result = correct(batch, CorrectionConfig())  # d = 0.5 at both positions
+    >>> d = torch.tensor([[0.5, 0.5]])
+    >>> result = CorrectionResult(d, torch.ones(1, 2), torch.ones(1, 2).bool(), torch.zeros(1, 2))
     >>> within_entropy_band(result, torch.tensor([[0.01, 2.0]]), threshold=1.0).keep_mask.tolist()
     [[False, True]]
     """
     if not (threshold > 0 and 0 < floor < math.inf):
         raise UsageError(f"threshold and floor must be > 0; got {threshold} and {floor}.")
-    if entropies.shape != result.keep_mask.shape:
-        raise UsageError(
-            f"entropies must have the shape of the batch, {tuple(result.keep_mask.shape)}; got "
-            f"{tuple(entropies.shape)}."
-        )
-    known = torch.where(result.keep_mask, at_least_float32(entropies), 0)
-    if bool((known < 0).any()):
-        raise UsageError(f"an entropy is ≥ 0; got {float(known.min()):g}.")
-    score = result.log_ratio.square() / (known + floor)  # NaN is outside
+    score = result.log_ratio.square() / (_entropies_of_kept(result, entropies) + floor)  # NaN is outside
     return replace(result, keep_mask=result.keep_mask & (score <= threshold), only_by_rules=False)
+
+
+def _entropies_of_kept(result: CorrectionResult, entropies: Tensor) -> Tensor:
+    """Return the entropies of the kept tokens, 0 elsewhere. Raises `UsageError` for a wrong shape or sign."""
+    shape = tuple(result.keep_mask.shape)
+    if entropies.shape != shape:
+        raise UsageError(f"entropies must have the shape of the batch, {shape}; got {tuple(entropies.shape)}.")
+    kept = torch.where(result.keep_mask, at_least_float32(entropies), 0)
+    if bool((kept < 0).any()):
+        raise UsageError(f"an entropy is ≥ 0; got {float(kept.min()):g}.")
+    return kept

@@ -105,14 +105,8 @@ def _prefix_sum(story: TokenStory) -> str:
     name, before = "Σ log r up to here", story.log_weight - story.log_ratio
     if before == 0 or not math.isfinite(story.log_weight):
         return with_notes(f"{name} = {digits(story.log_weight)}", f"this token has {digits(story.log_ratio)}")
-    return equation(
-        name,
-        "{} + {}",
-        (story.log_ratio, before),
-        lambda x, y: x + y,
-        story.log_weight,
-        "this token and those before it",
-    )
+    operands, note = (story.log_ratio, before), "this token and those before it"
+    return equation(name, "{} + {}", operands, lambda x, y: x + y, story.log_weight, note)
 
 
 def _truncated(story: TokenStory, lower: float | None, upper: float) -> str:
