@@ -51,6 +51,8 @@ ALGORITHM = {**DEPRECATED, "policy_loss_type": "regular"}
 """Other keys of `trainer.algorithm` that act on the correction; regular was SkyRL's default up to 0.4.0."""
 PARENT = "off_policy_correction"
 NOTE = "without policy_loss_type, SkyRL 0.5.0 takes dppo, which counts the gap by itself; a weight would count it twice"
+DPPO_TYPES = {"dppo_tv": "binary_tv", "dppo_kl": "binary_kl"}
+"""Our losses → the values of SkyRL's dppo.dppo_type."""
 SEQUENCE_MASKS = {"product": ("seq_sum_k1", "product_mask"), "geometric": ("seq_mean_k1", "geo_mask")}
 
 
@@ -206,6 +208,11 @@ def skyrl_text(config: CorrectionConfig) -> str:
 
 def _refuse(config: CorrectionConfig) -> None:
     lower = config.rollout_is_threshold_lower
+    if config.bypass_mode and config.loss_type in DPPO_TYPES:
+        raise UsageError(
+            f"SkyRL's {config.loss_type} is no correction; nearest: policy_loss_type: dppo, with dppo.dppo_type: "
+            f"{DPPO_TYPES[config.loss_type]} and delta_low and delta_high next to it."
+        )
     if config.bypass_mode:
         raise UsageError(
             "SkyRL has no bypass mode; nearest: policy_loss_type rollout_is or dppo, without a correction."
