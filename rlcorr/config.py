@@ -12,11 +12,13 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.validated import booleans, member, number, positive
 
-WeightLevel = Literal["token", "sequence", "geometric"]
+WeightLevel = Literal["token", "sequence", "geometric", "prefix"]
+PER_TOKEN: tuple[WeightLevel, ...] = ("token", "prefix")
+"""Levels at which each token of a sequence has its own weight."""
 WeightMode = Literal["truncate", "mask"]
 LossType = Literal[
     "ppo_clip", "dual_clip", "reinforce", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov",
-    "kl_cov", "drpo", "vespo", "fipo", "cppo",
+    "kl_cov", "drpo", "vespo", "fipo", "cppo", "ctpo",
 ]  # fmt: skip
 Denominator = Literal["fixed", "kept"]
 KLTokens = Literal["kept", "response"]
@@ -26,7 +28,7 @@ UNCLIPPED: tuple[LossType, ...] = ("reinforce", "gpg")
 """Losses that contain no ratio. In bypass mode only these may have importance weights; others would correct twice."""
 _AT_LEAST_0 = (
     "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "rollout_kl_loss_coef", "ppo_kl_coef", "cppo_delta",
-    "cppo_delta_b",
+    "cppo_delta_b", "ctpo_power",
 )  # fmt: skip
 KL_ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 """verl's names of the KL estimators → ours."""
@@ -41,7 +43,8 @@ class CorrectionConfig:
     """
 
     rollout_is: WeightLevel | None = None
-    """Level of the importance weights: token, sequence (product of ratios) or geometric mean. None: no weights."""
+    """Level of the importance weights: token, sequence (product of ratios), geometric mean, or prefix (product of the
+    ratios up to the token, as in CTPO, arXiv:2605.07331). None: no weights."""
     rollout_is_threshold: float = 2.0
     """Upper bound on the weight. inf: no bound."""
     rollout_is_threshold_lower: float | None = None
@@ -150,6 +153,14 @@ class LossConfig:
     """cppo: weight of the last token's move. The first token's is 1."""
     cppo_delta_b: float = 0.02
     """cppo: mean move of earlier tokens above which later tokens may move less. Up to twice this, by the answer."""
+    ctpo_clip_low: float = 0.025
+    """ctpo: lower clip of the log of the product of ratios, at the first token. It grows with the position."""
+    ctpo_clip_high: float = 0.05
+    """ctpo: upper clip of that log at the first token."""
+    ctpo_clip_c: float = 0.05
+    """ctpo: if A < 0, the loss is at most |A| e^c at the first token."""
+    ctpo_power: float = 0.5
+    """ctpo: power of the position with which the three numbers above grow."""
     loss_agg_mode: Aggregation = "token-mean"
     """How the losses of the tokens become one number."""
     loss_scale_factor: float | None = None
@@ -188,7 +199,16 @@ class LossConfig:
             number(self, name, "≥ 0", lambda x: x >= 0)
         for name in ("clip_ratio_c", "dppo_ratio_cap"):
             number(self, name, "> 1", lambda x: x > 1)
-        for name in ("tau_pos", "tau_neg", "drpo_epsilon", "fipo_decay_rate", "fipo_safety_threshold"):
+        for name in (
+            "tau_pos",
+            "tau_neg",
+            "drpo_epsilon",
+            "fipo_decay_rate",
+            "fipo_safety_threshold",
+            "ctpo_clip_low",
+            "ctpo_clip_high",
+            "ctpo_clip_c",
+        ):
             number(self, name, "> 0", lambda x: x > 0)
         for name in ("clip_cov_ratio", "kl_cov_ratio", "fipo_clip_range", "cppo_w_min"):
             number(self, name, "between 0 and 1", lambda x: 0 <= x <= 1)
@@ -210,6 +230,7 @@ def _explain_weights(config: CorrectionConfig) -> str:
         "token": f"its own ratio {_ratio(config)}",
         "sequence": f"the product of its sequence's ratios {_ratio(config)}",
         "geometric": f"the geometric mean of its sequence's ratios {_ratio(config)}",
+        "prefix": f"the product of the ratios {_ratio(config)} of this token and those before it",
     }[config.rollout_is]
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     normal = " Weights are divided by their mean over the kept tokens." if config.rollout_is_batch_normalize else ""

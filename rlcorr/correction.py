@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, WeightLevel
+from rlcorr.config import PER_TOKEN, CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError
 from rlcorr.masked import count_true, masked_mean, masked_sum
 from rlcorr.ratios import log_ratio, over_sequence, ratio
@@ -23,9 +23,10 @@ def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
     """Compute a weight for every token, and which tokens are kept, because π_old ≠ π_rollout. All results are (B, T).
 
     log_ratio    d = log π_old − log π_rollout, 0 on padding; at least float32
-    weights      w = eˣ with x = d_t, Σ_t d_t or mean_t d_t (`rollout_is` token, sequence or geometric). It is truncated
-                 to the bounds or set to 0 outside them, then divided by its mean over the kept tokens or sequences if
-                 `rollout_is_batch_normalize`. 1 on every token if `rollout_is` is None; 0 on padding
+    weights      w = eˣ with x = d_t, Σ_t d_t, mean_t d_t or Σ_{j≤t} d_j (`rollout_is` token, sequence, geometric or
+                 prefix). It is truncated to the bounds or set to 0 outside them, then divided by its mean over the kept
+                 tokens or sequences if `rollout_is_batch_normalize`. 1 on every token if `rollout_is` is None; 0 on
+                 padding
     keep_mask    real tokens whose statistics are inside the bounds of every rule in `rollout_rs`
     rejected_by  0, or the number k ≥ 1 of the first rule that rejects the token
 
@@ -140,15 +141,20 @@ SUMMABLE = 1e30
 def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
     """Return the logarithms of the weights before any bound.
 
-    Token level: log r_t, (B, T). Sequence level: Σ_t log r_t, (B, 1). Geometric level: mean_t log r_t, (B, 1).
+    Token level: log r_t, (B, T). Sequence level: Σ_t log r_t, (B, 1). Geometric level: mean_t log r_t, (B, 1). Prefix
+    level: Σ_{j≤t} log r_j over real tokens, (B, T).
 
     >>> d, mask = torch.tensor([[0.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
     >>> log_weights(d, mask, "sequence").tolist(), log_weights(d, mask, "geometric").tolist()
     ([[2.0]], [[1.0]])
+    >>> log_weights(torch.tensor([[1.0, 9.0, 2.0]]), torch.tensor([[True, False, True]]), "prefix").tolist()
+    [[1.0, 1.0, 3.0]]
     """
     if level == "token":
         return d
     finite = d.clamp(-SUMMABLE, SUMMABLE)  # otherwise ∞ − ∞ would be a weight of NaN
+    if level == "prefix":
+        return torch.where(mask, finite, 0).cumsum(-1)
     return over_sequence(finite, mask, "sum" if level == "sequence" else "mean")[:, None]
 
 
@@ -207,7 +213,7 @@ def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
     >>> kept_mean(weights, keep, "token").item(), kept_mean(weights, keep, "sequence").item()
     (2.0, 2.5)
     """
-    if level == "token":
+    if level in PER_TOKEN:
         return masked_mean(weights, keep)
     return masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
 
@@ -219,7 +225,7 @@ def norm_factor_sums(weights: Tensor, keep: Tensor, level: WeightLevel) -> tuple
     >>> [x.tolist() for x in norm_factor_sums(weights, keep, "token")]
     [[2.0, 4.0], [2.0, 1.0]]
     """
-    if level == "token":
+    if level in PER_TOKEN:
         return masked_sum(weights, keep, -1), count_true(keep)
     rows = keep.any(-1).to(weights)
     return masked_mean(weights, keep, -1) * rows, rows

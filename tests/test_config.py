@@ -151,6 +151,8 @@ def test_advantages_are_needed_by_rules_that_ask_for_their_sign() -> None:
         ({"clip_cov_ratio": 1.5}, "clip_cov_ratio must be a number between 0 and 1; got 1.5"),
         ({"clip_cov_lb": 6.0}, "clip_cov_lb 6.0 is above clip_cov_ub 5.0"),
         ({"loss_agg_mode": "token_mean"}, "unknown loss_agg_mode 'token_mean'. Did you mean 'token-mean'"),
+        ({"ctpo_clip_c": 0}, "ctpo_clip_c must be a number > 0; got 0"),
+        ({"ctpo_power": -0.5}, "ctpo_power must be a number ≥ 0; got -0.5"),
         ({"loss_scale_factor": 0}, "loss_scale_factor must be a number > 0; got 0"),
         ({"rollout_kl_loss_agg_mode": "mean"}, "unknown rollout_kl_loss_agg_mode 'mean'"),
         ({"kl_loss_tokens": "all"}, "unknown kl_loss_tokens 'all'"),
@@ -187,6 +189,7 @@ def test_the_defaults_of_the_losses() -> None:
     gate |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}  # TRL's
     gate |= {"fipo_decay_rate": 32.0, "fipo_clip_range": 0.2, "fipo_clip_high_only": True}  # ms-swift's
     gate |= {"fipo_safety_threshold": 4.0}
+    gate |= {"ctpo_clip_low": 0.025, "ctpo_clip_high": 0.05, "ctpo_clip_c": 0.05, "ctpo_power": 0.5}  # CTPO's script
     total = {"loss_agg_mode": "token-mean", "loss_scale_factor": None, "score_centering": False}
     kl = {"use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "k2", "kl_loss_tokens": "kept"}
     rollout = {"use_rollout_kl_loss": False, "rollout_kl_loss_coef": 0.0, "rollout_kl_estimator_type": "k2"}

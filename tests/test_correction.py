@@ -29,7 +29,7 @@ UPPER = {
 }  # fmt: skip
 LOWER = {"k1": 0.7, "prob_diff": -0.03, "signed_kl": -0.02}
 BOUNDS = {"one upper": (None, 2.0), "two": (0.6, 1.7), "no upper": (0.6, math.inf)}
-WEIGHTINGS = list(itertools.product(("token", "sequence", "geometric"), ("truncate", "mask"), BOUNDS))
+WEIGHTINGS = list(itertools.product(("token", "sequence", "geometric", "prefix"), ("truncate", "mask"), BOUNDS))
 
 
 def rule(name: str, loose: int = 0) -> RejectionRule:
@@ -99,7 +99,7 @@ def test_every_rule_on_a_batch_that_meets_its_bounds() -> None:
 @given(
     oracle.pairs(),
     st.lists(st.sampled_from(sorted(RULE_NAMES)), max_size=4, unique=True),
-    st.sampled_from(["token", "sequence", "geometric"]),
+    st.sampled_from(["token", "sequence", "geometric", "prefix"]),
     st.booleans(),
 )
 def test_chain_with_weights(pairs: oracle.Pairs, names: list[str], level: str, normalize: bool) -> None:
@@ -123,7 +123,7 @@ def test_masks_are_never_changed_and_only_shrink(pairs: oracle.Pairs) -> None:
 
 
 @oracle.examples(60)
-@given(oracle.pairs(), st.sampled_from([None, "token", "sequence", "geometric"]))
+@given(oracle.pairs(), st.sampled_from([None, "token", "sequence", "geometric", "prefix"]))
 def test_weights_carry_no_gradient(pairs: oracle.Pairs, level: str | None) -> None:
     given = oracle.to_batch(pairs)
     assert given.old_log_probs is not None
@@ -155,7 +155,7 @@ def row(*log_ratios: float, mask: list[int] | None = None) -> TokenBatch:
 
 @pytest.mark.parametrize(("log_ratio", "weight"), [(0.5, math.exp(0.5)), (-0.5, math.exp(-0.5)), (1.0, 2.0)])
 def test_one_token(log_ratio: float, weight: float) -> None:
-    for level in ("token", "sequence", "geometric"):
+    for level in ("token", "sequence", "geometric", "prefix"):
         result = correct(row(log_ratio), CorrectionConfig(rollout_is=level))
         assert result.weights.item() == pytest.approx(weight, rel=1e-12)
 
@@ -166,6 +166,15 @@ def test_levels_differ_on_the_same_row() -> None:
     by_level = {level: correct(given, CorrectionConfig(rollout_is=level)) for level in ("sequence", "geometric")}
     assert by_level["sequence"].weights.tolist()[0] == pytest.approx([math.exp(0.5)] * 3)
     assert by_level["geometric"].weights.tolist()[0] == pytest.approx([math.exp(1 / 6)] * 3)
+
+
+def test_only_real_tokens_before_it_enter_the_prefix_of_a_token() -> None:
+    """d = 0.25, (9 on padding), 0.5, −0.25: products e^0.25, –, e^0.75, e^0.5. Without gaps the last is the whole."""
+    given = row(0.25, 9.0, 0.5, -0.25, mask=[1, 0, 1, 1])
+    weights = correct(given, CorrectionConfig(rollout_is="prefix", rollout_is_threshold=10.0)).weights[0].tolist()
+    assert weights == pytest.approx([math.exp(0.25), 0.0, math.exp(0.75), math.exp(0.5)])
+    whole = correct(given, CorrectionConfig(rollout_is="sequence", rollout_is_threshold=10.0)).weights[0, -1]
+    assert weights[-1] == pytest.approx(float(whole))
 
 
 def test_infinite_log_ratios_stop_at_the_safety_clamp() -> None:

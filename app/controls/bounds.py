@@ -20,7 +20,7 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
     """Return the bounds of this configuration; curves are drawn over the first."""
     bounds = []
     if config.rollout_is is not None:
-        reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0}[config.rollout_is]
+        reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0, "prefix": 9999.0}[config.rollout_is]
         if math.isfinite(config.rollout_is_threshold):
             reach = max(reach, config.rollout_is_threshold - 1)
             bounds.append(_of_ratio("is", BoundId(None, "upper"), config.rollout_is_threshold, reach))

@@ -37,8 +37,8 @@ CHOICES = "Advanced: weights and rejection rules"
 CONTRADICTION = "Showing the preset itself."
 RESET, RESET_B = "Reset to the preset's numbers", "Reset B to the preset's numbers"
 LEVEL = (
-    "The weight of a token is its own ratio, the product of the ratios of its sequence, or their geometric mean. With "
-    "none, every token has weight 1."
+    "The weight of a token is its own ratio, the product of the ratios of its sequence, their geometric mean, or the "
+    "product of the ratios up to this token (prefix). With none, every token has weight 1."
 )
 MODE = "A weight outside its bounds becomes the bound (truncate), or 0 (mask)."
 RULES = "Rules that reject tokens or whole sequences if their divergence is outside the bounds."

@@ -79,7 +79,8 @@ def _sheet() -> None:
     st.markdown(f"**{learn_text.MAP}**")
     names = preset_map()
     used = [rule for rule in RULES if any((level, rule) in names for level in LEVELS)]
-    rows = [[level, *("\n".join(names.get((level, rule), [])) for rule in used)] for level in LEVELS]
+    levels = [level for level in LEVELS if any((level, rule) in names for rule in RULES)]
+    rows = [[level, *("\n".join(names.get((level, rule), [])) for rule in used)] for level in levels]
     with st.container(key="preset_map"):
         st.html(table([learn_text.MAP_CORNER, *used], rows))
     _preset()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlcorr.analysis.moving_bounds import EntryIndex, MovingBounds, entry_index, moving_bounds
 from rlcorr.bounds import BAND, BoundId, resolve
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import PER_TOKEN, CorrectionConfig
 from rlcorr.correction import importance_weights, log_weights, norm_divisor, old_log_probs, require_fields
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.types import TokenBatch
@@ -121,7 +121,7 @@ def moving_correction(
     sums = weight_sums(items, moving, bound)
     factors = torch.ones(len(moving.upper), dtype=torch.float64)
     if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
-        per_token = correction.rollout_is == "token"
+        per_token = correction.rollout_is in PER_TOKEN
         votes = sums if per_token else _sequence_sums(batch, weights, moving, entries, bound)
         factors = norm_divisor(votes.total / votes.count.clamp(min=1))
     return MovingCorrection(bound, moving, d, entries, weights, items, sums, factors)

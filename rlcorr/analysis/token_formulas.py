@@ -84,10 +84,13 @@ def _weight_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
         return [with_notes("w = 1", "no importance weights")]
     lines = []
     if config.rollout_is != "token":
-        reduce: Reduce = "sum" if config.rollout_is == "sequence" else "mean"
-        lines.append(_reduced(reduce, "log r", story.log_ratio, story.log_weight, story.tokens))
-        exp = equation(_RATIOS[reduce], "exp({})", (_clamped(story.log_weight),), math.exp, story.raw_weight)
-        lines.append(exp)
+        reduce: Reduce = "mean" if config.rollout_is == "geometric" else "sum"
+        prefix = config.rollout_is == "prefix"
+        lines.append(
+            _prefix_sum(story) if prefix else _reduced(reduce, "log r", story.log_ratio, story.log_weight, story.tokens)
+        )
+        product = "product of r up to here" if prefix else _RATIOS[reduce]
+        lines.append(equation(product, "exp({})", (_clamped(story.log_weight),), math.exp, story.raw_weight))
     bound = _truncated if config.rollout_is_mode == "truncate" else _masked
     lines.append(bound(story, config.rollout_is_threshold_lower, config.rollout_is_threshold))
     if story.norm_factor is not None:
@@ -95,6 +98,15 @@ def _weight_lines(story: TokenStory, config: CorrectionConfig) -> list[str]:
         note = "divided by the mean of the kept weights"
         lines.append(equation("w", "{}/{}", operands, lambda w, mean: w / mean, story.weight, note))
     return lines
+
+
+def _prefix_sum(story: TokenStory) -> str:
+    """Write the sum of the log-ratios up to this token as its own part plus that of the tokens before it."""
+    name, before = "Σ log r up to here", story.log_weight - story.log_ratio
+    if before == 0 or not math.isfinite(story.log_weight):
+        return with_notes(f"{name} = {digits(story.log_weight)}", f"this token has {digits(story.log_ratio)}")
+    operands, note = (story.log_ratio, before), "this token and those before it"
+    return equation(name, "{} + {}", operands, lambda x, y: x + y, story.log_weight, note)
 
 
 def _truncated(story: TokenStory, lower: float | None, upper: float) -> str:

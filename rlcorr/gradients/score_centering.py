@@ -89,7 +89,7 @@ def drift_report(
 
 def _weights(log_probs: Tensor, rollout_log_probs: Tensor, config: CorrectionConfig) -> Tensor:
     """Return the token weights, (P, V). Those of tokens that the engine never samples are not used."""
-    if config.rollout_is in ("sequence", "geometric") or config.rollout_rs:
+    if config.rollout_is not in (None, "token") or config.rollout_rs:
         raise UsageError(
             f"score centering uses one position: it allows rollout_is None or 'token', and no rollout_rs; got "
             f"rollout_is {config.rollout_is!r} and {len(config.rollout_rs)} rules."

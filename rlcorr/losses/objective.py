@@ -217,7 +217,7 @@ def token_losses(
             return per_token.dppo(correction.loss_type, *args, low=low, high=high, cap=loss.dppo_ratio_cap)
         case "drpo":
             return per_token.drpo(*args, epsilon=loss.drpo_epsilon)
-        case "vespo" | "fipo" | "cppo":
+        case "vespo" | "fipo" | "cppo" | "ctpo":
             return answer_losses(correction.loss_type, loss, *args, keep)
         case "clip_cov":
             share, bounds = loss.clip_cov_ratio, (loss.clip_cov_lb, loss.clip_cov_ub)

@@ -19,7 +19,7 @@ SMALLEST_LOG_WEIGHT = -18.420680743952367
 
 
 def answer_losses(
-    loss_type: Literal["vespo", "fipo", "cppo"],
+    loss_type: Literal["vespo", "fipo", "cppo", "ctpo"],
     loss: LossConfig,
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -38,6 +38,9 @@ def answer_losses(
         return vespo(*inputs, positive=positive, negative=negative)
     if loss_type == "cppo":
         return cppo(*inputs, delta=loss.cppo_delta, last=loss.cppo_w_min, budget=loss.cppo_delta_b)
+    if loss_type == "ctpo":
+        bounds = {"low": loss.ctpo_clip_low, "high": loss.ctpo_clip_high, "c": loss.ctpo_clip_c}
+        return ctpo(*inputs, **bounds, power=loss.ctpo_power)
     low, high = loss.clip_ratio_low, loss.clip_ratio_high
     clip = (1.0 if loss.fipo_clip_high_only else 1 - loss.fipo_clip_range, 1 + loss.fipo_clip_range)
     half_life, safety = loss.fipo_decay_rate, loss.fipo_safety_threshold
@@ -139,6 +142,44 @@ def cppo_inside(
     """
     gap = prefix_gap(theta, old, keep, last=last, budget=budget)
     return (gap <= delta) | (advantages * (theta - old) <= 0)
+
+
+LARGEST_LOG_PRODUCT = 10.0
+"""CTPO's code clamps the log of the product to at most 10."""
+
+
+def ctpo(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    keep: Tensor,
+    *,
+    low: float,
+    high: float,
+    c: float,
+    power: float,
+) -> Tensor:
+    """Compute CTPO's loss: PPO's clip of R_t = Π_{j ≤ t} ρ_j, with bounds that grow with the position t.
+
+    The loss is max(−A R, −A clip(R, e^{−low s}, e^{high s})) with s = t^power, limited to |A| e^{c s} if A < 0. Only
+    kept tokens enter the product and count as positions. R has the gradient R ∇log π_θ of the token itself: the factors
+    of earlier tokens are constant.
+
+    Source: arXiv:2605.07331 (without the limit); github.com/horizon-llm/CTPO, verl/trainer/ppo/core_algos.py, loss
+    cum-token-cumprod-la. CTPO fails if engine and trainer differ by a bias: then log R grows like t, but its bounds
+    like √t, so the late tokens of a long answer are clipped.
+
+    >>> theta, keep = torch.tensor([[1.02, 1.2]]).log(), torch.ones(1, 2, dtype=torch.bool)  # R = 1.02 and 1.224
+    >>> numbers = {"low": 0.025, "high": 0.05, "c": 0.05, "power": 0.5}
+    >>> [round(x, 3) for x in ctpo(theta, torch.zeros(1, 2), torch.ones(1, 2), keep, **numbers)[0].tolist()]
+    [-1.02, -1.073]
+    """
+    d = torch.where(keep, (log_probs - old_log_probs).detach().clamp(-SAFETY_BOUND, SAFETY_BOUND), 0)
+    log_product = (d.cumsum(-1) + log_probs - log_probs.detach()).clamp(max=LARGEST_LOG_PRODUCT)
+    scale = keep.cumsum(-1).clamp(min=1).to(d.dtype) ** power
+    clipped = torch.maximum(torch.minimum(log_product, high * scale), -low * scale)
+    loss = torch.maximum(-advantages * log_product.exp(), -advantages * clipped.exp())
+    return torch.where(advantages < 0, torch.minimum(loss, -advantages * ratio(c * scale)), loss)
 
 
 def discounted(x: Tensor, gamma: float) -> Tensor:

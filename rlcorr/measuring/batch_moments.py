@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import PER_TOKEN, CorrectionConfig
 from rlcorr.measuring.moments import Moments, MomentTable, RuleKey, flag_moments, moments, row_moments
 from rlcorr.measuring.quantities import Quantity
 from rlcorr.measuring.sequence_moments import MomentsByName, RuleMoments, SequenceMoments
@@ -123,7 +123,9 @@ def _kept_and_trained(
     if config.rollout_is is None:
         return kept, replace(kept, count=kept.total)
     weight = rows["weight"]
-    tokens = 1.0 if config.rollout_is == "token" else count  # a sequence weight is the weight of all tokens of its row
+    tokens = (
+        1.0 if config.rollout_is in PER_TOKEN else count
+    )  # a sequence weight is the weight of all tokens of its row
     return kept, replace(kept, count=kept.total, total=_times(kept_row, weight.total * tokens),
                          squares=_times(kept_row, weight.squares * tokens))  # fmt: skip
 
@@ -136,18 +138,19 @@ def _weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByN
         "weight_low": rows["weight_low"].pooled(),
         "weight_high": rows["weight_high"].pooled(),
     }
-    return pooled | (_token_weight_moments if config.rollout_is == "token" else _row_weight_moments)(rows, config)
+    return pooled | (_token_weight_moments if config.rollout_is in PER_TOKEN else _row_weight_moments)(rows, config)
 
 
 def _token_weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByName:
     high, lower = config.rollout_is_threshold, config.rollout_is_threshold_lower
-    raw, has_tokens = _mean(rows["ratio"]), rows["d"].count > 0
+    of_raw, of_excess = rows.get("raw_weight", rows["ratio"]), rows.get("raw_weight_excess", rows["ratio_excess"])
+    raw, has_tokens = _mean(of_raw), rows["d"].count > 0
     return {
         "weight": rows["weight"].pooled(),
         "extreme_weight": rows["weight"].pooled(),
         "weight_excess": rows["weight_excess"].pooled(),
-        "raw_weight": rows["ratio"].pooled(),
-        "raw_weight_excess": rows["ratio_excess"].pooled(),
+        "raw_weight": of_raw.pooled(),
+        "raw_weight_excess": of_excess.pooled(),
         "seq_raw_low": flag_moments(raw < (1 / high if lower is None else lower), has_tokens),
         "seq_raw_high": flag_moments(raw > high, has_tokens),
         "outside": _outside(rows["weight_low"].pooled(), rows["weight_high"].pooled(), config),

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import PER_TOKEN, CorrectionConfig
 from rlcorr.correction import bound_weights, log_weights, old_log_probs
 from rlcorr.masked import count_true
 from rlcorr.measuring.moments import Moments, flag_moments, moments
@@ -91,8 +91,12 @@ def correction_moments(batch: TokenBatch, result: CorrectionResult, config: Corr
     mask, keep, d = batch.response_mask, result.keep_mask, result.log_ratio
     weights = result.weights if result.norm_factor is None else result.weights * result.norm_factor
     quantities: MomentsByName = {}
-    if config.rollout_is == "token":
-        quantities |= _weight_moments(weights, d, mask, config)
+    if config.rollout_is in PER_TOKEN:
+        log_w = log_weights(d, mask, config.rollout_is)
+        quantities |= _weight_moments(weights, log_w, mask, config)
+        if config.rollout_is == "prefix":  # at token level these are the moments of the ratios
+            quantities["raw_weight"] = moments(ratio(log_w), mask)
+            quantities["raw_weight_excess"] = moments(excess(log_w), mask, extremes=False)
     elif config.rollout_is is not None:
         log_w = log_weights(d, mask, config.rollout_is)
         quantities |= _weight_moments(bound_weights(log_w, config), log_w, _has_tokens(mask), config)

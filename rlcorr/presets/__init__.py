@@ -8,6 +8,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import unknown
 from rlcorr.presets.openrlhf_areal_prime_rl import AREAL_PRESETS, OPENRLHF_PRESETS, PRIME_RL_PRESETS
 from rlcorr.presets.other_systems import NEMO_RL_PRESETS, OTHER_PRESETS, ROLL_PRESETS, SLIME_PRESETS, TRL_PRESETS
+from rlcorr.presets.papers import CTPO_PRESETS, SAO_PRESETS
 from rlcorr.presets.parts import Preset
 from rlcorr.presets.verl_skyrl import SKYRL_PRESETS, VERL_PRESETS
 
@@ -22,6 +23,8 @@ PRESETS: dict[str, Preset] = (
     | NEMO_RL_PRESETS
     | ROLL_PRESETS
     | OTHER_PRESETS
+    | SAO_PRESETS
+    | CTPO_PRESETS
 )
 """Name → preset. Presets of one system are neighbours, and pickers show this order."""
 

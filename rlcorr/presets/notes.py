@@ -7,6 +7,8 @@ KPOP = "KPop; 2026, ringtech.notion.site/kpop"
 TRM = "trust region masking; Li et al., arXiv:2512.23075"
 DPPO = "DPPO; Qi et al., arXiv:2602.04879"
 VACO = "VACO; arXiv:2603.01365"
+SAO = "direct double-sided importance sampling; SAO, arXiv:2607.07508"
+CTPO = "CTPO; Zhang et al., arXiv:2605.07331"
 OPSM = "off-policy sequence masking; DeepSeek-V3.2, arXiv:2512.02556"
 
 FAILURES = {
@@ -49,6 +51,10 @@ FAILURES = {
     "vespo": "long sequences: the product of their ratios is far from 1, and then almost no token is trained on",
     "fipo": (
         "large mismatch: later log-ratios of one sign are taken for influence, so early weights equal their bound"
+    ),
+    "ctpo": (
+        "mismatch with a bias: the product of ratios drifts faster than its bounds grow, so the late tokens of long "
+        "sequences are clipped"
     ),
     "cppo": "sequences that start with a few large differences: these use up the budget, and the rest is dropped",
 }

@@ -1,6 +1,7 @@
 """Presets of verl, under verl's names, and of SkyRL."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
@@ -11,6 +12,7 @@ VERL = "verl, RolloutCorrectionConfig (commit 1dda039b)"
 VERL_DPPO = "verl (commit 1dda039b), actor.policy_loss.loss_mode"
 VERL_PR6800 = "verl, pull request 6800 (commit b26dfa5c, not merged)"
 SKYRL = "SkyRL (commit a9564572), trainer.algorithm.off_policy_correction"
+SKYRL_DPPO = "SkyRL 0.4.0, trainer.algorithm.policy_loss_type dppo, its default from 0.5.0; dppo.dppo_type"
 
 
 def _verl(config: CorrectionConfig, fails_when: str, *papers: str) -> Preset:
@@ -21,6 +23,14 @@ def _verl(config: CorrectionConfig, fails_when: str, *papers: str) -> Preset:
     """
     loss = ON_EVERY_TOKEN if config.bypass_mode and config.rollout_rs else LossConfig()
     return Preset("verl", config, "; ".join([VERL, *papers]), fails_when, loss)
+
+
+def _dppo(delta: float) -> LossConfig:
+    """Return the loss of SkyRL's DPPO: one threshold on both sides, and no cap on the ratio.
+
+    SkyRL clamps only the log-ratio, to ±20.
+    """
+    return replace(symmetric_clip(delta), dppo_ratio_cap=math.inf)
 
 
 _PRODUCT = rules(seq_sum_k1=(0.5, 2.0))
@@ -97,5 +107,20 @@ SKYRL_PRESETS = {
         f"{SKYRL}, outlier_token_is_threshold_low and _high with the numbers of its documentation; off by default",
         FAILURES["veto_alone"],
         ON_EVERY_TOKEN,
+    ),
+    "skyrl_dppo_tv": Preset(
+        "SkyRL",
+        CorrectionConfig(bypass_mode=True, loss_type="dppo_tv"),
+        f"{SKYRL_DPPO} binary_tv, its default, delta_low and delta_high 0.2; {DPPO}",
+        FAILURES["probability_difference"],
+        _dppo(0.2),
+    ),
+    "skyrl_dppo_kl": Preset(
+        "SkyRL",
+        CorrectionConfig(bypass_mode=True, loss_type="dppo_kl"),
+        f"{SKYRL_DPPO} binary_kl, delta_low and delta_high 0.05, which it recommends for this type; its default is 0.2 "
+        f"for both types; {DPPO}",
+        FAILURES["probability_difference"],
+        _dppo(0.05),
     ),
 }

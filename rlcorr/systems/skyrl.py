@@ -17,6 +17,7 @@ from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
+from rlcorr.systems.mapping.refusals import refuse_prefix
 from rlcorr.systems.mapping.serialize import as_yaml, commented
 from rlcorr.systems.skyrl_support import split_support
 
@@ -52,6 +53,8 @@ ALGORITHM = {**DEPRECATED, "policy_loss_type": "regular"}
 """Other keys of `trainer.algorithm` that act on the correction; regular was SkyRL's default up to 0.4.0."""
 PARENT = "off_policy_correction"
 NOTE = "without policy_loss_type, SkyRL 0.5.0 takes dppo, which counts the gap by itself; a weight would count it twice"
+DPPO_TYPES = {"dppo_tv": "binary_tv", "dppo_kl": "binary_kl"}
+"""Our losses → the values of SkyRL's dppo.dppo_type."""
 SEQUENCE_MASKS = {"product": ("seq_sum_k1", "product_mask"), "geometric": ("seq_mean_k1", "geo_mask")}
 
 
@@ -208,6 +211,11 @@ def skyrl_text(config: CorrectionConfig) -> str:
 
 def _refuse(config: CorrectionConfig) -> None:
     lower = config.rollout_is_threshold_lower
+    if config.bypass_mode and config.loss_type in DPPO_TYPES:
+        raise UsageError(
+            f"SkyRL's {config.loss_type} is no correction; nearest: policy_loss_type: dppo, with dppo.dppo_type: "
+            f"{DPPO_TYPES[config.loss_type]} and delta_low and delta_high next to it."
+        )
     if config.bypass_mode:
         raise UsageError(
             "SkyRL has no bypass mode; nearest: policy_loss_type rollout_is or dppo, without a correction."
@@ -221,6 +229,7 @@ def _refuse(config: CorrectionConfig) -> None:
         raise UsageError("SkyRL divides by the tokens from before the rejection; nearest: denominator='fixed'.")
     if config.rollout_is_batch_normalize:
         raise UsageError("SkyRL does not normalise weights; nearest: rollout_is_batch_normalize=False.")
+    refuse_prefix("SkyRL", config)
     if config.rollout_is == "geometric":
         raise UsageError("SkyRL has no geometric weights; nearest: rollout_is='sequence', or a seq_mean_k1 rule.")
     if config.rollout_is is not None and config.rollout_is_mode == "mask":

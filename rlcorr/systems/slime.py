@@ -15,7 +15,7 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump, WithoutPair
 from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, ratio_rule, require_plain
+from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, ratio_rule, refuse_prefix, require_plain
 from rlcorr.systems.mapping.serialize import as_flags, as_yaml, commented
 
 DUMP = Dump(
@@ -151,6 +151,7 @@ def to_slime(config: CorrectionConfig) -> dict[str, Any]:
     if config.rollout_is_batch_normalize and config.rollout_is == "geometric":
         raise UsageError("slime does not normalise geometric weights; nearest: rollout_is_batch_normalize=False.")
     _refuse(config)
+    refuse_prefix("slime", config)
     if config.rollout_is is None:
         if not config.rollout_rs:
             return {"use_tis": False}

@@ -3,7 +3,7 @@
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.presets import PRESETS
 
-LEVELS = ("none", "token", "sequence", "geometric")
+LEVELS = ("none", "token", "prefix", "sequence", "geometric")
 """Levels of the weights, as in `CorrectionConfig.rollout_is`."""
 RULES = (
     "none", "the loss itself", "single tokens", "product or sum", "geometric mean", "mean divergence", "worst token",

@@ -9,6 +9,7 @@ from ratio_batches import of_log_ratios, of_ratios
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate
 from rlcorr.analysis.bound_curve import bound_curve
 from rlcorr.bounds import BoundId, at_threshold
+from rlcorr.config import WeightMode
 from rlcorr.errors import UsageError
 from rlcorr.measuring.metric_definitions import PREFIX
 
@@ -109,6 +110,14 @@ def test_normalised_sequence_weights_count_each_kept_sequence_once() -> None:
     rules = (RejectionRule.named("seq_max_k2", upper=0.3),)
     config = CorrectionConfig(rollout_is="sequence", rollout_is_batch_normalize=True, rollout_rs=rules)
     assert_is_what_correct_gives(config, "normalised")
+
+
+def test_prefix_weights_are_those_of_correct() -> None:
+    """No preset has them; the positions of padding are skipped."""
+    weightings: list[tuple[WeightMode, bool]] = [("truncate", False), ("mask", False), ("truncate", True)]
+    for mode, normalised in weightings:
+        config = CorrectionConfig(rollout_is="prefix", rollout_is_mode=mode, rollout_is_batch_normalize=normalised)
+        assert_is_what_correct_gives(config, f"prefix, {mode}")
 
 
 def assert_is_what_correct_gives(config: CorrectionConfig, name: str) -> None:

@@ -184,6 +184,20 @@ def test_weights_of_a_sequence() -> None:
     assert lines_of([-0.51], [-0.93], weights("sequence"))[1] == "Σ log r = 0.4200   (the only token)"
 
 
+def test_weights_of_a_prefix() -> None:
+    """The first token has its own ratio, the second the product of both."""
+    pairs = [-0.51, -1.0], [-0.93, -0.7]
+    assert lines_of(*pairs, weights("prefix"))[1:] == [
+        "Σ log r up to here = 0.4200   (this token has 0.4200)",
+        "product of r up to here = exp(0.4200) = 1.522",
+        "w = min(1.522, 2) = 1.522",
+    ]
+    assert lines_of(*pairs, weights("prefix"), column=1)[1:3] == [
+        "Σ log r up to here = −0.3000 + 0.4200 = 0.1200   (this token and those before it)",
+        "product of r up to here = exp(0.1200) = 1.127",
+    ]
+
+
 def test_a_mask_of_weights() -> None:
     pairs = [-0.51, -1.0], [-0.93, -3.0]
     mask = weights("token", 5.0, 0.5, rollout_is_mode="mask")

@@ -49,6 +49,14 @@ def assert_stories_of_rule(name: str) -> None:
         assert story.rejected_by == (name if rejected else None), case
 
 
+def test_weights_of_a_prefix() -> None:
+    config = CorrectionConfig(rollout_is="prefix", rollout_is_threshold=1.5)
+    logs = oracle.log_weights(oracle.correct(GIVEN, config).log_ratio, GIVEN.mask, "prefix")
+    for (b, t), story in stories(config).items():
+        assert story.log_weight == pytest.approx(logs[b][t], rel=1e-5, abs=1e-6), (b, t)
+        assert story.weight == pytest.approx(oracle.bound_weight(logs[b][t], config), rel=1e-4), (b, t)
+
+
 def test_every_preset() -> None:
     for name in PRESETS:
         assert_stories_of_preset(name)

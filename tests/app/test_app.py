@@ -255,7 +255,10 @@ def test_an_unknown_system_in_the_address_is_named(root: Path) -> None:
         ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing alpha."),
         ({"step": "99"}, "This run has no step '99' (2 recorded, 0 to 1). Showing the latest."),
         ({"preset": "icepop"}, "unknown preset 'icepop'."),
-        ({"level": "word"}, "level='word' is not known; using 'token'. Known: none, token, sequence, geometric."),
+        (
+            {"level": "word"},
+            "level='word' is not known; using 'token'. Known: none, token, sequence, geometric, prefix.",
+        ),
         ({"rules": "token_k1,k4"}, "rules='token_k1,k4' is not known; using ''."),
         ({"is_upper": "banana"}, "is_upper='banana' is not a number; using 2."),
         ({"is_upper": "nan"}, "is_upper=nan is out of range; using 2. Allowed: 1.0001 to 100."),

@@ -14,7 +14,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, WeightLevel
+from rlcorr.config import PER_TOKEN, CorrectionConfig, WeightLevel
 from rlcorr.correction import correct, log_weights
 from rlcorr.presets import PRESETS
 from rlcorr.presets.parts import rules
@@ -126,7 +126,7 @@ def long_answers(steps: list[TokenBatch]) -> list[TokenBatch]:
 def of_level(batch: TokenBatch, level: WeightLevel) -> Tensor:
     """Logarithms of the weights: of tokens all of them in a row, else one per answer."""
     logs = log_weights(log_ratios(batch), batch.response_mask, level)
-    return logs[batch.response_mask] if level == "token" else logs[:, 0]
+    return logs[batch.response_mask] if level in PER_TOKEN else logs[:, 0]
 
 
 def bounded(steps: list[TokenBatch]) -> Iterator[str]:
@@ -223,7 +223,7 @@ def outcome(steps: list[TokenBatch], config: CorrectionConfig) -> tuple[str, ...
 
 def capped(steps: list[TokenBatch], config: CorrectionConfig) -> str:
     level = config.rollout_is
-    if level is None or level == "token" or config.rollout_is_mode == "mask":
+    if level is None or level in PER_TOKEN or config.rollout_is_mode == "mask":
         return "–"
     logs = torch.cat([of_level(batch, level) for batch in steps])
     return f"{(logs > math.log(config.rollout_is_threshold)).double().mean():.1%}"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType, WeightLevel
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
@@ -144,7 +144,7 @@ def test_a_kl_term_with_another_divisor_is_refused(small: toy.World, policies: t
 
 LOSSES: list[LossType] = [
     "ppo_clip", "dual_clip", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "drpo", "vespo", "fipo",
-    "cppo",
+    "cppo", "ctpo",
 ]  # fmt: skip
 
 
@@ -153,6 +153,34 @@ def test_every_loss(small: toy.World, policies: toy.Policies, rewards: Tensor) -
         weights = None if bypass and loss_type != "gpg" else "token"
         correction = CorrectionConfig(rollout_is=weights, bypass_mode=bypass, loss_type=loss_type)
         assert_truth_is_that_of_loops((loss_type, bypass), small, policies, rewards, correction, SUM)
+
+
+def test_prefix_weights(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+    for bypass in (False, True):
+        correction = CorrectionConfig(
+            rollout_is="prefix", bypass_mode=bypass, loss_type="reinforce" if bypass else "ppo_clip"
+        )
+        assert_truth_is_that_of_loops(("prefix", bypass), small, policies, rewards, correction, SUM)
+
+
+@pytest.mark.parametrize(("level", "is_exact"), [("prefix", True), ("sequence", True), ("token", False)])
+def test_prefix_weights_are_exact_for_advantages_of_single_tokens(
+    small: toy.World, policies: toy.Policies, level: WeightLevel, is_exact: bool
+) -> None:
+    """CTPO's proposition 1: if the advantage of a token depends on it and on what is before it, E_q[Σ w A ∇log p] is
+    E_p[Σ A ∇log p]. The product of all ratios is exact as well, but has more variance."""
+    table = torch.randn(policies.old.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    config = CorrectionConfig(rollout_is=level, rollout_is_threshold=math.inf)
+    estimates = {"sampled": torch.zeros_like(table), "exact": torch.zeros_like(table)}
+    for n, row in enumerate(small.tokens.tolist()):
+        tokens, states = torch.tensor(row)[small.mask[n]], small.states[n][small.mask[n]]
+        old, rollout = (x.log_softmax(-1)[states, tokens][None] for x in (policies.old, policies.rollout))
+        weights = correct(TokenBatch.from_log_probs(old, rollout, torch.ones_like(old)), config).weights[0]
+        for name, log_p, factors in (("sampled", rollout, weights), ("exact", old, torch.ones_like(weights))):
+            scores = torch.nn.functional.one_hot(tokens, table.shape[1]) - policies.old.softmax(-1)[states]
+            terms = (log_p.sum().exp() * factors * table[states, tokens])[:, None] * scores
+            estimates[name].index_add_(0, states, terms)
+    assert torch.allclose(estimates["sampled"], estimates["exact"], rtol=0, atol=1e-6) == is_exact
 
 
 def test_a_loss_that_compares_a_batch_is_refused(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""VESPO, FIPO and CPPO against loops of plain NumPy over one answer at a time, written from the papers' formulas."""
+"""VESPO, FIPO, CPPO and CTPO against loops of NumPy over one answer at a time, written from the papers' formulas."""
 
 import json
 import math
@@ -12,15 +12,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
 from rlcorr.losses.objective import token_losses
-from rlcorr.losses.per_sequence import cppo_inside, discounted, vespo
+from rlcorr.losses.per_sequence import cppo_inside, ctpo, discounted, vespo
 from rlcorr.prefix_gap import upper_quantile
 
 Floats = NDArray[np.float64]
-UNIRL = json.loads((Path(__file__).parent.parent / "support" / "golden" / "unirl_losses.json").read_text())
-LOSS = LossConfig(fipo_decay_rate=3.0, fipo_safety_threshold=1.5, cppo_delta=0.1, cppo_delta_b=0.03)
+GOLDEN = Path(__file__).parent.parent / "support" / "golden"
+UNIRL = json.loads((GOLDEN / "unirl_losses.json").read_text())
+PAPERS = json.loads((GOLDEN / "paper_losses.json").read_text())
+LOSS = LossConfig(
+    fipo_decay_rate=3.0,
+    fipo_safety_threshold=1.5,
+    cppo_delta=0.1,
+    cppo_delta_b=0.03,
+    ctpo_clip_low=0.1,
+    ctpo_clip_high=0.2,
+    ctpo_clip_c=0.3,
+)
 
 
 def vespo_of(theta: Floats, old: Floats, a: Floats) -> tuple[Floats, Floats]:
@@ -55,6 +66,19 @@ def cppo_of(theta: Floats, old: Floats, a: Floats) -> tuple[Floats, Floats]:
     return loss, loss
 
 
+def ctpo_of(theta: Floats, old: Floats, a: Floats) -> tuple[Floats, Floats]:
+    """Loss and derivative with bounds of 0.1 and 0.2 at the first token, and a limit of e^0.3, all times t^0.5."""
+    loss, slope, log_product = np.zeros(len(a)), np.zeros(len(a)), 0.0
+    for t in range(len(a)):
+        log_product, s = log_product + theta[t] - old[t], math.sqrt(t + 1)
+        free = -a[t] * math.exp(log_product)
+        clipped = -a[t] * math.exp(min(max(log_product, -0.1 * s), 0.2 * s))
+        limit = -a[t] * math.exp(0.3 * s) if a[t] < 0 else math.inf
+        loss[t] = min(max(free, clipped), limit)
+        slope[t] = free * (free >= clipped) * (free <= limit)
+    return loss, slope
+
+
 @st.composite
 def answers(draw: st.DrawFn) -> list[tuple[Floats, Floats, Floats]]:
     """log π_θ, log π_old and A of up to three answers of different lengths; no ratio on a bound."""
@@ -73,7 +97,7 @@ def answers(draw: st.DrawFn) -> list[tuple[Floats, Floats, Floats]]:
     return rows
 
 
-@pytest.mark.parametrize(("name", "of"), [("vespo", vespo_of), ("fipo", fipo_of), ("cppo", cppo_of)])
+@pytest.mark.parametrize(("name", "of"), [("vespo", vespo_of), ("fipo", fipo_of), ("cppo", cppo_of), ("ctpo", ctpo_of)])
 def test_value_and_gradient(name: LossType, of) -> None:
     @oracle.examples(60)
     @given(answers())
@@ -122,10 +146,8 @@ def test_the_sums_are_those_of_a_loop() -> None:
     assert upper_quantile(torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool), 0.9).tolist() == [0]
 
 
-@pytest.mark.parametrize("batch", UNIRL["batches"], ids=range(len(UNIRL["batches"])))
-def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
-    """DRPO and CPPO, values and derivatives: tests/peers/unirl_losses.py wrote the file, which names the commits. CPPO
-    casts probabilities to float32 there."""
+def padded(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mask, log π_θ with a graph, log π_old and A, (B, T) each."""
     lengths = torch.tensor([len(row) for row in batch["theta"]])
     keep = torch.arange(int(lengths.max())) < lengths[:, None]
     theta, old, advantages = (
@@ -134,7 +156,14 @@ def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
         )
         for name in ("theta", "old", "advantages")
     )
-    theta.requires_grad_()
+    return keep, theta.requires_grad_(), old, advantages
+
+
+@pytest.mark.parametrize("batch", UNIRL["batches"], ids=range(len(UNIRL["batches"])))
+def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
+    """DRPO and CPPO, values and derivatives: tests/peers/unirl_losses.py wrote the file, which names the commits. CPPO
+    casts probabilities to float32 there."""
+    keep, theta, old, advantages = padded(batch)
     for case in batch["cases"]:
         name = case["loss_type"]
         numbers = LossConfig(**{f"{name}_{key}": number for key, number in case["settings"].items()})
@@ -150,3 +179,44 @@ def test_unirls_cases_keep_tokens_and_drop_some() -> None:
         for case in batch["cases"][2:]:
             dropped = sum(loss == 0 for loss in case["loss"])
             assert 0 < dropped < len(case["loss"]) / 2
+
+
+@pytest.mark.parametrize("batch", PAPERS["batches"], ids=range(len(PAPERS["batches"])))
+def test_against_what_the_code_of_ctpo_and_of_skyrl_gave(batch: dict[str, Any]) -> None:
+    """CTPO and SkyRL's DPPO, values and derivatives: tests/peers/paper_losses.py wrote the file, which names versions.
+    SkyRL adds 1e-8 to the probabilities of the other tokens, where we clamp to 1e-8."""
+    keep, theta, old, advantages = padded(batch)
+    for case in batch["cases"]:
+        name: LossType
+        if case["name"] == "ctpo":
+            name, numbers = "ctpo", LossConfig(**{f"ctpo_{key}": x for key, x in case["settings"].items()})
+        else:
+            kind, low, high = case["settings"]
+            name = "dppo_tv" if kind == "binary_tv" else "dppo_kl"
+            numbers = LossConfig(clip_ratio_low=low, clip_ratio_high=high, dppo_ratio_cap=math.inf)
+        losses = token_losses(CorrectionConfig(loss_type=name), numbers, theta, old, advantages, keep)
+        if name != "ctpo":  # SkyRL writes −A ρ, we write −sg(ρ) A log π_θ: only the derivatives are the same
+            assert (losses[keep] == 0).tolist() == [loss == 0 for loss in case["loss"]]
+        else:
+            torch.testing.assert_close(losses[keep], torch.tensor(case["loss"], dtype=torch.float64), rtol=1e-8, atol=0)
+        (gradient,) = torch.autograd.grad(losses[keep].sum(), theta)
+        wanted = torch.tensor(case["gradient"], dtype=torch.float64)
+        tolerance = 1e-8 if name == "ctpo" else 1e-6  # SkyRL's exp is in float32
+        torch.testing.assert_close(gradient[keep], wanted, rtol=tolerance, atol=1e-12)
+
+
+def test_the_cases_of_ctpo_and_skyrl_clip_and_keep_tokens() -> None:
+    """So that the comparison tells the clips and masks apart."""
+    of = {name: [case["gradient"] for b in PAPERS["batches"] for case in b["cases"] if case["name"] == name]
+          for name in ("ctpo", "dppo")}  # fmt: skip
+    for gradients in of.values():
+        zero = [x == 0 for gradient in gradients for x in gradient]
+        assert 0.05 < sum(zero) / len(zero) < 0.9
+
+
+def test_rejected_tokens_are_no_factor_of_ctpos_product() -> None:
+    """Ratios 2, 8 and 2, of which the second is rejected: products 2 and 4 at the positions 1 and 2."""
+    ratios, keep = torch.tensor([[2.0, 8.0, 2.0]]), torch.tensor([[True, False, True]])
+    numbers = {"low": 9.0, "high": 9.0, "c": 9.0, "power": 0.0}
+    losses = ctpo(ratios.log(), torch.zeros(1, 3), torch.ones(1, 3), keep, **numbers)
+    assert losses[keep].tolist() == pytest.approx([-2.0, -4.0])

@@ -26,6 +26,7 @@ CHAIN = CorrectionConfig(
 )
 CONFIGS = {name: preset(name) for name in ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis")}
 CONFIGS["chain"] = CHAIN
+CONFIGS["prefix"] = CorrectionConfig(rollout_is="prefix", rollout_is_batch_normalize=True)
 
 
 @pytest.mark.slow

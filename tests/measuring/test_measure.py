@@ -28,6 +28,10 @@ CONFIGS = {
     "token": CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5, rollout_rs=RULES[:1]),
     "sequence": CorrectionConfig(rollout_is="sequence", rollout_is_threshold=5.0, rollout_rs=RULES),
     "geometric": CorrectionConfig(rollout_is="geometric", rollout_is_threshold_lower=0.9, rollout_rs=RULES[1:]),
+    "prefix": CorrectionConfig(rollout_is="prefix", rollout_is_threshold=3.0, rollout_rs=RULES[:2]),
+    "normalised prefix": CorrectionConfig(
+        rollout_is="prefix", rollout_is_threshold_lower=0.9, rollout_is_mode="mask", rollout_is_batch_normalize=True
+    ),
     "icepop": CorrectionConfig(
         rollout_is="token", rollout_is_mode="mask", rollout_is_threshold_lower=0.9, rollout_is_threshold=1.2
     ),
@@ -86,7 +90,7 @@ def test_the_oracle_knows_every_metric() -> None:
     oracle.pairs(wild=False),
     st.integers(0, 8),
     st.integers(0, 8),
-    st.sampled_from(["nothing", "token", "sequence", "geometric", "icepop"]),
+    st.sampled_from(["nothing", "token", "sequence", "geometric", "prefix", "icepop"]),
 )
 def test_microbatches_merge_to_the_whole(pairs: oracle.Pairs, first: int, second: int, name: str) -> None:
     """Batch normalisation is left out: a micro-batch does not know the mean of the others."""

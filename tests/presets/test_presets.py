@@ -9,6 +9,7 @@ from reference import GOLDEN, VERL, config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
+from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import PRESETS, preset
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.skyrl import to_skyrl
@@ -52,6 +53,14 @@ def test_dppo_has_the_numbers_of_verls_example(name: str, number: float) -> None
     given = PRESETS[f"verl_{name}"]
     assert given.config == CorrectionConfig(bypass_mode=True, loss_type=name)  # pyright: ignore[reportArgumentType]
     assert given.loss == LossConfig(clip_ratio_low=number, clip_ratio_high=number)
+
+
+@pytest.mark.parametrize(("name", "delta"), [("dppo_tv", 0.2), ("dppo_kl", 0.05)])
+def test_skyrls_dppo_is_verls_without_a_cap(name: str, delta: float) -> None:
+    """SkyRL 0.4.0 (config.py, DPPOConfig): 0.2 by default; it recommends 0.2 for binary_tv and 0.05 for binary_kl."""
+    given, verls = PRESETS[f"skyrl_{name}"], PRESETS[f"verl_{name}"]
+    assert given.config == verls.config
+    assert given.loss == LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, dppo_ratio_cap=math.inf)
 
 
 # --- SkyRL's, whose defaults are in the golden vectors ---
@@ -141,8 +150,14 @@ OTHERS = {
     "unirl_cppo": only(bypass_mode=True, loss_type="cppo"),
     "ms_swift_fipo": only(loss_type="fipo"),
     "trl_vespo": only(bypass_mode=True, loss_type="vespo"),
+    "sao_reasoning": tis(1 + 5.0, 1 - 0.3, rollout_is_mode="mask", **PG),
+    "sao_coding": tis(1 + 3.0, 0.2, rollout_is_mode="mask", **PG),
+    "ctpo_cumprod": tis(5.0, level="sequence", loss_type="ctpo"),
 }
-SKYRLS = {"skyrl_token_tis", "skyrl_seq_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier"}
+SKYRLS = {
+    "skyrl_token_tis", "skyrl_seq_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier", "skyrl_dppo_tv",
+    "skyrl_dppo_kl",
+}  # fmt: skip
 VERLS = {*VERL["presets"], "decoupled_token_kpop", "verl_dppo_tv", "verl_dppo_kl"}
 
 
@@ -176,6 +191,8 @@ def test_what_presets_bring_for_the_loss() -> None:
     expected |= dict.fromkeys(("prime_rl_dppo", "prime_rl_ipo_2026_08"), old_prime_rl)
     expected |= {"verl_dppo_tv": LossConfig(clip_ratio_low=0.15, clip_ratio_high=0.15)}
     expected |= {"verl_dppo_kl": LossConfig(clip_ratio_low=0.05, clip_ratio_high=0.05)}
+    for name, delta in (("skyrl_dppo_tv", 0.2), ("skyrl_dppo_kl", 0.05)):
+        expected[name] = LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, dppo_ratio_cap=math.inf)
     assert {name: given.loss for name, given in PRESETS.items() if given.loss != LossConfig()} == expected
 
 
@@ -195,6 +212,8 @@ SYSTEMS = {
     "xtuner": ("xtuner", "b934f462"),
     "torchtitan": ("torchtitan", "0.3.0"),
     "unirl": ("UniRL", "17863c4b"),
+    "sao": ("SAO", "arXiv:2607.07508"),
+    "ctpo": ("CTPO", "acc4021"),
 }
 
 
@@ -205,6 +224,8 @@ OTHER_VERSIONS = {
     "prime_rl_ipo_2026_08": "559b4477",
     "trl_vespo": "1.16.0",
     "ms_swift_fipo": "4.6.0",
+    "skyrl_dppo_tv": "0.4.0",
+    "skyrl_dppo_kl": "0.4.0",
 }
 """Of presets that come from another version than the rest of their system."""
 
@@ -223,7 +244,7 @@ def test_presets_of_one_system_stand_together() -> None:
     """A picker groups them in this order."""
     systems = [given.system for given in PRESETS.values()]
     starts = [system for system, before in zip(systems, [None, *systems], strict=False) if system != before]
-    assert len(starts) == len(set(starts)) == 14
+    assert len(starts) == len(set(starts)) == 16
 
 
 def test_a_preset_explains_itself() -> None:
@@ -254,6 +275,39 @@ def test_prime_rl_drops_what_moves_away() -> None:
     # Its loss −A·r has the gradient −A·r·∇log π: the weight is r, without a bound.
     assert result.weights.tolist()[0] == pytest.approx([2.5, 2.5, 0.4, 0.4, 1.75])
     assert correct(given, preset("prime_rl_ipo_2026_08")).keep_mask.tolist() == [[False] * 5]
+
+
+def test_sao_keeps_the_ratio_as_a_weight_or_drops_the_token() -> None:
+    """unsloth's pull request 9309 tests its own function with these ratios and ε of 0.3 and 5. It drops 0.7 and 6 as
+    well, which are exactly on the bounds."""
+    ratios, weights = [0.5, 1.0, 3.0, 0.69, 6.01], [0.0, 1.0, 3.0, 0.0, 0.0]
+    given = batch([[0.1 * r for r in ratios]], [[0.1] * 5], [[1.0, -1.0, 1.0, -1.0, 1.0]])
+    result = correct(given, preset("sao_reasoning"))
+    assert result.weights.tolist()[0] == pytest.approx(weights)
+    assert result.keep_mask.all()  # a token with weight 0 still counts in the denominator
+    assert correct(given, preset("sao_coding")).weights.tolist()[0] == pytest.approx([0.5, 1.0, 3.0, 0.69, 0.0])
+
+
+def sao_of(theta: float, rollout: float, advantage: float, eps_low: float, eps_high: float) -> float:
+    """The derivative of −f(r) A log π_θ, where f is constant."""
+    r = math.exp(theta - rollout)
+    return -(r if 1 - eps_low < r < 1 + eps_high else 0.0) * advantage
+
+
+@pytest.mark.parametrize(("name", "eps"), [("sao_reasoning", (0.3, 5.0)), ("sao_coding", (0.8, 3.0))])
+def test_the_gradient_of_sao(name: str, eps: tuple[float, float]) -> None:
+    random = torch.Generator().manual_seed(0)
+    theta, rollout = -3 * torch.rand(2, 4, 9, generator=random, dtype=torch.float64) - 0.1
+    advantages = torch.randn(4, 9, generator=random, dtype=torch.float64)
+    given = TokenBatch.from_log_probs(rollout, rollout, torch.ones(4, 9)).replace(advantages=advantages)
+    leaf, entry = theta.clone().requires_grad_(), PRESETS[name]
+    loss, _ = policy_loss(leaf, given, correct(given, entry.config), entry.config, entry.loss)
+    loss.backward()
+    triples = zip(theta.flatten().tolist(), rollout.flatten().tolist(), advantages.flatten().tolist(), strict=True)
+    expected = [sao_of(*triple, *eps) / 36 for triple in triples]  # the mean over all 36 tokens
+    assert leaf.grad is not None
+    assert leaf.grad.flatten().tolist() == pytest.approx(expected, rel=1e-9)
+    assert 0 < sum(x == 0 for x in expected) < 30
 
 
 def test_vaco_drops_a_sequence_whose_mean_distance_is_above_2() -> None:

@@ -154,6 +154,7 @@ TRIED_BOTH = {
     "truncated": CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5),
     "masked": CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5, rollout_is_mode="mask"),
     "sequences": CorrectionConfig(rollout_is="sequence", rollout_is_threshold_lower=0.5),
+    "prefix": CorrectionConfig(rollout_is="prefix", rollout_is_threshold_lower=0.5),
     "normalised": CorrectionConfig(
         rollout_is="token", rollout_is_batch_normalize=True, rollout_rs=(rule_of("token_k1", upper=1.5),)
     ),

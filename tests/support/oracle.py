@@ -305,8 +305,15 @@ def near_bound(rule: RejectionRule, statistic: float) -> bool:
 def log_weights(d: Rows, mask: Masks, level: str) -> Rows:
     if level == "token":
         return d
+    if level == "prefix":
+        return [prefix_sums(row, m) for row, m in zip(d, mask, strict=True)]
     how = {"sequence": "sum", "geometric": "mean"}[level]
     return [[reduce(real(row, m), how)] * len(row) for row, m in zip(d, mask, strict=True)]
+
+
+def prefix_sums(row: list[float], mask: list[bool]) -> list[float]:
+    """Σ_{j≤t} d_j over real tokens."""
+    return [reduce(real(row[: t + 1], mask[: t + 1]), "sum") for t in range(len(row))]
 
 
 def weights(d: Rows, mask: Masks, keep: Masks, config: CorrectionConfig) -> Rows:
@@ -336,7 +343,7 @@ def bound_weight(log_w: float, config: CorrectionConfig) -> float:
 def kept_mean(values: Rows, keep: Masks, level: str) -> float:
     """Over kept tokens, or one vote for each sequence that keeps a token."""
     kept = [real(row, k) for row, k in zip(values, keep, strict=True)]
-    if level == "token":
+    if level in ("token", "prefix"):
         return mean([w for row in kept for w in row])
     return mean([mean(row) for row in kept if row])
 
@@ -411,9 +418,13 @@ def _weight_metrics(weights: Rows, d: Rows, config: CorrectionConfig) -> dict[st
     w = [x for row in weights for x in row]
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     floor = -math.log(upper) if lower is None else math.log(lower)
-    per_row = config.rollout_is != "token"
+    per_row = config.rollout_is not in ("token", "prefix")
     log_raw = (
-        [[reduce(row, "sum" if config.rollout_is == "sequence" else "mean")] * len(row) for row in d] if per_row else d
+        [[reduce(row, "sum" if config.rollout_is == "sequence" else "mean")] * len(row) for row in d]
+        if per_row
+        else [prefix_sums(row, [True] * len(row)) for row in d]
+        if config.rollout_is == "prefix"
+        else d
     )
     raw_flat = [x for row in log_raw for x in row]
     raw = [ratio(x) for x in raw_flat]

@@ -10,6 +10,7 @@ from reference import GOLDEN, assert_same_weights, batch, row, rule, tensor, wit
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
+from rlcorr.presets import preset
 from rlcorr.systems.skyrl import from_skyrl, to_skyrl
 
 SKYRL = GOLDEN["skyrl-main"]
@@ -215,6 +216,8 @@ def test_one_sided_bounds_for_skyrl() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        (preset("skyrl_dppo_tv"), "policy_loss_type: dppo, with dppo.dppo_type: binary_tv"),
+        (preset("skyrl_dppo_kl"), "policy_loss_type: dppo, with dppo.dppo_type: binary_kl"),
         (CorrectionConfig(bypass_mode=True), "no bypass mode; nearest: policy_loss_type rollout_is or dppo"),
         (CorrectionConfig(loss_type="gspo"), "'gspo' would be lost.*policy_loss_type"),
         (CorrectionConfig(denominator="kept"), "nearest: denominator='fixed'"),

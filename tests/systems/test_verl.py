@@ -364,6 +364,7 @@ def test_the_version_of_verl_can_be_told() -> None:
     ("config", "message"),
     [
         (CorrectionConfig(rollout_is="geometric"), "no geometric weights; nearest: rollout_is='sequence'"),
+        (CorrectionConfig(rollout_is="prefix"), "verl has no prefix weights; nearest: rollout_is='token'"),
         (CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5), r"above only.*\(got 0.5\).*'mask'"),
         (CorrectionConfig(rollout_is="token", rollout_is_mode="mask"), "rollout_is_threshold_lower=1e-9"),
         (CorrectionConfig(denominator="kept"), "denominator='kept'; nearest: 'fixed'"),

@@ -70,6 +70,18 @@ def require_plain(system: str, config: CorrectionConfig, *, bypass: str, loss: s
         over = "all response tokens" if denominator == "fixed" else "the kept tokens"
         raise UsageError(f"{system} divides by {over}; nearest: denominator={denominator!r}.")
     refuse_normalised(system, config)
+    refuse_prefix(system, config)
+
+
+def refuse_prefix(system: str, config: CorrectionConfig) -> None:
+    """Raise `UsageError` if a weight is the product of the ratios up to its token, which only CTPO's loss has.
+
+    >>> refuse_prefix("TRL", CorrectionConfig(rollout_is="prefix"))
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: TRL has no prefix weights; nearest: rollout_is='token'.
+    """
+    if config.rollout_is == "prefix":
+        raise UsageError(f"{system} has no prefix weights; nearest: rollout_is='token'.")
 
 
 def refuse_normalised(system: str, config: CorrectionConfig) -> None:

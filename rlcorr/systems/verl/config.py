@@ -46,7 +46,7 @@ RETIRED = {
 LOSSES = ("ppo_clip", "reinforce")
 NOWHERE_IN_VERL = {
     "drpo": "loss_type='ppo_clip' with actor.policy_loss.loss_mode=dppo_tv, which bounds the gap that drpo penalises",
-    **dict.fromkeys(("vespo", "fipo", "cppo"), "loss_type='ppo_clip'"),
+    **dict.fromkeys(("vespo", "fipo", "cppo", "ctpo"), "loss_type='ppo_clip'"),
 }
 """Losses that verl 0.9.1 does not have → the nearest setting."""
 
