@@ -12,7 +12,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.keys import choice, number, options, refuse_ignored, settings, switch
-from rlcorr.systems.mapping.refusals import no_rule, refuse_normalised
+from rlcorr.systems.mapping.refusals import no_rule, refuse_normalised, refuse_prefix
 from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 FIELDS: dict[str, Any] = {"bypass_mode": None, "tis_mode": None, "tis_cap": 2.0}
@@ -50,6 +50,7 @@ def to_rllm(config: CorrectionConfig) -> dict[str, Any]:
     """
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     refuse_normalised("rLLM", config)
+    refuse_prefix("rLLM", config)
     if config.loss_type != "ppo_clip" or config.denominator == "kept":
         raise UsageError(
             "rLLM's rollout_correction has no key for the loss or its denominator; nearest: ppo_clip and 'fixed', and "
