@@ -38,9 +38,10 @@ def _follow_link(all_runs: dict[str, Path]) -> None:
     """Select the run and the step of the link that led to this page, before their pickers are drawn."""
     named = session.linked_run()
     if named in all_runs:
-        step = st.query_params.get("step")
+        steps = {str(step) for step in runs.list_steps(all_runs[named])}
+        step = st.query_params.get("step", session.LATEST)
         st.session_state["run"] = named
-        st.session_state["step"] = step if step in map(str, runs.list_steps(all_runs[named])) else session.LATEST
+        st.session_state["step"] = step if step in steps else session.LATEST
 
 
 def pick_second(all_runs: dict[str, Path], first: session.Selection) -> session.Selection:

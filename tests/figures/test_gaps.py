@@ -28,7 +28,8 @@ def test_every_measured_gap_is_a_point_with_its_source(measure: Measure) -> None
 def test_larger_models_have_larger_points() -> None:
     """The sizes of Qwen3-8B, Qwen3-30B-A3B and our own SmolLM2-135M, by the texts of their points."""
     sizes: dict[str, set[int]] = {}
-    for trace in list(gap_strip(0.04).data)[1:]:
+    points: list[Any] = list(gap_strip(0.04).data)[1:]
+    for trace in points:
         for text, size in zip(trace.text, trace.marker.size, strict=True):
             for model in ("Qwen3-8B", "Qwen3-30B-A3B", "SmolLM2-135M"):
                 if text.startswith(model):
