@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlcorr.analysis.selective_weights import acceptance, selective_weights
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.losses.objective import policy_loss
-from rlcorr.selective import acceptance, selective_weights
 from rlcorr.types import TokenBatch
 
 Floats = NDArray[np.float64]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlcorr.analysis.entropy_band import within_entropy_band
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
-from rlcorr.entropy_band import within_entropy_band
 from rlcorr.errors import UsageError
 from rlcorr.measuring.measure import evaluate
 from rlcorr.rules import RejectionRule
