@@ -211,11 +211,13 @@ def run_import(request: Import) -> int:
     print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
     print("\n".join(f"  {name:<17} {use}" for name, use in summary.missing.items()))
     unpaired = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
-    looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
+    looks, segments = [], iter(())
+    for step in runs.list_steps(path):
+        batch = runs.read_step(path, step).batch
+        looks.append(look(step, batch))
+        segments = segment_lines(batch, step)  # those of the last step are printed
     for line in (*summary.notes, *unpaired, *verdict_lines(verdicts(looks))):
         print("\n".join(textwrap.wrap(line, WIDTH)))
-    last = runs.list_steps(path)[-1]
-    segments = segment_lines(runs.read_step(path, last).batch, last)
     for line in (*placement_lines(total_size(one.gap for one in looks)), *segments):
         print(line)
     return 0

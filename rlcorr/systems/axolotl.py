@@ -34,7 +34,7 @@ ASYNC_FIELDS: dict[str, Any] = {
     f"{_IS}_cap": 3.0,
     "off_policy_mask_threshold": None,
 }
-"""What the asynchronous trainer reads, with its defaults."""
+"""Keys of the asynchronous trainer, with its defaults."""
 ASYNC = f"for the default trainer: with {' or '.join(SWITCHES)} the weights are clamped below at 1/cap as well"
 
 

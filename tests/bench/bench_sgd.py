@@ -28,6 +28,8 @@ from rlcorr.records.study import find_study
 from rlcorr.train.loop import train
 
 STEPS, SEEDS = 10, (10, 11, 12)
+NO_GRADIENT = 1e-30
+"""Length that a gradient of zeros is taken for; SGD's is, once every answer has the same reward."""
 Hook = Callable[[Optimizer, Any, Any], None]
 
 
@@ -98,7 +100,7 @@ def descending(lengths: Iterator[float]) -> Hook:
     def step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         weights = trained(optimizer)
         gradients = [tensor.grad for tensor in weights if tensor.grad is not None]
-        scale = next(lengths) / length(gradients)
+        scale = next(lengths) / max(length(gradients), NO_GRADIENT)
         for tensor, gradient in zip(weights, gradients, strict=True):
             tensor.sub_(gradient, alpha=scale)
             tensor.grad = None

@@ -268,10 +268,7 @@ def test_what_the_readme_says_of_the_coarse_cache() -> None:
     rows, _ = study.read_study("smol_e5m2")
     gains = study.gains(rows, 6)
     for arm in gains:
-        cells = [f"`{arm}`", f"{sum(gains[arm].values()) / 5:.2f}"]
-        for other in ("none", "fresh_cache"):
-            values = [gains[arm][seed] - gains[other][seed] for seed in range(10, 15)]
-            cells.append("–" if arm == other else paired(values))
+        cells = gain_cells(gains, arm, ("none", "fresh_cache"))
         cells.append(", ".join(f"{statistics.fmean(rewards_of(rows, arm, steps)):.2f}" for steps in (FIRST, LAST)))
         cells.append(f"{statistics.fmean(run[-1]['accuracy'] for run in runs_of(rows, arm)):.2f}")
         assert f"| {' | '.join(cells)} |" in text
@@ -297,10 +294,7 @@ def test_what_the_readme_says_of_score_centering() -> None:
     rows, _ = study.read_study("smol_centering_stale")
     gains = study.gains(rows, 6)
     for arm in gains:
-        cells = [f"`{arm}`", f"{sum(gains[arm].values()) / 5:.2f}"]
-        for other in ("none", "token_cap"):
-            values = [gains[arm][seed] - gains[other][seed] for seed in range(10, 15)]
-            cells.append("–" if arm == other else paired(values))
+        cells = gain_cells(gains, arm, ("none", "token_cap"))
         middle, late = (statistics.fmean(rewards_of(rows, arm, steps)) for steps in (range(11, 19), LAST))
         assert f"| {' | '.join(cells)} | {middle:.2f}, {late:.2f} |" in text
     gains = study.gains(study.read_study("smol_centering_fp8")[0], 6)
@@ -308,6 +302,15 @@ def test_what_the_readme_says_of_score_centering() -> None:
         seeds = sorted(gains[arm].keys() & gains[other].keys())
         pair = paired([gains[arm][seed] - gains[other][seed] for seed in seeds])
         assert re.search(rf"`{arm}` minus `{other}`\s+is\s+{re.escape(pair)}", text), (arm, pair)
+
+
+def gain_cells(gains: dict[str, dict[int, float]], arm: str, others: tuple[str, ...]) -> list[str]:
+    """Return the first cells of a row: the arm, its mean gain, and its paired differences from other arms."""
+    cells = [f"`{arm}`", f"{sum(gains[arm].values()) / 5:.2f}"]
+    for other in others:
+        values = [gains[arm][seed] - gains[other][seed] for seed in range(10, 15)]
+        cells.append("–" if arm == other else paired(values))
+    return cells
 
 
 def runs_of(rows: list[dict[str, Any]], arm: str) -> list[list[dict[str, Any]]]:

@@ -13,7 +13,7 @@ CENTERING = {
     "prime-rl": "it has trainer.loss.score_centering, whose other options could not be read",
     "miles": "it is in an open pull request, 3317",
 }
-"""What is known about score centering in a system whose text cannot contain it."""
+"""System whose text cannot contain score centering → a sentence about its own."""
 
 
 def refuse_centering(system: str, loss: LossConfig | None) -> None:
