@@ -118,7 +118,7 @@ def _comparison_lines(
     from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
 
     if study.endpoint is not None:
-        return _gain_lines(rows, study.endpoint)
+        return _endpoint_lines(rows, study.endpoint)
     pairs = [(pair.arm, pair.difference) for pair in against_nothing(rows)]
     lines = _differences("no correction", pairs)
     pairs = [(pair.arm, pair.difference) for pair in against_chance(rows, study.by_chance)]
@@ -130,18 +130,19 @@ def _comparison_lines(
     return lines
 
 
-def _gain_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoint) -> list[str]:
+def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoint) -> list[str]:
     """Return the planned endpoint of each arm, and the differences between arms."""
-    from rlcorr.records.study_comparisons import compare_gains, holm
+    from rlcorr.records.study_comparisons import compare_endpoints, holm
 
     steps = endpoint.steps
-    lines = ["", f"Gain: mean reward of the last {steps} steps minus that of the first {steps}."]
-    for arm, by_seed in studies.gains(rows, steps).items():
+    name = f"mean reward of the last {steps} steps minus that of the first {steps}"
+    lines = ["", f"Gain: {name}." if steps else "Greedy accuracy after the last step:"]
+    for arm, by_seed in studies.endpoints(rows, endpoint).items():
         lines.append(f"{arm:<24}{_seeds_text(studies.over_seeds(list(by_seed.values()))):>{WIDTH}}")
-    compared = compare_gains(rows, endpoint)
+    compared = compare_endpoints(rows, endpoint)
     count = sum((pair.arm, pair.against) in endpoint.primary for pair in compared)
     adjusted = holm([pair.p_value for pair in compared[:count]])
-    lines += ["", "Differences between gains on the same seeds, with 95 % intervals of Student's t:"]
+    lines += ["", "Differences on the same seeds, with 95 % intervals of Student's t:"]
     for number, pair in enumerate(compared):
         planned = f"  planned: p {adjusted[number]:.2f} after Holm's adjustment" if number < count else ""
         verdict = verdict_of(pair.difference, endpoint.margin)

@@ -53,10 +53,13 @@ class Arm:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The endpoint of a plan: the mean reward of the last steps of a training run minus that of its first steps."""
+    """The endpoint of a plan: one number per training run, by which its arms are compared."""
 
     steps: int
-    """Number of first and of last steps."""
+    """The gain is the mean reward of this number of last steps minus that of as many first steps.
+
+    0: the endpoint is the greedy accuracy of the last weights instead.
+    """
     margin: float
     """Two arms are as good as each other if the whole interval of their difference is within ± this margin."""
     primary: tuple[tuple[str, str], ...] = ()
@@ -234,6 +237,16 @@ def gains(rows: Sequence[Mapping[str, Any]], steps: int) -> dict[str, dict[int, 
     return _of_each_run(
         rows, lambda run: fmean(_numbers(run[-steps:], "reward")) - fmean(_numbers(run[:steps], "reward"))
     )
+
+
+def last_accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Return arm → seed → greedy accuracy on held-out prompts after the last step."""
+    return _of_each_run(rows, lambda run: run[-1]["accuracy"])
+
+
+def endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> dict[str, dict[int, float]]:
+    """Return arm → seed → the planned endpoint."""
+    return gains(rows, endpoint.steps) if endpoint.steps else last_accuracies(rows)
 
 
 def _of_each_run(

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import Endpoint, end_rewards, gains
+from rlcorr.records.study import Endpoint, end_rewards, endpoints
 
 ALPHA = 0.05
 """The probability that any of a family of comparisons is significant although no arm differs from another."""
@@ -54,13 +54,13 @@ def against_chance(rows: Sequence[Mapping[str, Any]], by_chance: Mapping[str, st
     return comparisons(rows, [(arm, other) for arm, other in by_chance.items() if {arm, other} <= arms])
 
 
-def compare_gains(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> list[Comparison]:
-    """Compare the gains of every pair of arms on the same seeds: the planned pairs first, as planned, then the others.
+def compare_endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> list[Comparison]:
+    """Compare the planned endpoint of every pair of arms on the same seeds: the planned pairs first, as planned, then the others.
 
     The intervals are not adjusted: each is right in 95 % of studies. An unfinished study may lack an arm, whose pairs
     are left out.
     """
-    by_arm = gains(rows, endpoint.steps)
+    by_arm = endpoints(rows, endpoint)
     others = [(arm, other) for number, arm in enumerate(by_arm) for other in list(by_arm)[:number]]
     planned = {frozenset(pair) for pair in endpoint.primary}
     trained = [pair for pair in endpoint.primary if set(pair) <= by_arm.keys()]

@@ -7,7 +7,13 @@ import pytest
 from rlcorr.command.study import verdict_of
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import Endpoint, end_rewards, gains
-from rlcorr.records.study_comparisons import compare_gains, comparisons, holm, progress_correlation, rank_correlation
+from rlcorr.records.study_comparisons import (
+    compare_endpoints,
+    comparisons,
+    holm,
+    progress_correlation,
+    rank_correlation,
+)
 
 
 def trained(arm: str, seed: int, reward: float) -> list[dict]:
@@ -49,9 +55,16 @@ def test_gains() -> None:
     assert gains([*rows, {"preset": "a", "seed": 0, "step": 5, "reward": None}], 2) == {"a": {0: 9 - 1.5}}
 
 
+def test_an_endpoint_of_zero_steps_is_the_last_accuracy() -> None:
+    rows = [
+        {"preset": "a", "seed": 3, "step": step, "accuracy": share} for step, share in ((0, 0.5), (1, None), (2, 0.25))
+    ]
+    assert endpoints(rows, Endpoint(0, 0.05)) == {"a": {3: 0.25}}
+
+
 def test_planned_pairs_come_first_and_no_pair_twice() -> None:
     endpoint = Endpoint(1, 0.03, (("none", "b"),))
-    compared = compare_gains(ROWS, endpoint)
+    compared = compare_endpoints(ROWS, endpoint)
     assert [(pair.arm, pair.against) for pair in compared] == [("none", "b"), ("a", "none"), ("b", "a")]
     # The first step has a reward of 9, so the gains of a are 1.1 − 9, …: the same differences as of the last steps,
     # here with an interval of 95 % each.

@@ -26,6 +26,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if torch.cuda.is_available():
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # it needs a package that is not required here
+    os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # otherwise the attention of a float32 engine computes in TF32
 else:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise vLLM pins the trainer's threads, too
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # compiling the sampler takes 15 s and makes nothing faster here
