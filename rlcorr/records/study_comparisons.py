@@ -55,7 +55,7 @@ def against_chance(rows: Sequence[Mapping[str, Any]], by_chance: Mapping[str, st
 
 
 def compare_endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> list[Comparison]:
-    """Compare the planned endpoint of every pair of arms on the same seeds: the planned pairs first, as planned, then the others.
+    """Compare the planned endpoint of every pair of arms on the same seeds: planned pairs first, then the others.
 
     The intervals are not adjusted: each is right in 95 % of studies. An unfinished study may lack an arm, whose pairs
     are left out.

@@ -6,7 +6,7 @@ import pytest
 
 from rlcorr.command.study import verdict_of
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import Endpoint, end_rewards, gains
+from rlcorr.records.study import Endpoint, end_rewards, endpoints, gains
 from rlcorr.records.study_comparisons import (
     compare_endpoints,
     comparisons,
