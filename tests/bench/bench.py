@@ -29,6 +29,7 @@ trainer   a step beside TRL's GRPO trainer, and beside the engine and the model 
 real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
 smol_runs what became of the recorded runs of SmolLM2-135M; seconds
 proof     what the proof of a sync names, of what is really old; forty minutes
+invariance  whether the engine of SmolLM2 computes the same alone and among 64 prompts; three minutes
 hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engine; four minutes
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
 shared    forward and backward passes with and without a common prompt of the answers; nine minutes
@@ -53,6 +54,7 @@ import bench_gradients
 import bench_half_billion
 import bench_hidden
 import bench_import
+import bench_invariance
 import bench_library
 import bench_long
 import bench_memory
@@ -184,6 +186,7 @@ PARTS = {
     "half_billion": bench_half_billion.bench_half_billion,
     "import": bench_import.main,
     "hidden": bench_hidden.bench_hidden,
+    "invariance": bench_invariance.bench_invariance,
     "proof": bench_proof.bench_proof,
     "memory": bench_memory.main,
     "recorder": bench_recorder.main,
