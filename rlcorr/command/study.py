@@ -14,7 +14,7 @@ from rlcorr.command.study_workers import train_in_processes, train_on_ray
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study as studies
-from rlcorr.records.trained_arms import gather, missing
+from rlcorr.records.trained_arms import gather, is_gathered, missing
 
 Pool = Literal["auto", "ray", "processes"]
 
@@ -61,11 +61,11 @@ def run_study(request: Study) -> int:
 
 def _train_missing(request: Study, study: studies.Study) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core each, as on Ray: another number would change the results
-    if not (arms := missing(study)):
-        return
-    for _ in tqdm(_train(request, study, arms), total=len(arms), desc=study.name, unit="run"):
-        pass
-    print(f"written {gather(study)}")
+    if arms := missing(study):
+        for _ in tqdm(_train(request, study, arms), total=len(arms), desc=study.name, unit="run"):
+            pass
+    if not is_gathered(study):
+        print(f"written {gather(study)}")
 
 
 def _train(request: Study, study: studies.Study, arms: Sequence[studies.Arm]) -> Iterator[studies.Arm]:
@@ -144,7 +144,7 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
     adjusted = holm([pair.p_value for pair in compared[:count]])
     lines += ["", "Differences on the same seeds, with 95 % intervals of Student's t:"]
     for number, pair in enumerate(compared):
-        planned = f"  planned: p {adjusted[number]:.2f} after Holm's adjustment" if number < count else ""
+        planned = f"  planned: p {adjusted[number]:.2g} after Holm's adjustment" if number < count else ""
         verdict = verdict_of(pair.difference, endpoint.margin)
         lines.append(f"{pair.arm + ' - ' + pair.against:<40}{interval_text(pair.difference):>26}  {verdict}{planned}")
     return lines

@@ -46,12 +46,22 @@ def missing(study: Study) -> list[Arm]:
 
     Raises `UsageError` if one was trained with other options.
     """
-    in_table = read_table(study.name)[1]["trainings"] if study_path(study.name).is_file() else {}
+    in_table = _in_table(study)
     return [
         arm
         for arm in study.arms
         if not (_is_trained(in_table.get(arm.label), arm, study_path(study.name)) or _in_file(study, arm))
     ]
+
+
+def is_gathered(study: Study) -> bool:
+    """Check whether the table has every arm: files may come from another machine, or the last gathering was killed."""
+    return _in_table(study).keys() >= {arm.label for arm in study.arms}
+
+
+def _in_table(study: Study) -> dict[str, str]:
+    """Return label → digest of the options, for the arms that the table has."""
+    return read_table(study.name)[1]["trainings"] if study_path(study.name).is_file() else {}
 
 
 def _in_file(study: Study, arm: Arm) -> bool:
