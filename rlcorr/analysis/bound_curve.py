@@ -77,7 +77,7 @@ class BoundCurve:
 def bound_curve(
     batch: TokenBatch, correction: CorrectionConfig, thresholds: Sequence[float], bound: BoundId = BAND
 ) -> BoundCurve:
-    """Compute the correction at each threshold (`at_threshold`), from the tightest to the loosest.
+    """Compute the correction at each threshold (`at_threshold`), from the tightest to the loosest, on the CPU.
 
     Raises:
         UsageError: as `correct` does, and for thresholds in another order.
@@ -87,6 +87,7 @@ def bound_curve(
     >>> [round(x, 3) for x in curve.mean_weight.tolist()], curve.unchanged.tolist()
     ([1.5, 1.859], [0.5, 1.0])
     """
+    batch = TokenBatch(**{name: tensor.cpu() for name, tensor in batch.tensors().items()})
     moved = moving_correction(batch, correction, thresholds, bound)
     items, positions = moved.items, len(thresholds)
     of_weights, masks = moved.bound.rule_index is None, correction.rollout_is_mode == "mask"
