@@ -6,12 +6,13 @@ import pandas  # noqa: F401 - plotly looks for it, and must not find a module th
 import streamlit as st
 import torch
 from components.blank_page import reload_when_blank
+from components.history_entries import one_per_view
 from components.menu import close_when_chosen
 from components.picture import load_plotly
 from controls import sharing, upload_box
 from controls.pickers import announce_new_runs, page_inputs, pick, watch
 from data import recorded
-from state import navigation, session
+from state import address, fields, navigation, session
 from text import pages, phrases
 from text import training as training_text
 from text.formatting import plain
@@ -40,7 +41,7 @@ st.html(
     " [data-testid='stPageLink'] p { text-decoration: underline; text-underline-offset: 3px }"
     " .stMarkdown [data-testid='stCaptionContainer'] { color: inherit; opacity: 0.8 }"
     " button[data-variant][data-selected='true'] p { color: CanvasText }"
-    " .st-key-menu, .st-key-blank_page { display: none }"
+    " .st-key-menu, .st-key-blank_page, .st-key-history_entries { display: none }"
     " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
 )
 PAGES = {
@@ -48,17 +49,19 @@ PAGES = {
     for name, page in pages.PAGES.items()
 }
 BEFORE_THE_PICKERS = ("start", "learn")  # these pages need no run, so the pickers are below them
-hidden = sharing.hidden()
-page = st.navigation([*PAGES.values()], position="hidden" if "navigation" in hidden else "top")
+page = st.navigation([*PAGES.values()], position="hidden" if sharing.hides_navigation() else "top")
 name = next(name for name, other in PAGES.items() if other is page)
 navigation.set_pages(PAGES)
-another_view = navigation.enter(name)
+if address.begin(name):
+    fields.show_second(False)
+hidden = sharing.hidden()
 load_plotly()
+one_per_view()
 close_when_chosen()
 reload_when_blank()
-part = st.session_state.get("part", st.query_params.get("part"))
+part = address.peek("part", training_text.PARTS[0], str)
 needs_no_run = name == "learn" or (name == "training" and part == training_text.PARTS[1])  # a study has its own runs
-sharing.apply(hidden, without_pickers=needs_no_run, another_view=another_view)
+sharing.apply(hidden, without_pickers=needs_no_run)
 links = sharing.heading(name)
 before = st.container()
 if name == "yours":
@@ -82,3 +85,4 @@ if name in BEFORE_THE_PICKERS:
 elif all_runs:
     page.run()
 session.remember_pickers()
+address.flush()

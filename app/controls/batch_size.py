@@ -5,7 +5,7 @@ from collections.abc import Callable
 import streamlit as st
 from components.live_part import LiveContent, Slider
 from data.sketches import BATCH_SIZES
-from state import address, notices, session
+from state import address, notices
 from text import gradient as say
 
 from controls import drag
@@ -17,25 +17,25 @@ KEY = "answers"
 USUAL = report.BATCH_SIZES[0]
 
 
+def take() -> None:
+    """Take over the size that the address names; `notices.sentences(KEY)` says what is wrong with it."""
+    address.restore(KEY, USUAL, _parsed)
+
+
 def batch_size() -> int:
-    """Show the picker and return B. `notices.sentences(KEY)` names a wrong value in the URL."""
-    session.restore(KEY)
+    """Show the picker and return B."""
+    take()
     picked = st.select_slider(
-        say.BATCH_SIZE, BATCH_SIZES, USUAL, key=KEY, bind="query-params", help=say.BATCH_SIZE_IS,
-        on_change=notices.clear, args=(KEY,),
-    )  # fmt: skip
-    st.session_state[f"last_{KEY}"] = picked
+        say.BATCH_SIZE, BATCH_SIZES, key=KEY, help=say.BATCH_SIZE_IS, on_change=notices.clear, args=(KEY,)
+    )
+    address.say(KEY, picked, USUAL)
     return picked
 
 
 def live_batch_size() -> int:
-    """Return B for a live part with its slider: from the URL, or the last one if the page was left and came back."""
-    returning = address.take_returning(KEY)
-    raw, last = address.read(KEY), st.session_state.get(f"last_{KEY}", USUAL)
-    if raw is None:
-        size = last if returning else USUAL
-    else:
-        size = int(raw) if raw in map(str, BATCH_SIZES) else USUAL
+    """Return B for a live part with its slider."""
+    take()
+    size = st.session_state[KEY]
     _put(size, done=True)
     return size
 
@@ -60,10 +60,10 @@ def _put_moved(value: float, done: bool) -> None:
 
 
 def _put(size: int, *, done: bool) -> None:
-    """Remember the size, and write the URL once it is final (`done`)."""
-    st.session_state[f"last_{KEY}"] = size
+    """Remember the size, and put it into the address once it is final (`done`)."""
+    st.session_state[KEY] = st.session_state[f"last_{KEY}"] = size
     if done:
-        address.write({KEY: None if size == USUAL else str(size)})
+        address.say(KEY, size, USUAL)
 
 
 def _checked(value: float) -> int:
@@ -72,8 +72,8 @@ def _checked(value: float) -> int:
     return int(value)
 
 
-def check_url() -> None:
+def _parsed(raw: str) -> int:
     allowed = [str(size) for size in BATCH_SIZES]
-    notices.check_url(
-        KEY, allowed, lambda raw: say.WRONG_BATCH_SIZE.format(raw=raw, usual=USUAL, allowed=", ".join(allowed))
-    )
+    if raw not in allowed:
+        raise UsageError(say.WRONG_BATCH_SIZE.format(raw=raw, usual=USUAL, allowed=", ".join(allowed)))
+    return int(raw)

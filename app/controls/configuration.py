@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import streamlit as st
 from components.live_part import LiveContent, Slider
-from state import fields, notices, session
+from state import address, fields, notices, session
 from state.fields import Bound
 from text import phrases
 from text.formatting import plain
@@ -25,13 +25,10 @@ def preset_name(
     label: str = "Preset", key: str = "preset", default: str = session.DEFAULT_PRESET, slot: str = fields.FIRST
 ) -> str:
     names = list(PRESETS)
-    notices.check_url(key, names, lambda raw: f"{unknown('preset', raw, names)} Showing {default}.")
-    session.restore(key)
-    index, changed = names.index(default), (key, slot)
-    name = st.selectbox(
-        label, names, index=index, key=key, bind="query-params", on_change=_preset_changed, args=changed
-    )
-    st.session_state[f"last_{key}"] = name
+    wrong = address.one_of(names, lambda raw: f"{unknown('preset', raw, names)} Showing {default}.")
+    address.restore(key, default, wrong)
+    name = st.selectbox(label, names, key=key, on_change=_preset_changed, args=(key, slot))
+    address.say(key, name, default)
     return name
 
 

@@ -1,7 +1,6 @@
 """The other runs drawn in the same axes as the shown one: in the URL as with=slug,slug, and kept from view to view."""
 
 from collections.abc import Iterable
-from functools import partial
 
 import streamlit as st
 from state import address, notices
@@ -17,7 +16,9 @@ KEY, WIDGET = "with", "with_runs"
 def pick(slugs: Iterable[str], shown: str) -> list[str]:
     """Show the picker and return the runs. Wrong names in the URL are left out and named."""
     others = [slug for slug in slugs if slug != shown]
-    _sync(others, shown)
+    if address.arrived(KEY) and not address.keeps(KEY):
+        _take(others, shown, address.text(KEY))
+    _say()
     st.session_state[WIDGET] = [slug for slug in _picked() if slug in others]
     st.multiselect(
         say.COMPARE, others, key=WIDGET, on_change=_changed, help=say.COMPARE_HELP, max_selections=MOST_RUNS - 1
@@ -34,23 +35,16 @@ def _picked() -> list[str]:
 def _changed() -> None:
     st.session_state[KEY] = list(st.session_state[WIDGET])
     notices.clear(KEY)
-    _write()
+    _say()
 
 
-def _write() -> None:
-    address.write({KEY: ",".join(_picked()) or None}, KEY)
+def _say() -> None:
+    address.write({KEY: ",".join(_picked()) or None})
 
 
-def _sync(others: list[str], shown: str) -> None:
-    restore = _write if address.take_returning(KEY) else None
-    address.sync(KEY, [KEY], partial(_take, others, shown), restore)
-
-
-def _take(others: list[str], shown: str, current: dict[str, str]) -> None:
-    """Take over the runs that the URL names, and note the names that are wrong."""
+def _take(others: list[str], shown: str, raw: str | None) -> None:
+    """Take over the runs that the address names, and note the names that are wrong."""
     notices.clear(KEY)
-    raw = current.get(KEY)
-    address.note(KEY, {KEY: raw})
     named = list(dict.fromkeys((raw or "").split(",") if raw else []))
     right = [slug for slug in named if slug in others]
     wrong = [slug for slug in named if slug not in others and slug != shown]

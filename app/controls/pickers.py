@@ -5,7 +5,7 @@ from pathlib import Path
 
 import streamlit as st
 from data import recorded
-from state import notices, session
+from state import address, notices, session
 from streamlit.delta_generator import DeltaGenerator
 from text import phrases
 from text.formatting import ago, plain
@@ -22,26 +22,19 @@ def pick(all_runs: dict[str, Path], *, sketched: bool = False) -> session.Select
     left, right, state = st.columns([2, 1, 2], vertical_alignment="bottom")
     options = [session.NEWEST, *all_runs]
     default = recorded.default_run(all_runs, sketched=sketched)
-    _follow_link(all_runs)
-    notices.check_url("run", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
-    wanted = left.selectbox("Run", options, key="run", bind="query-params", on_change=notices.clear, args=("run",))
+    named = address.one_of(options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
+    is_new = address.restore("run", session.NEWEST, named)
+    wanted = left.selectbox("Run", options, key="run", on_change=notices.clear, args=("run",))
+    address.say("run", wanted, None)  # always in the address, which is complete with it
     slug = default if wanted == session.NEWEST else wanted
     steps = runs.list_steps(all_runs[slug])
     step = _pick_step(right, all_runs[slug], steps)
     selection = session.Selection(slug, all_runs[slug], tuple(steps), step)
+    if is_new:  # otherwise the next line would take the new values for choices that the page has missed
+        session.remember_pickers()
     with state:
         watch(page_inputs(all_runs, selection.run), selection, time.monotonic())
     return selection
-
-
-def _follow_link(all_runs: dict[str, Path]) -> None:
-    """Select the run and the step of the link that led to this page, before their pickers are drawn."""
-    named = session.linked_run()
-    if named in all_runs:
-        steps = {str(step) for step in runs.list_steps(all_runs[named])}
-        step = st.query_params.get("step", session.LATEST)
-        st.session_state["run"] = named
-        st.session_state["step"] = step if step in steps else session.LATEST
 
 
 def pick_second(all_runs: dict[str, Path], first: session.Selection) -> session.Selection:
@@ -49,15 +42,13 @@ def pick_second(all_runs: dict[str, Path], first: session.Selection) -> session.
     left, right, _ = st.columns([2, 1, 2], vertical_alignment="bottom")
     others = [slug for slug, path in all_runs.items() if slug != first.slug and recorded.has_steps(path)]
     options, another = [session.ANOTHER, *all_runs], (others or [first.slug])[0]
-    notices.check_url("run_b", options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {another}.")
-    session.restore("run_b")
-    wanted = left.selectbox("Run B", options, key="run_b", bind="query-params", on_change=_run_b_changed)
-    st.session_state["last_run_b"] = wanted
+    named = address.one_of(options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {another}.")
+    address.restore("run_b", session.ANOTHER, named)
+    wanted = left.selectbox("Run B", options, key="run_b", on_change=_run_b_changed)
+    address.say("run_b", wanted, session.ANOTHER)
     slug = another if wanted == session.ANOTHER else wanted
     steps = runs.list_steps(all_runs[slug])
-    session.restore("step_b")
     step = _pick_step(right, all_runs[slug], steps, "Step B", "step_b")
-    st.session_state["last_step_b"] = st.session_state["step_b"]
     return session.Selection(slug, all_runs[slug], tuple(steps), step)
 
 
@@ -71,8 +62,11 @@ def _pick_step(
 ) -> int | None:
     options = [session.LATEST, *map(str, reversed(steps))]
     recorded_steps = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
-    notices.check_url(key, options, lambda raw: f"This run has no step {raw!r} ({recorded_steps}). Showing the latest.")
-    picked = column.selectbox(label, options, key=key, bind="query-params", on_change=notices.clear, args=(key,))
+    sentence = "This run has no step {raw!r} ({recorded_steps}). Showing the latest."
+    named = address.one_of(options, lambda raw: sentence.format(raw=raw, recorded_steps=recorded_steps))
+    address.restore(key, session.LATEST, named)
+    picked = column.selectbox(label, options, key=key, on_change=notices.clear, args=(key,))
+    address.say(key, picked, session.LATEST)
     if picked != session.LATEST:
         return int(picked)
     number, problems = recorded.latest(run, steps)

@@ -1,8 +1,13 @@
-"""A row of buttons of which one is pressed, and which the URL names."""
+"""Choices that the address names: a row of buttons of which one is pressed, and a choice of several."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import streamlit as st
+from state import address, notices
+from text.formatting import plain
+
+from rlcorr.errors import unknown
 
 
 def choose_one(
@@ -11,15 +16,47 @@ def choose_one(
     default: str,
     key: str,
     *,
+    noun: str = "",
     hide_label: bool = False,
     on_change: Callable[[], None] | None = None,
 ) -> str:
-    """Show the buttons, and return the pressed one.
-
-    An address that gives the key no value, such as `?part=`, presses none, although one is required.
-    """
+    """Show the buttons, and return the pressed one. A sentence names a wrong one in the address as `noun` or `key`."""
+    named = address.one_of(options, lambda raw: f"{unknown(noun or key, raw, options)} Showing {default}.")
+    address.restore(key, default, named)
+    _warn(key)
     pressed = st.segmented_control(
-        label, options, default=default, key=key, bind="query-params", required=True, on_change=on_change,
+        label, options, key=key, required=True, on_change=partial(_changed, key, on_change),
         label_visibility="collapsed" if hide_label else "visible",
     )  # fmt: skip
-    return pressed or default
+    address.say(key, pressed, default)
+    return str(pressed)
+
+
+def choose_several(
+    options: Sequence[str], default: Sequence[str], key: str, noun: str, show: Callable[[], list[str]]
+) -> list[str]:
+    """Return what the widget of `show` with this key has chosen. Wrong names in the address are left out and named."""
+
+    def parse(raw: str) -> list[str]:
+        names = raw.split(",") if raw else []
+        if wrong := [name for name in names if name not in options]:
+            notices.put(key, " ".join(f"{unknown(noun, name, options)} Drawn without it." for name in wrong))
+        return [name for name in names if name in options]
+
+    address.restore(key, list(default), parse)
+    _warn(key)
+    chosen = show()
+    st.session_state[f"last_{key}"] = chosen
+    address.write({key: None if set(chosen) == set(default) else ",".join(chosen)})
+    return chosen
+
+
+def _warn(key: str) -> None:
+    for sentence in notices.of(key):
+        st.warning(plain(sentence))
+
+
+def _changed(key: str, on_change: Callable[[], None] | None) -> None:
+    notices.clear(key)
+    if on_change is not None:
+        on_change()

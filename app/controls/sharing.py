@@ -2,13 +2,13 @@
 
 import streamlit as st
 from components.copy_link import copy_link
-from state import session
+from state import address, notices, session
 from streamlit.delta_generator import DeltaGenerator
 from text import links as say
 from text.formatting import plain
 from text.pages import PAGES
 
-from rlcorr.errors import unknown
+from rlcorr.errors import UsageError, unknown
 
 SELECTORS = {
     "run_picker": ".st-key-pickers",
@@ -37,16 +37,21 @@ html { font-size: 21px }
 """
 
 
+def hides_navigation() -> bool:
+    """Check whether the navigation is hidden, before it is known which view is shown."""
+    raw = st.query_params.get("hide", st.session_state.get("hide", ""))
+    return "navigation" in raw.split(",")
+
+
 def hidden() -> frozenset[str]:
     """Return the names that the link which opened the app hides. They are hidden for the whole visit, in every view."""
-    raw = st.query_params.get("hide", st.session_state.get("hide", ""))
-    st.session_state["hide"] = raw
-    if raw and "hide" not in st.query_params:  # another view has emptied the URL
-        st.query_params["hide"] = raw
+    address.restore("hide", "", str)
+    raw = st.session_state["hide"]
+    address.say("hide", raw, "")
     return frozenset(name for name in raw.split(",") if name)
 
 
-def apply(names: frozenset[str], *, without_pickers: bool, another_view: bool) -> None:
+def apply(names: frozenset[str], *, without_pickers: bool) -> None:
     """Hide these controls, enlarge the type if the URL asks for it, and name what is wrong in the URL."""
     for name in sorted(names - set(say.HIDEABLE)):
         st.warning(plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
@@ -56,25 +61,23 @@ def apply(names: frozenset[str], *, without_pickers: bool, another_view: bool) -
         others = "".join(f":not(:has({SELECTORS[name]}))" for name in BELOW if name not in names)
         selectors.append(f"[data-testid='stColumn']:has({SELECTORS['preset']}){others}")
     rules = f"{', '.join(selectors)} {{ display: none }}" if selectors else ""
-    st.html(f"<style>{rules}{LARGE if _projector(another_view) else ''}</style>")
+    st.html(f"<style>{rules}{LARGE if _projector() else ''}</style>")
 
 
-def _projector(another_view: bool) -> bool:
-    """Check whether the URL asks for the projector mode. A change of view empties the URL, but keeps the mode."""
-    got = st.query_params.get("projector")
-    if got is None and another_view and st.session_state.get("projector"):
-        got = st.query_params["projector"] = "1"
-    if got not in (None, "0", "1"):
-        st.warning(plain(say.WRONG_PROJECTOR.format(got=got)))
-    st.session_state["projector"] = got == "1"
+def _projector() -> bool:
+    """Return whether the large type is on, and name what is wrong with it in the address."""
+    address.restore("projector", False, _on_or_off)
+    for sentence in notices.of("projector"):
+        st.warning(plain(sentence))
+    address.write({"projector": "1" if st.session_state["projector"] else None})
+    st.session_state["last_projector"] = st.session_state["projector"]
     return st.session_state["projector"]
 
 
-def _toggled() -> None:
-    if st.session_state["projector"]:
-        st.query_params["projector"] = "1"
-    else:
-        st.query_params.pop("projector", None)
+def _on_or_off(raw: str) -> bool:
+    if raw not in ("0", "1"):
+        raise UsageError(say.WRONG_PROJECTOR.format(got=raw))
+    return raw == "1"
 
 
 def heading(name: str) -> DeltaGenerator:
@@ -94,4 +97,4 @@ def links(container: DeltaGenerator) -> None:
     """
     with container:
         copy_link(say.COPY, session.run_and_step(), words=say.LINK, key="copy_link")
-        st.toggle(say.PROJECTOR, key="projector", help=say.PROJECTOR_HELP, on_change=_toggled)
+        st.toggle(say.PROJECTOR, key="projector", help=say.PROJECTOR_HELP)

@@ -1,7 +1,7 @@
 """The system that a configuration is exported to: in the URL as `system`; the list begins with the last choice."""
 
 import streamlit as st
-from state import notices, session
+from state import address, notices
 from text import phrases
 
 from rlcorr import CorrectionConfig
@@ -14,12 +14,14 @@ KEY = "system"
 
 def system() -> str:
     """Show the picker and return the name of the system. `notices.sentences(KEY)` names a wrong value in the URL."""
-    session.restore(KEY)
-    notices.check_url(KEY, SYSTEMS, lambda raw: phrases.WRONG_SYSTEM.format(raw=raw, allowed=", ".join(SYSTEMS)))
-    last: str = st.session_state.get(f"last_{KEY}", next(iter(SYSTEMS)))
+    allowed = ", ".join(SYSTEMS)
+    first = next(iter(SYSTEMS))
+    named = address.one_of(SYSTEMS, lambda raw: phrases.WRONG_SYSTEM.format(raw=raw, allowed=allowed))
+    last: str = st.session_state.get(f"last_{KEY}", first)
+    address.restore(KEY, first, named)
     names = [last, *(name for name in SYSTEMS if name != last)]
-    picked = str(st.selectbox(phrases.SYSTEM, names, key=KEY, bind="query-params", on_change=_remember))
-    st.session_state[f"last_{KEY}"] = picked
+    picked = str(st.selectbox(phrases.SYSTEM, names, key=KEY, on_change=_remember))
+    address.say(KEY, picked, first)
     return picked
 
 

@@ -88,9 +88,9 @@ def _remove_expired() -> None:
 
 
 def mine() -> dict[str, Path]:
-    """Return slug → run: what this session dropped, and the run that the URL names."""
-    named = st.query_params.get("run", "")
-    slugs = [*st.session_state.setdefault("uploads", []), named]
+    """Return slug → run: what this session dropped, and the run that the URL names or that is shown."""
+    named = (st.query_params.get("run", ""), str(st.session_state.get("run", "")))
+    slugs = [*st.session_state.setdefault("uploads", []), *named]
     root = Path(folder().name)
     return {slug: root / slug for slug in slugs if slug.startswith(PREFIX) and _exists(root, slug)}
 

@@ -25,9 +25,10 @@ This table has the whole state of the address. A key with its default value is n
 | `presets` | presets drawn in the study | the best three, the last, no correction | widget in views/training_study.py |
 | `learn` | part of Learn: Lessons, Glossary, … | Lessons | widget in views/learn.py |
 | `lesson` | slug of the lesson to open: Learn | the list of lessons | links only |
+| `start_bound` | the bound of the moving picture: Start | the preset's | views/start.py |
 | `hide` | names of controls to hide, for the whole visit | none | links; kept by controls/sharing.py |
 | `projector` | 1: large type | 0 | controls/sharing.py |
 
-A change of view empties the URL, except for `run` and `step`, whose widgets all pages have. The modules of this table
-write their values again on the next view that has their controls (`address.sync`, `session.restore`).
+`state/address.py` says when these values are taken from the URL and when they are written there. `run` is always written,
+because a URL with a run is complete. The navigation's links name nothing: they keep all values as they are.
 """

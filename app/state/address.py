@@ -1,107 +1,173 @@
-"""Read and write values in the URL, which a page writes and the browser's buttons change, too.
+"""The address (URL): when the page takes values from it, and when it writes them there.
 
-Every request of the browser brings the URL of the moment at which it was sent. A timer's request may be on its way
-while a page writes the URL, and then brings a value that has been replaced. Such a value looks like a press of Back,
-which brings old values as well. If it were taken for one, a bound that somebody has just let go would jump back.
+The page takes the values of the address once after each arrival: when the session begins, and when a link, Back or
+Forward has changed the address. Every other request of the browser brings the address of the moment at which it was
+sent, which may be older than what the page has written since, so it is not looked at.
+
+An address that names a run is complete: a key that it lacks has its default. The navigation's own links name nothing;
+they keep everything as it is, and the page then completes the address. Each control calls `restore` before it is drawn
+and `say` afterwards. What they say is written in one message when the run of the page ends, so that each choice is one
+entry in the browser's history.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from rlcorr.errors import UsageError
+from state import notices
+
+T = TypeVar("T")
+P = ParamSpec("P")
+RUN = "run"
 REMEMBERED = 8
-"""Replaced values to remember per key. Fewer requests than this are on their way at once."""
-RETURNING = ("fields", "token", "with", "answers")
-"""Groups of values that come back after a change of view, which empties the URL."""
+"""Addresses to remember. Fewer requests than this are on their way at once."""
 
 
-def read(key: str) -> str | None:
-    """Return the URL's value, or the last one written if the request brings a value that this one replaced."""
-    raw, written = st.query_params.get(key), _written()
-    if key not in written or raw == written[key]:
-        return raw
-    if raw in _replaced().get(key, []) and not _is_history():
-        return written[key]
-    del written[key], _replaced()[key]
-    return raw
+@dataclass(frozen=True)
+class Arrival:
+    """The address that a page has arrived at."""
+
+    number: int
+    texts: Mapping[str, str]
+    is_complete: bool
 
 
-def write(texts: Mapping[str, str | None], group: str | None = None) -> None:
-    """Put these texts into the URL with one message; None removes a key. `group`: also note them there for `sync`."""
-    before = {key: st.query_params.get(key) for key in texts}
-    for key, text in texts.items():
-        if before[key] != text:
-            replaced = _replaced().setdefault(key, [])
-            replaced[:] = [*replaced, before[key]][-REMEMBERED:]
-            _written()[key] = text
-    for key in [key for key, text in texts.items() if text is None and before[key] is not None]:
-        del st.query_params[key]
-    fresh = {key: text for key, text in texts.items() if text is not None and text != before[key]}
-    if fresh:
-        st.query_params.update(fresh)
-    if group is not None:
-        note(group, texts)
+def begin(view: str) -> bool:
+    """Read the address when a run of the whole page begins. Return whether another view is shown than before."""
+    texts = {key: ",".join(st.query_params.get_all(key)) for key in st.query_params}
+    last, another = st.session_state.get("arrival"), st.session_state.get("view") != view
+    if last is None or another or _is_history() or texts not in _recent():
+        number = 0 if last is None else last.number + 1
+        st.session_state["arrival"] = Arrival(number, texts, last is None or RUN in texts or _is_history())
+        st.session_state["written"] = texts
+    _remember(texts)
+    st.session_state["view"], st.session_state["says"] = view, {}
+    return another
 
 
-def sync(
-    group: str,
-    keys: Collection[str],
-    take: Callable[[dict[str, str]], None],
-    restore: Callable[[], None] | None = None,
-) -> bool:
-    """Call `take` with the URL's values of these keys, unless they are the ones noted last.
+def arrived(key: str) -> bool:
+    """Return, once after each arrival, True: the control of this key should take the value of the address."""
+    taken, number = st.session_state.setdefault("taken", {}), _arrival().number
+    is_new = taken.get(key) != number
+    taken[key] = number
+    return is_new
 
-    `restore`, if given, is called instead when the URL has none of the keys. It is for the first run after a change of
-    view, which empties the URL, and should write the values again.
 
-    Returns:
-        Whether one of the two was called.
+def number() -> int:
+    """Return how often the page has arrived at an address: what a control shows may be new after each time."""
+    return _arrival().number
+
+
+def text(key: str) -> str | None:
+    """Return what the address that the page has arrived at has for this key."""
+    return _arrival().texts.get(key)
+
+
+def keeps(key: str) -> bool:
+    """Check whether the address leaves this key as it was on the view before."""
+    return text(key) is None and not _arrival().is_complete
+
+
+def peek(key: str, default: T, parse: Callable[[str], T]) -> T:
+    """Return the value that `restore` has given or will give to the widget. Wrong values count as the default."""
+    if st.session_state.get("taken", {}).get(key) == _arrival().number:
+        return st.session_state.get(key, default)
+    if keeps(key):
+        return st.session_state.get(f"last_{key}", default)
+    raw = text(key)
+    try:
+        return default if raw is None else parse(raw)
+    except UsageError:
+        return default
+
+
+def restore(key: str, default: T, parse: Callable[[str], T]) -> bool:
+    """Give the widget of this key its value before it is drawn: that of the address, or the one of the last view.
+
+    Returns whether the page has just arrived at an address.
+    A text that `parse` refuses with a `UsageError` counts as the default; the error's sentence becomes the notice.
     """
-    current = {key: text for key in keys if (text := read(key)) is not None}
-    if current == {key: text for key, text in in_url(group).items() if key in keys}:
-        return False
-    if restore is not None and not current:
-        restore()
-        return True
-    take(current)
-    return True
+    is_new = arrived(key)
+    if is_new:
+        notices.clear(key)
+        value = default
+        try:
+            raw = text(key)
+            value = default if raw is None else parse(raw)
+        except UsageError as error:
+            notices.put(key, str(error))
+        st.session_state[key] = st.session_state.get(f"last_{key}", default) if keeps(key) else value
+    elif key not in st.session_state:
+        st.session_state[key] = st.session_state.get(f"last_{key}", default)
+    return is_new
 
 
-def in_url(group: str) -> dict[str, str]:
-    """Return key → text of a group, as it was noted last, also before a change of view."""
-    return st.session_state.setdefault(f"{group}_in_url", {})
+def one_of(options: Collection[str], sentence: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function for `restore` that accepts one of the options."""
+
+    def parse(raw: str) -> str:
+        if raw not in options:
+            raise UsageError(sentence(raw))
+        return raw
+
+    return parse
 
 
-def note(group: str, texts: Mapping[str, str | None]) -> None:
-    """Note what the URL has of a group now, so that `sync` calls nobody for it; None forgets a key."""
-    noted = {key: text for key, text in in_url(group).items() if key not in texts}
-    st.session_state[f"{group}_in_url"] = noted | {key: text for key, text in texts.items() if text is not None}
+def say(key: str, value: Any, default: Any) -> None:
+    """Remember the widget's value for the next view, and put it into the address unless it is the default."""
+    st.session_state[f"last_{key}"] = value
+    write({key: None if value == default else str(value)})
 
 
-def forget() -> None:
-    """Forget what was written before a change of view, which empties the URL, and let every group come back."""
-    _written().clear()
-    _replaced().clear()
-    for group in RETURNING:
-        set_returning(group)
+def write(texts: Mapping[str, str | None]) -> None:
+    """Put these texts into the address when this run of the page or fragment ends; None removes a key."""
+    st.session_state.setdefault("says", {}).update(texts)
 
 
-def set_returning(group: str, returning: bool = True) -> None:
-    st.session_state[f"{group}_returning"] = returning
+def flush() -> None:
+    """Write the address, if the controls say something else than after the last time.
+
+    After an arrival at a complete address it stays as it is.
+    """
+    says = {key: value for key, value in st.session_state["says"].items() if value is not None}
+    arrival = _arrival()
+    is_settled = st.session_state.get("settled") == arrival.number
+    st.session_state["settled"] = arrival.number
+    if (is_settled or not arrival.is_complete) and says != st.session_state["written"]:
+        st.query_params.from_dict(says)
+        _remember(says)
+    st.session_state["written"] = says
 
 
-def take_returning(group: str) -> bool:
-    """Return, once, whether the values of a group should come back to the URL."""
-    return st.session_state.pop(f"{group}_returning", False)
+def fragment(show: Callable[P, None]) -> Callable[P, None]:
+    """Make a fragment of the page that also writes the address when it runs alone."""
+
+    @st.fragment
+    @wraps(show)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        show(*args, **kwargs)
+        context = get_script_run_ctx()
+        if context is not None and context.fragment_ids_this_run:
+            flush()
+
+    return run
 
 
-def _written() -> dict[str, str | None]:
-    return st.session_state.setdefault("address_written", {})
+def _arrival() -> Arrival:
+    return st.session_state["arrival"]
 
 
-def _replaced() -> dict[str, list[str | None]]:
-    return st.session_state.setdefault("address_replaced", {})
+def _recent() -> list[Mapping[str, str]]:
+    return st.session_state.setdefault("recent_addresses", [])
+
+
+def _remember(texts: Mapping[str, str]) -> None:
+    st.session_state["recent_addresses"] = [*_recent(), texts][-REMEMBERED:]
 
 
 def _is_history() -> bool:

@@ -6,7 +6,6 @@ visit, and after the browser's Back button.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import streamlit as st
 
@@ -16,7 +15,6 @@ from state import address, notices
 BOUNDS, CHOICES = "bounds_generation", "choices_generation"
 FIRST, SECOND = "", "b."
 """The slots, as prefixes of URL keys: the configuration that all views share (A), and B, which it is compared with."""
-GROUP = "fields"
 
 
 @dataclass(frozen=True)
@@ -106,10 +104,8 @@ def swap() -> None:
 
 def show_second(shown: bool) -> None:
     """Keep the second configuration in the URL only while it has controls."""
-    if shown and not st.session_state.get("second"):
-        address.set_returning(SECOND + GROUP)
     if not shown:
-        address.write({key: None for key in st.query_params if slot_of(key) == SECOND})
+        address.write({key: None for key in in_url() if slot_of(key) == SECOND})
     st.session_state["second"] = shown
 
 
@@ -142,16 +138,12 @@ def slot_of(key: str) -> str:
 
 
 def sync_choices(choices: list[Choice], slot: str = FIRST) -> None:
-    """Take over choices from the URL, unless they are what was written last."""
-    is_set = set(_values_of(slot))
-    if address.take_returning(slot + GROUP) and is_set and not is_set & set(st.query_params):
-        _write_url(slot)
-        return
+    """Take over choices from an address that the page has arrived at."""
     _sync(list(choices), CHOICES, slot)
 
 
 def sync_bounds(bounds: list[Bound], choices: list[Choice], slot: str = FIRST) -> None:
-    """Take over bounds from the URL, and forget bounds that do not exist with these choices."""
+    """Do the same with bounds, and forget bounds that do not exist with these choices."""
     _sync(list(bounds), BOUNDS, slot)
     keys = {field.key for field in (*bounds, *choices)}
     gone = set(_values_of(slot)) - keys
@@ -162,18 +154,20 @@ def sync_bounds(bounds: list[Bound], choices: list[Choice], slot: str = FIRST) -
 
 
 def _sync(fields: list[Field], kind: str, slot: str) -> None:
-    address.sync(GROUP, {field.key for field in fields}, partial(_take_all, fields, kind, slot))
-
-
-def _take_all(fields: list[Field], kind: str, slot: str, raw: dict[str, str]) -> None:
+    arrived = [field for field in fields if address.arrived(field.key) and not address.keeps(field.key)]
+    if not arrived:
+        address.write({key: value for key, value in in_url().items() if slot_of(key) == slot and is_shown(slot)})
+        return
     wrong = []
-    for field in fields:
+    for field in arrived:
         _values().pop(field.key, None)
-        if field.key in raw:
-            wrong += _take(field, raw[field.key])
-    st.session_state[slot + kind] = generation(slot + kind) + 1
+        if (raw := address.text(field.key)) is not None:
+            wrong += _take(field, raw)
+    st.session_state[slot + kind] = generation(slot + kind) + 1  # the controls may still show another preset's values
     if wrong:
         notices.put(f"{slot}fields", " ".join(wrong))
+    elif kind == CHOICES:
+        _forget_notice(slot)
     _write_url(slot)
 
 
@@ -215,16 +209,17 @@ def _refresh_controls(slot: str) -> None:
 
 
 def in_url() -> dict[str, str]:
-    """Return URL key → text, as it was written last."""
-    return address.in_url(GROUP)
+    """Return URL key → text. A bound that is being dragged is there with the value that it had before."""
+    return st.session_state.setdefault("fields_in_url", {})
 
 
 def _write_url(*slots: str) -> None:
     """Make the URL agree with the fields of these slots that differ from the preset's.
 
-    The other slot is left alone. It may be dragged at this moment, or have a new value in the URL that is not read yet.
+    The other slot is left alone. It may be dragged at this moment.
     """
     values = {key: value for slot in slots if is_shown(slot) for key, value in _values_of(slot).items()}
     wanted = {key: value if isinstance(value, str) else f"{value:.12g}" for key, value in values.items()}
-    written = {key for key in in_url() if slot_of(key) in slots}
-    address.write({key: wanted.get(key) for key in {*written, *wanted}}, GROUP)
+    others = {key: value for key, value in in_url().items() if slot_of(key) not in slots}
+    address.write({key: wanted.get(key) for key in {*in_url(), *wanted} - others.keys()})
+    st.session_state["fields_in_url"] = others | wanted

@@ -1,7 +1,5 @@
 """What is wrong with the URL: sentences that a page shows until a person picks something else."""
 
-from collections.abc import Callable, Collection
-
 import streamlit as st
 
 
@@ -14,14 +12,12 @@ def put(key: str, sentence: str) -> None:
     st.session_state[f"{key}_notice"] = sentence
 
 
+def of(key: str) -> list[str]:
+    """Return the sentence about this key, if there is one."""
+    return [st.session_state[f"{key}_notice"]] if f"{key}_notice" in st.session_state else []
+
+
 def sentences(*more: str) -> list[str]:
     """Return the sentences about the pickers that all views have, and about the keys in `more`."""
     keys = [f"{key}_notice" for key in ("run", "step", "preset", "fields", *more)]
     return [st.session_state[key] for key in keys if key in st.session_state]
-
-
-def check_url(key: str, options: Collection[str], sentence: Callable[[str], str]) -> None:
-    """Note a value in the URL that does not exist, before its widget silently falls back to the default."""
-    raw = st.query_params.get(key)
-    if raw is not None and raw not in options:
-        put(key, sentence(raw))

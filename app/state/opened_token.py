@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
 
 import streamlit as st
 
@@ -20,10 +19,10 @@ def opened() -> TokenIndex | None:
 
 
 def open_token(token: TokenIndex | None) -> None:
-    """Remember the token and write the URL; None closes it."""
+    """Remember the token for the address; None closes it."""
     st.session_state["opened"] = token
     notices.clear(KEY)
-    address.write({KEY: None if token is None else f"{token[0]}.{token[1]}"}, KEY)
+    _say()
 
 
 def notice() -> str | None:
@@ -31,25 +30,28 @@ def notice() -> str | None:
 
 
 def sync(lengths: Sequence[int]) -> None:
-    """Take over the token that the URL names, unless it is the one seen last. Another step closes the token.
+    """Take over the token that the address names. Another step closes the token.
 
     `lengths` are the numbers of tokens of the step's responses.
     """
     step = (selection().slug, selection().step)
     is_another_step = st.session_state.get("opened_in", step) != step
     st.session_state["opened_in"] = step
-    restore = None
-    if address.take_returning(KEY) and not is_another_step:
-        restore = partial(open_token, opened())
-    if not address.sync(KEY, [KEY], partial(_take, lengths), restore) and is_another_step:
+    if address.arrived(KEY) and not address.keeps(KEY):
+        _take(lengths, address.text(KEY))
+    elif is_another_step:
         open_token(None)
+    _say()
 
 
-def _take(lengths: Sequence[int], current: dict[str, str]) -> None:
-    """Open the token of the URL. A wrong one stays in the URL, and is named, until another token is opened."""
+def _say() -> None:
+    token = opened()
+    address.write({KEY: None if token is None else f"{token[0]}.{token[1]}"})
+
+
+def _take(lengths: Sequence[int], raw: str | None) -> None:
+    """Open the token of the address. A wrong one is named until another token is opened."""
     notices.clear(KEY)
-    raw = current.get(KEY)
-    address.note(KEY, {KEY: raw})
     token = _parse(raw or "")
     exists = token is not None and token[0] < len(lengths) and token[1] < lengths[token[0]]
     st.session_state["opened"] = token if exists else None

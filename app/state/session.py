@@ -1,4 +1,4 @@
-"""The values of the pickers, which all pages share. `run`, `step` and `preset` are widgets bound to the URL."""
+"""The values of the pickers, which all pages share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,24 +38,6 @@ def run_and_step() -> dict[str, str]:
     return {"run": shown.slug} | ({} if shown.step is None else {"step": str(shown.step)})
 
 
-def enter() -> None:
-    """Note that another view is shown than before, so that `linked_run` looks at the link that led to it."""
-    st.session_state["entered"] = True
-
-
-def linked_run() -> str | None:
-    """Return, once after a change of view, the run that the address names and the picker does not show.
-
-    The pickers of run and step are the same elements on all pages. After a click on a link, Streamlit keeps what the
-    picker showed on the page before, and not what the link names. A run that was picked in the same moment stays.
-    """
-    if not st.session_state.pop("entered", False):
-        return None
-    named, shown = st.query_params.get("run"), st.session_state.get("run")
-    picked_now = shown != st.session_state.get("drawn_values", {}).get("run", shown)
-    return None if named == shown or picked_now else named
-
-
 def remember_pickers() -> None:
     """Remember the values of the pickers, at the end of a run of the page that has shown them."""
     remember({key: st.session_state.get(key) for key in PICKERS})
@@ -86,19 +68,6 @@ def set_source(source: str) -> None:
 def source() -> str:
     """Return the line that says which run, step and file the pictures of the selected step show."""
     return st.session_state.get("source", "")
-
-
-def restore(key: str) -> None:
-    """Give a picker the value that it had on the page before, unless the URL names one.
-
-    Each page has its own element for the same key. Right after a change of page, Streamlit may still know the value
-    under the other page's element only. It then calls the key known, and shows the default all the same.
-    """
-    view, last = st.session_state.get("view"), f"last_{key}"
-    shown_here = key in st.session_state and st.session_state.get(f"{key}_view") == view
-    if not shown_here and key not in st.query_params and last in st.session_state:
-        st.session_state[key] = st.session_state[last]
-    st.session_state[f"{key}_view"] = view
 
 
 def next_run_number() -> int:

@@ -12,7 +12,7 @@ from controls.pickers import explained_record
 from data import corrections
 from live import bench as live_bench
 from live import strips
-from state import notices, session
+from state import address, notices, session
 from text import phrases
 from text.formatting import percent, plain
 
@@ -37,7 +37,7 @@ BUDGET_LAST = """<style>
 </style>"""
 
 
-@st.fragment
+@address.fragment
 def bench(selection: session.Selection, record: StepRecord) -> None:
     """Show the controls, and next to them the live part."""
     identity = corrections.identity(selection.run, record.step)
@@ -56,7 +56,7 @@ def bench(selection: session.Selection, record: StepRecord) -> None:
         live(identity, record.batch, name, config)
 
 
-@st.fragment
+@address.fragment
 def live(identity: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
     """Show what changes with a bound, and the export below it."""
     config, preset = bounded(config), PRESETS[name]

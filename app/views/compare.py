@@ -15,7 +15,7 @@ from data import corrections, recorded, sketches
 from data.sketches import Sketched
 from live import compare as live_compare
 from live import strips
-from state import fields, notices, session
+from state import address, fields, notices, session
 from text import compare as say
 from text import phrases
 from text.formatting import plain
@@ -48,10 +48,10 @@ def show(selection: session.Selection) -> None:
 # --- two configurations of one batch ---
 
 
-@st.fragment
+@address.fragment
 def _configurations(selection: session.Selection, record: StepRecord) -> None:
     """Show the controls of A and B, and next to them the live part."""
-    batch_size.check_url()
+    batch_size.take()
     above = st.container()
     left, right = st.columns([1, 3], gap="medium")
     with left:
@@ -80,7 +80,7 @@ def _picked(name: str, key: str, default: str, slot: str) -> CorrectionConfig:
     return settings(PRESETS[preset_name(f"Preset of {name}", key, default, slot)].config, slot)
 
 
-@st.fragment
+@address.fragment
 def _live(
     selection: session.Selection,
     record: StepRecord,
@@ -226,7 +226,7 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
             picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
 
 
-@st.fragment
+@address.fragment
 def _same_configuration(identities: Identities, batches: tuple[TokenBatch, TokenBatch], source: str) -> None:
     left, right = st.columns([1, 3], gap="medium")
     with left:
@@ -237,7 +237,7 @@ def _same_configuration(identities: Identities, batches: tuple[TokenBatch, Token
         _live_same(identities, batches, config, source)
 
 
-@st.fragment
+@address.fragment
 def _live_same(
     identities: Identities, batches: tuple[TokenBatch, TokenBatch], config: CorrectionConfig, source: str
 ) -> None:

@@ -15,7 +15,7 @@ from data import sketches
 from data.sketches import Sketched
 from live import gradient as live_gradient
 from live import strips
-from state import notices, session
+from state import address, notices, session
 from text import gradient as say
 from text import phrases
 from text.formatting import plain, table
@@ -29,10 +29,10 @@ from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records import runs
 
 
-@st.fragment
+@address.fragment
 def gradient(measured: Sketched) -> None:
     """Show the controls, next to them the live part, and the KL losses below."""
-    batch_size.check_url()
+    batch_size.take()
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = preset_name()
@@ -44,7 +44,7 @@ def gradient(measured: Sketched) -> None:
     _kl(measured)
 
 
-@st.fragment
+@address.fragment
 def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
     """Show what changes with a bound or with the batch size, and the toy below it."""
     config, size = bounded(config), batch_size.live_batch_size()
@@ -75,7 +75,9 @@ def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
         st.warning(plain(refused))
         return
     # The toy is computed only if its box is open. A picture drawn in a closed box would have the wrong width, too.
-    expander = st.expander(say.TOY_FOLDED, key="toy", on_change="rerun", bind="query-params")
+    address.restore("toy", False, lambda raw: raw == "true")
+    expander = st.expander(say.TOY_FOLDED, key="toy", on_change="rerun")
+    address.write({"toy": "true" if expander.open else None})
     if expander.open and bounds_of(config):
         with expander:
             _toy(shown, config)

@@ -5,7 +5,7 @@ from components.copy_link import copy_link
 from controls import lesson_pages
 from controls.segments import choose_one
 from data.lessons import are_built, lessons, notes_for_teachers, number
-from state import navigation, notices, session
+from state import address, navigation, notices, session
 from text import learn as learn_text
 from text import links as links_text
 from text.formatting import plain, table
@@ -22,9 +22,7 @@ FRAME = "<style>.st-key-lesson_pages iframe { height: max(32rem, calc(100dvh - 9
 def show() -> None:
     for sentence in notices.sentences():
         st.warning(plain(sentence))
-    if (got := st.query_params.get("learn")) is not None and got not in learn_text.PARTS:
-        st.warning(plain(f"{unknown('part', got, learn_text.PARTS)} Showing {learn_text.LESSONS}."))
-    part = choose_one("Part", learn_text.PARTS, learn_text.LESSONS, "learn", hide_label=True)
+    part = choose_one("Part", learn_text.PARTS, learn_text.LESSONS, "learn", noun="part", hide_label=True)
     {
         learn_text.LESSONS: _lessons,
         learn_text.GLOSSARY: _glossary,
@@ -35,10 +33,11 @@ def show() -> None:
 
 def _lessons() -> None:
     by_slug = {lesson.slug: lesson for lesson in lessons()}
-    slug = st.query_params.get("lesson")
-    if slug is not None and slug not in by_slug:
-        st.warning(plain(unknown("lesson", slug, list(by_slug))))
-        slug = None
+    address.restore("lesson", "", address.one_of(by_slug, lambda raw: str(unknown("lesson", raw, list(by_slug)))))
+    slug = st.session_state["lesson"] or None
+    for sentence in notices.of("lesson"):
+        st.warning(plain(sentence))
+    address.say("lesson", slug or "", "")
     if are_built():
         st.html(FRAME)
         with st.container(key="lesson_pages"):

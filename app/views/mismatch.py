@@ -1,9 +1,12 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
+from functools import partial
+
 import streamlit as st
 from components.picture import picture
 from controls.pickers import picked_record
-from state import navigation, notices, session
+from controls.segments import choose_several
+from state import address, navigation, notices, session
 from text import mismatch as say
 from text.formatting import number, percent, plain, table
 
@@ -13,7 +16,7 @@ from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
 from rlcorr.analysis.segments import answer_lags, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
 from rlcorr.figures.segments import lag_bars, turn_bars
@@ -80,20 +83,16 @@ def _parts(batch: TokenBatch) -> None:
 def _next(symptom: Symptom) -> None:
     """Show what to do about a symptom, and a link to the view that helps, with the same run and preset."""
     advice, view, label = say.NEXT[symptom.pattern]
-    kept = {key: st.query_params[key] for key in ("hide", "projector") if key in st.query_params}
-    query = session.run_and_step() | navigation.preset_and_fields() | kept
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
-        st.page_link(navigation.pages()[view], label=label, query_params=query, width="content")
+        navigation.link_to(view, {}, label, width="content")
 
 
-@st.fragment
+@address.fragment
 def _regions(batch: TokenBatch) -> None:
     """Show the choice of methods and their pictures. A choice reruns only this fragment."""
-    for got in st.query_params.get_all("methods"):
-        if got and got not in METHODS:  # an empty choice is written as an empty text
-            st.warning(plain(f"{unknown('method', got, METHODS)} Drawn without it."))
-    names = st.multiselect(say.METHODS, list(METHODS), default=DRAWN, key="methods", bind="query-params")
+    draw = partial(st.multiselect, say.METHODS, list(METHODS), key="methods")
+    names = choose_several(list(METHODS), DRAWN, "methods", "method", draw)
     methods = {name: METHODS[name] for name in names}
     left, right = st.columns(2)
     with left:

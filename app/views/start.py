@@ -12,7 +12,8 @@ from controls.bounds import bounds_of, useful_slider_values, with_bounds
 from data import corrections, recorded, studies
 from live import bench as live_bench
 from live import strips
-from state import navigation, notices, session
+from state import address, navigation, notices, session
+from state.fields import Bound
 from text import phrases
 from text import start as say
 from text.formatting import number, plain
@@ -27,11 +28,12 @@ from rlcorr.records import runs
 from rlcorr.records.study import study_path
 from rlcorr.types import TokenBatch
 
+KEY = "start_bound"
 HEIGHT = 215  # pixels of a picture, so that three stories fit on one screen
 
 
 def show(paths: dict[str, Path]) -> None:
-    for sentence in notices.sentences():
+    for sentence in notices.sentences(KEY):
         st.warning(plain(sentence))
     if not paths:
         return
@@ -47,13 +49,15 @@ def show(paths: dict[str, Path]) -> None:
     _any(paths)
 
 
-@st.fragment
+@address.fragment
 def _played(run: Path) -> None:
     """Show one bound on one step; its slider moves by itself, once."""
     step, batch = _newest(run)
     identity, preset = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
     (b,) = bounds_of(preset.config)
-    value = st.session_state.get("start_bound", b.value)
+    address.restore(KEY, b.value, partial(_parsed, b))
+    value = st.session_state[KEY]
+    _say(value, b)
     config = with_bounds(preset.config, {b.id: value})
     slider_values = useful_slider_values([(identity, batch)], config, b, value)
 
@@ -61,26 +65,42 @@ def _played(run: Path) -> None:
         return live_bench.start_content(batch, with_bounds(preset.config, {b.id: value}))
 
     slider = Slider(
-        "start_bound", say.MOVING_LABEL, slider_values, value, generation=0,
-        address=drag.offer("start_bound", content),
+        KEY, say.MOVING_LABEL, slider_values, value, generation=address.number(),
+        address=drag.offer(KEY, content),
         strip=drag.offer_strip(
-            "start_bound",
+            KEY,
             strips.strip_key(identity, config, b, slider_values),
             partial(live_bench.bench_strip, identity, batch, config, b, slider_values),
         ),
         plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
     )  # fmt: skip
     st.markdown(f"##### {say.MOVING}\n{say.MOVING_IS}")
-    drag.show_live(
-        [drag.Dragged(slider, _put)], content(value), key="start", resets={}, source=recorded.source(run, step)
-    )
+    dragged, source = drag.Dragged(slider, partial(_put, b)), recorded.source(run, step)
+    drag.show_live([dragged], content(value), key="start", resets={}, source=source)
     query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
     query |= {} if value == b.value else {b.key: f"{value:.12g}"}
     navigation.link_to("bench", query, say.OPEN_MOVING)
 
 
-def _put(value: float, done: bool) -> None:
-    st.session_state["start_bound"] = value
+def _put(b: Bound, value: float, done: bool) -> None:
+    st.session_state[KEY] = value
+    if done:
+        _say(value, b)
+
+
+def _say(value: float, b: Bound) -> None:
+    st.session_state[f"last_{KEY}"] = value
+    address.write({KEY: None if value == b.value else f"{value:.12g}"})
+
+
+def _parsed(b: Bound, raw: str) -> float:
+    try:
+        value = float(raw)
+    except ValueError as error:
+        raise UsageError(f"{KEY}={raw!r} is not a number.") from error
+    if not b.low <= value <= b.high:
+        raise UsageError(f"{KEY}={raw} is out of range. Allowed: {b.low:g} to {b.high:g}.")
+    return value
 
 
 def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:
@@ -89,8 +109,6 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
         st.info(plain(say.MISSING.format(run=story.run)))
         return
     query = dict(story.query) or {"run": story.run, "preset": story.preset}
-    if query.get("study") in [*studies.all_studies()][:1]:
-        del query["study"]  # the picker removes its default from the address, which would take one more press of Back
     with st.container(key=f"story_{story.title}"):
         navigation.link_to(story.view, query, story.button)
     try:

@@ -10,7 +10,7 @@ from controls.drag import show_live
 from controls.pickers import explained_record
 from data import corrections
 from live import tokens as live_tokens
-from state import notices, opened_token, session
+from state import address, notices, opened_token, session
 from text import tokens as say
 from text.formatting import number, plain, table
 from torch import Tensor
@@ -42,7 +42,7 @@ PANEL = """<style>
 Texts = list[list[str]]
 
 
-@st.fragment
+@address.fragment
 def microscope(identity: corrections.Identity, record: runs.StepRecord, texts: Texts, note: str) -> None:
     """Show the controls, the text and the opened token. A click reruns only this fragment."""
     # Empty these here. Streamlit does not remove old elements of a fragment if another fragment runs right after it.

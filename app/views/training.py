@@ -16,7 +16,6 @@ from views.training_live import answers_table, follow, train
 from views.training_study import study
 
 from rlcorr import CorrectionConfig
-from rlcorr.errors import unknown
 from rlcorr.figures import training
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records.runs import DamagedFile
@@ -32,8 +31,6 @@ def show(selection: session.Selection) -> None:
         st.warning(plain(sentence))
     follow(selection)
     runs, study_part, _ = say.PARTS
-    if (got := st.query_params.get("part")) is not None and got not in say.PARTS:
-        st.warning(plain(f"{unknown('part', got, say.PARTS)} Showing {runs}."))
     part = choose_one("Show", say.PARTS, runs, "part")
     if part == runs:
         _runs(selection)

@@ -1,17 +1,19 @@
 """The study: the outcome of every preset under a mismatch that makes training collapse."""
 
 from dataclasses import astuple
+from functools import partial
 
 import streamlit as st
 from components.picture import picture
-from controls.segments import choose_one
+from controls.segments import choose_one, choose_several
 from data import studies
 from data.studies import StudyTable
+from state import address
 from text import training as say
 from text.formatting import plain, swatches, table
 
 from rlcorr.command.gradient_table import bracketed
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError
 from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves
 from rlcorr.records.study import FOLDER, SeedRange
 from rlcorr.records.study_comparisons import NO_CORRECTION
@@ -22,8 +24,6 @@ def study() -> None:
     if not index:
         st.info(plain(say.NO_STUDIES.format(folder=FOLDER)))
         return
-    if (got := st.query_params.get("study")) is not None and got not in index:
-        st.warning(plain(f"{unknown('study', got, index)} Showing {next(iter(index))}."))
     name = choose_one(say.STUDY, list(index), next(iter(index)), "study", on_change=_study_changed)
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
@@ -38,7 +38,8 @@ def study() -> None:
 
 def _study_changed() -> None:
     """Forget the presets that were drawn: another study has others, and would keep none of them."""
-    st.session_state.pop("presets", None)
+    for key in ("presets", "last_presets"):
+        st.session_state.pop(key, None)
 
 
 def _decisions(result: StudyTable) -> None:
@@ -77,17 +78,12 @@ def _verdict(result: StudyTable) -> str:
     return " ".join(sentences)
 
 
-@st.fragment
+@address.fragment
 def _curves(result: StudyTable) -> None:
     """Show the choice of presets, and their curves."""
     colours = preset_colours(result.rows)
-    for got in st.query_params.get_all("presets"):
-        if got and got not in colours:
-            st.warning(plain(f"{unknown('preset', got, colours)} Drawn without it."))
-    picked = st.pills(
-        say.PRESETS_DRAWN, list(colours), default=_few(result), selection_mode="multi", key="presets",
-        bind="query-params",
-    )  # fmt: skip
+    draw = partial(st.pills, say.PRESETS_DRAWN, list(colours), selection_mode="multi", key="presets")
+    picked = choose_several(list(colours), _few(result), "presets", "preset", draw)
     st.html(swatches({preset: colours[preset] for preset in picked}))
     for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with column:

@@ -8,7 +8,7 @@ from controls.pickers import picked_record
 from controls.segments import choose_one
 from data import suggestions
 from data.suggestions import Suggestion
-from state import navigation, notices, session
+from state import address, navigation, notices, session
 from text import mismatch as mismatch_text
 from text import yours as yours_text
 from text.formatting import number, percent, plain, table
@@ -43,7 +43,7 @@ def show(selection: session.Selection) -> None:
         st.error(plain(str(error)))
 
 
-@st.fragment
+@address.fragment
 def _is_it_normal(record: StepRecord) -> None:
     """Show the gap of the step among measured gaps, and how many of its ratios are near 1."""
     size = gap_size(record.batch)
@@ -91,7 +91,7 @@ def _all_steps(selection: session.Selection) -> None:
             st.markdown(f"- {plain(line)}")
 
 
-@st.fragment
+@address.fragment
 def _thresholds(selection: session.Selection) -> None:
     st.markdown(f"##### {yours_text.THRESHOLDS}")
     picked = choose_one(yours_text.KEEP, yours_text.KEEPS, yours_text.KEEPS[1], "keep")
@@ -156,9 +156,8 @@ def _take(reached: dict[str, Suggestion]) -> None:
         st.warning(plain(sentence))
     one = reached[name]
     systems.text_for(system, one.config, PRESETS[name].loss)
-    query = session.run_and_step() | {"preset": name}
-    query |= {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
-    st.page_link(navigation.pages()["bench"], label=yours_text.OPEN, query_params=query, width="content")
+    query = {"preset": name} | {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
+    navigation.link_to("bench", query, yours_text.OPEN, width="content")
 
 
 show(session.selection())

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from app_pages import live_parts, one_scan, open_app, root, said
+from app_pages import live_parts, one_scan, open_app, open_view, root, said
 from app_runs import add_step, make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 from token_records import characters
@@ -12,13 +12,9 @@ __all__ = ["one_scan", "root"]  # fixtures
 
 
 def leave_and_return(at: AppTest, view: str) -> AppTest:
-    """Open another view and return. In a browser, a change of view empties the URL."""
-    for page in ("views/learn.py", view):
-        at.switch_page(page)
-        at.query_params.clear()
-        at.run()
-        assert not at.exception
-    return at
+    """Open another view with the navigation, and return."""
+    open_view(at, "views/learn.py")
+    return open_view(at, view)
 
 
 def in_url(at: AppTest) -> dict[str, str]:

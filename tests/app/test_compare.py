@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import committed, live_parts, one_scan, open_app, root, said, shown
+from app_pages import committed, live_parts, one_scan, open_app, open_view, root, said, shown
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
@@ -176,9 +176,9 @@ def test_another_preset_forgets_the_bounds_of_its_own_side(root: Path) -> None:
 def test_as_fields_are_those_of_the_bench(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(VIEW, **{"is_upper": "3", "preset_b": "decoupled_seq_is", "b.is_upper": "7"})
-    at.switch_page("views/bench.py").run()
+    open_view(at, "views/bench.py")
     assert "a weight above 3 becomes 3" in said(at)
-    at.switch_page(VIEW).run()
+    open_view(at, VIEW)
     assert "a weight above 3 becomes 3" in said(at)
     assert "a weight above 7 becomes 7" in said(at)
     assert at.selectbox(key="preset_b").value == "decoupled_seq_is"

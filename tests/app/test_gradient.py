@@ -9,7 +9,7 @@ from typing import Any
 import app_pages
 import pytest
 import torch
-from app_pages import committed, live_parts, one_scan, open_app, root, said, shown
+from app_pages import committed, live_parts, one_scan, open_app, open_view, root, said, shown
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
@@ -149,7 +149,7 @@ def test_a_batch_size_that_is_not_offered() -> None:
 @pytest.mark.usefixtures("exact")
 def test_the_batch_size_is_that_of_compare() -> None:
     at = open_app(GRADIENT, answers="4096")
-    at.switch_page("views/compare.py").run()
+    open_view(at, "views/compare.py")
     assert at.select_slider(key="answers").value == 4096
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
-from app_pages import committed, follow, one_scan, open_app, root, said
+from app_pages import committed, follow, one_scan, open_app, open_view, root, said
 from app_runs import PROJECT, make_run
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -165,8 +165,7 @@ def test_a_preset_is_looked_up_and_opened(root: Path) -> None:
 def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> None:
     make_run(root, "alpha", steps=2)
     at = open_app("views/bench.py", preset="decoupled_seq_is", is_upper="3", step="0")
-    at.session_state["learn"] = "Teaching"
-    at.switch_page(VIEW).run()
+    open_view(at, VIEW, learn="Teaching")
     at.selectbox(key="link_view").set_value("Tokens").run()
     at.multiselect(key="link_hide").set_value(["preset", "choices"]).run()
     at.toggle(key="link_projector").set_value(True).run()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from app_pages import committed, follow, one_scan, open_app, root, said
+from app_pages import committed, follow, one_scan, open_app, open_view, root, said
 from app_runs import add_step, make_record, make_run, study_row
 
 from rlcorr import PRESETS, preset
@@ -137,7 +137,7 @@ def test_an_old_link_keeps_its_run(stories: Path) -> None:
     at = open_app(VIEW, run="alpha", step="0")
     assert "The run selected below, alpha, opens in every view" in said(at).replace("**", "")
     assert "alpha · step 0, 2 recorded" in said(at)
-    at.switch_page("views/bench.py").run()
+    at = open_view(at, "views/bench.py")
     assert "alpha · step 0, 2 recorded" in said(at)
 
 

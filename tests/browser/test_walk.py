@@ -1,0 +1,215 @@
+"""Random walks through the app, each in one session: after every step the address, the pickers and the page agree.
+
+A link opens what it names. The navigation keeps run, step and preset. One press of Back or Forward, and a reload, show
+exactly what was there before. `WALKS=100 WALK_FROM=3 pytest tests/browser/test_walk.py` walks with other seeds.
+"""
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from app_runs import PATIENCE, pick, settled
+from playwright.sync_api import Page
+
+STEPS = 40
+"""Steps of a walk. A step takes a second."""
+SEEDS = range(
+    int(os.environ.get("WALK_FROM", "0")), int(os.environ.get("WALK_FROM", "0")) + int(os.environ.get("WALKS", "3"))
+)
+VIEWS = {
+    "start": "Start", "yours": "Your data", "mismatch": "Mismatch", "bench": "Correction bench", "gradient": "Gradient",
+    "tokens": "Tokens", "compare": "Compare", "training": "Training", "learn": "Learn",
+}  # fmt: skip
+RUNS = ("bf16", "stale_4", "alpha", "beta", "sketched")
+PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis", "trl_opsm")
+DEFAULTS = {"step": "latest", "preset": "decoupled_token_is"}
+# The slider of Start moves by itself.
+LOOK = """() => {
+  const value = (key) => document.querySelector(`.st-key-${key} input`)?.value ?? null
+  const typed = (slider) => slider.querySelector("input:not([type=range])")?.value
+  const text = (css) => document.querySelector(css)?.innerText ?? ""
+  return {
+    path: location.pathname, search: location.search, run: value("run"), step: value("step"), preset: value("preset"),
+    sliders: [...document.querySelectorAll(".rl-slider:not([data-slider=start_bound])")].map(
+      (s) => [s.dataset.slider, typed(s) ?? s.place()]),
+    status: text(".st-key-pickers [data-testid=stCaptionContainer]"), heading: text("[data-testid=stMain] h4"),
+    sentence: text(".rl-note"),
+  }
+}"""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a person sees of the state of the page."""
+
+    path: str
+    query: tuple[tuple[str, str], ...]
+    pickers: tuple[str | None, ...]
+    """Run, step and preset; None where the page has no such picker."""
+    sliders: str
+    sentences: tuple[str, ...]
+    status: str
+
+    @property
+    def view(self) -> str:
+        return self.path.strip("/") or "start"
+
+
+def look(page: Page) -> Shown:
+    got: dict[str, Any] = page.evaluate(LOOK)
+    return Shown(
+        path=got["path"],
+        query=tuple(sorted(parse_qsl(got["search"].lstrip("?"), keep_blank_values=True))),
+        pickers=(got["run"], got["step"], got["preset"]),
+        sliders=json.dumps(got["sliders"]),
+        sentences=(got["heading"], got["sentence"]),
+        status=got["status"].split(" · ")[0],
+    )
+
+
+def steady(page: Page, until: Callable[[Shown], bool], step: str) -> Shown:
+    """Wait until the page shows what is expected, and does not change any more."""
+    deadline, before = time.monotonic() + PATIENCE / 1000, None
+    while time.monotonic() < deadline:
+        settled(page)
+        now = look(page)
+        if now == before and until(now):
+            return now
+        before = now
+        page.wait_for_timeout(100)
+    raise AssertionError(f"after {step}: {before}")
+
+
+def agree(now: Shown, step: str) -> None:
+    """Check that each picker shows what the address names, or its default, and that the status names the run."""
+    named = DEFAULTS | dict(now.query)
+    for key, shown in zip(("run", "step", "preset"), now.pickers, strict=True):
+        if shown is not None and key in named:
+            assert shown == named[key], (step, key, now)
+    if now.pickers[0] not in (None, "newest"):
+        assert now.status == now.pickers[0], (step, now)
+
+
+class Walk:
+    """A page, and the entries of its history as they were shown."""
+
+    def __init__(self, page: Page, seed: int, folder: Path) -> None:
+        self.page, self.chance, self.folder = page, random.Random(seed), folder
+        self.entries, self.index = [steady(page, lambda now: bool(now.sentences[0]), "opening")], 0
+
+    @property
+    def now(self) -> Shown:
+        return self.entries[self.index]
+
+    def steps(self) -> list[Callable[[], str | None]]:
+        """Return the steps that can be taken from here."""
+        steps: list[Callable[[], str | None]] = [self.navigate, self.navigate, self.follow, self.reload, self.pick_run]
+        steps += [self.back] * 2 * (self.index > 0) + [self.forward] * 2 * (self.index < len(self.entries) - 1)
+        steps += [self.pick_preset] * 2 * (self.now.pickers[2] is not None) + [self.move] * 2 * (
+            self.now.sliders != "[]"
+        )
+        steps += [self.pick_step] * (self.now.pickers[1] is not None)
+        return steps
+
+    def arrive(self, until: Callable[[Shown], bool], step: str) -> str:
+        """Wait for a new entry of the history."""
+        now = steady(self.page, until, step)
+        agree(now, step)
+        self.entries[self.index + 1 :] = [now]
+        self.index += 1
+        return step
+
+    def navigate(self) -> str | None:
+        """Use the navigation: run, step and preset stay as they are."""
+        view = self.chance.choice([view for view in VIEWS if view != self.now.view])
+        self.page.get_by_role("link", name=VIEWS[view], exact=True).first.click()
+        run, step, _ = self.now.pickers
+
+        def until(now: Shown) -> bool:
+            return now.view == view and "run" in dict(now.query) and (run is None or now.pickers[:2] == (run, step))
+
+        return self.arrive(until, f"navigating to {view}")
+
+    def follow(self) -> str | None:
+        """Follow a link of the page: what it names is shown."""
+        links = self.page.locator("[data-testid=stMain] [data-testid=stPageLink] a:visible")
+        if not links.count():
+            return None
+        link = links.nth(self.chance.randrange(links.count()))
+        target = urlsplit(str(link.get_attribute("href")))
+        named = dict(parse_qsl(target.query))
+        view = target.path.rsplit("/", 1)[-1] or "start"
+        if view == self.now.view:
+            return None
+        link.click()
+        step = f"following a link to {view} {named}"
+        run = named.get("run")
+        return self.arrive(lambda now: now.view == view and (run is None or dict(now.query).get("run") == run), step)
+
+    def choose(self, key: str, label: str, options: list[str], shown: str | None) -> str | None:
+        other = [option for option in options if option != shown]
+        if not other or not self.page.locator(f".st-key-{key} input").is_visible():
+            return None
+        option = self.chance.choice(other)
+        pick(self.page, label, option)
+        default = DEFAULTS.get(key)
+        return self.arrive(lambda now: (dict(now.query).get(key) or default) == option, f"picking {key} {option}")
+
+    def pick_run(self) -> str | None:
+        return self.choose("run", "Run", list(RUNS), self.now.pickers[0])
+
+    def pick_step(self) -> str | None:
+        return self.choose("step", "Step", ["latest", "0"], self.now.pickers[1])
+
+    def pick_preset(self) -> str | None:
+        label = "Preset of A" if self.now.view == "compare" else "Preset"
+        return self.choose("preset", label, list(PRESETS), self.now.pickers[2])
+
+    def move(self) -> str | None:
+        """Move a slider by a key: the address has the new bound."""
+        before, slider = self.now, self.page.locator(".rl-slider").first
+        place = slider.evaluate("s => s.place()")
+        slider.locator("input[type=range]").press(self.chance.choice(("Home", "End", "PageUp", "PageDown")))
+        if slider.evaluate("s => s.place()") == place:
+            return None
+        return self.arrive(lambda now: now.sliders != before.sliders and now.query != before.query, "moving a slider")
+
+    def back(self) -> str:
+        self.page.go_back()
+        self.index -= 1
+        return self.again("Back")
+
+    def forward(self) -> str:
+        self.page.go_forward()
+        self.index += 1
+        return self.again("Forward")
+
+    def reload(self) -> str:
+        self.page.reload()
+        return self.again("a reload")
+
+    def again(self, step: str) -> str:
+        """Wait for what this entry of the history has shown."""
+        steady(self.page, lambda now: now == self.now, f"{step} to {self.now}")
+        return step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_walk(page: Page, url: str, tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    page.goto(f"{url}/bench")
+    page.wait_for_selector(".rl-picture .main-svg")
+    walk = Walk(page, seed, tmp_path)
+    taken: list[str] = []
+    while len(taken) < STEPS:
+        if step := walk.chance.choice(walk.steps())():
+            taken.append(step)
+            print(f"{len(taken)}. {step}")
