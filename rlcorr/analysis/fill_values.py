@@ -47,7 +47,7 @@ def left_out(batch: TokenBatch, tokens: int) -> Symptom | None:
     share = count / (count + tokens)
     sentence = f"Not finite: {count:,} of {count + tokens:,} tokens have no log-prob of the engine "
     sentence += "and are left out of every number."
-    return Symptom("not finite", sentence, {"tokens": count, "share_of_tokens": share}, share)
+    return Symptom("not finite", sentence, {"tokens": count, "left_out": share}, share)
 
 
 def marked(tokens: Tokens, finite: Tensor) -> tuple[list[Symptom], Tensor]:

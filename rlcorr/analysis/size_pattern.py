@@ -2,8 +2,16 @@
 
 from rlcorr.analysis.log_prob_pairs import Tokens, mismatch_numbers
 from rlcorr.analysis.placement import range_text
-from rlcorr.analysis.published import WORDS, largest_rounding, match_cause, matching_causes, rounding
-from rlcorr.analysis.symptoms import Symptom, listed, percent, short
+from rlcorr.analysis.published import (
+    WORDS,
+    CauseMatch,
+    KnownCause,
+    largest_rounding,
+    match_cause,
+    matching_causes,
+    rounding,
+)
+from rlcorr.analysis.symptoms import Pattern, Symptom, listed, percent, short
 
 CLEAN_K3 = 1e-7
 """The largest k3 of a clean batch, in which only the order of float32 sums differs. Measured between engine and trainer
@@ -25,20 +33,35 @@ def size(tokens: Tokens) -> Symptom:
     """
     numbers = mismatch_numbers(tokens)
     gap, bound = numbers["k3"], rounding("bfloat16")[1]
-    if gap <= CLEAN_K3:
+    pattern, _ = verdict_on(gap)
+    if pattern == "clean":
         sentence = f"Clean: k3 is {short(gap)}, no more than another order of sums in float32 makes."
-        return Symptom("clean", sentence, numbers, 1 - gap / CLEAN_K3)
-    if gap <= bound:
-        return Symptom("precision", _precision(numbers), numbers, 1 - gap / bound)
+        return Symptom(pattern, sentence, numbers, 1 - gap / CLEAN_K3)
+    if pattern == "precision":
+        return Symptom(pattern, _precision(numbers), numbers, 1 - gap / bound)
+    sentence = _undecided(numbers) if pattern == "undecided" else _beyond(numbers)
+    return Symptom(pattern, sentence, numbers, 1 - bound / gap)
+
+
+def verdict_on(gap: float) -> tuple[Pattern, tuple[KnownCause, ...]]:
+    """Return the pattern of a k3 of this size, and the causes that its sentence names.
+
+    >>> verdict_on(1e-9), verdict_on(3.0)
+    (('clean', ()), ('beyond rounding', ()))
+    """
+    if gap <= CLEAN_K3:
+        return "clean", ()
+    if gap <= rounding("bfloat16")[1]:
+        return "precision", tuple(match.cause for match in _formats(gap))
     if gap <= largest_rounding().high:
-        return Symptom("undecided", _undecided(numbers), numbers, 1 - bound / gap)
-    return Symptom("beyond rounding", _beyond(numbers), numbers, 1 - bound / gap)
+        return "undecided", tuple(match.cause for match in matching_causes(gap))
+    return "beyond rounding", ()
 
 
 def _precision(numbers: dict[str, float]) -> str:
     """Write the sentence about a gap of the size of rounding to 16 bits."""
     gap = numbers["k3"]
-    matches = [match for match in (match_cause("float16", gap), match_cause("bfloat16", gap)) if gap <= match.high]
+    matches = _formats(gap)
     ranges = " and ".join(f"{WORDS[match.cause]} ({range_text((match.low, match.high))})" for match in matches)
     nearest = matches[-1]
     sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size were measured with {ranges}; the nearest "
@@ -46,6 +69,11 @@ def _precision(numbers: dict[str, float]) -> str:
     sentence += f"{short(numbers['logit_noise'])} in both directions: {percent(numbers['share_above_one'])} of the "
     sentence += "ratios are above 1."
     return f"{sentence} {_tail(numbers)}" if numbers["worst_share"] > HALF else sentence
+
+
+def _formats(gap: float) -> list[CauseMatch]:
+    """Return the 16-bit formats that were measured to make gaps of this size or larger ones."""
+    return [match for match in (match_cause("float16", gap), match_cause("bfloat16", gap)) if gap <= match.high]
 
 
 def _undecided(numbers: dict[str, float]) -> str:

@@ -6,11 +6,15 @@ from typing import Literal
 
 Pattern = Literal[
     "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
-    "precision", "undecided", "beyond rounding", "old weights",
+    "precision", "undecided", "beyond rounding", "old weights", "outlier",
 ]  # fmt: skip
 """The patterns that a mismatch can have. `triage` explains them."""
 HEALTHY: tuple[Pattern, ...] = ("clean", "precision")
 """The patterns of a batch without a fault."""
+MEND_FIRST: tuple[Pattern, ...] = (
+    "not finite", "identical", "shift by one", "padding", "temperature", "beyond rounding",
+)  # fmt: skip
+"""The patterns of pairs that no correction can mend: the two log-probs are not of the same token, text or policy."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,22 @@ class Symptom:
     sentence: str
     numbers: dict[str, float]
     strength: float
+    tokens: tuple[tuple[int, int], ...] = ()
+    """Row and column of the tokens that the sentence names, both counted from 0."""
+
+
+def mend_first(symptoms: Sequence[Symptom]) -> Symptom | None:
+    """Return the strongest symptom of a fault that must be mended before a correction is chosen; None if there is none.
+
+    Tokens that were left out because the engine has no log-prob for them are such a fault if they are most of the
+    batch.
+
+    >>> mend_first([Symptom("precision", "", {}, 0.9)])
+    >>> mend_first([Symptom("undecided", "", {}, 0.9), Symptom("padding", "", {}, 0.4)]).pattern
+    'padding'
+    """
+    faults = [symptom for symptom in symptoms if symptom.pattern in MEND_FIRST]
+    return next((fault for fault in faults if fault.numbers.get("left_out", 1.0) >= 0.5), None)
 
 
 def short(number: float) -> str:

@@ -25,6 +25,7 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
+from rlcorr.analysis.outliers import outliers
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.size_pattern import CLEAN_K3, size
 from rlcorr.analysis.symptoms import HEALTHY, Symptom, percent, short
@@ -74,6 +75,8 @@ def triage(batch: TokenBatch) -> list[Symptom]:
         clean, precision, undecided, beyond rounding
                        none of these. The size of k3 decides: that of float32 sums, that of 16 bits, that of coarser
                        formats and old weights, or more than any measured rounding, see `size`
+        outlier        one to three tokens decide which of these four it is, see `outliers`. The other patterns are
+                       then those of the other tokens
 
     With sampled_log_probs, the engine's part of the gap is diagnosed, and
 
@@ -116,18 +119,22 @@ def _of_whole(batch: TokenBatch) -> list[Symptom]:
 
 def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[Symptom]:
     """Return the patterns of finite log-probs. `hide` leaves out those of healthy batches."""
-    if bool((tokens.old == tokens.rollout).all()):
-        same = f"Identical: both sides have the same {len(tokens.old):,} log-probs, to the last bit."
-        return [] if hide else [Symptom("identical", same, {}, 1.0)]
+    if same := identical(tokens):
+        return [] if hide else [same]
     if shifted := shift(batch):
         return [shifted]
     zeros = padding(tokens)
     if zeros:
         tokens = select_tokens(tokens, (tokens.old != 0) & (tokens.rollout != 0))
-    causes = _causes(tokens) if len(tokens.old) else []
     if zeros or hide:  # a fault is known, so only further faults are reported
-        causes = [cause for cause in causes if cause.pattern not in HEALTHY]
-    return [zeros, *causes] if zeros else causes
+        causes = _causes(tokens) if len(tokens.old) else []
+        further = [cause for cause in causes if cause.pattern not in HEALTHY]
+        return [zeros, *further] if zeros else further
+    if few := outliers(tokens, batch.response_mask):
+        others = select_tokens(tokens, few.others)
+        same = identical(others)
+        return [few.symptom, *([same] if same else _causes(others))]
+    return _causes(tokens)
 
 
 def _causes(tokens: Tokens) -> list[Symptom]:
@@ -147,6 +154,14 @@ def _causes(tokens: Tokens) -> list[Symptom]:
 
 
 # --- one test per pattern ---
+
+
+def identical(tokens: Tokens) -> Symptom | None:
+    """Check whether both sides have the same log-prob on every token."""
+    if not bool((tokens.old == tokens.rollout).all()):
+        return None
+    sentence = f"Identical: both sides have the same {len(tokens.old):,} log-probs, to the last bit."
+    return Symptom("identical", sentence, {}, 1.0)
 
 
 def shift(batch: TokenBatch) -> Symptom | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlcorr.analysis.gap_size import GapSize, gap_size
+from rlcorr.analysis.outliers import without_outliers
 from rlcorr.analysis.symptoms import Pattern, Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.types import TokenBatch
@@ -16,13 +17,15 @@ class Look:
     step: int
     tokens: int
     unpaired: int  # tokens that are left out because the engine's log-prob was NaN
-    gap: GapSize | None  # None if no token has two finite log-probs
+    gap: GapSize | None  # without outliers; None if no token has two finite log-probs
     symptoms: list[Symptom]
 
 
 def look(step: int, batch: TokenBatch) -> Look:
     """Summarise a step. Raises `UsageError` for the same reasons as `triage`."""
-    return Look(step, int(batch.response_mask.sum()), batch.count_unpaired(), gap_size(batch), triage(batch))
+    symptoms = triage(batch)
+    gap = gap_size(without_outliers(batch, symptoms))
+    return Look(step, int(batch.response_mask.sum()), batch.count_unpaired(), gap, symptoms)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ def verdict_lines(verdicts_of_run: Sequence[Verdict], unit: str = "step") -> lis
     for verdict in verdicts_of_run:
         count = len(verdict.steps)
         steps = f"1 {unit}" if count == 1 else f"{count} {unit}s, the worst is {unit} {verdict.worst}"
+        if verdict.pattern == "outlier" and count == 1:  # its sentence names rows of this step
+            steps = f"{unit} {verdict.worst}"
         lines.append(f"{verdict.pattern} ({steps}): {verdict.sentence}")
     return lines
 

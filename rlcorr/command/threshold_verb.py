@@ -1,7 +1,7 @@
 """`python -m rlcorr threshold`: the tightest bounds that keep a share of a recorded run, as text for a system."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +12,7 @@ from rlcorr.analysis.budget import correction_named
 from rlcorr.analysis.by_length import kept_by_length
 from rlcorr.analysis.choosing import Kept, choose_bound, kept, pairs_of
 from rlcorr.analysis.gap_size import total_size
+from rlcorr.analysis.symptoms import mend_first
 from rlcorr.analysis.turns import turns_as_rows
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BoundId
@@ -26,13 +27,21 @@ from rlcorr.systems.export import export
 from rlcorr.types import TokenBatch
 
 WIDTH = 118
+LOWEST_CAP = 1.2
+"""The lowest published cap of weights, ROLL's default; the other systems have 2 to 5."""
+CLOSE_CAP = (
+    "This cap of {cap:g} is lower than every published one: ROLL has 1.2, the other systems 2 to 5. A cap keeps every "
+    "token, so a share of tokens is no reason for a low one."
+)
+FAULT = 'No thresholds: correct the fault that "{pattern}" describes first, and run this again.'
 
 
 @dataclass(frozen=True)
 class Threshold:
     """Find the tightest bounds that keep a share of a run, check them on its last step, and print them for your system.
 
-    The last step is not used for the choice.
+    The last step is not used for the choice. If the log-probs have a fault that must be mended first, the verb prints
+    the diagnosis only, and its exit code is 1.
     """
 
     run: Annotated[str, tyro.conf.Positional]
@@ -72,6 +81,9 @@ def run_threshold(request: Threshold) -> int:
     if request.per_turn:
         batches = ((step, turns_as_rows(batch)) for step, batch in batches)
     chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
+    if (fault := mend_first([symptom for one in looks for symptom in one.symptoms])) is not None:
+        _print_wrapped([*_diagnosis(looks), FAULT.format(pattern=fault.pattern)])
+        return 1
     threshold, config = choose_bound(chosen_on.batch, config, request.keep / 100, BoundId(request.rule))
     print(f"{run.name}, {request.preset}: threshold {threshold:g}")
     print("\n".join(textwrap.wrap(config.explain(), WIDTH)))
@@ -85,8 +97,7 @@ def run_threshold(request: Threshold) -> int:
         print(f"On step {unseen.steps[0]}, which was not used for the choice: {sentence}")
     for sentence in _by_length(chosen_on.batch, config):
         print(sentence)
-    for line in _diagnosis(looks):
-        print("\n".join(textwrap.wrap(line, WIDTH)))
+    _print_wrapped([*_close_cap(config), *_diagnosis(looks)])
     for line in placement_lines(total_size(one.gap for one in looks)):
         print(line)
     if request.per_turn:
@@ -94,6 +105,18 @@ def run_threshold(request: Threshold) -> int:
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
     return 0
+
+
+def _print_wrapped(lines: Iterable[str]) -> None:
+    for line in lines:
+        print("\n".join(textwrap.wrap(line, WIDTH)))
+
+
+def _close_cap(config: CorrectionConfig) -> list[str]:
+    """Return a warning if weights are truncated closer to 1 than any published cap does it."""
+    if config.rollout_is is None or config.rollout_is_mode == "mask" or config.rollout_is_threshold >= LOWEST_CAP:
+        return []
+    return [CLOSE_CAP.format(cap=config.rollout_is_threshold)]
 
 
 def _by_length(batch: TokenBatch, config: CorrectionConfig) -> list[str]:

@@ -93,6 +93,26 @@ def test_weights_and_a_run_of_one_step(local: Path, capsys: pytest.CaptureFixtur
     assert "The run has no other step to check it on." in output
 
 
+def test_a_fault_is_named_and_gets_no_threshold(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One side of the second step is the other: a ratio of 1 everywhere, for which any threshold would do."""
+    record("copied", [0.1, -0.2, 0.3], [0.0, 0.0, 0.0])
+    assert run_verb(["threshold", "copied", "--preset", "token_k1"]) == 1
+    output = capsys.readouterr().out
+    assert "identical (1 step): Identical: both sides have the same 3 log-probs" in output
+    assert 'No thresholds: correct the fault that "identical" describes first' in output
+    assert "# verl" not in output
+
+
+def test_a_cap_that_a_share_of_tokens_asked_for_is_compared_with_published_ones(
+    local: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ratios go up to e^0.1 = 1.105, below ROLL's cap of 1.2, or to e^0.9 = 2.46."""
+    for name, largest, warned in (("close", 0.1, True), ("far", 0.9, False)):
+        record(name, [0.0, 0.05, -0.05, largest])
+        assert run_verb(["threshold", name, "--preset", "decoupled_token_is", "--keep", "100"]) == 0
+        assert ("lower than every published one" in capsys.readouterr().out) is warned
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
