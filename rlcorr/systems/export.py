@@ -13,6 +13,7 @@ from rlcorr.systems.areal import areal_text, from_areal
 from rlcorr.systems.art import art_text, from_art
 from rlcorr.systems.axolotl import axolotl_text, from_axolotl
 from rlcorr.systems.mapping.refusals import refuse_centering
+from rlcorr.systems.mapping.serialize import five_digits
 from rlcorr.systems.miles import from_miles, miles_text
 from rlcorr.systems.ms_swift import from_ms_swift, ms_swift_text
 from rlcorr.systems.nemo_rl import from_nemo_rl, nemo_rl_text
@@ -98,9 +99,9 @@ SYSTEMS = {
 def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None, *, version: str | None = None) -> str:
     """Return the text to paste into the configuration of this system.
 
-    `version` None means its newest version. If the text cannot contain the rollout KL loss, a comment says so. Raises
-    `UsageError` for an unknown system or version, and for what the system cannot do, such as score centering: the
-    message names the nearest setting.
+    `version` None means its newest version. Numbers have five significant digits, see `five_digits`. If the text
+    cannot contain the rollout KL loss, a comment says so. Raises `UsageError` for an unknown system or version, and for
+    what the system cannot do, such as score centering: the message names the nearest setting.
 
     >>> print(export(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "slime"), end="")
     # slime v0.3.1
@@ -116,7 +117,7 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     if not target.score_centering:
         refuse_centering(system, loss)
     numbers = (loss,) if target.loss_too else ()
-    text = target.text(config, *numbers, **({} if version is None else {"version": version}))
+    text = five_digits(target.text(config, *numbers, **({} if version is None else {"version": version})))
     if target.rollout_kl or loss is None or not loss.use_rollout_kl_loss:
         return text
     return f"# The rollout KL loss (rollout_kl_loss_coef={loss.rollout_kl_loss_coef:g}) is not in this text.\n{text}"
@@ -130,7 +131,7 @@ def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[st
     texts = {}
     for title in SYSTEMS:
         try:
-            texts[title] = _newest(config, title, loss)[1]
+            texts[title] = newest_text(config, title, loss)[1]
         except UsageError as error:
             texts[title] = refused(error)
     return texts
@@ -149,15 +150,27 @@ def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | No
     >>> beyond_defaults(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "verl")[1]
     ['rollout_is: token']
     """
-    version, text = _newest(config, system, loss)
-    dialect = {} if version is None else {"version": version}
-    defaults = SYSTEMS[system].read({}, **dialect)
-    default_config, default_loss = defaults if isinstance(defaults, tuple) else (defaults, None)
-    default_lines = set(export(default_config, system, default_loss, version=version).splitlines())
+    version, text = newest_text(config, system, loss)
+    default_lines = set(default_text(system, version).splitlines())
     return text, [line.strip(" \\,") for line in text.splitlines() if line not in default_lines]
 
 
-def _newest(config: CorrectionConfig, title: str, loss: LossConfig | None) -> tuple[str | None, str]:
+def defaults_of(system: str, version: str | None = None) -> tuple[CorrectionConfig, LossConfig | None]:
+    """Return the correction that a system applies if nothing is set, and its loss if its own settings name one.
+
+    >>> defaults_of("TRL")[0].rollout_is_threshold
+    3.0
+    """
+    defaults = SYSTEMS[system].read({}, **({} if version is None else {"version": version}))
+    return defaults if isinstance(defaults, tuple) else (defaults, None)
+
+
+def default_text(system: str, version: str | None = None) -> str:
+    """Return the text of the system's own defaults."""
+    return export(defaults_of(system, version)[0], system, defaults_of(system, version)[1], version=version)
+
+
+def newest_text(config: CorrectionConfig, title: str, loss: LossConfig | None) -> tuple[str | None, str]:
     """Return the newest version that can do it, and its text; the version is None if the system has only one.
 
     Raises the `UsageError` of the newest version if none can.

@@ -19,7 +19,7 @@ from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
 from rlcorr.systems.mapping.refusals import refuse_prefix
 from rlcorr.systems.mapping.serialize import as_yaml, commented
-from rlcorr.systems.skyrl_support import split_support
+from rlcorr.systems.skyrl_support import LOG_PROBS, split_support
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
 SEQUENCES = "sequences"
@@ -201,12 +201,14 @@ def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
 
 
 def skyrl_text(config: CorrectionConfig) -> str:
-    """Return YAML under `trainer.algorithm`: off_policy_correction, and the loss that it requires.
+    """Return YAML: off_policy_correction, the loss that it requires, and the key that records the engine's log-probs.
 
     Raises `UsageError` as `to_skyrl` does.
     """
     fields = {"policy_loss_type": ALGORITHM["policy_loss_type"], PARENT: to_skyrl(config)}
-    return commented(as_yaml("trainer.algorithm", fields), ["SkyRL 0.4.0", NOTE])
+    generator = {"sampling_params": {LOG_PROBS: 1}}
+    text = as_yaml("", {"trainer": {"algorithm": fields}, "generator": generator})
+    return commented(text, ["SkyRL 0.4.0", NOTE])
 
 
 def _refuse(config: CorrectionConfig) -> None:

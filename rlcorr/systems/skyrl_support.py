@@ -14,6 +14,8 @@ from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.keys import known_keys, options, switch
 
 REPLAY = "enable_sample_support_replay"
+LOG_PROBS = "logprobs"
+"""Key of generator.sampling_params. SkyRL sets it to 1, with a warning, for weights and sequence masks only."""
 CAPTURE = "enable_return_sample_support_set"
 
 
@@ -30,7 +32,7 @@ def support_replay(source: Any) -> bool:
 
 
 def split_support(source: Any) -> tuple[bool, Any]:
-    """Return whether the support is replayed, and the configuration without the two switches.
+    """Return whether the support is replayed, and the configuration without the two switches and the log-probs' key.
 
     Raises `UsageError` as `support_replay` does.
 
@@ -41,7 +43,8 @@ def split_support(source: Any) -> tuple[bool, Any]:
         return False, source
     rest = options("SkyRL's configuration", source)
     generator = rest.pop("generator", {})
-    known_keys("SkyRL's generator", generator, ("inference_engine",))
+    known_keys("SkyRL's generator", generator, ("inference_engine", "sampling_params"))
+    _check_log_probs(generator.pop("sampling_params", {}))
     engine = generator.get("inference_engine", {})
     known_keys("SkyRL's inference_engine", engine, (CAPTURE,))
     algorithm = rest
@@ -53,3 +56,13 @@ def split_support(source: Any) -> tuple[bool, Any]:
     if is_replayed and not is_recorded:
         raise UsageError(f"SkyRL refuses {REPLAY} without generator.inference_engine.{CAPTURE}: true.")
     return is_replayed, rest
+
+
+def _check_log_probs(sampling: Any) -> None:
+    """Raise `UsageError` if the engine returns no log-probs; SkyRL then skips some corrections without a message."""
+    known_keys("SkyRL's sampling_params", sampling, (LOG_PROBS,))
+    if sampling.get(LOG_PROBS, 1) not in (0, 1):
+        raise UsageError(
+            f"generator.sampling_params.{LOG_PROBS} must be 1; got {sampling[LOG_PROBS]!r}: without it there are no "
+            f"rollout_logprobs, and a token mask or an outlier mask alone does nothing."
+        )

@@ -1,5 +1,6 @@
 import math
 import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,9 @@ from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import trl
-from rlcorr.systems.export import SYSTEMS, beyond_defaults, export, exports, to_python
-from rlcorr.systems.mapping.serialize import as_yaml
+from rlcorr.systems.export import SYSTEMS, beyond_defaults, default_text, export, exports, to_python
+from rlcorr.systems.mapping.serialize import as_yaml, short_number
+from rlcorr.systems.overrides import ADDED, overrides
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
 from rlcorr.systems.verl.config import from_verl, verl_text
 
@@ -45,6 +47,102 @@ def test_yaml_is_read_back() -> None:
     config = preset("skyrl_geo_mask")
     content = yaml.safe_load(skyrl_text(config))
     assert from_skyrl(content["trainer"]["algorithm"]["off_policy_correction"]) == config
+
+
+def test_verl_gets_every_key_that_the_correction_needs() -> None:
+    """Check the block as it is pasted. Its bounds are on 1/r: 1/1.05 = 0.952381 and 1/0.97 = 1.030928."""
+    rule = RejectionRule.named("seq_mean_k1", lower=0.97, upper=1.05)
+    text = export(CorrectionConfig(rollout_rs=(rule,)), "verl")
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    assert comments[1] == "# verl bounds 1/r: 0.95238_1.0309 of seq_mean_k1 keeps r from 0.97 to 1.05"
+    content = yaml.safe_load(text)
+    assert content["actor_rollout_ref"] == {"rollout": {"calculate_log_probs": True}}
+    assert content["algorithm"]["rollout_correction"]["rollout_rs_threshold"] == "0.95238_1.0309"
+    (back,) = from_verl(content).rollout_rs
+    assert (back.lower, back.upper) == pytest.approx((0.97, 1.05), rel=5e-5)
+    content["actor_rollout_ref"]["rollout"]["calculate_log_probs"] = False
+    with pytest.raises(UsageError, match="calculate_log_probs is False: verl then has no rollout_log_probs"):
+        from_verl(content)
+
+
+def test_verl_in_bypass_mode_sets_the_loss_that_reads_the_block() -> None:
+    text = export(preset("bypass_pg_geo_rs"), "verl")
+    content = yaml.safe_load(text)
+    copied = {"loss_mode": "bypass_mode", "rollout_correction": "${algorithm.rollout_correction}"}
+    assert content["actor_rollout_ref"]["actor"] == {"policy_loss": copied}
+    assert from_verl(content).loss_type == "reinforce"
+    assert "loss_mode" not in export(preset("bypass_ppo_clip"), "verl")  # PPO's clip is what verl runs anyway
+    content["algorithm"]["rollout_correction"]["bypass_mode"] = False
+    with pytest.raises(UsageError, match="loss_mode: bypass_mode needs bypass_mode: true"):
+        from_verl(content)
+
+
+def test_skyrl_records_log_probs_for_a_mask_alone() -> None:
+    """Check that SkyRL, which sets logprobs itself for weights and sequence masks only, is told."""
+    config = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=2.0),))
+    content = yaml.safe_load(export(config, "SkyRL"))
+    assert content["generator"] == {"sampling_params": {"logprobs": 1}}
+    assert from_skyrl(content) == config
+    content["generator"]["sampling_params"]["logprobs"] = None
+    with pytest.raises(UsageError, match="logprobs must be 1; got None"):
+        from_skyrl(content)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1 / 1.05, "0.95238"), (1 / 0.97, "1.0309"), (0.999 / 0.998001998, "1.001"), (1.0000123456, "1.0000123"),
+     (12345.678, "12346.0"), (1e-5 / 3, "3.3333e-06"), (2.0, "2.0"), (1e-5, "1.0e-05")],
+)  # fmt: skip
+def test_a_number_has_five_digits_and_keeps_its_distance_from_one(value: float, text: str) -> None:
+    assert short_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "line"),
+    [
+        # Hydra reads an unquoted 0.5_2 as 0.52 and a,b as a sweep of two runs; the inner quotes make both a text.
+        ("decoupled_token_icepop", "verl", "algorithm.rollout_correction.rollout_is=token "
+         "\"algorithm.rollout_correction.rollout_is_threshold='0.5_5.0'\" "
+         "actor_rollout_ref.rollout.calculate_log_probs=true"),
+        ("skyrl_geo_mask", "SkyRL", "trainer.algorithm.policy_loss_type=regular "
+         "trainer.algorithm.off_policy_correction.sequence_mask_metric=geometric "
+         "generator.sampling_params.logprobs=1"),
+        ("nemo_rl_tis", "NeMo RL", "++loss_fn.use_importance_sampling_correction=true "
+         "++loss_fn.truncated_importance_sampling_type=tis ++loss_fn.truncated_importance_sampling_ratio=2.0"),
+        ("areal_token_clamp", "AReaL", "++actor.use_decoupled_loss=true ++actor.rejection_sampling.level=token "
+         "++actor.rejection_sampling.action=clamp ++actor.rejection_sampling.metric=ratio "
+         "++actor.rejection_sampling.agg=mean ++actor.rejection_sampling.upper=5.0 "
+         "++actor.rejection_sampling.lower=null"),
+        ("trl_token_mask", "TRL", None),
+    ],
+)  # fmt: skip
+def test_overrides_of_a_command_line(name: str, system: str, line: str | None) -> None:
+    assert overrides(PRESETS[name].config, system, PRESETS[name].loss) == line
+
+
+def test_overrides_say_what_the_text_says() -> None:
+    """Put each line over the system's own defaults, and compare with the text."""
+    for system in ADDED:
+        for name, entry in PRESETS.items():
+            text = exports(entry.config, entry.loss)[system]
+            if text.startswith("# cannot"):
+                continue
+            wanted, given = leaves(yaml.safe_load(text)), leaves(yaml.safe_load(default_text(system)))
+            line = overrides(entry.config, system, entry.loss)
+            assert line is not None
+            for word in shlex.split(line):
+                key, _, value = word.lstrip("+").partition("=")
+                value = {"inf": ".inf"}.get(value, value)  # Hydra's own spelling
+                given[key] = value.strip("'") if value.startswith("'") else yaml.safe_load(value)
+            assert given == given | wanted, (system, name)
+
+
+def leaves(content: Any, key: str = "") -> dict[str, Any]:
+    """Return {dotted key: value}."""
+    if not isinstance(content, dict):
+        return {key: math.inf if content == "inf" else content}  # verl takes a number and a text
+    parts = [leaves(value, f"{key}.{name}".lstrip(".")) for name, value in content.items()]
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def test_what_a_system_cannot_do_is_said() -> None:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-PLAIN = re.compile(r"[A-Za-z_][\w./-]*|-?\d[\w.+]*")
+PLAIN = re.compile(r"[A-Za-z_][\w./-]*|-?\d[\w.+]*|\$\{[\w.]+\}")
 NUMBER = re.compile(r"-?\d[\d_]*(\.[\d_]*)?([eE][-+]?\d+)?|0[xb][\da-fA-F_]+")
+DOTTED = re.compile(r"(?<![A-Za-z\d.])-?\d+\.\d+(?:e[-+]?\d+)?(?![A-Za-z\d.])")
 NOT_TEXT = {"yes", "no", "on", "off", "true", "false", "null"}
 """YAML reads plain text as text without quotes, unless it looks like a number or is one of these words."""
 
@@ -70,6 +71,39 @@ def as_call(name: str, fields: Mapping[str, Any]) -> str:
     """
     lines = [f"    {field}={_python(value)}," for field, value in fields.items()]
     return "\n".join([f"{name}(", *lines, ")", ""])
+
+
+def five_digits(text: str) -> str:
+    """Round every number with a dot in a text to five significant digits, except in lines that are comments.
+
+    A number so close to 1 that this would lose it keeps three digits of its distance from 1.
+
+    >>> five_digits("rollout_rs_threshold: 0.9523809523809523_1.0309278350515465")
+    'rollout_rs_threshold: 0.95238_1.0309'
+    >>> five_digits("geo_mask_high: 1.0000123456")
+    'geo_mask_high: 1.0000123'
+    """
+    lines = text.splitlines(keepends=True)
+    return "".join(line if line.startswith("#") else DOTTED.sub(_shortened, line) for line in lines)
+
+
+def short_number(value: float) -> str:
+    """Return a number as `five_digits` writes it, with a dot if it has an exponent.
+
+    >>> short_number(1 / 0.97), short_number(1e-5)
+    ('1.0309', '1.0e-05')
+    """
+    rounded, distance = float(f"{value:.5g}"), abs(value - 1)
+    if 0 < distance < 0.1 and abs(rounded - value) > 5e-3 * distance:
+        rounded = round(value, 2 - math.floor(math.log10(distance)))
+    text = repr(rounded)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+
+
+def _shortened(number: re.Match[str]) -> str:
+    value = float(number[0])
+    short = short_number(value)
+    return number[0] if float(short) == value else short
 
 
 def commented(text: str, comments: Iterable[str]) -> str:

@@ -11,8 +11,9 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, version_of
-from rlcorr.systems.mapping.serialize import as_yaml, commented
+from rlcorr.systems.mapping.serialize import as_yaml, commented, five_digits, short_number
 from rlcorr.systems.verl import v0_7
+from rlcorr.systems.verl.block import LOSS_MODE, block, split_block
 from rlcorr.systems.verl.thresholds import (
     OPTIONS,
     RULES,
@@ -78,21 +79,25 @@ def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfi
     One mistake cannot be detected: YAML reads an unquoted 0.5_2 as 0.52. Quote it and write dots: "0.5_2.0".
 
     Args:
-        correction: a mapping, with or without these two names around it, or verl's own RolloutCorrectionConfig. A key
-            that is missing has the default of verl's YAML. Next to a `_target_`, with which Hydra builds verl's class,
-            rollout_is is required, because the class has another default for it.
+        correction: a mapping, with or without these two names around it, or verl's own RolloutCorrectionConfig. It may
+            have the keys of `block` next to it. A key that is missing has the default of verl's YAML. Next to a
+            `_target_`, with which Hydra builds verl's class, rollout_is is required, because the class has another
+            default for it.
         version: "0.9.1", "main" or "0.7". None means 0.7 if one of its own keys is present, else main.
 
     Raises:
         UsageError: for unknown keys, for numbers that verl would misread, and for settings that verl would ignore
             silently, or accept and then fail on.
     """
+    correction, is_loss_set = split_block(correction, RETIRED)
     mapping = _fields_of(options("verl's rollout correction", correction, ("algorithm", "rollout_correction"), RETIRED))
     version = _version(version) if version is not None else "0.7" if v0_7.is_v0_7(mapping) else "main"
     known_keys("verl's rollout correction", mapping, (*KEYS, *v0_7.KEYS) if version == "0.7" else KEYS)
     settings = _Settings(**mapping)
     _check_switches(settings)
     _check_names(settings.rollout_is, settings.bypass_mode, settings.loss_type)
+    if is_loss_set and settings.bypass_mode is not True:
+        raise UsageError(f"loss_mode: {LOSS_MODE} needs bypass_mode: true in the rollout correction.")
     try:
         bounds, rules = _weight_bounds(settings, version), _rules(settings, version)
     except ThresholdError as error:
@@ -236,9 +241,24 @@ def to_verl(config: CorrectionConfig, *, version: str = "0.9.1") -> dict[str, An
 
 
 def verl_text(config: CorrectionConfig, *, version: str = "0.9.1") -> str:
-    """Return YAML under `algorithm.rollout_correction`. Raises `UsageError` as `to_verl` does."""
-    text = as_yaml("algorithm.rollout_correction", to_verl(config, version=version))
-    return commented(text, [f"verl {_version(version)}"])
+    """Return YAML: `algorithm.rollout_correction` and the keys that it needs. Raises `UsageError` as `to_verl` does."""
+    version = _version(version)
+    text = as_yaml("", block(to_verl(config, version=version), config, version))
+    return commented(text, [f"verl {version}", *([] if version == "0.7" else inverted_notes(config))])
+
+
+def inverted_notes(config: CorrectionConfig) -> list[str]:
+    """Return a sentence for each rule whose bounds verl puts on 1/r.
+
+    >>> inverted_notes(CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.97, upper=1.05),)))
+    ['verl bounds 1/r: 0.95238_1.0309 of seq_mean_k1 keeps r from 0.97 to 1.05']
+    """
+    return [
+        f"verl bounds 1/r: {five_digits(rule_text(rule))} of {rule.name} keeps r from {short_number(rule.lower or 0)} "
+        f"to {short_number(rule.upper)}"
+        for rule in config.rollout_rs
+        if rule.divergence == "k1"
+    ]
 
 
 def _refuse_loss(config: CorrectionConfig) -> None:
