@@ -28,15 +28,35 @@ class Pairs:
     batch: TokenBatch
 
 
+CLIPPED_LIMIT, ESS_LIMIT = 0.05, 0.5
+"""The glossary calls a larger clipped mass, and a smaller effective sample size, bad."""
+
+
 @dataclass(frozen=True)
 class Kept:
     """What a correction keeps of a batch."""
 
     share: float
+    """Share of the tokens that teach something: their weight is above 0 and no rule rejects them."""
     ess: float
     """Effective sample size of the kept tokens, as a share of all tokens."""
     cut: float | None
-    """Share of the tokens whose weights lie outside their bounds; None without weights."""
+    """Share of the tokens whose weights become a bound; None if weights are not truncated."""
+    clipped: float
+    """Clipped mass: share of the tokens whose weights lie outside their bounds, and become a bound or 0."""
+
+    @property
+    def has_high_clipped(self) -> bool:
+        return self.clipped > CLIPPED_LIMIT
+
+    @property
+    def has_low_ess(self) -> bool:
+        return self.ess < ESS_LIMIT
+
+    @property
+    def is_bad(self) -> bool:
+        """Check whether the glossary calls one of the numbers bad."""
+        return self.has_high_clipped or self.has_low_ess
 
 
 def pairs_of(steps: Iterable[tuple[int, TokenBatch]], *, with_advantages: bool = False) -> tuple[Pairs, Pairs | None]:
@@ -65,12 +85,22 @@ def choose_bound(
 
 
 def kept(batch: TokenBatch, correction: CorrectionConfig) -> Kept:
-    """Measure what a correction keeps of a batch."""
-    numbers = evaluate(batch, correction)[1]
+    """Measure what a correction keeps of a batch.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[0.9, 0.1, 0.5]]).log(), torch.full((1, 3), 0.5).log(),
+    ...     torch.ones(1, 3))  # ratios 1.8, 0.2 and 1
+    >>> band = CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5, rollout_is_mode="mask")
+    >>> round(kept(batch, band).share, 3)
+    0.667
+    """
+    result, numbers = evaluate(batch, correction)
+    learned = result.keep_mask & (result.weights > 0)
+    clipped = numbers.get(f"{PREFIX}rollout_is_oob_ratio")
     return Kept(
-        numbers[f"{PREFIX}kept_fraction"],
+        int(learned.sum()) / int(batch.response_mask.sum()),
         numbers[f"{PREFIX}trained_eff_sample_size"],
-        numbers.get(f"{PREFIX}rollout_is_oob_ratio"),
+        clipped if correction.rollout_is_mode == "truncate" else None,
+        clipped or 0.0,
     )
 
 

@@ -52,7 +52,7 @@ class Threshold:
     """Index of the preset's rejection rule, from 0; by default its weights, or rule 0 if it has no weights."""
     keep: float = 95.0
     """Percentage of the response tokens that must pass all bounds. For truncated weights: percentage of the tokens
-    whose weight is not truncated."""
+    whose weight is not truncated; a cap keeps every token, so the published caps of 2 to 5 are the better start."""
     system: str = "verl"
     """System for which the bounds are printed."""
     version: str | None = None

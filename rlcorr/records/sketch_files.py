@@ -198,12 +198,7 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
     """Return the sketch of the step's own answers, and all tensors of its file."""
     path = sketch_path(run, step)
     if not path.is_file():
-        sketched_steps = ", ".join(map(str, list_sketches(run))) or "none"
-        raise UsageError(
-            f"step {step} of {run.name} has no score sketch (steps that have one: {sketched_steps}). They are made "
-            f"during training: python -m rlcorr train --config {run / 'config.yaml'} --run {run.name}_sketched "
-            f"--sketch.every {step}"
-        )
+        raise UsageError(f"step {step} of {run.name} has no score sketch{_how_to_make(run, step)}")
     try:
         tensors, metadata = read_tensors(path)
         reference = Reference(*(tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences")))
@@ -214,6 +209,16 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
     _check_hashes(path, sketch, read_manifest(run), step)
     return sketch, tensors
+
+
+def _how_to_make(run: Path, step: int) -> str:
+    """Return which steps have a sketch, and the command that records one. Files of log-probs have no configuration."""
+    steps = f" (steps that have one: {', '.join(map(str, list_sketches(run))) or 'none'}). "
+    config = run / "config.yaml"
+    if not config.is_file():
+        return f"{steps}Log-probs alone do not give one. A training run of rlcorr records it with --sketch.every {step}."
+    command = f"python -m rlcorr train --config {config} --run {run.name}_sketched --sketch.every {step}"
+    return f"{steps}They are made during training: {command}"
 
 
 def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:

@@ -1,0 +1,68 @@
+"""The corrections that a system ships: what it does if nothing is set, and its presets with their published numbers."""
+
+from dataclasses import dataclass, replace
+
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import UsageError
+from rlcorr.presets import PRESETS
+from rlcorr.systems.export import defaults_of, newest_text
+
+FOREBEARS = {"Unsloth": "TRL", "axolotl": "TRL", "miles": "slime", "rLLM": "verl", "Python": "verl"}
+"""System without presets of its own → the system whose correction it runs, or whose names ours are."""
+WEIGHING_LOSSES = ("ppo_clip", "reinforce")
+"""Losses that apply weights and rules as they are. The others have masks or weights of their own inside."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A correction with the numbers that a system ships."""
+
+    config: CorrectionConfig
+    loss: LossConfig | None
+    preset: str | None = None
+    """Name of the preset; None if only the system's default has these numbers."""
+    is_default: bool = False
+    """True if the system does this if nothing is set."""
+
+    @property
+    def acts(self) -> bool:
+        return self.config.rollout_is is not None or bool(self.config.rollout_rs)
+
+
+def shipped(system: str) -> list[Shipped]:
+    """Return the system's default, and each of its presets that its text can express and that gives other weights.
+
+    Systems that neither have presets nor a forebear get the presets of all systems.
+
+    >>> [(one.preset, one.is_default) for one in shipped("open-instruct")]
+    [('open_instruct_tis', True), ('open_instruct_vaco', False)]
+    """
+    config, loss = defaults_of(system)
+    family = FOREBEARS.get(system, system)
+    names = [name for name, preset in PRESETS.items() if preset.system == family] or list(PRESETS)
+    rows = {_effect(config): Shipped(config, loss, is_default=True)}
+    for name in names:
+        preset = PRESETS[name]
+        before = rows.get(_effect(preset.config))
+        if before is not None:
+            if before.preset is None and before.config == preset.config:
+                rows[_effect(preset.config)] = replace(before, preset=name, loss=preset.loss)
+        elif preset.config.loss_type in WEIGHING_LOSSES and _can_express(system, preset.config, preset.loss):
+            rows[_effect(preset.config)] = Shipped(preset.config, preset.loss, name)
+    return list(rows.values())
+
+
+def _effect(config: CorrectionConfig) -> CorrectionConfig:
+    """Return the configuration without what does not change weights and rejections."""
+    threshold = 2.0 if config.rollout_is is None else config.rollout_is_threshold
+    return replace(
+        config, rollout_is_threshold=threshold, bypass_mode=False, loss_type="ppo_clip", denominator="fixed"
+    )
+
+
+def _can_express(system: str, config: CorrectionConfig, loss: LossConfig) -> bool:
+    try:
+        newest_text(config, system, loss)
+    except UsageError:
+        return False
+    return True
