@@ -1,15 +1,22 @@
 """The system that a configuration is exported to: in the URL as `system`; the list begins with the last choice."""
 
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
 import streamlit as st
-from state import address, notices
+from state import address, navigation, notices
+from text import export as say
 from text import phrases
 
 from rlcorr import CorrectionConfig
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.export import SYSTEMS, beyond_defaults, refused
+from rlcorr.systems.overrides import overrides
 
 KEY = "system"
+NOT_IN_LINK = ("hide", "projector")
+"""What a link has for the way in which a page is shown."""
 
 
 def system() -> str:
@@ -25,21 +32,44 @@ def system() -> str:
     return picked
 
 
-def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None) -> None:
-    """Show the text to copy, and which of its lines differ from the system's own defaults."""
-    lines: list[str] | None = None
+def text_for(
+    system: str, config: CorrectionConfig, loss: LossConfig | None, link: tuple[str, Mapping[str, str]] | None = None
+) -> None:
+    """Show the text to copy, its overrides for a command line, and which lines differ from the system's own defaults.
+
+    Args:
+        system: The system.
+        config: The correction.
+        loss: The loss, if the preset names one.
+        link: The page and the query that show this configuration again; by default those of the present address.
+    """
     try:
         text, lines = beyond_defaults(config, system, loss)
     except UsageError as error:
-        text = refused(error)
-    st.code(text, language=None, wrap_lines=True)  # the colours of a language are too pale to read
-    if lines is not None and system != "Python":
+        st.code(refused(error), language=None, wrap_lines=True)
+        return
+    comment = say.LINK.format(address=_address(*(link or _present())))
+    st.code(f"{text.rstrip()}\n{comment}\n", language=None, wrap_lines=True)  # the colours of a language are too pale
+    if system != "Python":
         changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
         st.caption(
             phrases.BEYOND_DEFAULTS.format(system=system, lines=changed)
             if changed
             else phrases.DEFAULTS.format(system=system)
         )
+    if line := overrides(config, system, loss):
+        st.caption(say.COMMAND_LINE)
+        st.code(line, language=None, wrap_lines=True)
+
+
+def _present() -> tuple[str, dict[str, str]]:
+    """Return the page that is shown, and a query that shows its run, its step and its configuration again."""
+    query = navigation.linked({})
+    return st.session_state["view"], {key: value for key, value in query.items() if key not in NOT_IN_LINK}
+
+
+def _address(view: str, query: Mapping[str, str]) -> str:
+    return f"/{view}?{urlencode(query)}"
 
 
 def _remember() -> None:

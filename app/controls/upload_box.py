@@ -1,45 +1,105 @@
-"""The box for a person's own files. Together they become a run in a folder of this server, deleted when it stops."""
+"""The box for a person's own files. Together they become a run in a folder of this server, deleted when it stops.
+
+The box is open until files have been read. It then folds to one line: their names, and how much was read.
+"""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import streamlit as st
 from data import uploads
 from state import session
 from text import phrases
+from text import yours as say
 from text.formatting import plain
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.foreign.missing_fields import unpaired_sentence
-from rlcorr.foreign.read_file import ENDINGS
 
-TYPES = [ending.removeprefix(".") for ending in ENDINGS]
+OPEN, REFUSAL = "upload_open", "upload_refusal"
+"""Keys of the session: whether the box is open; why files were refused, and what was picked then."""
+# Streamlit refuses a file that is too large in the browser, and says why in a tooltip of its tile only.
+WORDS_OF_REFUSALS = """<style>
+.st-key-dropped [data-testid="stFileUploaderFileErrorMessage"] { display: block; white-space: normal }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the box says about files that were read: in its folded line, inside, and below."""
+
+    slug: str
+    line: str
+    details: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def take() -> None:
-    """Show the box to drop files into, and what was read from them."""
-    with st.container(border=True):
+    """Show the box to drop files into, what was read from them, or why they were refused."""
+    read = _shown()
+    st.session_state.setdefault(OPEN, read is None)
+    with st.expander(plain(read.line) if read else say.DROP, key=OPEN, on_change="rerun"):
         st.caption(phrases.UPLOAD)
         st.checkbox(phrases.CLAMP_ROUNDING, key="clamp_rounding", on_change=_dropped)
-        dropped = st.file_uploader(
-            phrases.UPLOAD_LABEL, TYPES, accept_multiple_files=True, key="dropped", on_change=_dropped
-        )
-        for sentence in st.session_state.get("upload_said", []) if dropped else []:
-            (st.error if sentence.startswith("!") else st.info)(plain(sentence.removeprefix("!")))
+        # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
+        dropped = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key="dropped", on_change=_dropped)
+        st.html(WORDS_OF_REFUSALS)
+        for sentence in read.details if read else ():
+            st.caption(plain(sentence))
+    for sentence in read.notes if read else ():
+        st.info(plain(sentence))
+    if not dropped:  # after a change of page the box is empty
+        st.session_state.pop(REFUSAL, None)
+    if refusal := st.session_state.get(REFUSAL):
+        st.error(plain(refusal[0]))
+
+
+def _shown() -> Read | None:
+    """Return what was read of the files of the run that the page shows; None if there are none, or others are refused.
+
+    A run that was picked in the same moment is in the session before its picker is drawn.
+    """
+    read: Read | None = st.session_state.get("upload_read")
+    is_other = read is None or REFUSAL in st.session_state or read.slug != st.session_state.get("run")
+    return None if is_other else read
+
+
+def is_refused() -> bool:
+    """Check whether the files in the box were refused, and no run was picked since then."""
+    refusal = st.session_state.get(REFUSAL)
+    return refusal is not None and refusal[1] == _picked()
+
+
+def _picked() -> tuple[str | None, str | None]:
+    return st.session_state.get("run"), st.session_state.get("step")
 
 
 def _dropped() -> None:
     """Make a run of the dropped files before the page is drawn, so that the pickers know the run."""
+    st.session_state.pop(REFUSAL, None)
+    st.session_state[OPEN] = True
     files = [(file.name, file.getvalue()) for file in st.session_state.get("dropped") or []]
     if not files:
         return
+    names = sorted(name for name, _ in files)
     try:
-        story = phrases.UPLOADED.format(name=", ".join(sorted(name for name, _ in files)))
         clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
-        slug, summary = uploads.take(files, story, clamp_rounding=clamp)
+        slug, summary = uploads.take(files, phrases.UPLOADED.format(name=", ".join(names)), clamp_rounding=clamp)
     except UsageError as error:
-        st.session_state["upload_said"] = [f"!{error}"]
+        st.session_state[REFUSAL] = " ".join([str(error), *_hints(names)]), _picked()
         return
     st.session_state["run"], st.session_state["step"] = slug, session.LATEST
-    st.session_state["upload_said"] = [_welcome(summary), *_missing(summary), *summary.notes, *_left_out(summary)]
+    details, notes = (_welcome(summary), *_missing(summary)), (*summary.notes, *_left_out(summary))
+    line = say.read_line(uploads.name_of(names), summary)
+    st.session_state["upload_read"] = Read(slug, line, details, notes)
+    st.session_state[OPEN] = False
+
+
+def _hints(names: list[str]) -> list[str]:
+    """Return what to do about files whose endings are not read."""
+    endings = dict.fromkeys(PurePosixPath(name).suffix.lower() for name in names)
+    return list(dict.fromkeys(say.HINTS[ending] for ending in endings if ending in say.HINTS))
 
 
 def _welcome(summary: ImportSummary) -> str:

@@ -1,5 +1,6 @@
-"""Suggested bounds that keep a share of a run's tokens, cached by the state of its files."""
+"""Corrections and their effect on a run: what a system ships, and thresholds by budget. Cached by the run's files."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,28 +10,49 @@ from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.by_length import AtLength, kept_by_length
 from rlcorr.analysis.choosing import Kept, Pairs, choose_bound, kept, pairs_of
-from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
+from rlcorr.analysis.symptoms import Symptom, mend_first
+from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BAND
+from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
+from rlcorr.systems.shipped import Shipped, shipped
 
-PRESETS_TO_SUGGEST = (
-    "decoupled_token_is", "decoupled_token_icepop", "decoupled_geo_rs", "decoupled_k3_rs", "skyrl_product_mask",
-)  # fmt: skip
-"""Presets whose bounds are moved: one for each kind of bound."""
+PRESETS_TO_SUGGEST = ("decoupled_token_icepop", "decoupled_geo_rs", "decoupled_k3_rs", "skyrl_product_mask")
+"""Presets whose bounds are moved: one for each kind of bound that rejects tokens or gives them weight 0.
+
+A cap on the weights keeps every token, so that no share of tokens can choose it.
+"""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A preset at the tightest threshold that keeps the share."""
+    """A correction, and its effect on the last step of the run; `effect` is a text if it cannot be applied there."""
 
-    threshold: float
+    key: str
+    """Name of the preset; for a threshold by budget, with the share."""
     config: CorrectionConfig
-    before: Kept
-    """Shares that it keeps on the steps on which the threshold was chosen."""
-    unseen: Kept | None
-    """Shares that it keeps on the last step, which was not used for the choice; None if the run has one step."""
-    by_length: tuple[AtLength, ...]
-    """Shares that it keeps of the same answers cut to fewer tokens, on the steps on which it was chosen."""
+    loss: LossConfig | None
+    effect: Kept | str
+    is_default: bool = False
+    """True if the system does this if nothing is set."""
+    threshold: float | None = None
+    """The upper bound that was chosen; None for published numbers."""
+    before: Kept | None = None
+    """Effect on the steps on which the threshold was chosen; None if that is the only step."""
+    by_length: tuple[AtLength, ...] = ()
+    """Effect on the same answers cut to fewer tokens, on the steps on which it was chosen."""
+
+    @property
+    def preset(self) -> str | None:
+        """The preset that has these weights and rules, whatever their numbers; None if none has."""
+        name = self.key.partition("@")[0]
+        return name if name in PRESETS else None
+
+    @property
+    def is_advised(self) -> bool:
+        """Check whether the correction acts, and the glossary calls none of its numbers bad."""
+        acts = self.config.rollout_is is not None or bool(self.config.rollout_rs)
+        return acts and isinstance(self.effect, Kept) and not self.effect.is_bad
 
 
 Stamps = tuple[corrections.Identity, ...]
@@ -43,27 +65,60 @@ def stamps_of(run: Path, steps: tuple[int, ...]) -> Stamps:
 @st.cache_resource(max_entries=4, show_spinner=False)
 def pairs(stamps: Stamps) -> tuple[Pairs, Pairs | None]:
     """Return the pairs that bounds are chosen on and checked on, as `pairs_of` does."""
-    return pairs_of((number, recorded.step(Path(run), number).batch) for run, number, _ in stamps)
+    has_advantages = all(recorded.step(Path(run), number).batch.advantages is not None for run, number, _ in stamps)
+    steps = ((number, recorded.step(Path(run), number).batch) for run, number, _ in stamps)
+    return pairs_of(steps, with_advantages=has_advantages)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
+def _looks(stamps: Stamps) -> list[Look]:
+    return [look(number, recorded.step(Path(run), number).batch) for run, number, _ in stamps]
+
+
 def looks_like(stamps: Stamps) -> list[str]:
     """Return a line for each pattern that the steps of a run fit. Raises `UsageError` as `triage` does."""
-    return verdict_lines(verdicts(look(number, recorded.step(Path(run), number).batch) for run, number, _ in stamps))
+    return verdict_lines(verdicts(_looks(stamps)))
 
 
-@st.cache_resource(max_entries=32, show_spinner="Choosing the bounds …")
-def suggestions(stamps: Stamps, share: float) -> dict[str, Suggestion | str]:
-    """Return preset → its suggested bounds, or the reason if no bounds keep the share."""
+def fault(stamps: Stamps) -> tuple[int, Symptom] | None:
+    """Return the last step with a fault that must be mended first, and the fault; None if no step has one."""
+    for one in reversed(_looks(stamps)):
+        if (found_fault := mend_first(one.symptoms)) is not None:
+            return one.step, found_fault
+    return None
+
+
+@st.cache_resource(max_entries=32, show_spinner="Applying the system's own corrections …")
+def published(stamps: Stamps, system: str) -> list[Suggestion]:
+    """Return the corrections that a system ships, with their effect on the last step of the run."""
     chosen_on, last = pairs(stamps)
-    suggested: dict[str, Suggestion | str] = {}
+    batch = (last or chosen_on).batch
+    return [_published(one, lambda config: kept(batch, config)) for one in shipped(system)]
+
+
+def _published(one: Shipped, measure: Callable[[CorrectionConfig], Kept]) -> Suggestion:
+    try:
+        effect = measure(one.config)
+    except UsageError as error:  # a rule may need advantages, which the file does not have
+        effect = str(error)
+    return Suggestion(one.preset or "", one.config, one.loss, effect, one.is_default)
+
+
+@st.cache_resource(max_entries=32, show_spinner="Choosing the thresholds …")
+def by_budget(stamps: Stamps, share: float) -> tuple[list[Suggestion], dict[str, str]]:
+    """Return thresholds that keep this share, and preset → reason for those that have none."""
+    chosen_on, last = pairs(stamps)
+    reached, refused = [], {}
     for name in PRESETS_TO_SUGGEST:
         try:
             threshold, config = choose_bound(chosen_on.batch, PRESETS[name].config, share, BAND)
         except UsageError as error:
-            suggested[name] = str(error)
+            refused[name] = str(error)
             continue
-        unseen = None if last is None else kept(last.batch, config)
+        before = None if last is None else kept(chosen_on.batch, config)
+        effect = kept((last or chosen_on).batch, config)
         by_length = kept_by_length(chosen_on.batch, config)
-        suggested[name] = Suggestion(threshold, config, kept(chosen_on.batch, config), unseen, by_length)
-    return suggested
+        key = f"{name}@{share:g}"
+        one = Suggestion(key, config, PRESETS[name].loss, effect, False, threshold, before, by_length)
+        reached.append(one)
+    return reached, refused

@@ -11,19 +11,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import streamlit as st
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary, Source, read_steps, summarize, write_run
-from rlcorr.foreign.read_file import Part, read_parts
+from rlcorr.foreign.read_file import ENDINGS, Part, read_parts
 
 PREFIX = "upload_"
 QUOTA = 12
 """Number of runs that a session may have; the oldest one is deleted for the next."""
 EXPIRY = 24 * 3600.0
 """Seconds after which a run is deleted."""
+
+NAME_FILE = "dropped_as.txt"
+"""File in the folder of such a run, with the name of the dropped file."""
 
 DroppedFile = tuple[str, bytes]
 """Name and content."""
@@ -43,7 +46,8 @@ def take(files: Sequence[DroppedFile], story: str, *, clamp_rounding: bool = Fal
         clamp_rounding: Read log-probs slightly above 0 as 0.
 
     Raises:
-        UsageError: if two files have the same name, or the files cannot be read as log-prob pairs.
+        UsageError: if two files have the same name, a file has an ending that is not read, or the files cannot be read
+            as log-prob pairs.
     """
     repeated = [name for name, count in Counter(name for name, _ in files).items() if count > 1]
     if repeated:
@@ -51,6 +55,9 @@ def take(files: Sequence[DroppedFile], story: str, *, clamp_rounding: bool = Fal
             f"two files are named {repeated[0]!r:.80}: rename one, so that each rank or step has its name."
         )
     ordered = sorted(files)
+    for name, content in ordered:  # so that a table among other files is what the message is about
+        if PurePosixPath(name).suffix.lower() not in ENDINGS:
+            read_parts(name, content)
 
     def parts(name: str, content: bytes) -> Iterator[Part]:
         return iter(read_parts(name, content, clamp_rounding=clamp_rounding))
@@ -64,11 +71,24 @@ def take(files: Sequence[DroppedFile], story: str, *, clamp_rounding: bool = Fal
     if (run / "manifest.json").is_file():
         return slug, summarize(read_steps(sources))
     summary = write_run(run, read_steps(sources), story)
+    (run / NAME_FILE).write_text(name_of([name for name, _ in ordered]), encoding="utf-8")
     made = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])]
     for oldest in made[:-QUOTA]:
         shutil.rmtree(run.with_name(oldest), ignore_errors=True)
     st.session_state["uploads"] = made[-QUOTA:]
     return slug, summary
+
+
+def name_of(names: Sequence[str]) -> str:
+    """Return how a page names these files, the first of which comes first."""
+    first, *more = sorted(names)
+    return f"{first} and {len(more)} more" if more else first
+
+
+def shown_name(slug: str) -> str:
+    """Return how a page names this run: the dropped file's name, or for any other run its slug."""
+    file = Path(folder().name) / slug / NAME_FILE
+    return file.read_text(encoding="utf-8") if slug.startswith(PREFIX) and file.is_file() else slug
 
 
 def _digest(files: Sequence[DroppedFile], clamp_rounding: bool) -> str:

@@ -47,9 +47,9 @@ def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] 
     `meanings` explains words of the header and of the first column, as tooltips for mouse and keyboard.
     """
     explained = meanings or {}
-    head = "".join(f"<th>{_explained(cell, explained)}</th>" for cell in header)
+    head = "".join(f"<th>{with_tooltip(cell, explained)}</th>" for cell in header)
     cells = [
-        [_explained(cell, explained) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows
+        [with_tooltip(cell, explained) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows
     ]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     return (
@@ -67,7 +67,8 @@ def swatches(colours: dict[str, str]) -> str:
     return f"<div style='font-size:0.85rem;line-height:1.7;display:flex;flex-wrap:wrap'>{spots}</div>"
 
 
-def _explained(cell: str, meanings: Mapping[str, str]) -> str:
+def with_tooltip(cell: str, meanings: Mapping[str, str]) -> str:
+    """Return a word as literal HTML, with its meaning as a tooltip for mouse and keyboard if it has one."""
     text = html.escape(cell)
     return f'<abbr title="{html.escape(meanings[cell])}" tabindex="0">{text}</abbr>' if cell in meanings else text
 

@@ -20,14 +20,18 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
         "tokens", "See the tokens",
     ),
     "temperature": ("Use one temperature for sampling and for both log-probs.", "tokens", "See the tokens"),
-    "stale tensor": _FIX,
+    "stale tensor": (
+        "Check first: are the rows of the output head the same on both sides? Then choose a threshold.",
+        "tokens", "See the tokens",
+    ),
     "clean": ("The log-probs give no reason to correct.", "bench", "See what a threshold would cost"),
     "precision": (
         "The log-probs show nothing beyond rounding. Choose a threshold that leaves rounding alone.",
         "bench", "Choose a threshold",
     ),
     "undecided": (
-        "Measure once more, as described above. Then choose a threshold, and see what it costs.",
+        "Check first: are the weights old? Is the KV cache 8-bit? Measure once more, as described above. Then choose a "
+        "threshold, and see what it costs.",
         "bench", "Choose a threshold",
     ),
     "old weights": (
@@ -35,8 +39,14 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
         "bench", "Choose a threshold",
     ),
     "beyond rounding": (
-        "Check first: are the weights old? Is the KV cache 8-bit? Then choose a threshold, and see what it costs.",
-        "bench", "Choose a threshold",
+        "Fix this before you choose a correction. Check first: do both sides see the same prompt and the same chat "
+        "template? Are the weights very old?",
+        "tokens", "See the tokens",
+    ),
+    "outlier": (
+        "Look at the token first. If it was recorded wrongly, leave it out. If it is real, a cap or a rule limits its "
+        "effect. The next verdict is that of the other tokens.",
+        "tokens", "See the tokens",
     ),
 }  # fmt: skip
 """Pattern that `triage` returns → (what to do, the view that helps, the text of its link)."""

@@ -1,43 +1,181 @@
 """Sentences of the page for a person's own data."""
 
-from rlcorr.analysis.published import Measure
+import math
 
+from rlcorr import CorrectionConfig
+from rlcorr.analysis.choosing import CLIPPED_LIMIT, ESS_LIMIT
+from rlcorr.analysis.published import Measure
+from rlcorr.config import WeightLevel
+from rlcorr.foreign.import_run import ImportSummary
+from rlcorr.rules import RejectionRule
+from rlcorr.systems.mapping.serialize import short_number
+
+# --- the box ---
+
+DROP = "Drop your files here"
+HINTS = {
+    ".zip": "Unpack it, and drop the files that are in it.",
+    ".gz": "Unpack it, and drop the file that is in it.",
+    ".csv": "A cell of such a table holds no list of numbers. Write JSON Lines: one response per line, with a list for "
+    "each column.",
+    ".txt": "If each line is a JSON object, name the file .jsonl.",
+}
+"""Ending → what to do with such a file, after the sentence that it is not read."""
+REFUSED = (
+    "The page shows nothing, because the files could not be read. Remove the wrong file with its ×, drop another one, "
+    "or pick a run above."
+)
 EXAMPLE = "You have not dropped a file yet. As an example, the page shows the recorded run {run}."
+
+
+def read_line(name: str, summary: ImportSummary) -> str:
+    """Return the line that the box folds to after files have been read."""
+    steps = "" if summary.steps == 1 else f", {summary.steps} steps"
+    return f"{name}: {summary.responses:,} sequences, {summary.tokens:,} tokens{steps}"
+
+
+# --- the verdict ---
+
 ALL_STEPS = "Over all recorded steps:"
+SEE_TOKEN = "See token {column} of response {row}"
+OTHER_STEP = "Step {step} of this run has a fault. {sentence}"
+NO_TABLE = (
+    "There are no thresholds and no configuration here, because a threshold would only hide the fault. Correct it, and "
+    "drop the files again."
+)
+WITHOUT = "without the token"
+AVERAGES = ("", "mean", WITHOUT, "trimmed", "median")
+"""Columns of the sizes of the gap; the third only if tokens are named."""
+AVERAGES_ARE = {
+    WITHOUT: "The mean over all tokens except those that the verdict names.",
+    "trimmed": "The mean without the 1 % of the tokens with the largest |Δ|.",
+}
+
+
+def size_name(label: str) -> str:
+    """Return the name of a row of the sizes, whose columns say which average it is.
+
+    >>> size_name("Mean |Δ|")
+    '|Δ|'
+    """
+    return label.removeprefix("Mean ")
+
+
+def size(value: float) -> str:
+    """Format a size with at most four digits, without the zeros of Python's exponents.
+
+    >>> size(4.0213e-05)
+    '4.021e-5'
+    """
+    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
+
+
+# --- corrections ---
+
+SHIPPED = "What {system} ships, on your batch"
+SHIPPED_PYTHON = "Published corrections, on your batch"
+SHIPPED_ARE = "Measured on step {step}. The system's own default is marked."
+DEFAULT = "default"
+UNMEASURED = "{name}: {reason}"
+BUDGET = "Thresholds for your budget"
 KEEP = "Keep at least"
 KEEPS = ("99 %", "95 %", "90 %", "80 %")
+BUDGET_ARE = (
+    "The tightest threshold of each kind that keeps this share. Chosen on step {chosen_on} and checked on step "
+    "{unseen}, which was not used to choose."
+)
+BUDGET_OF_ONE = (
+    "The tightest threshold of each kind that keeps this share. The run has only one step, so there is no other step "
+    "to check them on."
+)
+NO_CAP = (
+    "A cap on the weights is not among them: it keeps every token, so a budget of tokens cannot choose it. Published "
+    "caps are 2 to 5."
+)
 SUGGESTED = {
-    "decoupled_token_is": "cap on each token's weight",
     "decoupled_token_icepop": "band of each token's weight",
     "decoupled_geo_rs": "geometric mean of an answer",
     "decoupled_k3_rs": "mean k3 of an answer",
     "skyrl_product_mask": "product of an answer",
 }
 """Preset of `data.suggestions` → what its threshold limits."""
-THRESHOLDS = "Thresholds for your budget"
-THRESHOLDS_ARE = (
-    "The tightest threshold of each kind that keeps this share. Chosen on step {chosen_on} and checked on step "
-    "{unseen}, which was not used to choose."
-)
-THRESHOLDS_OF_ONE = (
-    "The tightest threshold of each kind that keeps this share. The run has only one step, so there is no other step "
-    "to check them on."
-)
-COLUMNS = ("what is limited", "threshold", "kept", "kept of the last step", "weights cut", "ESS of the kept")
+COLUMNS = ("correction", "kept", "cut", "zeroed", "ESS")
+WHERE_CHOSEN = "kept where chosen"
+BUDGET_COLUMNS = ("what is limited", "threshold", WHERE_CHOSEN, *COLUMNS[1:])
+_CLIPPED, _ESS = f"{100 * CLIPPED_LIMIT:g} %", f"{100 * ESS_LIMIT:g} %"
 MEANINGS = {
     "threshold": "The upper bound. If there is a lower bound, too, it is the reciprocal or the negative of this one.",
-    "kept": "Share of the tokens that no rule rejects, on the steps that the threshold was chosen on. A token "
-    "with weight 0 counts as kept.",
-    "kept of the last step": "The same share on the last step, which was not used to choose.",
-    "weights cut": "Share of the tokens whose weights are outside their bounds. A dash: there are no weights.",
-    "ESS of the kept": "(Σ w)²/Σ w² over the kept tokens, as a share of all tokens, on the last step.",
+    "kept": "Share of the tokens that teach something: their weight is above 0 and no rule rejects them.",
+    WHERE_CHOSEN: "The same share on the steps that the threshold was chosen on.",
+    "cut": f"Share of the tokens whose weight is set to a bound. Bad: above {_CLIPPED}, because then the bounds "
+    "decide, not the ratios.",
+    "zeroed": "Share of the tokens that teach nothing: their weight is 0, or a rule rejects them. Bad: if the bounds "
+    f"of the weights alone zero more than {_CLIPPED}.",
+    "ESS": f"(Σ w)²/(n Σ w²) over the kept tokens, with n all tokens. Bad: below {_ESS}, because then half of the "
+    "batch is paid for nothing.",
 }
+"""What a column of both tables means. Its limits are those of the glossary."""
+NO_TEXT = "{system} cannot express it"
 BY_LENGTH = "The same thresholds on shorter answers"
 BY_LENGTH_IS = (
     "Kept share of the tokens if the same answers are cut to their first tokens. A limit on a token does not depend on "
     "the length. A limit on a product or a mean over the answer does, so longer answers need another threshold."
 )
 CUT, WHOLE = "first {length:,}", "whole, up to {length:,}"
+TAKE = "Take"
+BY_BUDGET = "{what}, keeps {share}"
+NOTHING_TO_TAKE = (
+    "Every correction above is bad on this batch by one of its numbers, so there is no configuration to take. Look for "
+    "the cause of the gap first, or open the bench and move a threshold."
+)
+OPEN = "Open it in the bench"
+NOT_REACHED = "–"
+WHICH_LEARNS = (
+    "This table shows what a threshold costs, not whether training gets better. For that see the study on the Training "
+    "page, or the Gradient page for a run with score sketches."
+)
+
+_LEVELS: dict[WeightLevel, str] = {
+    "token": "token weights",
+    "sequence": "answer weights (product)",
+    "geometric": "answer weights (geometric mean)",
+    "prefix": "prefix weights",
+}
+
+
+def limits(config: CorrectionConfig) -> str:
+    """Return what a correction limits, and where.
+
+    >>> limits(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0))
+    'token weights, cut at 2'
+    """
+    parts = [_weights(config)] if config.rollout_is is not None else []
+    parts += [f"{rule.name} {_range(rule)}" for rule in config.rollout_rs]
+    return "; ".join(parts) or "no correction"
+
+
+def _weights(config: CorrectionConfig) -> str:
+    level, lower, upper = config.rollout_is, config.rollout_is_threshold_lower, config.rollout_is_threshold
+    assert level is not None
+    low, high = "" if lower is None else _short(lower), "" if upper == math.inf else _short(upper)
+    if config.rollout_is_mode == "mask":
+        return f"{_LEVELS[level]}, 0 outside {low or 0} to {high or 'infinity'}"
+    ends = " and ".join(filter(None, (low, high)))
+    return f"{_LEVELS[level]}, cut at {ends}" if ends else f"{_LEVELS[level]}, without a bound"
+
+
+def _range(rule: RejectionRule) -> str:
+    if rule.lower is None:
+        return f"≤ {_short(rule.upper)}"
+    return f"≥ {_short(rule.lower)}" if rule.upper == math.inf else f"{_short(rule.lower)} to {_short(rule.upper)}"
+
+
+def _short(value: float) -> str:
+    return short_number(value).removesuffix(".0").replace("-", "−")
+
+
+# --- is it normal? ---
+
 NORMAL = "Is this gap normal?"
 MEASURE = "Measure"
 MEASURES: dict[str, Measure] = {"k3": "k3", "mean |d|": "abs"}
@@ -53,10 +191,3 @@ BANDS_ARE = {
     "tokens": "Share of the tokens whose ratio is within the band.",
     "answers": "Share of the answers whose geometric mean of the token ratios is within the band.",
 }
-TAKE = "Take"
-OPEN = "Open it in the bench"
-NOT_REACHED = "–"
-WHICH_LEARNS = (
-    "This table shows what a threshold costs, not whether training gets better. For that see the study on the Training "
-    "page, or the Gradient page for a run with score sketches."
-)

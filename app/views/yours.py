@@ -1,52 +1,144 @@
-"""The page for a person's own data: its likely cause, suggested thresholds with their cost, and the text to export."""
+"""The page for a person's own data: its likely cause, what the system ships, thresholds by budget, and the text."""
 
 import streamlit as st
 from components.picture import picture
-from controls import systems
+from controls import systems, upload_box
 from controls.bounds import bounds_of
 from controls.pickers import picked_record
 from controls.segments import choose_one
-from data import suggestions
-from data.suggestions import Suggestion
+from data import suggestions, uploads
+from data.suggestions import Stamps, Suggestion
 from state import address, navigation, notices, session
 from text import mismatch as mismatch_text
 from text import yours as yours_text
-from text.formatting import number, percent, plain, table
+from text.formatting import percent, plain, table
+from text.graded import Cell, Graded, graded_table
 
-from rlcorr import PRESETS
-from rlcorr.analysis.gap_size import gap_size
+from rlcorr.analysis.gap_size import averages, gap_size
+from rlcorr.analysis.outliers import without_outliers
 from rlcorr.analysis.placement import causes, place
+from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.gaps import gap_strip
 from rlcorr.records.step_files import StepRecord
+from rlcorr.systems.shipped import can_express
 
 HEIGHT = 260
+# A number that breaks inside is two numbers to a reader.
+WHOLE_NUMBERS = """<style>
+.st-key-yours .rl-table td:not(:first-child) { white-space: nowrap; overflow-wrap: normal }
+</style>"""
 
 
 def show(selection: session.Selection) -> None:
-    if not selection.slug.startswith("upload_"):
+    if upload_box.is_refused():
+        st.info(yours_text.REFUSED)
+        return
+    if not selection.slug.startswith(uploads.PREFIX):
         st.caption(yours_text.EXAMPLE.format(run=f"**{plain(selection.slug)}**"))
     record = picked_record(selection)
     if record is None:
         return
-    left, right = st.columns([2, 3], gap="medium")
+    st.html(WHOLE_NUMBERS)
     try:
-        with left:
-            _verdict(record)
-            _all_steps(selection)
-        with right:
-            _thresholds(selection)
-        _is_it_normal(record)
+        with st.container(key="yours"):
+            _page(selection, record)
     except UsageError as error:
         st.error(plain(str(error)))
 
 
+def _page(selection: session.Selection, record: StepRecord) -> None:
+    """Show the verdict, and below it what to choose from, unless there is a fault to mend first."""
+    stamps = suggestions.stamps_of(selection.run, selection.steps)
+    symptoms, fault = triage(record.batch), suggestions.fault(stamps)
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        _verdict(symptoms)
+        if fault is not None:
+            _no_table(record, *fault)
+    if fault is not None:
+        with right:
+            _tail(record)
+        _all_steps(stamps)
+        return
+    with right:
+        _sizes(record, symptoms)
+    _corrections(stamps)
+    _tail_and_steps(record, stamps)
+    _is_it_normal(record, symptoms)
+
+
+def _no_table(record: StepRecord, step: int, symptom: Symptom) -> None:
+    """Write why there is nothing to choose from, and which step has the fault if it is not the one that is shown."""
+    if step != record.step:
+        st.markdown(yours_text.OTHER_STEP.format(step=step, sentence=plain(symptom.sentence)))
+    st.markdown(yours_text.NO_TABLE)
+
+
+def _tail_and_steps(record: StepRecord, stamps: Stamps) -> None:
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        _tail(record)
+    with right:
+        _all_steps(stamps)
+
+
+def _verdict(symptoms: list[Symptom]) -> None:
+    """Show the strongest symptom as the headline, the others below it, and what to do, with a link."""
+    first, *others = symptoms
+    st.markdown(f"##### {plain(first.sentence)}")
+    for symptom in others:
+        st.markdown(mismatch_text.ALSO.format(sentence=plain(symptom.sentence)))
+    advice, view, label = mismatch_text.NEXT[first.pattern]
+    with st.container(horizontal=True, vertical_alignment="center", key="next"):
+        st.markdown(advice, width="content")
+        if view == "tokens":
+            _token_links(first, label)
+
+
+def _token_links(symptom: Symptom, label: str) -> None:
+    """Show a link to each token that the symptom names, or to all tokens if it names none."""
+    for row, column in symptom.tokens:
+        named = yours_text.SEE_TOKEN.format(column=column, row=row)
+        navigation.link_to("tokens", {"token": f"{row}.{column}"}, named, width="content")
+    if not symptom.tokens:
+        navigation.link_to("tokens", {}, label, width="content")
+
+
+def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
+    """Show the size of the gap in means, and in averages that few tokens cannot move."""
+    named = [token for symptom in symptoms for token in symptom.tokens]
+    numbers, rows = averages(record.batch, named), []
+    for label, (name, _) in mismatch_text.SIZES.items():
+        one = numbers[name]
+        shown = [one.mean, *([one.without] if named else []), one.trimmed, one.median]
+        rows.append([yours_text.size_name(label), *map(yours_text.size, shown)])
+    columns = [column for column in yours_text.AVERAGES if named or column != yours_text.WITHOUT]
+    meanings = {yours_text.size_name(label): help for label, (_, help) in mismatch_text.SIZES.items()}
+    st.html(table(columns, rows, meanings | yours_text.AVERAGES_ARE))
+
+
+def _tail(record: StepRecord) -> None:
+    tail = mismatch.tail(record.batch)
+    tail.layout.height = HEIGHT
+    title, caption = mismatch_text.PICTURES["tail"]
+    picture(title, tail, key="tail", caption=caption)
+
+
+def _all_steps(stamps: Stamps) -> None:
+    """Write what the steps of the run look like, a line per pattern, if there is more than one step."""
+    if len(stamps) > 1:
+        st.caption(yours_text.ALL_STEPS)
+        for line in suggestions.looks_like(stamps):
+            st.markdown(f"- {plain(line)}")
+
+
 @address.fragment
-def _is_it_normal(record: StepRecord) -> None:
+def _is_it_normal(record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the gap of the step among measured gaps, and how many of its ratios are near 1."""
-    size = gap_size(record.batch)
+    size = gap_size(without_outliers(record.batch, symptoms))
     if size is None or size.k3 == 0:
         return
     st.markdown(f"##### {yours_text.NORMAL}")
@@ -67,96 +159,118 @@ def _is_it_normal(record: StepRecord) -> None:
         picture(title, gap_strip(value, measure), key="gaps", caption=caption)
 
 
-def _verdict(record: StepRecord) -> None:
-    symptoms = triage(record.batch)
-    st.markdown(f"##### {plain(symptoms[0].sentence)}")
-    for symptom in symptoms[1:]:
-        st.markdown(mismatch_text.ALSO.format(sentence=plain(symptom.sentence)))
-    st.markdown(mismatch_text.NEXT[symptoms[0].pattern][0])
-    with st.container(horizontal=True, key="sizes"):
-        for label, (name, help) in mismatch_text.SIZES.items():
-            if name in symptoms[0].numbers:
-                st.metric(label, number(symptoms[0].numbers[name]), help=help, width=112)
-    tail = mismatch.tail(record.batch)
-    tail.layout.height = HEIGHT
-    title, caption = mismatch_text.PICTURES["tail"]
-    picture(title, tail, key="tail", caption=caption)
-
-
-def _all_steps(selection: session.Selection) -> None:
-    """Write what the steps of the run look like, a line per pattern, if there is more than one step."""
-    if len(selection.steps) > 1:
-        st.caption(yours_text.ALL_STEPS)
-        for line in suggestions.looks_like(suggestions.stamps_of(selection.run, selection.steps)):
-            st.markdown(f"- {plain(line)}")
-
-
 @address.fragment
-def _thresholds(selection: session.Selection) -> None:
-    st.markdown(f"##### {yours_text.THRESHOLDS}")
-    picked = choose_one(yours_text.KEEP, yours_text.KEEPS, yours_text.KEEPS[1], "keep")
-    stamps = suggestions.stamps_of(selection.run, selection.steps)
-    suggested = suggestions.suggestions(stamps, float(picked.removesuffix(" %")) / 100)
+def _corrections(stamps: Stamps) -> None:
+    """Show what the system ships, thresholds by budget, and the text of the one that is taken."""
+    left, right = st.columns([2, 3], gap="medium")
+    with left:
+        system = systems.system()
+        for sentence in notices.sentences(systems.KEY):
+            st.warning(plain(sentence))
+    shipped = suggestions.published(stamps, system)
+    with right:
+        _shipped(stamps, system, shipped)
+        st.markdown(f"##### {yours_text.BUDGET}")
+        picked = choose_one(yours_text.KEEP, yours_text.KEEPS, yours_text.KEEPS[0], "keep")
+        reached, refused = suggestions.by_budget(stamps, float(picked.removesuffix(" %")) / 100)
+        offered = {one.key: one for one in reached if can_express(system, one.config, one.loss)}
+        no_text = yours_text.NO_TEXT.format(system=system)
+        _by_budget(stamps, reached, refused, {one.key: no_text for one in reached if one.key not in offered})
+    with left:
+        _take(system, [one for one in (*shipped, *offered.values()) if one.is_advised])
+
+
+def _shipped(stamps: Stamps, system: str, shipped: list[Suggestion]) -> None:
+    chosen_on, last = suggestions.pairs(stamps)
+    title = yours_text.SHIPPED_PYTHON if system == "Python" else yours_text.SHIPPED.format(system=system)
+    st.markdown(f"##### {title}")
+    st.caption(yours_text.SHIPPED_ARE.format(step=(last or chosen_on).steps[-1]))
+    rows = [(yours_text.limits(one.config), _below(one), _cells(one)) for one in shipped]
+    st.html(graded_table(yours_text.COLUMNS, rows, yours_text.MEANINGS))
+    for one in shipped:
+        if isinstance(one.effect, str):
+            st.caption(plain(yours_text.UNMEASURED.format(name=one.key, reason=one.effect)))
+
+
+def _by_budget(stamps: Stamps, reached: list[Suggestion], refused: dict[str, str], remarks: dict[str, str]) -> None:
+    """Show the thresholds, the reasons why there are none, and remarks below the names of some, by their keys."""
     before, last = suggestions.pairs(stamps)
     steps = " to ".join(str(step) for step in dict.fromkeys((before.steps[0], before.steps[-1])))
     st.caption(
-        yours_text.THRESHOLDS_OF_ONE
+        yours_text.BUDGET_OF_ONE
         if last is None
-        else yours_text.THRESHOLDS_ARE.format(chosen_on=steps, unseen=last.steps[0])
+        else yours_text.BUDGET_ARE.format(chosen_on=steps, unseen=last.steps[0])
     )
-    st.html(table(list(yours_text.COLUMNS), [_row(name, one) for name, one in suggested.items()], yours_text.MEANINGS))
-    for name, refused in suggested.items():
-        if isinstance(refused, str):
-            st.caption(plain(f"{yours_text.SUGGESTED[name]}: {refused}"))
-    st.caption(yours_text.WHICH_LEARNS)
-    reached = {name: one for name, one in suggested.items() if isinstance(one, Suggestion)}
-    if reached:
-        _take(reached)
-        _by_length(reached)
+    rows, columns = [], list(yours_text.BUDGET_COLUMNS)
+    for one in reached:
+        first = [f"{one.threshold:.6g}"] + ([] if one.before is None else [percent(one.before.share)])
+        rows.append((_what(one), remarks.get(one.key, ""), [*first, *_cells(one)]))
+    if last is None:
+        columns.remove(yours_text.WHERE_CHOSEN)
+    if rows:
+        st.html(graded_table(columns, rows, yours_text.MEANINGS))
+    for name, reason in refused.items():
+        st.caption(plain(f"{yours_text.SUGGESTED[name]}: {reason}"))
+    st.caption(f"{yours_text.NO_CAP} {yours_text.WHICH_LEARNS}")
+    _by_length(reached)
 
 
-def _by_length(reached: dict[str, Suggestion]) -> None:
+def _by_length(reached: list[Suggestion]) -> None:
     """Show what the suggested thresholds keep of the same answers cut to fewer tokens."""
-    by_name = {name: one.by_length for name, one in reached.items()}
-    *cuts, whole = next(iter(by_name.values()))
-    if not cuts:
+    if not reached or len(reached[0].by_length) < 2:
         return
+    *cuts, whole = reached[0].by_length
     st.markdown(f"**{yours_text.BY_LENGTH}**")
     lengths = [yours_text.CUT.format(length=cut.length) for cut in cuts]
-    columns = [yours_text.COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole.length)]
-    rows = [[yours_text.SUGGESTED[name], *(percent(at.kept.share) for at in ats)] for name, ats in by_name.items()]
+    columns = [yours_text.BUDGET_COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole.length)]
+    rows = [[_what(one), *(percent(at.kept.share) for at in one.by_length)] for one in reached]
     st.html(table(columns, rows))
     st.caption(yours_text.BY_LENGTH_IS)
 
 
-def _row(name: str, one: Suggestion | str) -> list[str]:
-    if isinstance(one, str):
-        return [yours_text.SUGGESTED[name], *[yours_text.NOT_REACHED] * (len(yours_text.COLUMNS) - 1)]
-    at_last = one.unseen or one.before
-    unseen = yours_text.NOT_REACHED if one.unseen is None else percent(one.unseen.share)
-    return [
-        yours_text.SUGGESTED[name], f"{one.threshold:g}", percent(one.before.share), unseen, percent(at_last.cut),
-        percent(at_last.ess),
-    ]  # fmt: skip
+def _cells(one: Suggestion) -> list[Cell]:
+    """Return the cells of an effect. What the glossary has a limit for is graded: the clipped mass, and the ESS."""
+    effect = one.effect
+    if isinstance(effect, str):
+        return [yours_text.NOT_REACHED] * len(yours_text.COLUMNS[1:])
+    cut: Cell = yours_text.NOT_REACHED
+    zeroed: Cell = percent(1 - effect.share)
+    if effect.cut is not None:
+        cut = Graded(percent(effect.cut), not effect.has_high_clipped)
+    elif one.config.rollout_is is not None:
+        zeroed = Graded(percent(1 - effect.share), not effect.has_high_clipped)
+    return [percent(effect.share), cut, zeroed, Graded(percent(effect.ess), not effect.has_low_ess)]
 
 
-def _take(reached: dict[str, Suggestion]) -> None:
+def _below(one: Suggestion) -> str:
+    marks = [yours_text.DEFAULT] if one.is_default else []
+    return ", ".join([*filter(None, [one.key]), *marks])
+
+
+def _what(one: Suggestion) -> str:
+    return yours_text.SUGGESTED[one.key.partition("@")[0]]
+
+
+def _label(one: Suggestion) -> str:
+    if one.threshold is None:
+        return f"{yours_text.limits(one.config)} ({one.key or yours_text.DEFAULT})"
+    share = one.key.partition("@")[2]
+    return f"{yours_text.BY_BUDGET.format(what=_what(one), share=f'{100 * float(share):g} %')} ({one.preset})"
+
+
+def _take(system: str, advised: list[Suggestion]) -> None:
     """Show the text for the person's system, and a link to the bench."""
-    left, right = st.columns(2)
-    with left:
-        name = st.selectbox(
-            yours_text.TAKE,
-            list(reached),
-            format_func=lambda name: f"{yours_text.SUGGESTED[name]} ({name})",
-            key="take",
-        )
-    with right:
-        system = systems.system()
-    for sentence in notices.sentences(systems.KEY):
-        st.warning(plain(sentence))
-    one = reached[name]
-    systems.text_for(system, one.config, PRESETS[name].loss)
-    query = {"preset": name} | {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
+    if not advised:
+        st.info(yours_text.NOTHING_TO_TAKE)
+        return
+    by_key = {one.key: one for one in advised}
+    key = st.selectbox(yours_text.TAKE, list(by_key), format_func=lambda key: _label(by_key[key]), key="take")
+    one = by_key[key]
+    if one.preset is None:  # the bench shows presets only
+        systems.text_for(system, one.config, one.loss)
+        return
+    query = {"preset": one.preset} | {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
+    systems.text_for(system, one.config, one.loss, ("bench", session.run_and_step() | query))
     navigation.link_to("bench", query, yours_text.OPEN, width="content")
 
 

@@ -1,17 +1,21 @@
 """The size of the gap in a batch, and the share of its tokens and answers within narrow bands around a ratio of 1."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from rlcorr.correction import old_log_probs
 from rlcorr.masked import masked_mean, masked_sum
-from rlcorr.ratios import k3
+from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
 
 BANDS = (0.001, 0.01, 0.05)
 """Half-widths ε of the bands 1 − ε to 1 + ε."""
+TRIMMED = 0.01
+"""Share of the tokens, those with the largest |d|, that the trimmed means leave out."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +78,41 @@ def total_size(sizes: Iterable[GapSize | None]) -> GapSize | None:
         tuple(map(sum, zip(*(size.tokens_within for size in some), strict=True))),
         tuple(map(sum, zip(*(size.answers_within for size in some), strict=True))),
     )
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Averages of one number of the tokens, of which the later ones depend less on a few of them."""
+
+    mean: float
+    without: float  # mean without the named tokens
+    trimmed: float  # mean without the tokens with the largest |d|
+    median: float
+
+
+def averages(batch: TokenBatch, named: Collection[tuple[int, int]] = ()) -> dict[str, Averages]:
+    """Return the averages of |d|, k3, e^|d| and r over the tokens with finite log-probs, by the names of a symptom.
+
+    Args:
+        batch: the pairs. It must have a token with two finite log-probs besides the named ones.
+        named: (row, column) of tokens that one of the means leaves out.
+    """
+    d = (old_log_probs(batch).detach() - batch.rollout_log_probs.detach()).double()
+    mask = batch.response_mask & d.isfinite()
+    others = mask.clone()
+    for row, column in named:
+        others[row, column] = False
+    size, rest = d[mask].abs(), d[others]
+    smallest = d[mask][size.argsort()[: max(1, len(size) - math.ceil(TRIMMED * len(size)))]]
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "abs_log_ratio": torch.abs,
+        "k3": k3,
+        "mult_error": lambda x: ratio(x.abs()),
+        "mean_ratio": ratio,
+    }
+    return {
+        name: Averages(
+            float(f(d[mask]).mean()), float(f(rest).mean()), float(f(smallest).mean()), float(f(d[mask]).median())
+        )
+        for name, f in functions.items()
+    }

@@ -216,7 +216,9 @@ def _how_to_make(run: Path, step: int) -> str:
     steps = f" (steps that have one: {', '.join(map(str, list_sketches(run))) or 'none'}). "
     config = run / "config.yaml"
     if not config.is_file():
-        return f"{steps}Log-probs alone do not give one. A training run of rlcorr records it with --sketch.every {step}."
+        return (
+            f"{steps}Log-probs alone do not give one. A training run of rlcorr records it with --sketch.every {step}."
+        )
     command = f"python -m rlcorr train --config {config} --run {run.name}_sketched --sketch.every {step}"
     return f"{steps}They are made during training: {command}"
 

@@ -47,7 +47,7 @@ def shipped(system: str) -> list[Shipped]:
         if before is not None:
             if before.preset is None and before.config == preset.config:
                 rows[_effect(preset.config)] = replace(before, preset=name, loss=preset.loss)
-        elif preset.config.loss_type in WEIGHING_LOSSES and _can_express(system, preset.config, preset.loss):
+        elif preset.config.loss_type in WEIGHING_LOSSES and can_express(system, preset.config, preset.loss):
             rows[_effect(preset.config)] = Shipped(preset.config, preset.loss, name)
     return list(rows.values())
 
@@ -55,12 +55,15 @@ def shipped(system: str) -> list[Shipped]:
 def _effect(config: CorrectionConfig) -> CorrectionConfig:
     """Return the configuration without what does not change weights and rejections."""
     threshold = 2.0 if config.rollout_is is None else config.rollout_is_threshold
-    return replace(
-        config, rollout_is_threshold=threshold, bypass_mode=False, loss_type="ppo_clip", denominator="fixed"
-    )
+    return replace(config, rollout_is_threshold=threshold, bypass_mode=False, loss_type="ppo_clip", denominator="fixed")
 
 
-def _can_express(system: str, config: CorrectionConfig, loss: LossConfig) -> bool:
+def can_express(system: str, config: CorrectionConfig, loss: LossConfig | None) -> bool:
+    """Check whether one of the system's versions has a text for this correction.
+
+    >>> can_express("slime", PRESETS["decoupled_k3_rs"].config, None)
+    False
+    """
     try:
         newest_text(config, system, loss)
     except UsageError:

@@ -89,7 +89,7 @@ def test_the_next_step_follows_the_verdict() -> None:
     """Old weights leave a gap to bound; a forgotten output head is a fault to mend."""
     for slug, advice, label in (
         ("stale_4", "Then choose a threshold", "Choose a threshold"),
-        ("stale_head", "Fix this before", "See the tokens"),
+        ("stale_head", "are the rows of the output head the same on both sides?", "See the tokens"),
     ):
         at = open_app(VIEW, run=slug)
         text = said(at)

@@ -152,6 +152,10 @@ def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
         ("pairs.jsonl", b'{"old_log_probs": [-1.0]}', "rollout_log_probs"),
         ("pairs.jsonl", b'{"old_log_probs": [NaN], "rollout_log_probs": [-1.0]}', "row 0, token 0"),
         ("pairs.npz", b"", "is empty"),
+        ("pairs.zip", b"PK\x03\x04", "this one ends in '.zip'. Unpack it"),
+        ("pairs.csv", b"old,rollout", "this one ends in '.csv'. A cell of such a table holds no list"),
+        ("pairs.txt", b"-1", "this one ends in '.txt'. If each line is a JSON object"),
+        ("pairs", b"-1", "this one ends in ''"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(root: Path, name: str, content: bytes, expected: str) -> None:
@@ -159,7 +163,8 @@ def test_a_file_that_cannot_be_read_says_why(root: Path, name: str, content: byt
     at = drop(open_app(BOX), name, content)
     assert expected in "\n".join(error.value for error in at.error).replace("\\", "")
     assert at.session_state["run"] == "newest"
-    assert "the recorded run **alpha**" in said(at)
+    assert "The page shows nothing, because the files could not be read." in said(at)
+    assert not at.code
 
 
 def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
@@ -174,3 +179,57 @@ def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
     text = said(at)
     assert "Read 1 responses with 1 tokens" in text
     assert "policy_versions is left out" in text.replace("\\", "")
+
+
+def files_of(at: AppTest) -> str:
+    """Return the line to which the box folds, or its title."""
+    return at.expander[0].label.replace("\\", "")
+
+
+def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
+    """Check that nothing of the run before is next to a refusal, and that the next file has nothing of the refusal."""
+    make_run(root, "alpha", steps=1)
+    at = open_app(BOX)
+    assert "As an example, the page shows the recorded run **alpha**." in said(at)
+    drop(at, "first.jsonl", jsonl())
+    first = at.session_state["run"]
+    assert files_of(at) == "first.jsonl: 2 sequences, 4 tokens"
+    assert at.session_state["upload_open"] is False
+    assert at.code
+    drop(at, "table.csv", b"old,rollout")
+    assert "'table.csv': files that end in" in said(at)
+    assert files_of(at) == "Drop your files here"
+    assert at.session_state["upload_open"] is True
+    assert not at.code
+    for sentence in ("As an example", "Not in the file", "k3", "Take"):
+        assert sentence not in said(at)
+    at.selectbox(key="run").set_value("alpha").run()  # somebody looks at another run instead
+    assert "As an example, the page shows the recorded run **alpha**." in said(at)
+    drop(at, "second.npz", npz())
+    assert not at.error
+    assert at.session_state["run"] not in ("alpha", first)
+    assert files_of(at) == "second.npz: 2 sequences, 4 tokens"
+    assert at.code
+
+
+def test_a_wrong_file_among_others_is_what_the_message_is_about(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = drop_all(open_app(BOX), ("a.jsonl", step_of(1)), ("b.csv", b"1"))
+    assert "'b.csv': files that end in" in said(at)
+
+
+def test_a_run_is_named_by_its_files(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = drop_all(open_app(BOX), ("b.jsonl", step_of(2)), ("a.jsonl", step_of(1)))
+    from data import uploads
+
+    assert uploads.shown_name(at.session_state["run"]) == "a.jsonl and 1 more"
+    assert uploads.shown_name("alpha") == "alpha"
+
+
+def test_no_command_names_the_file_of_an_upload(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    slug = drop(open_app(BOX), "pairs.npz", npz()).session_state["run"]
+    text = said(open_app("views/gradient.py", run=slug))
+    assert "Log-probs alone do not give one." in text
+    assert "config.yaml" not in text

@@ -77,7 +77,7 @@ def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pyte
     output = capsys.readouterr().out
     (rule,) = from_verl(text_of(output)["algorithm"]["rollout_correction"]).rollout_rs
     assert math.exp(0.19) <= rule.upper <= math.exp(0.19) * 1.001
-    assert rule.lower == pytest.approx(1 / rule.upper, rel=1e-9)
+    assert rule.lower == pytest.approx(1 / rule.upper, rel=5e-5)  # the text has five digits
     assert "Chosen on steps 0 to 1: 95.00% of 20 tokens are kept" in output
     assert "On step 2, which was not used for the choice: 50.00% of 4 tokens are kept" in output
 
