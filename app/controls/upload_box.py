@@ -3,6 +3,7 @@
 The box is open until files have been read. It then folds to one line: their names, and how much was read.
 """
 
+import html
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -19,10 +20,15 @@ from rlcorr.foreign.missing_fields import unpaired_sentence
 
 OPEN, REFUSAL = "upload_open", "upload_refusal"
 """Keys of the session: whether the box is open; why files were refused, and what was picked then."""
-# Streamlit refuses a file that is too large in the browser, and says why in a tooltip of its tile only.
-WORDS_OF_REFUSALS = """<style>
-.st-key-dropped [data-testid="stFileUploaderFileErrorMessage"] { display: block; white-space: normal }
-</style>"""
+# Streamlit refuses a file that is too large in the browser, of which Python hears nothing, and says why in a tooltip.
+TOO_LARGE = """<style>
+.rl-too-large { display: none; padding: 1rem; border-radius: 6px; background: #e5534b40 }
+.stMain:has([data-testid="stFileChip"][aria-invalid="true"]) {
+  .rl-too-large { display: block }
+  .st-key-yours { display: none }
+}
+</style>
+<div class="rl-too-large" role="alert">{sentence}</div>"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ def take() -> None:
         st.checkbox(phrases.CLAMP_ROUNDING, key="clamp_rounding", on_change=_dropped)
         # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
         dropped = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key="dropped", on_change=_dropped)
-        st.html(WORDS_OF_REFUSALS)
+        sentence = say.TOO_LARGE.format(limit=st.get_option("server.maxUploadSize"))
+        st.html(TOO_LARGE.replace("{sentence}", html.escape(sentence)))
         for sentence in read.details if read else ():
             st.caption(plain(sentence))
     for sentence in read.notes if read else ():

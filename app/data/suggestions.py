@@ -44,7 +44,7 @@ class Suggestion:
 
     @property
     def preset(self) -> str | None:
-        """The preset that has these weights and rules, whatever their numbers; None if none has."""
+        """Return the preset that has these weights and rules, whatever their numbers; None if none has."""
         name = self.key.partition("@")[0]
         return name if name in PRESETS else None
 

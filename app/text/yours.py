@@ -1,6 +1,7 @@
 """Sentences of the page for a person's own data."""
 
 import math
+import re
 
 from rlcorr import CorrectionConfig
 from rlcorr.analysis.choosing import CLIPPED_LIMIT, ESS_LIMIT
@@ -21,6 +22,10 @@ HINTS = {
     ".txt": "If each line is a JSON object, name the file .jsonl.",
 }
 """Ending → what to do with such a file, after the sentence that it is not read."""
+TOO_LARGE = (
+    "The file was not read: it is larger than {limit} MB, the limit of this server. Remove it with its ×, and drop one "
+    "file per step or per rank. The command python -m rlcorr report reads Parquet files of any size."
+)
 REFUSED = (
     "The page shows nothing, because the files could not be read. Remove the wrong file with its ×, drop another one, "
     "or pick a run above."
@@ -50,6 +55,15 @@ AVERAGES_ARE = {
     WITHOUT: "The mean over all tokens except those that the verdict names.",
     "trimmed": "The mean without the 1 % of the tokens with the largest |Δ|.",
 }
+
+
+def unbroken(sentence: str) -> str:
+    """Return the sentence with minus signs in its exponents, at which no browser breaks a line.
+
+    >>> unbroken("k3 is 4e-5, measured with e4m3-caches.")
+    'k3 is 4e−5, measured with e4m3-caches.'
+    """
+    return re.sub(r"(?<=\de)-(?=\d)", "−", sentence)
 
 
 def size_name(label: str) -> str:

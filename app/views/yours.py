@@ -36,17 +36,16 @@ def show(selection: session.Selection) -> None:
     if upload_box.is_refused():
         st.info(yours_text.REFUSED)
         return
-    if not selection.slug.startswith(uploads.PREFIX):
-        st.caption(yours_text.EXAMPLE.format(run=f"**{plain(selection.slug)}**"))
-    record = picked_record(selection)
-    if record is None:
-        return
     st.html(WHOLE_NUMBERS)
-    try:
-        with st.container(key="yours"):
-            _page(selection, record)
-    except UsageError as error:
-        st.error(plain(str(error)))
+    with st.container(key="yours"):
+        if not selection.slug.startswith(uploads.PREFIX):
+            st.caption(yours_text.EXAMPLE.format(run=f"**{plain(selection.slug)}**"))
+        record = picked_record(selection)
+        try:
+            if record is not None:
+                _page(selection, record)
+        except UsageError as error:
+            st.error(plain(str(error)))
 
 
 def _page(selection: session.Selection, record: StepRecord) -> None:
@@ -88,9 +87,9 @@ def _tail_and_steps(record: StepRecord, stamps: Stamps) -> None:
 def _verdict(symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, and what to do, with a link."""
     first, *others = symptoms
-    st.markdown(f"##### {plain(first.sentence)}")
+    st.markdown(f"##### {plain(yours_text.unbroken(first.sentence))}")
     for symptom in others:
-        st.markdown(mismatch_text.ALSO.format(sentence=plain(symptom.sentence)))
+        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(symptom.sentence))))
     advice, view, label = mismatch_text.NEXT[first.pattern]
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")

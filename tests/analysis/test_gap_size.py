@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.gap_size import GapSize, gap_size, total_size
+from rlcorr.analysis.gap_size import GapSize, averages, gap_size, total_size
 from rlcorr.errors import UsageError
 
 D = [[math.log(1.0005), math.log(0.995), 9.0], [math.log(1.04), math.log(1.06), math.log(0.9)]]
@@ -55,3 +55,16 @@ def test_the_parts_of_a_run_add_up() -> None:
 def test_a_batch_without_the_trainers_log_probs_is_refused() -> None:
     with pytest.raises(UsageError, match="needs old_log_probs"):
         gap_size(TokenBatch(torch.ones(1, 1).bool(), torch.zeros(1, 1)))
+
+
+def test_averages_that_few_tokens_cannot_move() -> None:
+    """A hundred log-ratios 0.01, 0.02 … 0.99 and 5: the trimmed mean leaves out the last one, 1 % of the tokens."""
+    d = [0.01 * k for k in range(1, 100)] + [5.0]
+    one = averages(batch([d], [[1] * 100]), [(0, 98)])  # the named token is the 99th, 0.99
+    assert one["abs_log_ratio"].mean == pytest.approx(sum(d) / 100)
+    assert one["abs_log_ratio"].without == pytest.approx((sum(d) - 0.99) / 99)
+    assert one["abs_log_ratio"].trimmed == pytest.approx(sum(d[:-1]) / 99)
+    assert one["abs_log_ratio"].median == pytest.approx(0.5)  # torch takes the lower of the two in the middle
+    assert one["k3"].trimmed == pytest.approx(sum(math.exp(x) - 1 - x for x in d[:-1]) / 99)
+    assert one["mean_ratio"].mean == pytest.approx(sum(map(math.exp, d)) / 100)
+    assert one["mult_error"].mean == pytest.approx(one["mean_ratio"].mean)  # every log-ratio is above 0

@@ -221,8 +221,12 @@ def test_the_configuration_can_be_copied(root: Path) -> None:
     at = open_app(BENCH, preset="decoupled_seq_is", is_upper="3")
     assert not at.code
     at.session_state["use_it"] = True
-    (text,) = [block.value for block in at.run().code]
+    text, line = [block.value for block in at.run().code]
     assert "rollout_is_threshold: 3.0" in text
+    assert text.endswith(
+        "# made with rlcorr; this state of the playground: /bench?preset=decoupled_seq_is&is_upper=3&run=alpha&step=0"
+    )
+    assert line.startswith("algorithm.rollout_correction.rollout_is=sequence ")
     assert "Not verl's own defaults: `rollout_is: sequence`; `rollout_is_threshold: 3.0`." in said(at)
     at.selectbox(key="system").set_value("Python").run()
     assert "rollout_is_threshold=3.0" in at.code[0].value

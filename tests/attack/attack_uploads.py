@@ -75,8 +75,8 @@ async def problem_of_pair(url: str, uploads: Path, chance: Random, kind: str) ->
 
 def problem_of_dropped(visitor: Visitor, uploads: Path, tokens: int, seed: int) -> str | None:
     """Return what is wrong with what a session sees and with the run that it has made."""
-    if not any(f"Read 1 responses with {tokens:,} tokens" in said for said in visitor.said):
-        return f"the page says {visitor.said}"
+    if not any(f"Read 1 responses with {tokens:,} tokens" in said for said in visitor.captions):
+        return f"the page says {visitor.said + visitor.captions}"
     if len(visitor.slugs) != 1:
         return f"the session knows the runs {visitor.slugs}"
     (slug,) = visitor.slugs
@@ -99,7 +99,7 @@ async def problem_of_damaged(url: str, uploads: Path, chance: Random) -> str | N
         await visitor.drop((name, content))
         await visitor.socket.close()
     made = set(recorded(uploads)) - before
-    if not visitor.said:
+    if not visitor.said and not made:
         return "the page says nothing"
     if any(verify(recorded(uploads)[slug]).problems for slug in made) or len(made) > 1:
         return f"half-written: {made}"

@@ -34,6 +34,8 @@ class Visitor:
     """Id of the box for files."""
     said: list[str] = field(default_factory=list)
     """What the last run of the page says in its notes and errors."""
+    captions: list[str] = field(default_factory=list)
+    """Its other texts: the box says in a caption what it has read."""
     raw: bytes = b""
     query: str = ""
 
@@ -58,7 +60,7 @@ class Visitor:
 
     def _take(self, got: ForwardMsg) -> None:
         if got.HasField("new_session"):
-            self.session, self.said = got.new_session.initialize.session_id, []
+            self.session, self.said, self.captions = got.new_session.initialize.session_id, [], []
         if got.HasField("navigation"):
             self.page = got.navigation.page_script_hash
         if got.HasField("page_info_changed"):
@@ -69,6 +71,8 @@ class Visitor:
                 self.box = element.file_uploader.id
             if element.HasField("alert"):
                 self.said.append(element.alert.body)
+            if element.HasField("markdown"):
+                self.captions.append(element.markdown.body)
 
     async def file_places(self, names: list[str]) -> list[Any]:
         """Return where files of these names may be put, and their ids."""
