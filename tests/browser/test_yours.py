@@ -1,0 +1,75 @@
+"""Your data in a browser: the verdict in the first screen, refusals in words, and whole numbers on a phone."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from app_runs import fits_a_phone, settled
+from playwright.sync_api import Page, expect
+
+BOX = '[data-testid="stFileUploader"] input'
+BROKEN = """() => [...document.querySelectorAll(".st-key-yours .rl-table td:not(:first-child)")].filter((cell) => {
+  const number = document.createRange(), first = cell.querySelector("span")?.firstChild ?? cell.firstChild
+  number.selectNodeContents(first)
+  return number.getClientRects().length > 1
+}).map((cell) => cell.innerText)"""
+
+
+def pairs(answers: int = 40, width: int = 30) -> bytes:
+    """Answers whose log-ratios are ±0.02 in turns: k3 is cosh(0.02) − 1 = 0.0002, as bfloat16 makes it."""
+    rows = []
+    for answer in range(answers):
+        rollout = [-0.1 - 0.03 * ((7 * answer + 3 * token) % 50) for token in range(width)]
+        old = [q + 0.02 * (1 - 2 * ((answer + token) % 2)) for token, q in enumerate(rollout)]
+        rows.append(json.dumps({"old_log_probs": old, "rollout_log_probs": rollout}))
+    return "\n".join(rows).encode()
+
+
+def drop(page: Page, name: str, content: bytes) -> None:
+    page.set_input_files(BOX, [{"name": name, "mimeType": "application/octet-stream", "buffer": content}])
+
+
+@pytest.mark.parametrize("height", [720, 900])
+def test_the_verdict_is_in_the_first_screen_and_a_refusal_replaces_it(page: Page, url: str, height: int) -> None:
+    page.set_viewport_size({"width": 1280 if height == 720 else 1440, "height": height})
+    page.goto(f"{url}/yours")
+    page.wait_for_selector(BOX, state="attached")
+    settled(page)
+    drop(page, "mine.jsonl", pairs())
+    verdict = page.get_by_role("heading", name="Looks like precision")
+    expect(verdict).to_be_in_viewport(ratio=1)
+    expect(page.get_by_text("mine.jsonl: 40 sequences, 1,200 tokens")).to_be_visible()
+    expect(page.get_by_text("Not in the file")).to_be_hidden()
+    expect(page.get_by_text("calculate_log_probs: true")).to_be_visible()
+    page.get_by_text("mine.jsonl: 40 sequences, 1,200 tokens").click()
+    expect(page.get_by_text("Not in the file")).to_be_visible()
+    drop(page, "table.zip", b"PK\x03\x04")
+    expect(page.get_by_text("'table.zip': files that end in")).to_be_visible()
+    expect(verdict).to_have_count(0)
+    expect(page.get_by_text("calculate_log_probs: true")).to_have_count(0)
+
+
+def test_a_file_that_is_too_large_says_so_and_hides_the_run_before(page: Page, url: str, tmp_path: Path) -> None:
+    large = tmp_path / "large.npz"
+    large.touch()
+    os.truncate(large, 201 << 20)
+    page.goto(f"{url}/yours")
+    page.wait_for_selector(BOX, state="attached")
+    expect(page.get_by_text("As an example")).to_be_visible()
+    page.set_input_files(BOX, large)
+    expect(page.get_by_text("it is larger than 200 MB")).to_be_visible()
+    expect(page.get_by_text("As an example")).to_be_hidden()
+
+
+def test_numbers_are_whole_on_a_phone(phone: Page, url: str) -> None:
+    phone.goto(f"{url}/yours")
+    phone.wait_for_selector(BOX, state="attached")
+    settled(phone)
+    drop(phone, "mine.jsonl", pairs())
+    expect(phone.get_by_role("heading", name="Looks like precision")).to_be_attached()
+    expect(phone.get_by_text("Is this gap normal?")).to_be_attached()
+    settled(phone)
+    assert phone.locator(".st-key-yours .rl-table td").count() > 50
+    assert phone.evaluate(BROKEN) == []
+    fits_a_phone(phone)
