@@ -59,7 +59,8 @@ def _page(selection: session.Selection, record: StepRecord) -> None:
             _no_table(record, *fault)
     if fault is not None:
         with right:
-            _tail(record)
+            if symptoms[0].pattern != "identical":  # no token differs
+                _tail(record)
         _all_steps(stamps)
         return
     with right:

@@ -48,8 +48,15 @@ def mend_first(symptoms: Sequence[Symptom]) -> Symptom | None:
 
 
 def short(number: float) -> str:
-    """Return a number with two digits, without the zeros in Python's exponents."""
-    return f"{number:.2g}" if number >= 0.001 else f"{number:.1e}".replace("e-0", "e-").replace(".0e", "e")
+    """Return a number with two digits, without the zeros in Python's exponents.
+
+    >>> short(0.00043), short(0.057), short(1467.0), short(2.3e9)
+    ('4.3e-4', '0.057', '1,500', '2.3e9')
+    """
+    if 100 <= number < 1e6:
+        return f"{float(f'{number:.2g}'):,.0f}"
+    text = f"{number:.2g}" if number >= 0.001 else f"{number:.1e}"
+    return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace(".0e", "e")
 
 
 def percent(share: float) -> str:

@@ -34,8 +34,8 @@ def test_one_log_prob_far_below_the_others_is_named_and_is_no_chat_template() ->
     assert (outlier.pattern, rest.pattern) == ("outlier", "precision")
     assert outlier.tokens == ((37, 11),)
     assert outlier.sentence.startswith("One token makes 100 % of k3: response 37, token 11 (log-probs −39.9 in the")
-    assert f"With it k3 is {math.expm1(20) / 2960:.2g}" in outlier.sentence
-    assert "without it 4" in outlier.sentence  # 0.00045, up to the noise of 3,000 tokens: 3 %
+    assert round(math.expm1(20) / 2960, -4) == 160_000
+    assert "With it k3 is 160,000, without it 4" in outlier.sentence
     assert rest.numbers["k3"] == pytest.approx(NOISE**2 / 2, rel=0.1)
     assert "chat template" not in outlier.sentence + rest.sentence
     assert not {symptom.pattern for symptom in both} & set(MEND_FIRST)
