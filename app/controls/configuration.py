@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import streamlit as st
 from components.live_part import LiveContent, Slider
+from data.names import preset_label
 from state import address, fields, notices, session
 from state.fields import Bound
 from text import phrases
@@ -27,7 +28,7 @@ def preset_name(
     names = list(PRESETS)
     wrong = address.one_of(names, lambda raw: f"{unknown('preset', raw, names)} Showing {default}.")
     address.restore(key, default, wrong)
-    name = st.selectbox(label, names, key=key, on_change=_preset_changed, args=(key, slot))
+    name = st.selectbox(label, names, key=key, format_func=preset_label, on_change=_preset_changed, args=(key, slot))
     address.say(key, name, default)
     return name
 

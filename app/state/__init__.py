@@ -29,6 +29,6 @@ This table has the whole state of the address. A key with its default value is n
 | `hide` | names of controls to hide, for the whole visit | none | links; kept by controls/sharing.py |
 | `projector` | 1: large type | 0 | controls/sharing.py |
 
-`state/address.py` says when these values are taken from the URL and when they are written there. `run` is always written,
-because a URL with a run is complete. The navigation's links name nothing: they keep all values as they are.
+`state/address.py` says when these values are taken from the URL and when they are written there. `run` is always
+written, because a URL with a run is complete. The navigation's links name nothing: they keep all values as they are.
 """

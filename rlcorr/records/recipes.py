@@ -22,6 +22,8 @@ class Recipe:
     """One entry of the index."""
 
     name: str
+    title: str
+    """What people call the run."""
     story: str
     """A sentence that describes the run."""
     look: str
@@ -56,6 +58,7 @@ def read_index() -> dict[str, Recipe]:
     return {
         name: Recipe(
             name,
+            entry["title"],
             entry["story"],
             entry["look"],
             expand_runs_folder(f"{shared['options']} {entry['options']} --run {name}".split()),

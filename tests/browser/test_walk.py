@@ -32,7 +32,7 @@ PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_
 DEFAULTS = {"step": "latest", "preset": "decoupled_token_is"}
 # The slider of Start moves by itself.
 LOOK = """() => {
-  const value = (key) => document.querySelector(`.st-key-${key} input`)?.value ?? null
+  const value = (key) => document.querySelector(`.st-key-${key} input`)?.value.split(" · ").pop() ?? null
   const typed = (slider) => slider.querySelector("input:not([type=range])")?.value
   const text = (css) => document.querySelector(css)?.innerText ?? ""
   return {

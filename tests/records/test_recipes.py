@@ -24,6 +24,12 @@ def test_every_recipe_is_a_command(name: str) -> None:
     assert not config.save_model
     assert recipe.story.endswith(".")
     assert recipe.look.endswith(".")
+    assert recipe.title[0] in "8" or recipe.title[0].isupper()
+
+
+def test_no_two_runs_have_the_same_title() -> None:
+    titles = [recipe.title for recipe in recipes.read_index().values()]
+    assert len(set(titles)) == len(titles)
 
 
 @pytest.mark.parametrize("name", [recipe.name for recipe in recipes.read_index().values() if not recipe.gpu])
@@ -55,7 +61,7 @@ def test_a_run_that_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_rehearsal_leaves_nothing(tiny_model: Path, local_runs: Path) -> None:
     """Train one step with these options, and delete its files."""
     options = f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard --run a"
-    rehearse([Recipe("a", "A story.", "Nothing.", tuple(options.split()), gpu=True)])
+    rehearse([Recipe("a", "A", "A story.", "Nothing.", tuple(options.split()), gpu=True)])
     assert list(local_runs.iterdir()) == []
 
 
@@ -67,7 +73,10 @@ def test_all_runs_are_made_that_this_machine_can_make(
         f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard "
         "--no-save-model --steps 1 --prompts-per-step 8 --eval-prompts 8 --run small"
     )
-    here, gpu = Recipe("small", "A story.", "Nothing.", tuple(options.split())), Recipe("g", "", "", (), gpu=True)
+    here, gpu = (
+        Recipe("small", "Small", "A story.", "Nothing.", tuple(options.split())),
+        Recipe("g", "", "", "", (), gpu=True),
+    )
     monkeypatch.setattr(record_verb, "read_index", lambda: {"small": here, "g": gpu})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     run_verb(["record", "all"])
@@ -82,7 +91,7 @@ def test_another_name_is_refused() -> None:
 
 def test_a_run_takes_its_place(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "ROOT", local_runs.parent)
-    recipe = Recipe("tiny", "A story.", "Nothing.", ())
+    recipe = Recipe("tiny", "Tiny", "A story.", "Nothing.", ())
     first = recipes.install(train(tiny_config(tiny_model)), recipe)
     assert first == local_runs.parent / "tiny"
     assert runs.read_manifest(first).story == "A story."
@@ -97,7 +106,7 @@ def test_a_run_takes_its_place(tiny_model: Path, local_runs: Path, monkeypatch: 
 
 def test_a_damaged_run_replaces_nothing(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "ROOT", local_runs.parent)
-    recipe = Recipe("tiny", "A story.", "Nothing.", ())
+    recipe = Recipe("tiny", "Tiny", "A story.", "Nothing.", ())
     good = recipes.install(train(tiny_config(tiny_model)), recipe)
     recorded = train(tiny_config(tiny_model))
     (recorded / "metrics.jsonl").write_text("{}\n")

@@ -1,6 +1,7 @@
 """What the tests of the app stand on: synthetic runs, and the app over them in the system's Chromium."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -165,7 +166,7 @@ def pick(page: Page, label: str, option: str) -> None:
     """From a list, by its keys: Streamlit's list may lose a click that comes in the first tenth of a second after it
     has opened, as it does on a busy machine."""
     page.get_by_label(label, exact=True).press_sequentially(option)
-    page.get_by_role("option", name=option, exact=True).wait_for()
+    page.get_by_role("option", name=re.compile(rf"(?:^| · ){re.escape(option)}$")).first.wait_for()
     page.keyboard.press("Enter")
 
 

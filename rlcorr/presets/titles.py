@@ -1,0 +1,64 @@
+"""Short titles of presets for people, made from their configurations."""
+
+import math
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.presets.parts import Preset
+from rlcorr.rules import RejectionRule
+
+WEIGHT = {
+    "token": "each token's weight",
+    "sequence": "each response's weight",
+    "geometric": "each response's mean weight",
+    "prefix": "the weight of each token's prefix",
+}
+DIVERGENCE = {
+    "k1": "ratio", "k2": "k2", "k3": "k3", "binary_kl": "two-sided KL", "prob_diff": "probability difference",
+    "signed_kl": "signed KL", "abs_ratio_error": "distance of the ratio from 1", "mult_error": "log-prob error",
+    "forward_kl": "KL", "binary_tv": "total variation", "prefix_gap": "gap of the prefix",
+}  # fmt: skip
+OVER = {None: "", "sum": "summed ", "mean": "mean ", "max": "largest ", "min": "smallest "}
+LOSSES = {
+    "dppo_tv": "DPPO by total variation", "dppo_kl": "DPPO by KL", "drpo": "DRPO", "vespo": "VESPO", "fipo": "FIPO",
+    "cppo": "CPPO", "ctpo": "CTPO",
+}  # fmt: skip
+
+
+def title(preset: Preset) -> str:
+    """Return what a preset does, in a few words.
+
+    >>> from rlcorr import PRESETS
+    >>> title(PRESETS["decoupled_token_is"]), title(PRESETS["disabled"])
+    ("Cap each token's weight at 2", 'No correction')
+    >>> title(PRESETS["decoupled_geo_rs"])
+    'Reject responses by mean ratio'
+    """
+    config = preset.config
+    parts = [*_weights(config), *dict.fromkeys(map(_rule, config.rollout_rs))]
+    if config.loss_type in LOSSES:
+        parts.append(LOSSES[config.loss_type])
+    if not parts:
+        return "PPO's clip against the sampler" if config.bypass_mode else "No correction"
+    text = ", ".join(parts)
+    return text[0].upper() + text[1:]
+
+
+def _weights(config: CorrectionConfig) -> list[str]:
+    if config.rollout_is is None:
+        return []
+    low, high, weight = config.rollout_is_threshold_lower, config.rollout_is_threshold, WEIGHT[config.rollout_is]
+    if config.rollout_is_mode == "mask":
+        bounds = f"above {high:g}" if low is None else f"outside {low:g} to {high:g}"
+        return [f"zero {weight} {bounds}"]
+    if math.isinf(high):
+        return [f"use {weight} without a cap"]
+    return [f"cap {weight} at {high:g}" if low is None else f"clamp {weight} to {low:g} to {high:g}"]
+
+
+def _rule(rule: RejectionRule) -> str:
+    subject = "tokens" if rule.level == "token" else "responses"
+    divergence = DIVERGENCE[rule.divergence]
+    if rule.divergence == "k1" and rule.reduce == "sum":
+        return f"reject {subject} by product of ratios"
+    scope = {"all": "", "negative": " (negative advantage)", "outward": " (moving away)"}[rule.applies_to]
+    return f"reject {subject} by {OVER[rule.reduce]}{divergence}{scope}"
