@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 00 · Start here: one ratio per token
 #
-# **Claim.** Tokens are drawn from one policy, and the gradient is taken for another; the ratio between the two, token
-# by token, is what this project is about.
+# **Claim.** Answers are sampled with one policy, and the gradient is computed for another. The ratio of their two
+# probabilities, token by token, is the subject of this project.
 #
-# *20 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
-# only in the exercises. All letters: [Notation](NOTATION.md).
+# *45 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
+# only in the exercises. All letters are listed in [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
 #
@@ -13,9 +13,10 @@
 #
 # At the end you can
 #
-# - say which two policies there are, and why they disagree;
-# - compute the ratio of a token and of an answer, by hand;
-# - explain why counting each token by its ratio repairs an average, and a gradient.
+# - say which two policies there are, and why their probabilities differ;
+# - compute the ratio of a token and of an answer by hand;
+# - explain why multiplying by the ratio repairs an average, and a gradient;
+# - explain why the repaired average can still be wrong in one sample.
 
 # %% tags=["hide-input"]
 import warnings
@@ -27,10 +28,10 @@ from sentences import above, below, bracketed, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, preset
+from rlcorr.figures.canvas import COOL, WARM, figure
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.correction import weight_histogram
 from rlcorr.gradients.bootstrap import interval_of, resampled
-from rlcorr.losses.per_token import reinforce
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.teaching.check import check
@@ -41,26 +42,81 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## Two programs, one model
 #
-# A language model writes one **token** at a time; here a token is a single character. For every possible next token it
-# has a probability, and it draws one. The rule that gives these probabilities is called a **policy**.
+# A language model writes one **token** at a time: a word, a part of a word, or a single character. For every possible
+# next token it computes a probability, and then one token is sampled with these probabilities. The rule that gives the
+# probabilities is called a **policy**.
 #
-# Reinforcement learning repeats two steps. The model writes answers, and each gets a **reward**. Then the model's
-# weights move a little along a **gradient**, so that rewarded answers become more probable.
+# Reinforcement learning repeats two steps:
 #
-# Two programs share this work: an **engine** (vLLM) writes, built for speed, and a **trainer** (PyTorch) computes the
-# gradient, built for exactness. Both hold the same weights, but they add in a different order and round differently. So
-# the same token has two probabilities:
+# 1. The model writes answers, and each answer gets a number, its **reward**.
+# 2. The weights of the model move a little along a direction, the **gradient**, so that answers with a high reward
+#    become more probable.
 #
-# - $q$ in the engine, which drew it;
-# - $p$ in the trainer, after the same text. (π, in the second diagram, is for lesson 04.)
+# Two programs share this work. An **engine**, for example vLLM, writes the answers; it is built for speed. A
+# **trainer**, for example PyTorch, computes the gradient; it is built for exactness. Both have the same weights. But
+# they add the same numbers in a different order, and they round differently. So the same token, after the same text,
+# has two probabilities:
 #
-# Their **ratio** $r = p/q$ says how often the trainer would write the token for each time that the engine does. The
-# code keeps logarithms: `rollout_log_probs` is $\log q$, `old_log_probs` is $\log p$, $d = \log p - \log q$, and
-# $r = e^d$.
+# - $q$ is its probability in the engine, which sampled it;
+# - $p$ is its probability in the trainer.
+#
+# (The letter π in the second diagram is explained in lesson 04.)
+#
+# ## A sentence of a real model
+#
+# `smol_bf16_both` is a recorded training run of SmolLM2-135M, a real language model. It learns sums in words. Engine
+# and trainer both computed in bfloat16, a format with 16 bits, as most people do. Here is one of its answers, with both
+# probabilities of every token.
+
+
+# %%
+def load(name, n=-1):
+    """Read the n-th recorded step of a run, by default the last; in float64, so that differences are exact."""
+    run = runs.find_run(name)
+    record = runs.read_step(run, runs.list_steps(run)[n])
+    pair = {key: record.batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")}
+    return record, record.batch.replace(**pair)
+
+
+record, batch = load("smol_bf16_both", 0)
+row = 3
+words = record.tokens[row][: int(batch.response_mask[row].sum())]
+q_of_word, p_of_word = (x[row, : len(words)].exp() for x in (batch.rollout_log_probs, batch.old_log_probs))
+show("question", record.prompts[row])
+show("answer", record.responses[row])
+
+# %% [markdown]
+# **Look for** the two bars of each token: blue is the engine's probability $q$, orange the trainer's $p$. They are
+# nearly equal, and hardly ever exactly equal.
+
+# %% tags=["hide-input"]
+sides = {"q, engine": (COOL, q_of_word), "p, trainer": (WARM, p_of_word)}
+traces = [
+    {"type": "bar", "name": name, "y": [round(float(x), 3) for x in values], "marker": {"color": colour}}
+    for name, (colour, values) in sides.items()
+]
+labels = {"tickvals": list(range(len(words))), "ticktext": [word.replace(" ", "␣") for word in words], "tickangle": -60}
+drawn = figure(traces, height=330, x=labels, y={"title_text": "probability", "range": [0, 1]}, legend=True)
+picture(drawn.update_layout({"barmode": "group", "bargap": 0.3, "margin.b": 80}))
+rarest, largest = int(q_of_word.argmin()), int((p_of_word / q_of_word).log().abs().argmax())
+say(f"""
+␣ is a space. Sampling often picks a token that is not likely: the engine wrote `{words[rarest].strip()}` although its
+probability was only {q_of_word[rarest]:.3f}. The largest disagreement in this sentence, relative to the size of the
+probability, is at the token `{words[largest].strip()}`: the engine gave it {q_of_word[largest]:.3f}, and the trainer
+{p_of_word[largest]:.3f}.
+""")
+
+# %% [markdown]
+# ## The ratio
+#
+# The **ratio** of a token is $r = p/q$. It says how often the trainer would write the token for each time that the
+# engine writes it. Programs store logarithms of probabilities, **log-probs**, because probabilities of long texts are
+# too small for a float. In this project `rollout_log_probs` is $\log q$, and `old_log_probs` is $\log p$. Their
+# difference is the **log-ratio** $d = \log p - \log q$, and $r = e^d$.
 #
 # ## Four tokens, by hand
 #
-# One answer, with more disagreement than is usual. Work out the second ratio before you look.
+# Here is an answer of four tokens, with more disagreement than is usual. Compute the second ratio before you look.
 
 # %%
 q = torch.tensor([[0.5, 0.8, 0.5, 0.4]], dtype=torch.float64)  # (B, T): one answer, four tokens
@@ -73,26 +129,36 @@ show("product of the four", ratio(over_sequence(d, mask, "sum")))
 show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 
 # %% [markdown]
-# The engine writes the second token twice as often as the trainer would, so we count it half. The fourth counts twice.
+# The engine writes the second token twice as often as the trainer would. So each time that we see it, we count it as
+# half a token. The engine writes the fourth token half as often as the trainer would, so we count it twice.
 #
-# The probability of an answer is the product of those of its tokens. So the **ratio of the answer** is the product of
-# the ratios, and the **geometric mean**, its fourth root, is the ratio of a typical token.
+# The probability of a whole answer is the product of the probabilities of its tokens. So the **ratio of the answer** is
+# the product of the ratios of its tokens. The **geometric mean** is the $T$-th root of this product, where $T$ is the
+# number of tokens. It is the ratio of a typical token of this answer. With logarithms, a product becomes a sum, and the
+# root becomes a mean:
 #
 # $$ \prod_t r_t = e^{\sum_t d_t}, \qquad \Big(\prod_t r_t\Big)^{1/T} = e^{\frac{1}{T}\sum_t d_t} $$
 #
-# ## The equation, and an example by hand
+# ## The equation
 #
-# Let $f$ be anything that we average over tokens. The trainer needs $\mathbb{E}_p[f]$, the average over tokens drawn
-# from $p$, but ours were drawn from $q$. Add up over all tokens $a$ that are possible:
+# Let $f$ be anything that we average over tokens, for example the reward. We need $\mathbb{E}_p[f]$: the average over
+# tokens that are sampled with $p$, because the trainer's policy is the one that we train. But our tokens were sampled
+# with $q$. So we multiply by the ratio first. Write the average as a sum over all tokens $a$ that are possible:
 #
 # $$ \mathbb{E}_q\!\left[\frac{p}{q}\, f\right] = \sum_a q(a)\,\frac{p(a)}{q(a)}\, f(a) = \sum_a p(a)\, f(a)
 # = \mathbb{E}_p[f] . $$
 #
-# In words: multiply by the ratio, the token's **weight**, and the engine's average becomes the trainer's. This is
-# **importance sampling**. With $f = 1$ it says that **the ratios average to 1**. It needs $q > 0$ wherever $p > 0$.
+# In words: multiply each token by its ratio, and the engine's average becomes the trainer's average. A number that says
+# how much a token counts is called its **weight**, and this method is called **importance sampling**. Two consequences:
 #
-# Three possible tokens, or **actions**, X, Y, Z: the engine writes them as often as ½, ¼, ¼, the trainer would as often
-# as ¼, ¼, ½. The ratios are ½, 1, 2, the rewards 1, 0, 4. Four typical tokens of the engine:
+# - With $f = 1$ the equation says that **the ratios average to 1**.
+# - It needs $q > 0$ wherever $p > 0$: a token that the engine never writes cannot be weighted.
+#
+# ## The equation by hand
+#
+# There are three possible tokens, or **actions**: X, Y and Z. The engine writes them with the probabilities ½, ¼, ¼.
+# The trainer would write them with ¼, ¼, ½. So the ratios are ½, 1, 2. The rewards are 1, 0, 4. These are four typical
+# tokens of the engine:
 #
 # | | X | X | Y | Z | average |
 # |---|---|---|---|---|---|
@@ -100,78 +166,82 @@ show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 # | ratio | ½ | ½ | 1 | 2 | **1** |
 # | ratio × reward | ½ | ½ | 0 | 8 | **2.25** |
 #
-# The trainer's own average: ¼·1 + ¼·0 + ½·4 = 2.25. The plain 1.5 is the engine's.
+# The trainer's own average is ¼·1 + ¼·0 + ½·4 = 2.25: the weighted average is right. The plain average, 1.5, is the
+# engine's.
 #
-# Training averages a direction: the reward, times the direction that makes the token more probable (lesson 01). With
-# three actions this average is an exact sum.
+# ## What this does to training
+#
+# Training moves the policy along an average, too. Lesson 01 derives the rule; here we only use it. When an action is
+# sampled, training pushes it up by $1 - p$ of that action, and pushes every other action down by $p$ of that other
+# action. Each push is multiplied by the reward. With three actions, the average push is an exact sum.
 
 # %%
-logits = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64).log().requires_grad_()  # p is their softmax
-q_of_each = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
+p_of_actions = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
+q_of_actions = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
 reward = torch.tensor([1.0, 0.0, 4.0], dtype=torch.float64)
+pushes = torch.eye(3, dtype=torch.float64) - p_of_actions  # row a: how action a, once sampled, pushes X, Y and Z
 
 
-def gradient(weights):
-    """How training moves each action, if a token that the engine draws counts by these weights."""
-    loss = (q_of_each * weights * reinforce(logits.log_softmax(-1), reward)).sum()  # reinforce: −reward · log p
-    return -torch.autograd.grad(loss, logits)[0]
+def average_push(weights):
+    """Return how training moves X, Y and Z on average, if the engine's tokens have these weights."""
+    return (q_of_actions * weights * reward) @ pushes
 
 
 show("action", "X", "Y", "Z")
-show("every token counts 1", gradient(torch.ones(3)))
-show("every token counts r", gradient(torch.tensor([0.5, 1, 2])))
+show("every token has weight 1", average_push(torch.ones(3)))
+show("every token has weight r", average_push(torch.tensor([0.5, 1, 2])))
 
 # %% [markdown]
-# Look at X. Counted once, training makes it **more** probable. Counted by the ratio, **less**, which is right: X earns
-# less than the trainer's average. The mismatch has turned a sign.
+# Look at X. If every token has weight 1, training makes X **more** probable. With the ratio as weight, it makes X
+# **less** probable, and that is right, because X earns less than the trainer's average. So a mismatch can make training
+# move in the wrong direction, and the ratio repairs it.
 #
-# ## A recorded run
+# ## A recorded run with coarse rounding
 #
-# `kv_fp8_e5m2` is a training run on running sums: `3+5+9=` must become `3,8,17`. Its engine kept its memory of the
-# text, the KV cache, in 8 bits, so it rounds coarsely; its trainer used 32 bits. `bf16` is a run on plain addition; its
-# engine used 16 bits.
-
+# `smol_kv_fp8_e5m2` trains the same model on the same sums. Its engine stored its memory of the text, the **KV cache**,
+# in 8 bits. So it rounds more coarsely than in `smol_bf16_both`. The function `correct` computes the ratios and the
+# weights of a batch, exactly as the trainer does in every step.
 
 # %%
-def load(name, n=-1):
-    """The n-th recorded step of a run, by default the last; log-probs in float64, so that differences are exact."""
-    run = runs.find_run(name)
-    record = runs.read_step(run, runs.list_steps(run)[n])
-    pair = {key: record.batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")}
-    return record, record.batch.replace(**pair)
-
-
-record, batch = load("kv_fp8_e5m2")
+record, batch = load("smol_kv_fp8_e5m2")
 config = preset("decoupled_token_is")  # a common correction
-result = correct(batch, config)  # what the trainer calls in every step
+result = correct(batch, config)
 d, mask = result.log_ratio, batch.response_mask
 
 # %% tags=["hide-input"]
-row, column = divmod(int(d.abs().argmax()), d.shape[1])
+row, column = (d.abs() == d.abs().max()).nonzero()[0].tolist()  # the first of equal ones
 q_there, p_there = (float(batch.tensors()[key][row, column].exp()) for key in ("rollout_log_probs", "old_log_probs"))
 
 
 def size(batch, seed):
-    """mean |d|: of the step itself, and of 1000 bootstrap samples of its answers."""
+    """Return the mean |d| of a step, and of 1000 bootstrap samples of its answers."""
     d, mask = correct(batch, CorrectionConfig()).log_ratio, batch.response_mask
     drawn = resampled(len(d), 1000, seed).double()
     return (drawn @ (d.abs() * mask).sum(-1)) / (drawn @ mask.sum(-1).double())
 
 
-last, first, bf16 = size(batch, 0), size(load("kv_fp8_e5m2", 0)[1], 1), size(load("bf16")[1], 2)
+last, first = size(batch, 0), size(load("smol_kv_fp8_e5m2", 0)[1], 1)
+fine = size(load("smol_bf16_both")[1], 2)
 say(f"""
-The largest disagreement of the last recorded step: to `{record.prompts[row]}` the engine wrote
-`{record.responses[row]}`. Its {column + 1}th token, `{record.responses[row][column]}`, had the probability
-{q_there:.2f} in the engine and {p_there:.3f} in the trainer. Most tokens are not like that: the mean $|d|$ is
-{last[0]:.3f}, which is still {above(interval_of(last / bf16, signed=False), 1, 0)} times that of `bf16`. (Brackets hold
-a 95 % interval.) In the first recorded step it was {above(interval_of(first / last, signed=False), 1, 1)} times that of
-the last: as the model changes, so does the mismatch.
+The largest disagreement of the last recorded step: the question was `{record.prompts[row]}`, and the engine wrote
+`{record.responses[row]}`. Its {column + 1}th token, `{record.tokens[row][column]}`, had the probability {q_there:.2f}
+in the engine and {p_there:.5f} in the trainer. Most tokens are not like that.
+
+- The mean $|d|$ of the step is {last[0]:.3f}. That is {above(interval_of(last / fine, signed=False), 1, 1)} times as
+  much as in `smol_bf16_both`. The brackets contain a 95 % interval: with other answers of the same kind, the number
+  would probably have been in this range.
+- In the first recorded step it was {above(interval_of(first / last, signed=False), 1, 1)} times as large as in the
+  last. As the model changes, the mismatch changes.
 """)
 
 # %% [markdown]
-# **Look for** the tower in the middle: nearly all ratios are almost 1. (Both axes are logarithmic.) Blue are tokens
-# that the engine writes too often for the trainer, orange those that it writes too rarely. The dashed line is the upper
-# bound of this correction: a larger ratio (grey outline) gets the bound as its weight.
+# A gap like that of `smol_bf16_both` is normal. It is as large as gaps that others
+# [published](../rlcorr/analysis/published.toml) for models with billions of parameters.
+#
+# **Look for** the high bars in the middle of the next picture: most ratios are close to 1. Both axes are logarithmic.
+# Blue bars are tokens with a ratio below 1: the engine writes them more often than the trainer would. Orange bars are
+# tokens with a ratio above 1. The green bar in the middle is the tokens with a ratio of nearly 1. The dashed line is
+# the upper bound of this correction: tokens with a larger ratio (grey outline) get the bound as their weight.
 
 # %%
 drawn = weight_histogram(batch, result, config)
@@ -180,12 +250,12 @@ picture(drawn.update_traces(showlegend=False, selector={"name": "rejected"}))  #
 # %% [markdown]
 # ## Right on average, noisy in each sample
 #
-# The ratios must average to 1, up to chance. How far chance typically moves an average is its **standard error**: the
-# standard deviation of the $N$ ratios, over $\sqrt{N}$.
+# The ratios must average to 1. In a sample, their average differs from 1 by chance. The **standard error** says by how
+# much, typically: it is the standard deviation of the $N$ ratios, divided by $\sqrt{N}$.
 
 # %%
-steps = runs.list_steps(runs.find_run("kv_fp8_e5m2"))
-batches = [load("kv_fp8_e5m2", n)[1] for n in range(len(steps))]
+steps = runs.list_steps(runs.find_run("smol_kv_fp8_e5m2"))
+batches = [load("smol_kv_fp8_e5m2", n)[1] for n in range(len(steps))]
 ratios = [ratio(correct(b, config).log_ratio)[b.response_mask] for b in batches]  # of every real token, in one row
 averages = [float(r.mean()) for r in ratios]
 errors = [float(r.std()) / len(r) ** 0.5 for r in ratios]
@@ -200,25 +270,27 @@ assert all(abs(average - 1) < 2 * error for average, error in zip(averages, erro
 heaviest = max(range(len(ratios)), key=lambda n: ratios[n].max())
 largest, count = float(ratios[heaviest].max()), len(ratios[heaviest])
 say(f"""
-All averages are 1 within two standard errors. But look at step {steps[heaviest]}. One token of {count:,} has the ratio
-{largest:.0f}. Alone it adds {largest:.0f}/{count:,} = {largest / count:.4f} to the average, about as much as the
-standard error, {errors[heaviest]:.4f}. A sample with such a token comes out high, one without comes out low. **Weights
-that are right on average can be wrong in any one sample.** This noise is what corrections are for.
+All averages are within two standard errors of 1. But look at step {steps[heaviest]}. One token of {count:,} has the
+ratio {largest:.0f}. This token alone adds {largest:.0f}/{count:,} = {largest / count:.4f} to the average. That is
+about the whole standard error, {errors[heaviest]:.4f}. A sample with such a token has an average that is too high, and
+a sample without one has an average that is too low. **Weights that are right on average can be wrong in any one
+sample.** Corrections exist to reduce this noise.
 """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# The last step again, and whole answers of $T$ tokens. **Write down a guess:**
+# Take the last step again, and now whole answers of $T$ tokens. **Write down a guess:**
 #
-# 1. How large, typically, is the logarithm of the product: as large as $d$ of one token, $\sqrt{T}$ times, $T$ times?
-# 2. And that of the geometric mean?
-# 3. Does the average of the products come out at 1?
+# 1. How large is the logarithm of the product, typically: as large as $d$ of one token, $\sqrt{T}$ times as large, or
+#    $T$ times as large?
+# 2. How large is the logarithm of the geometric mean, typically?
+# 3. Do the products average to 1?
 
 
 # %%
 def typical(x):
-    """The root of the mean square."""
+    """Return the root of the mean square."""
     return float(x.square().mean().sqrt())
 
 
@@ -233,33 +305,36 @@ show("average log product", float(log_product.mean()), digits=3)
 show("average product", float(products.mean()), "±", float(products.std() / len(products) ** 0.5), digits=3)
 
 # %% tags=["hide-input"]
-drawn = resampled(len(d), 1000, 3).double()  # the answers, again and again
+drawn = resampled(len(d), 1000, 3).double()  # samples of the answers, with replacement
 lengths, count = mask.sum(-1).double(), len(d)
+root = float(lengths.mean()) ** 0.5
 of_token = ((drawn @ (d.square() * mask).sum(-1)) / (drawn @ lengths)).sqrt()
 of_answer = interval_of((drawn @ log_product.square() / count).sqrt() / of_token, signed=False)
 of_mean = interval_of((drawn @ (log_product / lengths).square() / count).sqrt() / of_token, signed=False)
-leaning = interval_of(drawn @ log_product / count, signed=True)
+mean_log = interval_of(drawn @ log_product / count, signed=True)
+of_products = interval_of(drawn @ products / count, signed=False)
 say(f"""
-1. {below(of_answer, float(lengths.min()), 1)} times the size of one token: far less than $T$, and near
-   $\\sqrt{{T}}$ = {float(lengths.mean()) ** 0.5:.1f}, because disagreements of both signs cancel in part. But $d$ leans
-   to one side: its average is below 0 for any two policies that differ. Here it adds up to {below(leaning)} per answer.
-2. {below(of_mean, 1)} times the size of one token. The geometric mean is near 1.
-3. Yes, within its interval: {untold(interval_of(drawn @ products / count, signed=False), 1)}. But that is wide: the
-   token ratios of this step average to {averages[-1]:.4f}, with a standard error of {errors[-1]:.4f}.
+1. It is {untold(of_answer, root, 1)} times as large as $d$ of one token. That is less than $T$, because positive and
+   negative $d$ partly cancel, and close to $\\sqrt{{T}}$ = {root:.1f}. But on average $d$ is negative for any two
+   policies that differ. Here it adds up to {below(mean_log)} per answer. In longer answers this part grows like $T$.
+2. It is {below(of_mean, 1)} times as large as $d$ of one token. So the geometric mean is close to 1.
+3. Yes, as far as this sample can show: their average is {untold(of_products, 1)}, and this interval contains 1. But it
+   is wide. The token ratios of the same step average to {averages[-1]:.4f}, with a standard error of {errors[-1]:.4f}.
 """)
 
 # %% [markdown]
-# The longer the answers, the noisier is the product. So corrections bound weights, reject tokens or answers, or use the
-# token's ratio or the geometric mean instead. Each accepts some **bias**, an average that is off, for less noise.
+# The longer the answers are, the noisier is the product. So corrections bound the weights, or reject tokens or whole
+# answers, or use the token's own ratio or the geometric mean as the weight. Each of these accepts some **bias**, an
+# average that is not quite right, for less noise.
 
 # %% [markdown]
 # ## Exercise 1: the ratio of an answer
 #
-# *3 minutes.* `mask` is True on real tokens; the rest is padding, which may hold anything. Return the product of the
-# ratios for each row, `(B, T)` → `(B,)`.
+# *3 minutes.* `mask` is True for real tokens; everything else is padding, which may contain anything. Return the
+# product of the ratios for each row, `(B, T)` → `(B,)`.
 #
 # <details><summary>Hint 1</summary>Add logarithms instead of multiplying ratios.</details>
-# <details><summary>Hint 2</summary>The cell under "Four tokens" did it.</details>
+# <details><summary>Hint 2</summary>The cell under "Four tokens, by hand" does this for one answer.</details>
 
 
 # %%
@@ -281,11 +356,11 @@ check(answer_ratio_solution, ANSWER_RATIO)
 # %% [markdown]
 # ## Exercise 2: what would the trainer have earned?
 #
-# *5 minutes.* From the rewards of the engine's answers and their ratios, both `(B,)`, estimate the average reward that
-# the trainer's policy **would** have earned.
+# *5 minutes.* You have the rewards of the engine's answers and their ratios, both `(B,)`. Estimate the average reward
+# that the trainer's policy **would** have earned.
 #
-# <details><summary>Hint 1</summary>It is the equation, with f the reward.</details>
-# <details><summary>Hint 2</summary>The last row of the table with X, X, Y, Z.</details>
+# <details><summary>Hint 1</summary>It is the equation, with the reward as f.</details>
+# <details><summary>Hint 2</summary>Look at the last row of the table with X, X, Y, Z.</details>
 
 
 # %%
@@ -309,40 +384,46 @@ check(trainer_reward_solution, TRAINER_REWARD)
 #
 # **1. A token has $q = 0.2$ and $p = 0.3$. What does its ratio say?**
 #
-# <details><summary>The trainer would write it less often.</summary>No: p/q = 1.5 is above 1.</details>
-# <details><summary>The engine writes it too rarely for the trainer; count it 1.5 times.</summary>Yes.</details>
+# <details><summary>The trainer would write it less often.</summary>No. p/q = 1.5 is above 1, so the trainer would write
+# it more often.</details>
+# <details><summary>The trainer would write it 1.5 times as often as the engine, so it has weight 1.5.</summary>Yes.
+# </details>
 # <details><summary>It was the best token.</summary>No. The ratio says nothing about rewards.</details>
 #
 # **2. The ratios of a step average to 1.000. Do the two policies agree?**
 #
-# <details><summary>Yes: an average of 1 means no mismatch.</summary>No. They average to 1 for every pair of policies. A
-# half and a two can hide in there.</details>
-# <details><summary>That cannot be told. Look at the spread: mean |d|, or the picture.</summary>Yes. But an average far
-# from 1 is an alarm: is the recorded q the one that the token was drawn with?</details>
-# <details><summary>Only if the average of d is 0 as well.</summary>Close: over all tokens, yes. But in a sample it is
-# noisy.</details>
+# <details><summary>Yes: an average of 1 means no mismatch.</summary>No. The ratios average to 1 for every pair of
+# policies. A ratio of ½ and a ratio of 2 can both be among them.</details>
+# <details><summary>The average does not show it. Look at the spread: mean |d|, or the picture.</summary>Yes. But an
+# average that is far from 1 is an alarm: was the token really sampled with the recorded q?</details>
+# <details><summary>Only if the average of d is 0 as well.</summary>Nearly. For the exact averages this is right. In a
+# sample, the average of d is noisy.</details>
 #
-# **3. Each of 64 tokens of an answer has ratio 1.1. What are product and geometric mean?**
+# **3. Each of the 64 tokens of an answer has the ratio 1.1. What are the product and the geometric mean?**
 #
-# <details><summary>Both about 1.1.</summary>No. Only the geometric mean is the ratio of a typical token.</details>
-# <details><summary>Product about 446, geometric mean 1.1.</summary>Yes. What leans to one side does not
-# cancel.</details>
-# <details><summary>Product 70.4, geometric mean 1.1.</summary>No. 64 · 1.1 = 70.4 is the sum of the ratios.</details>
+# <details><summary>Both are about 1.1.</summary>No. Only the geometric mean is the ratio of a typical token.</details>
+# <details><summary>The product is about 446, the geometric mean is 1.1.</summary>Yes. Small disagreements of the same
+# sign do not cancel, they multiply.</details>
+# <details><summary>The product is 70.4, the geometric mean is 1.1.</summary>No. 64 · 1.1 = 70.4 is the sum of the
+# ratios.</details>
 #
 # ## In the app
 #
 # After `make app`, open the same step:
 #
-# - [the bench](http://localhost:8501/bench?run=kv_fp8_e5m2&step=latest&preset=decoupled_token_is): drag the upper bound
-#   towards 1; [here](http://localhost:8501/bench?run=kv_fp8_e5m2&step=latest&preset=decoupled_token_is&is_upper=1.1) it
-#   is almost there;
-# - [the run over its steps](http://localhost:8501/?run=kv_fp8_e5m2) and [the bf16 run](http://localhost:8501/?run=bf16).
+# - [the bench](http://localhost:8501/bench?run=smol_kv_fp8_e5m2&step=latest&preset=decoupled_token_is): drag the upper
+#   bound towards 1.
+#   [Here](http://localhost:8501/bench?run=smol_kv_fp8_e5m2&step=latest&preset=decoupled_token_is&is_upper=1.1) it is
+#   almost 1;
+# - [the run over its steps](http://localhost:8501/?run=smol_kv_fp8_e5m2) and
+#   [the run with fine rounding](http://localhost:8501/?run=smol_bf16_both).
 #
 # ## Pitfalls
 #
-# - **Direction.** Here $r$ is always trainer over engine. Some systems divide the other way.
-# - **Which probability.** $q$ must be the one that the token was drawn with, temperature included.
-# - **Never written.** Where an engine has $q = 0$ (top-k, top-p), no weight can bring back what it never writes.
+# - **Direction.** Here $r$ is always the trainer's probability divided by the engine's. Some systems divide the other
+#   way.
+# - **The wrong probability.** $q$ must be the probability with which the token was sampled, temperature included.
+# - **Tokens that are never written.** If an engine has $q = 0$ for a token (top-k, top-p), no weight can replace it.
 #
 # ## References
 #
@@ -356,7 +437,7 @@ check(trainer_reward_solution, TRAINER_REWARD)
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; nothing above needs them.
+# Proofs and further checks. The lesson does not depend on them.
 
 # %% [markdown]
 # ### The equation with symbols, for every p, q and f
@@ -373,22 +454,25 @@ show("E_q[p/q] =", str(average_ratio), "= 1")
 # %% [markdown]
 # ### The cloud of tokens
 #
-# The second picture of the app: across, the probability in the engine; up, the ratio. **Look for** the shape. Above,
-# the cloud narrows to the right, because $p \le 1$ and so $r \le 1/q$. Below there is no such limit: the engine can be
-# sure of a token that the trainer would hardly ever write.
+# This is the second picture of the app. The horizontal axis is the probability in the engine, the vertical axis is the
+# ratio, and a darker cell has more tokens. **Look for** the shape. Above 1, the cloud becomes narrower to the right,
+# because $p \le 1$ and so $r \le 1/q$. Below 1 there is no such limit: the engine can be certain of a token that the
+# trainer would hardly ever write.
 
 # %%
-picture(ratio_density(batch))
+axes = {"xaxis.title.text": "probability in the engine, q", "yaxis.title.text": "ratio r = p/q"}
+picture(ratio_density(batch).update_layout(axes))
 
 # %% [markdown]
 # ### Why the standard error may count tokens
 #
-# The tokens of one answer depend on each other. But each ratio averages to 1 whatever came before it, so what two
-# ratios differ from 1 by is uncorrelated, and their variances add up. Drawing whole answers again and again agrees.
+# The tokens of one answer depend on each other. But each ratio averages to 1, whatever was written before it. So the
+# differences $r - 1$ of two tokens are uncorrelated, and their variances add up. As a check, we sample whole answers
+# with replacement, and compare the spread of the average.
 
 # %% tags=["hide-input"]
 excess = (drawn @ (ratio(d) * mask).sum(-1)) / (drawn @ lengths)
 say(f"""
-The last step: {averages[-1]:.4f}, standard error {errors[-1]:.4f} from the tokens, and an interval of
-{bracketed(interval_of(excess, signed=False), 4)} from drawing answers.
+The last step: the average ratio is {averages[-1]:.4f}, and the standard error computed from tokens is
+{errors[-1]:.4f}. Sampling answers gives the interval {bracketed(interval_of(excess, signed=False), 4)}.
 """)

@@ -41,7 +41,7 @@ NO_NUMBERS = (
     r"\*\d+ minutes?\b",  # how long an exercise takes
     r"(?i)\b(lessons?|exercises?|checks?|hints?|pieces?|chapters?|steps?) (\d+(, | and | to | or )?)+",
     r"\b\d+ bits?\b|\b95 %",  # a format, and the level of every interval
-    r"\b[^\W\d]+[-–]?\d[\w.]*",  # names: bf16, k2, e5m2, Qwen2.5
+    r"\b[^\W\d]+[-–]?\d[\w.-]*",  # names: bf16, k2, e5m2, Qwen2.5, SmolLM2-135M
 )
 SMALL = re.compile(r"(?<![\d.,])[01](?![\d.,]*\d)")
 """0 and 1 are where ratios, weights and shares begin and end."""

@@ -112,7 +112,7 @@ def test_a_typed_number_is_seen(measure: ModuleType, text: str) -> None:
         "Others report 5.9 % ([pull request](https://github.com/huggingface/trl/pull/7269)).",
         "Ratios average to 1, and a rejected token has weight 0.",
         "See lesson 07, lessons 00 to 02, and step 40 of `kv_fp8_e5m2`, in bfloat16 or in 8 bits.",
-        "The interval holds 95 % of the samples of $k_1$, $d^2/2$ and M2PO's bound.",
+        "The interval contains 95 % of the samples of $k_1$, $d^2/2$ and M2PO's bound, for SmolLM2-135M-Instruct.",
     ],
 )
 def test_a_number_that_is_no_measurement_is_let_through(measure: ModuleType, text: str) -> None:
