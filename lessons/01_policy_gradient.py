@@ -1,17 +1,18 @@
 # %% [markdown]
-# # 01 · The policy gradient: a derivative one can sample
+# # 01 · The policy gradient: a derivative that one can sample
 #
-# **Claim.** The derivative of an average reward is itself an average, of advantage times ∇ log π: so it can be
-# estimated from drawn answers, and a baseline changes its noise but not its mean.
+# **Claim.** The derivative of an average reward is itself an average, that of advantage times ∇ log π. So it can be
+# estimated from sampled answers, and subtracting a baseline changes its noise but not its average.
 #
-# *30 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and to know what a derivative is.
-# All letters: [Notation](NOTATION.md).
+# *50 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and you need to know what a derivative
+# is. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can
 #
-# - derive the gradient that every method of this course starts from;
+# - derive the gradient from which every method of this course starts;
 # - compute a score, a baseline and an advantage by hand;
-# - explain why the loss that is differentiated is no measure of success.
+# - explain why a baseline may reduce the noise or increase it;
+# - explain why the loss that is differentiated does not measure success.
 
 # %% tags=["hide-input"]
 import warnings
@@ -26,6 +27,7 @@ from show import picture, show
 
 from rlcorr import CorrectionConfig
 from rlcorr.config import LossConfig
+from rlcorr.figures.canvas import REJECTED, vertical_line
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import contributions
@@ -44,16 +46,17 @@ generator = torch.Generator().manual_seed(1)
 # %% [markdown]
 # ## Three actions, by hand
 #
-# The actions X, Y, Z of lesson 00: the trainer's probabilities ¼, ¼, ½ and the rewards $R$ = 1, 0, 4 give the average
-# reward $J$ = ¼·1 + ¼·0 + ½·4 = 2.25. Training wants to raise it. In this lesson one policy, π, draws and is trained.
+# These are the actions X, Y, Z of lesson 00. The trainer's probabilities are ¼, ¼, ½, and the rewards $R$ are 1, 0, 4.
+# So the average reward is $J$ = ¼·1 + ¼·0 + ½·4 = 2.25. Training should increase $J$. In this lesson there is only one
+# policy, π: the same policy samples and is trained. (Lesson 00 had two.)
 #
-# Probabilities must add up to 1, so none can be turned alone. A model puts out one number per action, the **logit**
-# $z$. The **softmax** makes probabilities of them:
+# Probabilities must add up to 1, so we cannot change one of them alone. Instead, a model computes one number per
+# action, the **logit** $z$, which may be any number. The **softmax** turns logits into probabilities:
 #
 # $$ \pi_a = \frac{e^{z_a}}{e^{z_X} + e^{z_Y} + e^{z_Z}}, \qquad J = \sum_a \pi_a\, R_a . $$
 #
-# The logits are knobs. Turn one a little, and see how much $J$ changes. The three slopes together are the **gradient**
-# $\nabla J$.
+# The logits are what training changes here. Change one logit a little, and $J$ changes a little. The change of $J$ per
+# change of the logit is a slope. The three slopes together are the **gradient** $\nabla J$. The cell measures them.
 
 # %%
 z = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64).log()
@@ -65,51 +68,63 @@ def average_reward(z):
     return (z.softmax(-1) * R).sum()
 
 
-knobs = 1e-5 * torch.eye(3, dtype=torch.float64)  # a little of each
-slopes = [float(average_reward(z + knob) - average_reward(z - knob)) / 2e-5 for knob in knobs]
+nudges = 1e-5 * torch.eye(3, dtype=torch.float64)  # one logit at a time, a little
+slopes = [float(average_reward(z + nudge) - average_reward(z - nudge)) / 2e-5 for nudge in nudges]
 
 show("action", "X", "Y", "Z")
 show("slope of the average reward", slopes)
 show("probability × (reward − average)", pi * (R - average_reward(z)))
 
 # %% [markdown]
-# What counts is how much better than the average an action is, times how often it is taken.
+# The two lines agree. So the slope for an action is: how often the action is taken, times how much better than the
+# average it is.
 #
 # ## The equation
 #
-# A language model has too many answers to list. One can only **draw** some, and see what they earn. That is enough to
-# estimate an average. But its slope? When a knob turns, it is the probabilities of the draws that change.
+# A language model has far too many answers to list. We can only **sample** some, and look at their rewards. A sample is
+# enough to estimate an average. But a slope? If we change a logit, it is the probabilities that change, not the
+# rewards of the answers that we have.
 #
-# The slope of a logarithm is $\nabla \log \pi = \nabla \pi / \pi$. So
-# $\nabla \pi = \pi\, \nabla \log \pi$, and a sum with probabilities in front is again an average:
+# A logarithm solves this. The derivative of a logarithm is $\nabla \log \pi = \nabla \pi / \pi$. Multiply by $\pi$:
+# $\nabla \pi = \pi\, \nabla \log \pi$. Put this into $\nabla J$. Now every term has a probability in front, so the sum
+# is again an average:
 #
 # $$ \nabla J = \sum_a R_a \nabla \pi_a = \sum_a \pi_a\, R_a \nabla \log \pi_a = \mathbb{E}_\pi[\,R\, s\,],
 # \qquad s = \nabla \log \pi . $$
 #
-# The vector $s$ is the **score** of an action: the direction that makes it more probable. For a softmax, the slope of
-# $\log \pi_a$ in knob $k$ is $1 - \pi_k$ if $k$ is the action itself, and $-\pi_k$ if not.
+# The vector $s$ is the **score** of an action. It is the direction that makes this action more probable. For a softmax,
+# the derivative of $\log \pi_a$ by the logit $z_j$ is $1 - \pi_j$ if $j$ is the action itself, and $-\pi_j$ if it is
+# another one. (This is the push of lesson 00.)
 #
-# ### Four draws, by hand
+# ### Four samples, by hand
 #
-# | knob X | X | Y | Z | Z | average |
+# We sampled X, Y, Z and Z, and look at the first number of each score, that of the logit of X:
+#
+# | logit of X | X | Y | Z | Z | average |
 # |---|---|---|---|---|---|
 # | score | ¾ | −¼ | −¼ | −¼ | **0** |
 # | reward | 1 | 0 | 4 | 4 | 2.25 |
 # | reward × score | ¾ | 0 | −1 | −1 | **−0.3125** |
 #
-# That is the slope from above. A draw pushes its own probability up as hard as it was rewarded, and all others down.
+# The average, −0.3125, is the slope that the first cell measured. Each sample raises the probability of its own action
+# in proportion to its reward, and lowers all others.
 #
 # ## A baseline
 #
-# Scores average to 0, so a constant $b$, the **baseline**, may be taken off every reward: $(R - b)\,s$ has the same
-# average. What changes is its **variance**, the mean squared distance of one draw from the average.
+# Scores average to 0, because the probabilities always add up to 1:
+#
+# $$ \sum_a \pi_a\, s_a = \sum_a \nabla \pi_a = \nabla \sum_a \pi_a = \nabla 1 = 0 . $$
+#
+# So we may subtract a constant $b$, the **baseline**, from every reward: $(R - b)\,s$ has the same average as $R\,s$,
+# because $b$ times 0 is 0. But its **variance** changes. The variance is the mean squared distance of one sample from
+# the average; here it is added up over the three logits.
 
 # %%
 scores = torch.eye(3, dtype=torch.float64) - pi  # (3, 3): row a is the score of action a
 
 
 def mean_and_variance(b):
-    """Of (R − b) s for one draw; the variance is added up over the knobs."""
+    """Return mean and variance of (R − b) s for one sample; the variance is added up over the logits."""
     pushes = (R - b)[:, None] * scores
     mean = pi @ pushes
     return mean, float(pi @ (pushes - mean).square().sum(-1))
@@ -121,37 +136,48 @@ for baseline in (0.0, 2.25, 10.0):
     show("… and variance", variance, digits=2)
 
 # %% [markdown]
-# The same average three times, with very different noise. The variance is a parabola in $b$. Its lowest point is at
+# The average is the same three times, and the variance is very different. As a function of $b$ the variance is a
+# parabola. Its lowest point is at
 #
 # $$ b^* = \frac{\mathbb{E}[R\,\|s\|^2]}{\mathbb{E}[\|s\|^2]} , $$
 #
-# an average reward in which actions count by the squared lengths of their scores.
+# which is an average of the rewards, too, but each reward is weighted by the squared length of its score. (The appendix
+# proves it.)
 #
 # ## Whole answers
 #
-# The probability of an answer is a product over its tokens, so its score is a sum, $s = \sum_t s_t$. After any
-# beginning, the score of the *next* token averages to 0. So the baseline of token $t$ may depend on all that was
-# written **before** $t$, but not on token $t$. Reward less baseline is the **advantage** $A$:
+# The probability of an answer is a product over its tokens. The logarithm of a product is a sum, so the score of an
+# answer is a sum over its tokens: $s = \sum_t s_t$.
+#
+# Take any beginning of an answer. The score of the *next* token averages to 0, as for X, Y and Z. So the baseline of
+# token $t$ may depend on everything that was written **before** $t$. It must not depend on token $t$ itself. Reward
+# minus baseline is called the **advantage** $A$:
 #
 # $$ \nabla J = \mathbb{E}\Big[\sum_t A_t\, s_t\Big] . $$
 #
-# The baseline comes from a **critic**, a second model that predicts the reward, or from the **group**, the answers to
-# the same prompt: leave-one-out (RLOO) takes the mean of the *others*, GRPO that of all.
+# Where does the baseline come from? There are two usual sources:
 #
-# Optimisers go *down* a loss. So the loss is $-A \log \pi$, averaged over tokens, with $A$ constant: its slope points
-# against what we want. Its **value** means nothing: a baseline changes it, but not the average slope.
+# - a **critic**, a second model that predicts the reward from what was written so far;
+# - the **group**, the other answers to the same prompt. Leave-one-out (RLOO) takes the mean of the *other* answers,
+#   GRPO the mean of all.
+#
+# Optimisers make a **loss** smaller, and we want $J$ to become larger. So the loss is $-A \log \pi$, averaged over
+# tokens, and $A$ is treated as a constant. Its derivative is what we want, with a minus sign. The **value** of this
+# loss means nothing: another baseline gives another value, and the same average derivative.
 #
 # ## The same on a recorded run
 #
-# `control_fp32` trains on sums: `12+35=` must become `47`. A right answer earns 1, a wrong one 0. Engine and trainer
-# compute in 32 bits, so the tokens come from the policy that is differentiated. A score has as many numbers as the
-# model has weights; a run stores a **sketch** of it, a few random sums of these numbers. Averages and, roughly, lengths
-# can be had from sketches.
+# `control_fp32` trains a tiny model on sums: `12+35=` must become `47`. A right answer earns 1, a wrong one 0. Engine
+# and trainer compute in 32 bits, so the tokens come from the policy that is differentiated, and there is no mismatch.
+#
+# A score has as many numbers as the model has weights. That is too many to store for every token, so the run stores a
+# **sketch** of each score: $K$ random sums of these numbers. A sketch is enough to compute averages exactly, and
+# lengths approximately (lesson 10).
 
 
 # %%
 def load(name):
-    """The last sketched step of a run, in float64: batch and sketch."""
+    """Return the last sketched step of a run, in float64: batch and sketch."""
     run = runs.find_run(name)
     step = last_sketch(run)
     batch, sketch = runs.read_step(run, step).batch, read_sketch(run, step)
@@ -160,7 +186,7 @@ def load(name):
 
 
 def pushes(batch, sketch, advantages):
-    """Σ_t A_t s_t of each answer, (B, K), for advantages (B,)."""
+    """Return Σ_t A_t s_t of each answer, (B, K), for advantages (B,)."""
     whole = LossConfig(loss_agg_mode="seq-mean-token-sum")  # add up the tokens of an answer
     per_token = batch.replace(advantages=advantages[:, None].expand(batch.response_mask.shape))
     return contributions(per_token, sketch, [CorrectionConfig()], whole)[0].u
@@ -170,13 +196,15 @@ def pushes(batch, sketch, advantages):
 batch, sketch = load("control_fp32")
 rewards = batch.tensors()["rewards"].double()
 answer_scores = pushes(batch, sketch, torch.ones_like(rewards))
+prompt = torch.unique(batch.tensors()["prompt_ids"], dim=0, return_inverse=True)[1]  # number of each answer's prompt
 run = runs.find_run("control_fp32")
 updated = updated_batch(run, last_sketch(run))
 of_step = report(updated, read_sketch(run, last_sketch(run)), CorrectionConfig(), batch_sizes=[len(rewards)])
 say(f"""
-The last step has {len(rewards)} answers, of which {rewards.mean():.0%} are right. Each has one of the `rewards` and a
-row of `answer_scores`, {sketch.directions} numbers. The noise of the step's gradient, one standard deviation, is
-{above(of_step.noise[0], 1, 1)} times as long as the true gradient, which was measured on many other answers.
+The last step has {len(rewards)} answers to {int(prompt.max()) + 1} prompts, and {rewards.mean():.0%} of them are right.
+Each answer has a reward in `rewards`, a row of `answer_scores` with {sketch.directions} numbers, and the number of its
+prompt in `prompt`. The noise of the step's gradient, one standard deviation, is {above(of_step.noise[0], 1, 1)} times
+as long as the true gradient, which was measured on many other answers. (The brackets contain a 95 % interval.)
 """)
 
 # %% [markdown]
@@ -184,85 +212,120 @@ row of `answer_scores`, {sketch.directions} numbers. The noise of the step's gra
 #
 # **Write down a guess:**
 #
-# 1. We take the mean reward off all rewards. Does the variance of $(R - b)\,s$ fall or rise, and how much?
-# 2. Instead we add ten to every reward. What happens to the average, and to the variance?
-# 3. Whose scores are longer: those of right answers, or of wrong ones?
+# 1. We subtract the mean reward from all rewards. Does the variance of $(R - b)\,s$ become smaller or larger, and how
+#    much?
+# 2. Instead, we subtract from each reward the mean of the *other* answers to the same prompt. And now?
+# 3. We add ten to every reward, without a baseline. What happens to the average and to the variance?
+# 4. Which scores are longer: those of right answers, or those of wrong ones?
 #
-# **Look for** the lowest point, and for the dotted lines: left the best baseline, right the mean reward.
+# **Look for** the lowest point of the curve, and for the two dotted lines: the best baseline and the mean reward.
 
 
 # %%
 def variance_of(advantages):
-    """Added up over all knobs, for one answer."""
+    """Return the variance for one answer, added up over all directions."""
     return float(pushes(batch, sketch, advantages).var(0).sum())
 
 
 squared_lengths = answer_scores.square().sum(-1)
 best = float((rewards * squared_lengths).sum() / squared_lengths.sum())
 show("variance: no baseline", variance_of(rewards), digits=0)
-show("mean reward taken off", variance_of(rewards - rewards.mean()), digits=0)
+show("minus the mean reward", variance_of(rewards - rewards.mean()), digits=0)
+show("minus the others of the same prompt", variance_of(leave_one_out(rewards, prompt)), digits=0)
 show("10 added", variance_of(rewards + 10), digits=0)
 
+# %% tags=["hide-input"]
 grid = [0.05 * number for number in range(-4, 21)]
 line = {"variance": [variance_of(rewards - b) for b in grid]}
-marks = [best, float(rewards.mean())]
-picture(curves(grid, line, x_name="baseline b, in rewards", y_name="variance of (R − b) s", marks=marks))
+drawn = curves(grid, line, x_name="baseline b (a right answer earns 1)", y_name="variance of (R − b) s")
+dotted = {"colour": REJECTED, "dash": "dot", "width": 2}
+marks = [vertical_line(x=best, label="best", side="left", **dotted)]
+marks += [vertical_line(x=float(rewards.mean()), label="mean reward", side="right", **dotted)]
+picture(drawn.update_layout(shapes=marks))
 
 
-# %% tags=["hide-input"]
 def resample(batch, sketch):
-    """Over bootstrap samples of the answers: variance with the mean reward taken off over that with none, the best
-    baseline over the mean reward, and the mean ‖s‖² of wrong answers over that of right ones."""
+    """Return four quotients with their intervals; the bootstrap draws prompts, with all answers to them.
+
+    Variance with the mean reward subtracted, and with the others of the prompt subtracted, over that without a
+    baseline; the best baseline over the mean reward; the mean ‖s‖² of wrong answers over that of right ones.
+    """
     R = batch.tensors()["rewards"].double()
+    number = torch.unique(batch.tensors()["prompt_ids"], dim=0, return_inverse=True)[1]
     s = pushes(batch, sketch, torch.ones_like(R))
     n, right = s.square().sum(-1), torch.eq(R, R.max()).double()
-    share = resampled(len(R), 1000, 1).double() / len(R)  # how often each answer is drawn, over their number
+    share = resampled(int(number.max()) + 1, 1000, 1).double()[:, number]  # how often each answer is drawn
+    share /= share.sum(-1, keepdim=True)
 
-    def variance(b):
-        """Of (R − b) s, each sample with its own b."""
-        squares = share @ (R.square() * n) - 2 * b * (share @ (R * n)) + b.square() * (share @ n)
-        return squares - (share @ (R[:, None] * s) - b[:, None] * (share @ s)).square().sum(-1)
+    def variance(advantages):
+        """Return the variance of A s, each sample with its own advantages, (1000, B) or (B,)."""
+        counted = share * advantages
+        return (counted * advantages) @ n - (counted @ s).square().sum(-1)
 
+    none = variance(R)
     quotients = (
-        variance(share @ R) / variance(torch.zeros(len(share), dtype=torch.float64)),
+        variance(R - (share @ R)[:, None]) / none,
+        variance(leave_one_out(R, number)) / none,
         (share @ (R * n)) / (share @ n) / (share @ R),
         (share @ ((1 - right) * n)) / (share @ (1 - right)) / ((share @ (right * n)) / (share @ right)),
     )
     return [interval_of(quotient, signed=False) for quotient in quotients]
 
 
-noise, lower, longer = resample(batch, sketch)
-others = ["async", "bf16", "kv_fp8", "kv_fp8_e5m2", "moe_bf16", "moe_replay"]
-others += ["stale_4", "stale_head", "temperature_raw", "top_p"]  # all that have a sketch
-elsewhere = [resample(*load(name)) for name in others]
-rises = [one[0].low > 1 for one in elsewhere]
-falls = [one[0].high < 1 for one in elsewhere]
-assert all(one[1].high < 1 for one in elsewhere)
+noise, of_others, lower, longer = resample(batch, sketch)
+EIGHTY = "async", "kv_fp8", "stale_4", "stale_head", "temperature_raw", "top_p"  # several answers to each of 80 sums
+others = [*EIGHTY, "bf16", "kv_fp8_e5m2", "moe_bf16", "moe_replay"]  # all that have a sketch
+elsewhere = {name: resample(*load(name)) for name in others}
+by_mean = [quotients[0] for quotients in elsewhere.values()]
+by_group = [elsewhere[name][1] for name in EIGHTY]
+rises, falls = sum(x.low > 1 for x in by_mean), sum(x.high < 1 for x in by_mean)
+assert all(quotients[2].high < 1 for quotients in elsewhere.values())
+correct_shares = [float(load(name)[0].tensors()["rewards"].mean()) for name in ("control_fp32", *EIGHTY)]
 say(f"""
-1. It became **{above(noise, 1, 0)} times** as large. Of {len(others)} other runs it rose in {sum(rises)} and fell in
-   {sum(falls)}; in {len(others) - sum(rises) - sum(falls)} the interval holds 1.
-2. The average stays. The variance is on the same parabola, at $b = -10$.
-3. Those of wrong answers: {above(longer, 1, 0)} times in squared length. A score is long where the policy was not sure.
-   Without a baseline a wrong answer counts 0, and its long score drops out; with the mean it counts. So the best
-   baseline is {below(lower, 1)} times the mean, and below the mean in the other runs, too.
+1. It became **{above(noise, 1, 0)} times** as large. In the {len(others)} other runs with sketches it is significantly
+   larger in {rises} and significantly smaller in {falls}. *Significantly* means that the 95 % interval excludes 1.
+2. It became {above(of_others, 1, 0)} times as large. In {len(EIGHTY)} other runs with several answers to a prompt, it
+   is significantly larger in {sum(x.low > 1 for x in by_group)} and significantly smaller in
+   {sum(x.high < 1 for x in by_group)}.
+3. The average stays the same. The variance is on the same parabola, at $b = -10$.
+4. The scores of wrong answers: their squared length is {above(longer, 1, 0)} times as large. A score is long if the
+   policy was not certain of its token. Without a baseline, a wrong answer has reward 0, so its long score does not
+   appear in the gradient. With a baseline it does. So the best baseline here is small: {below(lower, 1)} times the mean
+   reward. It is significantly below the mean reward in all other runs, too.
 """)
 
 # %% [markdown]
-# So why take off the mean? Because the zero of a reward is arbitrary. Pay ten more for every answer: with the mean
-# taken off, nothing changes.
+# ## Why a baseline, then?
 #
-# ## Where the mismatch comes in
+# Baselines do not add noise in general, and they do not reduce it in general. Two things decide.
 #
-# If an engine draws from $q$ and the trainer differentiates $p$, scores need not average to 0, and a baseline changes
-# the average, too. Weighed by the ratio, scores do average to 0:
-# $\sum_a q_a \frac{p_a}{q_a} s_a = \sum_a p_a s_a = 0$. Lesson 02 shows what that costs.
+# **The zero of a reward is arbitrary.** Give every answer ten points more. Nothing that we want to learn has changed,
+# but without a baseline the variance becomes very large, as the last printed line shows. With the mean subtracted,
+# nothing changes at all. Here a wrong answer earns exactly 0, which happens to be a good zero for these policies.
+
+# %% tags=["hide-input"]
+say(f"""
+**These policies are nearly done.** In `control_fp32` and the other runs with eighty sums, {min(correct_shares):.0%} to
+{max(correct_shares):.0%} of the answers are right at this step, and the policies know their prompts by heart. The
+scores of right answers are short, and those of wrong answers are long. Early in training, most answers are wrong and
+the mean reward is close to 0, so the picture may be different there. We have not measured it.
+""")
+
+# %% [markdown]
+# ## What a mismatch changes
+#
+# Now let an engine sample with $q$, while the trainer differentiates $p$. Then the scores of the sampled tokens need
+# not average to 0, so a baseline also changes the average. If each token is weighted by its ratio, the scores average
+# to 0 again: $\sum_a q_a \frac{p_a}{q_a} s_a = \sum_a p_a s_a = 0$. Lesson 02 shows what the weights cost.
 
 # %% [markdown]
 # ## Exercise 1: the score of a softmax
 #
-# *4 minutes.* For each row of logits, `(B, V)`, and the action drawn, `(B,)`, return the score in every knob, `(B, V)`.
+# *4 minutes.* You get a row of logits per sample, `(B, V)`, and the action that was sampled, `(B,)`. Return the score,
+# one number per logit, `(B, V)`.
 #
-# <details><summary>Hint 1</summary>1 at the drawn action, and the probabilities taken off everywhere.</details>
+# <details><summary>Hint 1</summary>It is 1 at the sampled action and 0 elsewhere, minus the probabilities
+# everywhere.</details>
 # <details><summary>Hint 2</summary><code>torch.nn.functional.one_hot(action, V)</code> gives the ones.</details>
 
 
@@ -283,12 +346,13 @@ def softmax_score_solution(logits, action):
 check(softmax_score_solution, SOFTMAX_SCORE)
 
 # %% [markdown]
-# ## Exercise 2: the baseline of least noise
+# ## Exercise 2: the baseline with the least noise
 #
-# *4 minutes.* Estimate $b^*$, a number, from the rewards `(B,)` and scores `(B, K)` of drawn answers.
+# *4 minutes.* Estimate $b^*$, a number, from the rewards `(B,)` and the scores `(B, K)` of sampled answers.
 #
-# <details><summary>Hint 1</summary>Each reward counts by the squared length of its score.</details>
-# <details><summary>Hint 2</summary>Both averages have the same number of answers, so sums will do.</details>
+# <details><summary>Hint 1</summary>Weight each reward by the squared length of its score.</details>
+# <details><summary>Hint 2</summary>Both averages divide by the same number of answers, so you can use
+# sums.</details>
 
 
 # %%
@@ -312,10 +376,11 @@ assert abs(best_baseline_solution(rewards, answer_scores) - best) < 1e-12
 # %% [markdown]
 # ## Exercise 3: the loss of a batch
 #
-# *4 minutes.* Return the mean of $-A \log \pi$ over all **real** tokens. All arguments are `(B, T)`; padding may hold
-# anything.
+# *4 minutes.* Return the mean of $-A \log \pi$ over all **real** tokens. All arguments are `(B, T)`; padding may
+# contain anything.
 #
-# <details><summary>Hint 1</summary>Select before you multiply: a nan on padding makes everything nan.</details>
+# <details><summary>Hint 1</summary>Select before you multiply: a nan in the padding makes the whole sum
+# nan.</details>
 # <details><summary>Hint 2</summary><code>x[mask]</code> is a flat list of the real tokens.</details>
 
 
@@ -338,11 +403,11 @@ check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
 # %% [markdown]
 # ## mini.py, piece 1: the advantage
 #
-# *5 minutes.* In five lessons you write a corrected training loop, `mini.py`; in lesson 13 you train with it. Keep what
-# you write. The first piece is `advantages`: from the rewards of `n` answers to each of `P` prompts, `(P, n)`, take off
-# the mean reward of the **other** answers to the same prompt.
+# *5 minutes.* In five lessons you write a corrected training loop, `mini.py`, and in lesson 13 you train with it. Keep
+# what you write. The first piece computes advantages. You get the rewards of `n` answers to each of `P` prompts,
+# `(P, n)`. Subtract from each reward the mean reward of the **other** answers to the same prompt.
 #
-# <details><summary>Hint 1</summary>The sum of the others is the sum of the row less the reward itself.</details>
+# <details><summary>Hint 1</summary>The sum of the others is the sum of the row minus the reward itself.</details>
 # <details><summary>Hint 2</summary><code>rewards.sum(1, keepdim=True)</code>.</details>
 
 
@@ -366,24 +431,31 @@ check(advantages_of_solution, ADVANTAGES)
 # %% [markdown]
 # ## Check yourself
 #
-# **1. X and Y have probability ¼. X was drawn, and earned 4. Without a baseline, what does that do to knob Y?**
+# **1. X and Y have probability ¼. X was sampled and earned 4. Without a baseline, what does that do to the logit of
+# Y?**
 #
-# <details><summary>Nothing: Y was not drawn.</summary>No. Making X more probable takes from all others.</details>
-# <details><summary>It pushes Y down by 1.</summary>Yes. Reward 4 times the score −¼.</details>
-# <details><summary>It pushes Y up by 1.</summary>No. Only the drawn action has a positive score.</details>
+# <details><summary>Nothing: Y was not sampled.</summary>No. Making X more probable takes probability from all
+# others.</details>
+# <details><summary>It lowers it by 1, times the step length.</summary>Yes. It is the reward 4 times the score −¼.
+# </details>
+# <details><summary>It raises it by 1, times the step length.</summary>No. Only the sampled action has a positive
+# score.</details>
 #
 # **2. The loss fell from 0.3 to −0.2 during a step of training. What do you know?**
 #
-# <details><summary>The policy got better.</summary>No. A baseline alone can turn the sign of the loss.</details>
-# <details><summary>The policy got worse: a loss must not be negative.</summary>No. Advantages have both
-# signs.</details>
-# <details><summary>Nothing about the reward.</summary>Yes. Only its slope means something.</details>
+# <details><summary>The policy became better.</summary>No. Another baseline alone can change the sign of the
+# loss.</details>
+# <details><summary>The policy became worse: a loss must not be negative.</summary>No. Advantages are positive and
+# negative, so the loss is, too.</details>
+# <details><summary>Nothing about the reward.</summary>Yes. Only the derivative of this loss has a meaning.</details>
 #
 # **3. Which of these may be the baseline of token 5?**
 #
 # <details><summary>A critic's prediction from the first 5 tokens.</summary>No. It has seen token 5.</details>
-# <details><summary>A critic's prediction from the first 4 tokens.</summary>Yes. It is a constant then.</details>
-# <details><summary>The answer's own reward.</summary>No. Then nothing is left.</details>
+# <details><summary>A critic's prediction from the first 4 tokens.</summary>Yes. It does not depend on token 5.
+# </details>
+# <details><summary>The answer's own reward.</summary>No. Reward minus itself is 0, so nothing would be learned.
+# </details>
 #
 # ## In the app
 #
@@ -391,15 +463,15 @@ check(advantages_of_solution, ADVANTAGES)
 #
 # - [the gradient of control_fp32](http://localhost:8501/gradient?run=control_fp32&step=latest&preset=disabled), and
 #   [of kv_fp8_e5m2](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=latest&preset=disabled);
-# - [the course of control_fp32](http://localhost:8501/training?run=control_fp32).
+# - [the training curves of control_fp32](http://localhost:8501/training?run=control_fp32).
 #
 # ## Pitfalls
 #
-# - **A slope through the advantage.** In the loss it is a constant, a critic's too.
-# - **A baseline that has seen the token** is none. The mean of the group has, a little: it shrinks the gradient by
-#   $1 - 1/n$.
-# - **Dividing by the group's standard deviation**, as GRPO does, is more than a baseline: prompts whose answers hardly
-#   differ count more.
+# - **A derivative through the advantage.** In the loss, the advantage is a constant, also if a critic computed it.
+# - **A baseline that has seen the token** changes the average gradient. The mean of the group does so a little: it
+#   multiplies the gradient by $1 - 1/n$ (appendix).
+# - **Dividing by the group's standard deviation**, as GRPO does, is more than a baseline: prompts whose rewards hardly
+#   differ get more weight.
 #
 # ## References
 #
@@ -409,15 +481,15 @@ check(advantages_of_solution, ADVANTAGES)
 # 2. Arash Ahmadian et al., [Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in
 #    LLMs](https://arxiv.org/abs/2402.14740), 2024: leave-one-out for language models.
 # 3. [Stable Asynchrony: variance-controlled off-policy RL for LLMs](https://arxiv.org/abs/2602.17616), 2026: the
-#    baseline of least variance, put to use.
+#    baseline with the least variance, used in training.
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; nothing above needs them.
+# Proofs and further checks. The lesson does not depend on them.
 
 # %% [markdown]
-# ### The proof with symbols, for all logits and rewards, in all three knobs
+# ### The proof with symbols, for all logits and rewards
 
 # %%
 Z, REWARDS = (sympy.symbols(f"{name}_X {name}_Y {name}_Z", real=True) for name in "zR")
@@ -431,12 +503,12 @@ def same(left, right):
 
 
 def average(values):
-    """E over the three actions."""
+    """Return the average over the three actions, with the probabilities of the softmax."""
     return sympy.Add(*(pi_a * value for pi_a, value in zip(PI, values, strict=True)))
 
 
 J = average(REWARDS)
-score = [[sympy.diff(sympy.log(PI[a]), Z[k]) for k in THREE] for a in THREE]  # of action a, in knob k
+score = [[sympy.diff(sympy.log(PI[a]), Z[k]) for k in THREE] for a in THREE]  # of action a, by logit k
 for k in THREE:
     assert all(same(score[a][k], int(a == k) - PI[k]) for a in THREE)  # the score of a softmax
     assert all(same(sympy.diff(PI[a], Z[k]), PI[a] * score[a][k]) for a in THREE)  # the trick
@@ -445,11 +517,11 @@ for k in THREE:
     assert same(sympy.diff(J, Z[k]), average([(REWARDS[a] - b) * score[a][k] for a in THREE]))  # a baseline is free
 
 PROBABILITIES, LENGTHS = (sympy.symbols(f"{name}_X {name}_Y {name}_Z", positive=True) for name in ("pi", "n"))
-V = sum(PROBABILITIES[a] * (REWARDS[a] - b) ** 2 * LENGTHS[a] for a in THREE)  # the variance, but for a constant
+VARIANCE = sum(PROBABILITIES[a] * (REWARDS[a] - b) ** 2 * LENGTHS[a] for a in THREE)  # the variance, up to a constant
 lowest = sum(PROBABILITIES[a] * REWARDS[a] * LENGTHS[a] for a in THREE)
 lowest /= sum(PROBABILITIES[a] * LENGTHS[a] for a in THREE)
-assert same(sympy.diff(V, b).subs(b, lowest), 0)
-assert sympy.diff(V, b, 2).is_positive  # so it is the lowest point
+assert same(sympy.diff(VARIANCE, b).subs(b, lowest), 0)
+assert sympy.diff(VARIANCE, b, 2).is_positive  # so it is the lowest point
 
 lengths = scores.square().sum(-1)
 show("best baseline of X, Y, Z", float(pi @ (R * lengths) / (pi @ lengths)))
@@ -457,7 +529,8 @@ show("best baseline of X, Y, Z", float(pi @ (R * lengths) / (pi @ lengths)))
 # %% [markdown]
 # ### Which baselines are free: a world of all answers
 #
-# A world of a few tokens and steps, so small that all answers can be listed: every average is an exact sum.
+# This world has only three tokens and answers of at most three tokens. All answers can be listed, so every average is
+# an exact sum. The number is how far the average is from the right gradient, relative to its length.
 
 # %%
 where = toy.world(3, 3)
@@ -467,7 +540,7 @@ truth = toy.policy_gradient(where, theta, answer_rewards)
 
 
 def off_by(advantages):
-    """How far E[Σ_t A_t s_t] over all answers is from ∇J, over its length; advantages (N, T)."""
+    """Return the distance of E[Σ_t A_t s_t] over all answers from ∇J, over the length of ∇J; advantages (N, T)."""
     leaf = theta.clone().requires_grad_()
     answer_losses = masked_sum(reinforce(toy.log_probs(where, leaf), advantages), where.mask, -1)
     gradient = -torch.autograd.grad((toy.probabilities(where, theta) * answer_losses).sum(), leaf)[0]
@@ -479,14 +552,14 @@ by_prefix = torch.randn(where.state_count, dtype=torch.float64, generator=genera
 by_token = torch.randn(3, dtype=torch.float64, generator=generator)[where.tokens]
 show("answers", len(where.tokens))
 show("no baseline: off by", off_by(whole))
-show("baseline by what was before: off by", off_by(whole - by_prefix))
-show("baseline by the token itself: off by", off_by(whole - by_token), digits=2)
+show("baseline from the tokens before: off by", off_by(whole - by_prefix))
+show("baseline from the token itself: off by", off_by(whole - by_token), digits=2)
 
 # %% [markdown]
 # ### The mean of the group is nearly a baseline
 #
-# It contains the answer's own reward. The gradient is multiplied by $1 - 1/n$: over all groups of two and three draws
-# of X, Y, Z.
+# The mean of all answers of a group contains the answer's own reward. It multiplies the gradient by $1 - 1/n$. The cell
+# computes this exactly, over all groups of two and of three samples of X, Y, Z.
 
 # %%
 gradient = torch.tensor(slopes, dtype=torch.float64)
@@ -499,15 +572,16 @@ for n in (2, 3):
         ("mean of the others", leave_one_out(drawn, number), 1.0),
     ):
         factor = chance @ (advantages.view(-1, n, 1) * scores[groups]).mean(1) / gradient
-        show(f"groups of {n}, less the {name}", float(factor[0]), "× the gradient")
+        show(f"groups of {n}, minus {name}", float(factor[0]), "× the gradient")
         assert torch.allclose(factor, torch.full_like(factor, expected), rtol=0, atol=1e-8)
 
 # %% [markdown]
 # ### The mismatch, seen in the scores
 #
-# In `kv_fp8_e5m2`, the run of lesson 00, the engine draws from $q$ and the trainer differentiates $p$. At some places
-# the run recorded **all** possible next tokens, so the average score there is an exact sum. **Look for** the gap: the
-# lower line is 0, but for the 16 bits in which scores are stored.
+# `kv_fp8_e5m2` is a run of a tiny model on running sums: `3+5+9=` must become `3,8,17`. Its engine has a KV cache in
+# 8 bits, as in lesson 00. It samples with $q$, and the trainer differentiates $p$. At some positions the run recorded
+# **all** possible next tokens, so the average score there is an exact sum. **Look for** the distance between the two
+# lines: weighted by $p/q$, the average score is 0, up to the 16 bits in which scores are stored.
 
 # %%
 gap_batch, gap_sketch = load("kv_fp8_e5m2")
@@ -521,14 +595,14 @@ once, by_ratio = (
     (counts[..., None] * s_next).sum(1).norm(dim=-1) / typical for counts in (q_next, q_next * (p_next / q_next))
 )
 
-lines = {"counted once": once.tolist(), "counted by p/q": by_ratio.tolist()}
+lines = {"weight 1": once.tolist(), "weight p/q": by_ratio.tolist()}
 y_name = "‖average score‖ / typical ‖s‖"
-picture(curves(list(range(1, len(once) + 1)), lines, x_name="recorded place", y_name=y_name, log="y"))
+picture(curves(list(range(1, len(once) + 1)), lines, x_name="recorded position", y_name=y_name, log="y"))
 
 
 # %% tags=["hide-input"]
 def against_chance(scores):
-    """(length of the average over the length that chance alone gives it)², with two standard deviations of that."""
+    """Return (length of the average over the length that chance alone gives)², ± two standard deviations of that."""
     average, covariance = scores.mean(0), scores.T.cov() / len(scores)
     share = float(average.square().sum() / covariance.trace())
     spread = float((2 * covariance.square().sum()).sqrt() / covariance.trace())
@@ -538,16 +612,17 @@ def against_chance(scores):
 assert (by_ratio < 1e-3).all()
 gap_scores = pushes(gap_batch, gap_sketch, torch.ones(len(gap_batch.response_mask), dtype=torch.float64))
 say(f"""
-Counted once, the average score reaches {once.max():.2f} of a typical one. Then every baseline adds
-$-b\\, \\mathbb{{E}}_q[s]$ to the gradient: a push that has nothing to do with rewards. And it can hide: over the
+With weight 1, the average score reaches {once.max():.2f} of a typical score. Then every baseline adds
+$-b\\, \\mathbb{{E}}_q[s]$ to the gradient, which has nothing to do with rewards. A sample may not show this: over the
 {len(gap_scores)} sampled answers, the squared length of the average score is
-{untold(against_chance(gap_scores), 1, 1)} times what chance alone gives.
+{untold(against_chance(gap_scores), 1, 1)} times what chance alone gives, and this interval contains 1.
 """)
 
 # %% [markdown]
 # ### Do the scores of control_fp32 average to 0?
 #
-# Exactly, at the places whose next tokens are all known; and in the sampled answers, against chance.
+# They should, because there is no mismatch. We check the exact averages at the positions whose next tokens are all
+# recorded, and then the sampled answers, compared with chance.
 
 # %% tags=["hide-input"]
 places = sketch.next_tokens
@@ -556,7 +631,7 @@ p_next, s_next = places.log_probs.double().exp(), places.scores.double()
 typical = (p_next * s_next.square().sum(-1)).sum(-1).sqrt()
 assert ((p_next[..., None] * s_next).sum(1).norm(dim=-1) < 1e-3 * typical).all()
 say(f"""
-At all {len(p_next)} places the average over the next token is below a thousandth of a typical score. Over the
-{len(answer_scores)} sampled answers its squared length is {untold(against_chance(answer_scores), 1)} times what chance
-alone gives.
+At all {len(p_next)} positions the average over the next token is below a thousandth of a typical score. Over the
+{len(answer_scores)} sampled answers, the squared length of the average score is
+{untold(against_chance(answer_scores), 1)} times what chance alone gives, and this interval contains 1.
 """)
