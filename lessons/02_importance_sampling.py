@@ -1,17 +1,36 @@
 # %% [markdown]
 # # 02 · Importance sampling: right on average, noisy in every sample
 #
-# **Claim.** Counting what the engine drew by p/q is right on average, but it costs noise: what is left of a sample
-# shrinks with the length of the answers, exponentially if all tokens are alike, and the sample itself need not show it.
+# **Claim.** Weighting what the engine sampled by p/q gives the right average, at the cost of noise. The effective
+# sample size shrinks with the length of the answers, exponentially if tokens are independent and have the same
+# mismatch, and a sample may not show it.
 #
-# *25 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and score and baseline from lesson 01.
-# All letters: [Notation](NOTATION.md).
+# *55 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and score and baseline from lesson 01.
+# All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can
 #
 # - say what unbiased means, and why it is not enough;
 # - compute χ² and the effective sample size by hand;
+# - predict how the effective sample size falls with the length of answers;
 # - explain why a sample without large weights gives no warning.
+#
+# ## Warm-up
+#
+# Two questions on older lessons.
+#
+# **1. An answer has the ratios ½, 1 and 4. What is the ratio of the answer?** (Lesson 00)
+#
+# <details><summary>About 1.83, their mean.</summary>No. Probabilities of tokens are multiplied, so ratios are,
+# too.</details>
+# <details><summary>2, their product.</summary>Yes. The trainer would write this answer twice as often.</details>
+# <details><summary>About 1.26.</summary>No. That is the geometric mean, the ratio of a typical token.</details>
+#
+# **2. Why may a constant be subtracted from every reward?** (Lesson 01)
+#
+# <details><summary>Because rewards are small.</summary>No. It is allowed for rewards of any size.</details>
+# <details><summary>Because the scores average to 0, so the constant adds nothing on average.</summary>Yes.</details>
+# <details><summary>Because it always reduces the noise.</summary>No. It may also increase it.</details>
 
 # %% tags=["hide-input"]
 import math
@@ -39,14 +58,18 @@ warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes depreca
 torch.set_num_threads(1)
 
 # %% [markdown]
-# ## All samples of four draws, by hand
+# ## All samples of size four, by hand
 #
-# The engine draws the actions X, Y, Z of lesson 00 as often as ½, ¼, ¼; the trainer would as often as ¼, ¼, ½. The
-# ratios ½, 1, 2 are now **weights** $w$. With the rewards $f$ = 1, 0, 4 the trainer's average is 2.25.
+# The engine samples the actions X, Y, Z of lesson 00 with the probabilities ½, ¼, ¼. The trainer would sample them with
+# ¼, ¼, ½. The ratios are ½, 1, 2. From now on we call them **weights** $w$, because we use them as such. Let $f$ be the
+# reward: 1, 0, 4. Then the trainer's average of $f$ is 2.25.
 #
-# For X, X, Y, Z the weighted average is 2.25 exactly. For Z, Z, Z, Z it is 8, twice what anything can earn. There are
-# only $3^4$ samples of four draws, and we know how probable each is. The cell takes two averages of each: the **plain**
-# one, $\frac1N \sum w f$, and the **self-normalised** one, $\sum w f / \sum w$.
+# Take a sample of four actions from the engine. If it is X, X, Y, Z, the weighted average is exactly 2.25. If it is Z,
+# Z, Z, Z, the weighted average is 8, twice as much as any action can earn. There are only $3^4$ = 81 samples of size
+# four, and we know how probable each of them is. For each sample the cell computes two averages:
+#
+# - the **plain** one, $\frac1N \sum w f$, which divides by the number $N$ of actions in the sample;
+# - the **self-normalised** one, $\sum w f / \sum w$, which divides by the sum of the weights.
 
 # %%
 q = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
@@ -64,35 +87,44 @@ for name, estimates in (("plain", plain), ("self-normalised", normalised)):
     show(f"{name}: average, error", float(chance @ estimates), error)
 
 # %% [markdown]
-# An estimate whose average over all samples is the truth is called **unbiased**. The plain one is. But its error, the
-# root of the mean squared distance from the truth, is large: *unbiased* speaks of all samples. You have one.
+# An estimate is called **unbiased** if its average over all possible samples is the truth. The plain estimate is
+# unbiased: its average is 2.25. But its error is large. (The error is the root of the mean squared distance from the
+# truth.) *Unbiased* is a statement about all samples together. You have one sample.
 #
-# The self-normalised one is biased. But it never leaves the range of the rewards, and here its error is smaller. Its
-# bias shrinks like $1/N$, its noise like $1/\sqrt{N}$ (appendix).
+# The self-normalised estimate is biased. But it never leaves the range of the rewards, and here its error is smaller.
+# As the sample becomes larger, its bias falls like $1/N$, and its noise like $1/\sqrt{N}$. So in large samples the bias
+# matters little. (The appendix shows both.)
 #
 # ## The equation
 #
-# How large is the noise of weights? Their variance is the **χ² divergence** (chi-square) of $p$ from $q$:
+# How noisy are the weights? Their variance is called the **χ² divergence** (chi-square) of $p$ from $q$:
 #
 # $$ \chi^2 = \mathrm{Var}_q[w] = \mathbb{E}_q[w^2] - 1 = \sum_a \frac{p_a^2}{q_a} - 1 . $$
 #
-# By hand: $\frac{1/16}{1/2} + \frac{1/16}{1/4} + \frac{1/4}{1/4} = \frac18 + \frac14 + 1 = 1.375$, so χ² = 0.375.
+# The second form holds because the weights average to 1.
 #
-# A small $q$ where $p$ is large is expensive.
+# By hand:
+# $\frac{1/16}{1/2} + \frac{1/16}{1/4} + \frac{1/4}{1/4} = \frac18 + \frac14 + 1 = 1.375$, so χ² = 0.375. Look at a
+# single term, $p_a^2/q_a$: it is large if $q$ is small for an action for which $p$ is large.
 #
-# How many draws are left? If $f$ has nothing to do with the weights and has the variance $\sigma^2$, its weighted
-# average has the variance $\sigma^2 \sum w^2 / (\sum w)^2$. An average of $n$ draws that count alike has $\sigma^2/n$.
-# So the sample is worth $n = (\sum w)^2 / \sum w^2$ draws. As a share of all $N$ this is the **effective sample size**:
+# How many samples is a weighted sample worth? Suppose that $f$ is independent of the weights and has the variance
+# $\sigma^2$.
+#
+# 1. The weighted average $\sum w f / \sum w$ then has the variance $\sigma^2 \sum w^2 / (\sum w)^2$.
+# 2. A plain average of $n$ samples of equal weight has the variance $\sigma^2/n$.
+# 3. Both are equal if $n = (\sum w)^2 / \sum w^2$. So the weighted sample is worth that many samples of equal weight.
+#
+# Divide $n$ by the number $N$ of samples. The result is the **effective sample size**, as a share of $N$:
 #
 # $$ \mathrm{ESS} = \frac{(\sum_i w_i)^2}{N \sum_i w_i^2} \;\approx\; \frac{1}{1 + \chi^2} \quad\text{for large } N. $$
 #
-# By hand, for X, X, Y, Z: the weights ½, ½, 1, 2 have the sum 4 and the squares ¼ + ¼ + 1 + 4 = 5.5. So ESS =
-# 16/(4 · 5.5) = 0.727: four draws do the work of 2.9.
+# By hand, for X, X, Y, Z: the weights are ½, ½, 1, 2. Their sum is 4, and the sum of their squares is
+# ¼ + ¼ + 1 + 4 = 5.5. So ESS = 16/(4 · 5.5) = 0.727: four samples are worth 2.9.
 #
 # ## A rare token, by hand
 #
-# Weights average to 1, so a weight of 30 comes at most once in 30 draws. Two tokens: the engine gives one of them
-# 0.001, the trainer 0.03. Draw 100 times.
+# Weights average to 1. So a weight of 30 occurs at most once in 30 samples. Here are two tokens. The engine gives the
+# second one the probability 0.001, and the trainer 0.03, so its weight is 30. Take a sample of 100 tokens.
 
 
 # %%
@@ -104,28 +136,37 @@ two_q = torch.tensor([0.999, 0.001], dtype=torch.float64)
 two_w = torch.tensor([0.97 / 0.999, 30], dtype=torch.float64)
 show("weights: usual, rare", two_w, digits=3)
 show("true average of the weights, true ESS", float(two_q @ two_w), 1 / float(two_q @ two_w.square()), digits=3)
-show("chance that 100 draws miss the rare one", 0.999**100, digits=3)
+show("probability that 100 miss the rare one", 0.999**100, digits=3)
 without = two_w[:1].expand(100)
 show("such a sample: average weight, ESS", float(without.mean()), effective_share(without), digits=3)
 
 # %% [markdown]
-# In nine samples of ten all weights are equal and the ESS is 1, yet the average is off by 3 %. **The ESS of a sample
-# judges the weights that were drawn.** A bad one is a warning; a good one is no promise.
+# In nine samples of ten, the rare token is missing. All weights are then equal, and the ESS of the sample is 1. Yet the
+# average weight is 3 % too low, because the missing token has 3 % of the trainer's probability. **The ESS of a sample
+# is about the weights that were sampled.** A low ESS is a warning. A high ESS does not prove that all is well.
+#
+# For the same reason, an average weight below 1 does not prove that something is wrong with the recorded $q$. Here $q$
+# is right, and the average is below 1 in most samples. Lesson 03 comes back to this.
 #
 # ## Length
 #
-# The weight of an answer is the product of its ratios. If its tokens are independent, each with the same χ², the
-# average of the product is the product of the averages:
+# The weight of an answer is the product of the ratios of its tokens. Suppose that the ratios are independent, and that
+# each has the same χ². Then the average of the product is the product of the averages:
 #
 # $$ 1 + \chi^2_T = \mathbb{E}_q\Big[\prod_{t=1}^T r_t^2\Big] = (1 + \chi^2)^T, \qquad
 # \mathrm{ESS}_T \approx (1 + \chi^2)^{-T} . $$
 #
-# It falls **exponentially**. Real tokens are neither alike nor independent: each place brings its own factor. But none
-# is below 1, so the true ESS never rises. With $w_T$ the weight of the first $T$ tokens:
+# So the ESS falls **exponentially** with the number of tokens $T$. Real tokens have different χ², and they depend on
+# each other. But one thing remains true. Let $w_T$ be the weight of the first $T$ tokens. One more token multiplies the
+# squared weight by a factor that is at least 1 on average, whatever came before it:
 #
 # $$ 1 + \chi^2_{T+1} = \mathbb{E}_q\big[w_T^2\,(1 + \chi^2(\text{next token} \mid \text{before}))\big] . $$
 #
-# So we cut the answers of `kv_fp8_e5m2`, the run of lesson 00, to $T$ tokens and watch the ESS fall.
+# So the true ESS never rises with $T$.
+#
+# We now measure it. `kv_fp8_e5m2` is a run of a tiny model on running sums, `3+5+9=` must become `3,8,17`, with a
+# coarse KV cache as in lesson 00. Its answers have up to sixty tokens. We cut every answer to its first $T$ tokens;
+# shorter answers are kept whole.
 
 # %%
 steps = runs.list_steps(runs.find_run("kv_fp8_e5m2"))
@@ -137,7 +178,7 @@ def log_ratios(batch):
 
 
 def weights_of(batch, count):
-    """Of the first so many tokens of each answer."""
+    """Return the weight of the first `count` tokens of each answer, (B,)."""
     mask = batch.response_mask & (batch.response_mask.cumsum(-1) <= count)
     return ratio(over_sequence(log_ratios(batch), mask, "sum"))
 
@@ -147,24 +188,24 @@ def weights_of(batch, count):
 #
 # **Write down a guess:**
 #
-# 1. An exponential is a straight line on a logarithmic axis. Will there be straight lines?
-# 2. One step has a good ESS almost to the end. What is left if we leave out its heaviest answer?
+# 1. On a logarithmic axis, an exponential is a straight line. Will the lines be straight?
+# 2. One of the steps has a good ESS almost to the end. What is its ESS if we leave out its heaviest answer?
 #
-# **Look for** the cliffs.
+# **Look for** the points at which a line falls suddenly. There is one line per recorded step.
 
 # %%
 cuts = list(range(4, 61, 4))
 lines = {
     f"step {n}": [effective_share(weights_of(b, cut)) for cut in cuts] for n, b in zip(steps, batches, strict=True)
 }
-x_name, y_name = "first tokens of each answer", "ESS, share of the sample"
+x_name, y_name = "T, the first tokens of each answer", "ESS, share of the sample"
 drawn = curves(cuts, lines, x_name=x_name, y_name=y_name, log="y", height=360)
 picture(drawn.update_layout({"yaxis.tickvals": [0.05, 0.1, 0.2, 0.5, 1]}))
 
 
 # %% tags=["hide-input"]
 def share_of(w, seed):
-    """ESS of a sample, and of 1000 bootstrap samples of it."""
+    """Return the ESS of a sample, and of 1000 bootstrap samples of it."""
     drawn = resampled(len(w), 1000, seed).double()
     return (drawn @ w).square() / (len(w) * (drawn @ w.square()))
 
@@ -175,50 +216,94 @@ lighter = [effective_share(w.sort().values[:-1]) for w in whole]
 cliffs = [n for n in range(len(steps)) if lighter[n] > 3 * shares[n]]
 late = max(range(len(steps)), key=lambda n: effective_share(weights_of(batches[n], 48)) / shares[n])
 say(f"""
-1. No: stairs and cliffs. A cliff is where the weight of a **single** answer has become large: in {len(cliffs)} of
-   {len(steps)} steps, the ESS of whole answers more than trebles if the heaviest one is left out.
-2. Step {steps[late]} has an ESS of {effective_share(weights_of(batches[late], 48)):.2f} at 48 tokens and
-   {bracketed(interval_of(share_of(whole[late], 1), signed=False))} at the end, where one answer weighs
-   {whole[late].max():.0f}. Without this answer it is {lighter[late]:.2f}.
+1. No. The lines fall in a few sudden steps. The ESS falls suddenly where the weight of a **single** answer has become
+   large. In {len(cliffs)} of the {len(steps)} recorded steps, the ESS of whole answers becomes more than three times as
+   large if the heaviest answer is left out.
+2. Step {steps[late]} has an ESS of {effective_share(weights_of(batches[late], 48)):.2f} at 48 tokens, and of
+   {bracketed(interval_of(share_of(whole[late], 1), signed=False))} at the end. There, one answer has the weight
+   {whole[late].max():.0f}. Without this answer the ESS is {lighter[late]:.2f}.
 
-Which is true? The formula means *all* answers that the engine could write, also those with rare large weights. A
-sample holds none of these and looks too good, or one and is decided by it.
+Which of the two numbers is true? The true ESS is about *all* answers that the engine could write, including those with
+rare large weights. A sample without such an answer looks too good. In a sample with one, this answer decides the
+result.
+""")
+
+# %% [markdown]
+# ## A real model
+#
+# Now SmolLM2-135M, which explains products in answers of some hundred tokens. `gpu_smol_long` has an engine and a
+# trainer in bfloat16; we take its first recorded step. In `smol_long` the engine stores its KV cache in 8 bits (e4m3);
+# we take its four steps together, which are as many answers. **Look for** the distance between the two lines: the model
+# and the task are the same, and the rounding is coarser. The shaded areas are 95 % intervals. To the right the lines
+# become flatter because many answers have ended.
+
+# %% tags=["hide-input"]
+LENGTHS, REAL = (8, 16, 32, 50, 75, 100, 150, 200), "gpu_smol_long"
+
+
+def recorded(name):
+    """Return the recorded steps of a run, of gpu_smol_long only the first."""
+    return [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))][: 1 if name == REAL else None]
+
+
+def over_steps(name, count):
+    """Return the weights of the recorded answers of a run, cut to `count` tokens, with the ESS and its interval."""
+    w = torch.cat([weights_of(batch, count) for batch in recorded(name)])
+    return w, interval_of(share_of(w, 3), signed=False)
+
+
+def average_weight(w):
+    return interval_of(resampled(len(w), 1000, 3).double() @ w / len(w), signed=False)
+
+
+of_real = {name: [over_steps(name, count)[1] for count in LENGTHS] for name in (REAL, "smol_long")}
+drawn = curves(
+    list(LENGTHS),
+    {name: [x.value for x in shares_] for name, shares_ in of_real.items()},
+    x_name=x_name,
+    y_name=y_name,
+    log="y",
+    bands={name: ([x.low for x in shares_], [x.high for x in shares_]) for name, shares_ in of_real.items()},
+)
+picture(drawn.update_layout({"yaxis.tickvals": [0.05, 0.1, 0.2, 0.5, 1]}))
+real_w, real_share = over_steps("smol_long", 200)
+say(f"""
+Whole answers have an ESS of {below(of_real[REAL][-1], 1)} in bfloat16, and with the cache in 8 bits of
+{below(of_real["smol_long"][-1], of_real[REAL][-1].low)}. Even this number is probably too high. In `smol_long` the
+average weight of {len(real_w)} answers is {below(average_weight(real_w), 1)}, where the true average is 1. So heavy
+answers are probably missing, and the true ESS is lower.
 """)
 
 # %% [markdown]
 # ## Hundreds of tokens
 #
-# Two runs with long answers: one with the coarse cache, one with an engine some updates old.
+# Two runs of another tiny model have answers of hundreds of tokens. `long_kv_fp8_e5m2` has the coarse cache. In
+# `long_stale_4` the engine's weights are four updates old.
 
 
 # %% tags=["hide-input"]
-def of_run(name, count):
-    """Over all recorded steps of a run, its answers cut to so many tokens: weights, ESS, average weight."""
-    recorded = [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))]
-    w = torch.cat([weights_of(batch, count) for batch in recorded])
-    average = resampled(len(w), 1000, 3).double() @ w / len(w)
-    return w, interval_of(share_of(w, 3), signed=False), interval_of(average, signed=False)
-
-
-(_, half, _), (w_coarse, coarse, average), (w_old, old, _) = (
-    of_run(name, count) for name, count in (("long_kv_fp8_e5m2", 200), ("long_kv_fp8_e5m2", 400), ("long_stale_4", 400))
+(_, half), (w_coarse, coarse), (w_old, old) = (
+    over_steps(name, count)
+    for name, count in (("long_kv_fp8_e5m2", 200), ("long_kv_fp8_e5m2", 400), ("long_stale_4", 400))
 )
 assert coarse.value > half.value
 say(f"""
-With the coarse cache, the ESS of {len(w_coarse)} answers is {bracketed(half)} at 200 tokens and {bracketed(coarse)} at
-400: in this sample it rises, which the true one cannot. And the average weight is {below(average, 1)}, where it must be
-1: heavy answers are missing. With the old engine one was
-drawn: it weighs {w_old.max():,.0f}, and the ESS is {old.value:.2f}. **At hundreds of tokens a sample does not know its
-own ESS.**
+- With the coarse cache, the ESS of {len(w_coarse)} answers is {bracketed(half)} at 200 tokens and {bracketed(coarse)}
+  at 400. The estimate rises, although the true ESS cannot. And the average weight is
+  {below(average_weight(w_coarse), 1)}, although the true average is 1. So heavy answers are probably missing.
+- With the old weights, the sample did contain such an answer. Its weight is {w_old.max():,.0f}, and the ESS is
+  {old.value:.2f}.
+
+**At hundreds of tokens, a sample cannot show its own ESS.**
 """)
 
 # %% [markdown]
 # ## Exercise 1: effective sample size
 #
-# *3 minutes.* Return the ESS of weights `(N,)`, as a share between 0 and 1.
+# *3 minutes.* Return the ESS of the weights `(N,)`, as a share between 0 and 1.
 #
-# <details><summary>Hint 1</summary>The square of the sum, over N times the sum of the squares.</details>
-# <details><summary>Hint 2</summary>Check with ½, ½, 1, 2: it must be 0.727.</details>
+# <details><summary>Hint 1</summary>It is the square of the sum, divided by N times the sum of the squares.</details>
+# <details><summary>Hint 2</summary>Check it with ½, ½, 1, 2: the result must be 0.727.</details>
 
 
 # %%
@@ -240,11 +325,11 @@ check(ess_solution, EFFECTIVE_SHARE)
 # %% [markdown]
 # ## Exercise 2: self-normalised, from logarithms
 #
-# *4 minutes.* Given rewards and the **logarithms** of the weights, both `(N,)`, return $\sum w f/\sum w$. A weight may
-# be too large for a float.
+# *4 minutes.* You get rewards and the **logarithms** of the weights, both `(N,)`. Return $\sum w f/\sum w$. A weight
+# may be too large for a float.
 #
-# <details><summary>Hint 1</summary>Only the quotients of weights matter: make the largest 1.</details>
-# <details><summary>Hint 2</summary>Lesson 01 used a function for logits that does it.</details>
+# <details><summary>Hint 1</summary>Only the quotients of weights matter: divide all of them by the largest.</details>
+# <details><summary>Hint 2</summary>Lesson 01 used a function for logits that does exactly this.</details>
 
 
 # %%
@@ -266,8 +351,8 @@ check(self_normalised_solution, SELF_NORMALISED)
 # %% [markdown]
 # ## mini.py, piece 2: the ratio
 #
-# *3 minutes.* `trainer` and `engine` hold log-probs, `(B, T)`; padding may hold anything. Return $p/q$ of every real
-# token, and 0 at padding.
+# *3 minutes.* `trainer_logp` and `engine_logp` are log-probs, `(B, T)`; padding may contain anything. Return $p/q$ of
+# every real token, and 0 at padding.
 #
 # <details><summary>Hint 1</summary>log(p/q) = log p − log q.</details>
 # <details><summary>Hint 2</summary><code>x.where(mask, value)</code> puts <code>value</code> where the mask is
@@ -275,7 +360,7 @@ check(self_normalised_solution, SELF_NORMALISED)
 
 
 # %%
-def ratios(trainer, engine, mask):
+def ratios(trainer_logp, engine_logp, mask):
     raise NotImplementedError("mini.py: write ratios, then run this cell and the next.")
 
 
@@ -284,8 +369,8 @@ check(ratios, RATIOS)
 
 
 # %% tags=["solution", "hide-input"]
-def ratios_solution(trainer, engine, mask):
-    return (trainer - engine).where(mask, -math.inf).exp()
+def ratios_solution(trainer_logp, engine_logp, mask):
+    return (trainer_logp - engine_logp).where(mask, -math.inf).exp()
 
 
 check(ratios_solution, RATIOS)
@@ -293,10 +378,10 @@ check(ratios_solution, RATIOS)
 # %% [markdown]
 # ## Exercise 3: how long may answers be?
 #
-# *4 minutes.* Tokens are independent and each has the same χ². Return the largest whole number of tokens for which the
-# ESS is still at least `share`.
+# *4 minutes.* Assume that tokens are independent and that each has the same χ². Return the largest whole number of
+# tokens for which the ESS is still at least `share`.
 #
-# <details><summary>Hint 1</summary>Solve $(1 + \chi^2)^{-T}$ = share for $T$, and round.</details>
+# <details><summary>Hint 1</summary>Solve $(1 + \chi^2)^{-T}$ = share for $T$, and round down.</details>
 # <details><summary>Hint 2</summary>Logarithms turn the power into a product.</details>
 
 
@@ -319,102 +404,114 @@ check(longest_answer_solution, LONGEST_ANSWER)
 
 # %% tags=["hide-input"]
 def together(name, of_batch):
-    """What a function gives for each recorded step of a run, (B, T), in one tensor: a row per answer."""
-    of_steps = [of_batch(load(name, n)) for n in range(len(runs.list_steps(runs.find_run(name))))]
+    """Return what a function gives for each recorded step of a run, (B, T), in one tensor: a row per answer."""
+    of_steps = [of_batch(batch) for batch in recorded(name)]
     longest = max(x.shape[1] for x in of_steps)
     return torch.cat([torch.nn.functional.pad(x, (0, longest - x.shape[1])) for x in of_steps])
 
 
 def squares_of(name):
-    """(r − 1)² of every token, 0 at padding, and the mask. Its mean is χ², because ratios average to 1."""
+    """Return (r − 1)² of every token, 0 at padding, and the mask. Its mean is χ², because ratios average to 1."""
     mask, d = together(name, lambda batch: batch.response_mask), together(name, log_ratios)
     return (ratio(d) - 1).square().where(mask, 0), mask
 
 
-def half_after(squares, mask, unit):
-    """Tokens, in this unit, after which half of the sample is left, if all are alike."""
+def half_after(squares, mask):
+    """Return the number of tokens after which half of the sample is left by the rule, with its interval."""
     drawn = resampled(len(mask), 1000, 4).double()
     chi2 = (drawn @ squares.sum(-1)) / (drawn @ mask.sum(-1).double())
-    return interval_of(math.log(2) / chi2.log1p() / unit, signed=False)
+    return interval_of(math.log(2) / chi2.log1p(), signed=False)
 
 
-squares, tokens = squares_of("kv_fp8_e5m2")
-fine, gross = half_after(*squares_of("bf16"), 1000), half_after(squares, tokens, 1)
-heaviest = float(squares.max() / squares.sum())
+def predicted(squares, mask, count):
+    """Return the ESS that the rule predicts for the first `count` tokens, from the mean χ² of all tokens."""
+    lengths = mask.sum(-1).clamp(max=count)
+    return 1 / float(((1 + squares[mask].mean().double()) ** lengths).mean())
+
+
+real, coarse_squares = squares_of(REAL), squares_of("smol_long")
 long_squares, long_tokens = squares_of("long_kv_fp8_e5m2")
-foretold = (1 + float(long_squares[long_tokens].mean())) ** -50
+heaviest = float(long_squares.max() / long_squares.sum())
 say(f"""
-With the χ² of our runs, half of the sample is left after {bracketed(fine, 1)} thousand tokens in `bf16`, and after
-{bracketed(gross, 0)} tokens in `kv_fp8_e5m2`, where one of {int(tokens.sum()):,} tokens makes {heaviest:.0%} of χ². But
-the rule takes all tokens to be alike: for 50 tokens of the long run with the coarse cache it foretells an ESS of
-{foretold:.2f}, and the sample has {above(of_run("long_kv_fp8_e5m2", 50)[1], foretold)}.
+With the χ² of our runs of the real model, the rule says that half of the sample is left after
+{bracketed(half_after(*real), 0)} tokens in `gpu_smol_long`, and after {bracketed(half_after(*coarse_squares), 0)}
+tokens in `smol_long`. Reasoning models write thousands of tokens.
+
+How good is this rule? It assumes that all tokens have the same χ². From the χ² and the lengths of the answers of
+`gpu_smol_long`, it predicts an ESS of {predicted(*real, 200):.2f} for whole answers, and the sample has
+{bracketed(of_real[REAL][-1])}. In `long_kv_fp8_e5m2`, one token of {int(long_tokens.sum()):,} makes {heaviest:.0%} of
+χ². There the rule predicts {predicted(long_squares, long_tokens, 50):.2f} for the first 50 tokens, and the sample has
+{above(over_steps("long_kv_fp8_e5m2", 50)[1], predicted(long_squares, long_tokens, 50))}.
 """)
 
 # %% [markdown]
-# And these models are tiny and sure of nearly every token. For Qwen2.5-1.5B-Instruct with a trainer in bfloat16, a
-# [pull request to TRL](https://github.com/huggingface/trl/pull/7269) reports 5.9 % of the ratios outside of 0.9 to 1.1.
-# Each adds at least $0.1^2$, so χ² is at least 0.00059, and by the same rule half is left after
-# $\ln 2 / 0.00059 \approx 1{,}200$ tokens or fewer. Reasoning models write more.
-#
 # ## Check yourself
 #
 # **1. A weighted estimate is unbiased. What may you conclude from one sample?**
 #
-# <details><summary>The estimate is close to the truth.</summary>No. A few weights may decide.</details>
-# <details><summary>Its average over many such samples is the truth; this one may be far off.</summary>Yes.</details>
-# <details><summary>It is as likely too high as too low.</summary>No. Most samples miss the rare large weights and come
-# out low; a few come out far too high.</details>
+# <details><summary>The estimate is close to the truth.</summary>No. A few weights may decide it.</details>
+# <details><summary>The average over many such samples is the truth; this one may be far off.</summary>Yes.</details>
+# <details><summary>It is as likely to be too high as too low.</summary>Not if there are rare large weights. Most
+# samples miss them and give an estimate that is too low; a few give one that is far too high.</details>
 #
 # **2. The ESS of a step is 0.98. Are the weights harmless?**
 #
-# <details><summary>Yes: 98 % of the sample are left.</summary>No. The weights that were drawn are even.</details>
-# <details><summary>Whether rare large ones exist, the sample cannot say.</summary>Yes. Look at many steps, and at the
+# <details><summary>Yes: 98 % of the sample are left.</summary>No. Only the weights that were sampled are nearly
+# equal.</details>
+# <details><summary>The sample cannot say whether rare large weights exist.</summary>Yes. Look at many steps, and at the
 # average weight.</details>
-# <details><summary>No: a good ESS needs to be above 1.</summary>No. It is a share, at most 1.</details>
+# <details><summary>No: a good ESS is above 1.</summary>No. It is a share, so it is at most 1.</details>
 #
-# **3. Each token has χ² = 0.02, independently. What is left with answers of 59 tokens, and of 590?**
+# **3. Each token has χ² = 0.02, independently. What is left with answers of 59 tokens, and with 590 tokens?**
 #
-# <details><summary>31 %, and 3 %.</summary>No. Ten times the tokens is the tenth power.</details>
-# <details><summary>31 %, and about one in 120,000.</summary>Yes. 0.31 to the tenth power.</details>
-# <details><summary>98 % in both cases.</summary>No. That is the ESS of token weights.</details>
+# <details><summary>31 %, and 3 %.</summary>No. Ten times as many tokens give the tenth power.</details>
+# <details><summary>31 %, and about one in 120,000.</summary>Yes. It is 0.31 to the tenth power.</details>
+# <details><summary>98 % in both cases.</summary>No. That is the ESS of single token weights.</details>
 #
 # ## In the app
 #
 # After `make app`:
 #
-# - [a step with a cliff, weights of whole
+# - [a step whose ESS falls suddenly, weights of whole
 #   answers](http://localhost:8501/bench?run=kv_fp8_e5m2&step=40&preset=decoupled_seq_is): raise the upper bound;
-#   [another](http://localhost:8501/bench?run=kv_fp8_e5m2&step=32&preset=decoupled_seq_is);
+#   [another one](http://localhost:8501/bench?run=kv_fp8_e5m2&step=32&preset=decoupled_seq_is);
+# - [the ratios of the real model with a cache in
+#   8 bits](http://localhost:8501/bench?run=smol_long&step=latest&preset=decoupled_seq_is);
 # - [the tail of the ratios](http://localhost:8501/mismatch?run=kv_fp8_e5m2&step=40).
 #
 # ## Pitfalls
 #
-# - **An ESS without its level.** Say whether it is of token weights or of whole answers.
+# - **An ESS without its level.** Say whether it is the ESS of token weights or of whole answers.
 # - **An error bar from the same weights.** It misses what the sample missed.
-# - **Normalising and forgetting.** Dividing by the sum hides an average weight that is not 1.
-# - **The ESS as a forecast.** It is about an $f$ that has nothing to do with the weights. A gradient has (appendix).
+# - **Self-normalising without a look at the average weight.** Dividing by the sum hides an average that is not 1.
+# - **The ESS as a prediction of noise.** It is about an $f$ that is independent of the weights. A gradient is not
+#   (appendix).
 #
 # ## References
 #
 # 1. Art B. Owen, [Monte Carlo theory, methods and examples](https://artowen.su.domains/mc/), chapter 9: importance
 #    sampling, self-normalised and not, and the effective sample size.
 # 2. Luke Huang et al., [Stable Asynchrony: Variance-Controlled Off-Policy RL for
-#    LLMs](https://arxiv.org/abs/2602.17616), 2026: a falling ESS comes before the collapse of a training.
+#    LLMs](https://arxiv.org/abs/2602.17616), 2026: in training runs that collapse, the ESS falls first.
 # 3. verl, [Rollout Correction](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html): the metrics of this
 #    lesson, under their names there.
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; nothing above needs them.
+# Proofs and further checks. The lesson does not depend on them.
 
 # %% [markdown]
 # ### The formulas with symbols
 #
-# The variance of a weighted draw, χ², the law of length, and the bias of the self-normalised estimate. With the
-# numerator off by $x$ and the denominator by $v$, both small,
-# $\frac{\mu + x}{1 + v} = \mu + (x - \mu v) - v\,(x - \mu v) + \dots$: the first bracket averages to 0, the second is
-# the bias, $-\frac{1}{N}\,\mathbb{E}_q[w^2 (f - \mu)]$.
+# The cell proves four formulas: the variance of one weighted sample, χ², the law of length, and the bias of the
+# self-normalised estimate. The last one works like this. Let $\mu$ be the truth. Let the numerator $\frac1N \sum w f$
+# be off by $x$, and the denominator $\frac1N \sum w$ by $v$, both small. Then
+#
+# $$ \frac{\mu + x}{1 + v} = \mu + (x - \mu v) - v\,(x - \mu v) + \dots $$
+#
+# The first bracket averages to 0. The average of the second term is the bias,
+# $-\frac{1}{N}\,\mathbb{E}_q[w^2 (f - \mu)]$.
 
 # %%
 P, Q, F = (sympy.symbols(f"{name}_X {name}_Y {name}_Z", positive=True) for name in "pqf")
@@ -422,12 +519,12 @@ THREE = range(3)
 
 
 def average_q(values):
-    """E_q over the three actions."""
+    """Return the average over the three actions, with the probabilities q."""
     return sympy.Add(*(q_a * value for q_a, value in zip(Q, values, strict=True)))
 
 
 def same(left, right):
-    """Given that probabilities add up to 1."""
+    """Compare, given that probabilities add up to 1."""
     return sympy.simplify((left - right).subs({P[2]: 1 - P[0] - P[1], Q[2]: 1 - Q[0] - Q[1]})) == 0
 
 
@@ -459,13 +556,14 @@ show("Var_q[w]", "Σ p² / q − 1")
 # %% [markdown]
 # ### Plain against self-normalised, as samples grow
 #
-# Samples of $N$ draws are listed by how often each action occurs. Adding ten to all rewards changes nothing for the
-# self-normalised estimate but the ten; the plain one multiplies them by noisy weights.
+# All samples of $N$ actions can be listed by how often each action occurs. Look at the last line, too: we add ten to
+# all rewards. The self-normalised estimate then is exactly ten larger, and its error stays the same. The plain estimate
+# multiplies the ten by noisy weights, so its error grows.
 
 
 # %%
 def errors_of(count, f):
-    """Over all samples of `count` draws: N times the bias of the self-normalised estimate, the errors of both."""
+    """Return N times the bias of the self-normalised estimate and the errors of both, over all samples of size N."""
     often = torch.tensor([(i, j, count - i - j) for i in range(count + 1) for j in range(count + 1 - i)]).double()
     chance = (math.lgamma(count + 1) - torch.lgamma(often + 1).sum(-1) + often @ q.log()).exp()
     plain, normalised, truth = often @ (w * f) / count, often @ (w * f) / (often @ w), float(p @ f)
@@ -474,17 +572,17 @@ def errors_of(count, f):
 
 
 counts = (1, 4, 16, 64)
-show("draws", counts)
+show("size of the sample, N", counts)
 by_count = torch.tensor([errors_of(count, f) for count in counts]).T
-for label, row in zip(("N × bias", "its error", "error of the plain one"), by_count, strict=True):
+for label, row in zip(("N × bias, self-normalised", "its error", "error of the plain estimate"), by_count, strict=True):
     show(label, row)
-show("what the formula says for N × bias", -float(q @ (w.square() * (f - p @ f))))
-show("with ten added, 16 draws: both errors", list(errors_of(16, f + 10)[1:]))
+show("N × bias by the formula", -float(q @ (w.square() * (f - p @ f))))
+show("ten added, N = 16: both errors", list(errors_of(16, f + 10)[1:]))
 
 # %% [markdown]
 # ### Bias and variance of the gradient in a world of all answers
 #
-# Four tokens, one of which ends the answer but rarely. All averages are exact sums.
+# This world has four tokens, and one of them, which is rare, ends the answer. All averages are exact sums.
 
 # %%
 mostly_going_on = torch.tensor([-4.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # added to the logits: few answers end early
@@ -508,16 +606,16 @@ for depth in range(1, 8):
 # %% [markdown]
 # ### All answers of the six steps, with intervals
 #
-# If tokens are independent, the ESS is the product of what the single places have, $\prod_t \mathbb{E}[r_t]^2 /
-# \mathbb{E}[r_t^2]$. Both come from the same answers, so the quotient is what can be tested. **Look for** how the band
-# opens: at the end a few answers decide.
+# If tokens were independent, the ESS of answers would be the product of the ESS of their positions, $\prod_t
+# \mathbb{E}[r_t]^2 / \mathbb{E}[r_t^2]$. We estimate both from the same answers and test their quotient. **Look for**
+# how the shaded interval becomes wider: at the end a few answers decide.
 
 # %%
 lengths = (8, 16, 24, 32, 40, 48, 56)
 masks = together("kv_fp8_e5m2", lambda batch: batch.response_mask)
 log_r = together("kv_fp8_e5m2", log_ratios)
 drawn = resampled(len(masks), 1000, 2).double()
-first, second = (drawn @ (ratio(power * log_r) * masks) for power in (1, 2))  # Σ r and Σ r² at each place
+first, second = (drawn @ (ratio(power * log_r) * masks) for power in (1, 2))  # Σ r and Σ r² at each position
 of_place = torch.where(second > 0, first.square() / (second * (drawn @ masks.double())), 1)
 measured = [share_of(torch.cat([weights_of(batch, count) for batch in batches]), 2) for count in lengths]
 laws = [of_place[:, :count].prod(-1) for count in lengths]
@@ -526,24 +624,25 @@ effective, quotients = (
     [interval_of(share / law, signed=False) for share, law in zip(measured, laws, strict=True)],
 )
 band = {"ESS": ([one.low for one in effective], [one.high for one in effective])}
-lines = {"ESS": [one.value for one in effective], "if places were independent": [float(law[0]) for law in laws]}
+lines = {"ESS": [one.value for one in effective], "if positions were independent": [float(law[0]) for law in laws]}
 drawn = curves(list(lengths), lines, x_name=x_name, y_name=y_name, log="y", bands=band)
 picture(drawn.update_layout({"yaxis.tickvals": [0.1, 0.2, 0.5, 1]}))
 
 # %% tags=["hide-input"]
 assert all(quotient.low > 0.8 and quotient.high < 1.25 for quotient in quotients[:3])
 say(f"""
-Up to {lengths[2]} tokens the ESS is within a quarter of what independent places would leave; at {lengths[1]} tokens it
-is {bracketed(quotients[1])} times that. At {lengths[-1]} tokens it is {untold(quotients[-1], 1)} times that: too few
-answers to say.
+Up to {lengths[2]} tokens, the ESS differs by less than a quarter from that of independent positions; at {lengths[1]}
+tokens it is {bracketed(quotients[1])} times as large. At {lengths[-1]} tokens it is {untold(quotients[-1], 1)} times as
+large. This interval contains 1 and is wide, so these answers are too few to decide.
 """)
 
 # %% [markdown]
-# ### The ESS is no forecast for a gradient
+# ### The ESS does not predict the noise of a gradient
 #
-# An ESS of one half promises the noise of half the answers, for an $f$ that has nothing to do with the weights. A
-# gradient has: its noise comes from long scores, those of tokens of which the trainer was not sure. Such a token the
-# engine may have written by accident, and then its weight is small.
+# An ESS of one half means the noise of half as many answers, for an $f$ that is independent of the weights. A gradient
+# is not independent of them. Its noise comes from long scores, those of tokens of which the trainer was not certain. If
+# the engine wrote such a token although the trainer finds it improbable, its weight is small, and its long score counts
+# little.
 
 # %% tags=["hide-input"]
 run = runs.find_run("kv_fp8_e5m2")
@@ -552,8 +651,8 @@ compared = compare_gradients(updated, sketch, CorrectionConfig(), by_weight, bat
 squared = contributions(updated, sketch, [CorrectionConfig()])[0].u.double().square().sum(-1)
 light = whole[-1] < 0.1
 say(f"""
-In the last step, whose ESS is {shares[-1]:.2f}, weights change the noise, over the length of the gradient, by
-{untold(compared.noise[0], 0, 1)}: one step cannot say whether it rose or fell. It could fall because the
-{int(light.sum())} answers with weights below 0.1 make {float(squared[light].sum() / squared.sum()):.0%} of the squared
-lengths.
+The last step has an ESS of {shares[-1]:.2f}. Weights change the noise, relative to the length of the gradient, by
+{untold(compared.noise[0], 0, 1)}. The interval contains 0, so this step cannot show whether the noise rose or fell. It
+could fall, because the {int(light.sum())} answers with weights below 0.1 make
+{float(squared[light].sum() / squared.sum()):.0%} of the squared lengths.
 """)
