@@ -1,15 +1,40 @@
 # %% [markdown]
 # # 03 · One model, two policies
 #
-# **Claim.** Rounding, a sampler's setting and weights that came too late each turn one model into two policies; a cut,
-# a temperature and a stale output head leave marks of their own in the pairs of log-probs, other causes only a size,
-# and one leaves nothing.
+# **Claim.** Rounding, the settings of the sampler, and old weights each turn one model into two policies. Three causes
+# leave a recognisable pattern in the pairs of log-probs. The others change only the size of the gap, and one leaves no
+# trace in the pairs at all.
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
 #
-# *30 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00. Letters: [Notation](NOTATION.md).
+# *65 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and for one section the rare token of
+# lesson 02. All letters are listed in [Notation](NOTATION.md).
 #
-# At the end you can name six causes of a mismatch and their marks in $d$, and find the one that leaves none.
+# At the end you can
+#
+# - name seven causes of a mismatch, and say what each of them does to the pairs of log-probs;
+# - recognise a cut, a temperature and a stale output head;
+# - say what a mean ratio below 1 can mean;
+# - find the cause that leaves no trace in the pairs;
+# - say which remedies remove rounding, and which do not.
+#
+# ## Warm-up
+#
+# Two questions on older lessons.
+#
+# **1. A token has $q = 0.4$ and $p = 0.1$. What is its ratio, and does the engine write it too often or too rarely?**
+# (Lesson 00)
+#
+# <details><summary>4; too rarely.</summary>No. The ratio is trainer over engine, p/q.</details>
+# <details><summary>¼; too often, compared with the trainer.</summary>Yes.</details>
+# <details><summary>¼; too rarely.</summary>No. The trainer would write it only a quarter as often.</details>
+#
+# **2. The engine gives a token the probability 0.001, and the trainer 0.03. In a sample of 100 tokens it does not
+# occur. What is the mean ratio of this sample?** (Lesson 02)
+#
+# <details><summary>1, because ratios average to 1.</summary>No. They do so over all possible samples.</details>
+# <details><summary>About 0.97.</summary>Yes. The missing token has 3 % of the trainer's probability.</details>
+# <details><summary>About 30.</summary>No. That is the ratio of the missing token.</details>
 
 # %% tags=["hide-input"]
 import math
@@ -25,14 +50,15 @@ from sentences import above, below, bracketed, say
 from show import picture, show
 
 from rlcorr import TokenBatch
+from rlcorr.analysis.log_prob_pairs import RESOLVED, tokens_of
 from rlcorr.analysis.log_prob_pairs import logits as logits_of
-from rlcorr.analysis.log_prob_pairs import tokens_of
 from rlcorr.analysis.triage import PER_TOKEN, triage
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.mismatch import token_labels
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.losses.per_token import reinforce
+from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch
@@ -43,78 +69,92 @@ torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(3)
 
 # %% [markdown]
-# ## By hand: one place, three tokens, five ways to disagree
+# ## By hand: one position, three tokens, five ways to disagree
 #
-# The trainer gives the tokens X, Y, Z the probabilities ½, ¼, ¼. One of five things has happened to the engine:
+# At one position the trainer gives the tokens X, Y, Z the probabilities ½, ¼, ¼. One of five things has happened to the
+# engine:
 #
 # - **temperature ½**: it squares the probabilities and divides them by their sum;
-# - **top-p ¾**: it keeps the most probable tokens until they hold ¾ of the probability, and drops Z;
-# - **rounding**: each logit (the number before the softmax) is off a little;
-# - **older weights**: it lacks an update that moved probability from Y to X;
-# - **a stale row**: it lacks part of an update, so the logit of Y alone is too low, by log 2.
+# - **top-p ¾**: it keeps the most probable tokens until they have ¾ of the probability together, and removes Z;
+# - **rounding**: each logit (the number before the softmax) is a little wrong;
+# - **old weights**: it lacks an update that moved probability from Y to X;
+# - **a stale row**: it lacks one part of an update, so the logit of Y alone is too low, by log 2.
 #
-# Compute $q$ and $r = p/q$ for the first two, then run the cell.
+# Compute $q$ and $r = p/q$ for the first two, and then run the cell.
 
 
 # %%
 def off(p, *by):
-    """The probabilities after each logit has moved."""
+    """Return the probabilities after each logit has been shifted."""
     return (p.log() + torch.tensor(by, dtype=torch.float64)).softmax(-1)
 
 
 p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
 top_p, old = (torch.tensor(x, dtype=torch.float64) for x in ([2 / 3, 1 / 3, 0], [0.25, 0.5, 0.25]))
 engines = {"temperature 1/2": p.square() / p.square().sum(), "top-p 3/4": top_p}
-engines |= {"rounding": off(p, 0.02, 0, -0.02), "older weights": old, "stale row of Y": off(p, 0, -math.log(2), 0)}
-show("r = p/q of", "X", "Y", "Z", "mean r", "mean k3")
+engines |= {"rounding": off(p, 0.02, 0, -0.02), "old weights": old, "stale row of Y": off(p, 0, -math.log(2), 0)}
+show("r = p/q with", "X", "Y", "Z", "mean r", "mean k3")
 for name, q in engines.items():
     d = log_ratio(p.log(), q.log(), q > 0)
     show(name, ratio(d).where(q > 0, torch.nan), (q * ratio(d)).sum(), (q * k3(d)).sum())
 
 # %% [markdown]
-# All engines but one have a mean ratio of 1. Top-p never draws Z, so a quarter of the trainer's probability
-# is missing: the mean ratio is the ¾ that is left. The mean of $k_3=r-1-\log r$ is the size of a mismatch: where the
-# mean ratio is 1, it is KL(q‖p) (lesson 08).
+# With all engines except one, the mean ratio is 1. The engine with top-p never samples Z. So a quarter of the trainer's
+# probability is missing, and the mean ratio is the ¾ that is left.
+#
+# The last column is the mean of $k_3=r-1-\log r$. It is our measure of the size of a mismatch. It is never negative,
+# and it is 0 only if all ratios are 1. Where the mean ratio is 1, it is the divergence KL(q‖p) (lesson 08).
 #
 # ## The equation: one shift per token
 #
-# The trainer's logit of token $a$ is the engine's plus a shift $\Delta_a$, so $p_a\propto q_ae^{\Delta_a}$, and
+# Let the trainer's logit of token $a$ be the engine's logit plus a shift $\Delta_a$. Then the probabilities are
 #
-# $$ d_a=\Delta_a-\log\sum_bq_b\,e^{\Delta_b}\approx\Delta_a-\sum_bq_b\,\Delta_b,\qquad
-# \mathrm{KL}(q\|p)\approx\tfrac12\operatorname{Var}_q(\Delta), $$
+# $$ p_a = \frac{q_a\,e^{\Delta_a}}{\sum_b q_b\,e^{\Delta_b}}, \qquad\text{so}\qquad
+# d_a = \log\frac{p_a}{q_a} = \Delta_a - \log \sum_b q_b\,e^{\Delta_b} . $$
 #
-# (≈ for small shifts). Each cause has its shape of $\Delta$:
+# For small shifts, the logarithm of the sum is nearly the average shift, and the divergence is nearly half the variance
+# of the shifts:
 #
-# | cause | shift $\Delta_a$ | mark |
+# $$ d_a \approx \Delta_a - \sum_b q_b\,\Delta_b, \qquad
+# \mathrm{KL}(q\Vert p)\approx\tfrac12\operatorname{Var}_q(\Delta) . $$
+#
+# So to know a cause, we ask which shifts it makes:
+#
+# | cause | shift $\Delta_a$ | pattern in the pairs |
 # |---|---|---|
-# | **temperature**, trainer's over engine's: $\tau$ | $(1/\tau-1)\log q_a$ | at one place, $d$ is linear in $\log q$ |
-# | **top-p, top-k** | 0 on what is kept | $d$ is the log of the kept mass: no ratio above 1; their mean is that mass |
-# | **rounding** | small, of either sign | a small $k_3$ |
-# | **older weights** | anything | only the size of $d$ |
-# | **a stale output head** | nearly constant per token | the same gap in log-odds wherever the token is written |
-# | **a swapped expert** (a part of the model, lesson 14) | large at few places | a few enormous ratios |
+# | **temperature**, $\tau$ times the engine's | $(1/\tau-1)\log q_a$ | at one position, $d$ is linear in $\log q$ |
+# | **top-p, top-k**, a cut | 0 for kept tokens | $d$ is the log of the kept probability |
+# | **a stale output head** | nearly constant per token | the same gap in log-odds at all its positions |
+# | **rounding** | small, positive and negative | only a small $k_3$ |
+# | **old weights** | anything | only the size of $d$ |
+# | **updates that rounding hides** (below) | anything | only the size of $d$, which grows in training |
+# | **a swapped expert** (lesson 14) | large at a few positions | a few very large or very small ratios |
 #
-# **Why rounding?** Engine and trainer add the same numbers in another order.
+# With a cut, no ratio is above 1, and the mean ratio is the kept probability. A gap in log-odds is
+# $\log\frac{p}{1-p}-\log\frac{q}{1-q}$. An expert is a part of the model.
 #
-# By hand: bfloat16 keeps 8 binary digits, so near 256 it holds only every second integer. There $(256+1)+1=256$, but
-# $256+(1+1)=258$. One digit less doubles $\Delta$, and quadruples $k_3$.
+# **Why does rounding make a gap?** Engine and trainer add the same numbers in a different order. By hand: bfloat16
+# keeps 8 binary digits, so between 256 and 512 it has only every second integer. There $(256+1)+1=256$, because 257 is
+# rounded to 256 each time. But $256+(1+1)=258$. One binary digit less doubles $\Delta$, and multiplies $k_3$ by four.
 #
-# **Why a constant per token?** The output head, the last matrix, has a row for each token; the logit is this row times
-# a vector of the text. These vectors have much in common, so an old row is off by nearly the same everywhere.
+# **Why is a stale head constant per token?** The output head is the last matrix of a model. It has one row per token,
+# and the logit of a token is its row times a vector that describes the text. The vectors of different texts have much
+# in common. So an old row makes nearly the same error everywhere.
 #
-# ## Two marks on recorded data
+# ## A cut in a real model
 #
-# In the run `top_p` the engine drew from the most probable tokens alone. **Look for** the strip (darker: more tokens):
-# nearly all lie just below the line $r=1$.
+# In `smol_top_p`, SmolLM2-135M sampled with top-p: only from the most probable tokens, until these have nine tenths of
+# the probability. Its trainer computes over all tokens. Both round to bfloat16. **Look for** the cells below the
+# horizontal line at ratio 1. (A darker cell has more tokens. Blue is below 1, orange above.)
 
 # %%
-drawn = ratio_density(load("top_p"))
-picture(drawn.update_layout({"xaxis.title.text": "probability in the engine, q", "yaxis.title.text": "ratio r = p/q"}))
+axes = {"xaxis.title.text": "probability in the engine, q", "yaxis.title.text": "ratio r = p/q"}
+picture(ratio_density(load("smol_top_p", 0)).update_layout(axes))
 
 
 # %% tags=["hide-input"]
 def recorded(name):
-    """All recorded steps of a run."""
+    """Return all recorded steps of a run."""
     return [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))]
 
 
@@ -123,146 +163,234 @@ def log_ratios(batch):
 
 
 def over_answers(values, mask):
-    """The mean of (B, T) values over tokens, with its interval; the bootstrap draws whole answers."""
+    """Return the mean of (B, T) values over tokens, with its interval; the bootstrap draws whole answers."""
     drawn = resampled(len(mask), 1000, 0).double()
     return interval_of(drawn @ values.where(mask, 0).sum(-1) / (drawn @ mask.sum(-1).double()), signed=True)
 
 
+def mean_ratio(batch):
+    return over_answers(ratio(log_ratios(batch)), batch.response_mask)
+
+
+def larger(batch, than=1.1):
+    """Return the share of tokens with a ratio above this."""
+    return float((log_ratios(batch) > math.log(than))[batch.response_mask].double().mean())
+
+
 TOP_P, ROUNDING = runs.read_manifest(runs.find_run("top_p")).config["rollout"]["top_p"], 0.02
-batch = load("top_p")
-in_strip = (log_ratios(batch) > math.log(TOP_P) - ROUNDING) & (log_ratios(batch) < ROUNDING)
-strip = over_answers(in_strip.double(), batch.response_mask)
-mean_ratio = over_answers(ratio(log_ratios(batch)), batch.response_mask)
+tiny = load("top_p")
+in_strip = (log_ratios(tiny) > math.log(TOP_P) - ROUNDING) & (log_ratios(tiny) < ROUNDING)
+strip = over_answers(in_strip.double(), tiny.response_mask)
+first, coarse = load("smol_top_p", 0), load("smol_kv_fp8", 0)
+replayed = [mean_ratio(step) for step in recorded("gpu_smol_replay")]
 say(f"""
-With a top-p of {TOP_P}, ratios lie between {TOP_P} and 1. Give or take {ROUNDING} in $d$, {100 * strip.value:.1f} % of
-the tokens do. The mean ratio is {below(mean_ratio, 1, 3)}. (Intervals here are bootstraps over answers.)
+The mean ratio at this step is {below(mean_ratio(first), 1, 3)}. Only {larger(first):.1%} of the tokens have a ratio
+above 1.1, compared with {larger(coarse):.1%} in `smol_kv_fp8`, whose cache rounds coarsely and where nothing is cut. In
+the tiny model of `top_p`, which rounds much less, the pattern is sharp: with a top-p of {TOP_P},
+{100 * strip.value:.1f} % of the tokens have a ratio from {TOP_P} to 1, if we allow an error of {ROUNDING} in $d$. (The
+intervals of this lesson are bootstraps over answers.)
+
+The remedy is to compute the trainer's probabilities among the tokens that were kept. `gpu_smol_replay` does so on a
+GPU: its mean ratio at the recorded steps is {" and ".join(bracketed(x, 3) for x in replayed)}.
 """)
 
 # %% [markdown]
-# In `stale_head` every sync left the output head as it was, and reported success. Each bar is the mean gap in log-odds,
-# $\log\frac{p}{1-p}-\log\frac{q}{1-q}$, where the engine wrote this character. **Look for** bars that are long beside
-# their error bars (two standard errors).
+# ## A mean ratio below 1 can have another cause
+#
+# A cut removes tokens completely. But a token that the engine samples **hardly ever** is missing from a sample as well,
+# although its recorded $q$ is right. (This was the rare token of lesson 02.) The missing token then pulls the mean
+# ratio below 1, and the standard error does not show it, because it is computed from the tokens that are there. Here
+# the engine gives one token 3 in a million, and the trainer 3 in a hundred.
+
+# %%
+rare_q, rare_p, tokens = 3e-6, 0.03, 10_000
+show("probability that no such token is sampled", (1 - rare_q) ** tokens, digits=3)
+show("then every ratio is", (1 - rare_p) / (1 - rare_q), digits=3)
+show("… and the standard error is", 0.0, digits=3)
+
+# %% [markdown]
+# So a mean ratio significantly below 1 means one of two things: a cut, or tokens that the engine hardly ever samples.
+# The second is a soft cut, and it does the same harm: no weight can bring these tokens back. To distinguish a top-p or
+# top-k cut from coarse rounding or old weights, look at the ratios **above** 1: a cut leaves hardly any.
+#
+# ## A stale output head
+#
+# In `stale_head`, a run of a tiny model, every sync left the engine's output head as it was, and reported success. Each
+# bar is the mean gap in log-odds over all positions at which the engine wrote
+# this character. **Look for** bars that are long compared with their error bars (95 % intervals). The colours only
+# separate neighbours.
 
 
 # %% tags=["hide-input"]
 def constants(name):
-    """Of the last step: the mean gap per token that occurs at least ten times, and its standard error."""
+    """Return the mean gap of every token that occurs at least ten times in the last step, with its interval."""
     run = runs.find_run(name)
     record = runs.read_step(run, runs.list_steps(run)[-1])
     _, gap, ids = logits_of(tokens_of(record.batch))
     assert ids is not None
-    labels = token_labels(record)
-    groups = {labels[token]: gap[ids == token] for token in ids.unique().tolist()}
-    return {label: (float(x.mean()), float(x.std() / len(x) ** 0.5)) for label, x in groups.items() if len(x) >= 10}
+    mask = record.batch.response_mask & (record.batch.rollout_log_probs < RESOLVED)  # the tokens that `logits_of` keeps
+    gap, ids = (torch.zeros(mask.shape, dtype=x.dtype).masked_scatter(mask, x) for x in (gap, ids))
+    labels, counts = token_labels(record), Counter(ids[mask].tolist())
+    frequent = [token for token in sorted(counts) if counts[token] >= 10]
+    return {labels[token]: over_answers(gap.double(), mask & (ids == token)) for token in frequent}
 
 
 def share_per_token(batch):
-    """Of the variance of the gap: the share that constants per token explain, 0 where triage finds none."""
+    """Return the share of the gap's variance that constants per token explain, 0 where triage finds none."""
     return triage(batch)[0].numbers.get("share_per_token", 0.0)
 
 
 def drawn_again(batch, generator):
-    """As many answers of the batch, drawn with replacement."""
+    """Return as many answers of the batch, drawn with replacement."""
     rows = torch.randint(len(batch.response_mask), (len(batch.response_mask),), generator=generator)
     names = ("response_mask", "rollout_log_probs", "old_log_probs", "response_ids")
     return TokenBatch(**{name: batch.tensors()[name][rows] for name in names})
 
 
 stale = constants("stale_head")
-means, errors = ({label: pair[n] for label, pair in stale.items()} for n in (0, 1))
-drawn = bars(means, errors={label: 2 * error for label, error in errors.items()}, y_name="mean gap in log-odds")
+halves = {label: (x.high - x.low) / 2 for label, x in stale.items()}
+drawn = bars({label: x.value for label, x in stale.items()}, errors=halves, y_name="mean gap in log-odds")
 picture(drawn.update_layout({"xaxis.title.text": "character that the engine wrote"}))
 
 batch = load("stale_head")
 shares = torch.tensor([share_per_token(batch), *(share_per_token(drawn_again(batch, generator)) for _ in range(200))])
 share = interval_of(shares.double(), signed=False)
 say(f"""
-One constant per token explains {above(share, PER_TOKEN)} of the gap's variance. **Triage**, the library's search for
-marks, says "stale" from {PER_TOKEN} on.
+One constant per token explains a share of {above(share, PER_TOKEN)} of the gap's variance. **Triage** is the library's
+search for patterns. It says "stale tensor" if this share is at least {PER_TOKEN}.
 """)
 
 # %% [markdown]
-# ## The same number format on both sides
+# ## Which remedies remove rounding?
 #
-# Would it help if the trainer rounded as the engine does? `bf16` has an engine in bfloat16 beside a trainer in float32.
-# On the same prompts, `both_bf16` has bfloat16 on both sides, `both_fp16` float16, with three binary digits more.
+# **The same format on both sides?** Would it help if the trainer rounded as the engine does? Three runs of a tiny model
+# have the same prompts. `bf16` has an engine in bfloat16 and a trainer in float32. `both_bf16` has bfloat16 on both
+# sides. `both_fp16` has float16 on both sides, which has three binary digits more.
 
 # %% tags=["hide-input"]
 STEPS, BLOCK = 40, 5
 
 
 def first_k3(name):
-    """k3 of each of the first steps of a training."""
+    """Return k3 of each of the first steps of a run."""
     metrics = runs.read_metrics(runs.find_run(name))[:STEPS]
     return torch.tensor([of_step["rollout_corr/k3_kl"] for of_step in metrics], dtype=torch.float64)
 
 
 def times_bf16(name):
-    """k3 over that of bf16 at the same steps, their geometric mean; the bootstrap draws blocks of steps."""
+    """Return k3 over that of bf16 at the same steps, their geometric mean; the bootstrap draws blocks of steps."""
     drawn = resampled(STEPS // BLOCK, 1000, 0).double().repeat_interleave(BLOCK, 1) / STEPS
     return interval_of((drawn @ (first_k3(name) / first_k3("bf16")).log()).exp(), signed=False)
 
 
 say(f"""
-- **bfloat16 on both sides is no remedy**: over the same {STEPS} steps $k_3$ is {above(times_bf16("both_bf16"), 1)}
-  times that of `bf16`. Each side rounds at other places.
-- **float16 on both sides leaves a small gap**: {below(times_bf16("both_fp16"), 1, 3)} times that of `bf16`. Three
-  digits more promise $1/8^2\\approx{1 / 64:.3f}$.
+- **bfloat16 on both sides does not help**: over the same {STEPS} steps, $k_3$ is {above(times_bf16("both_bf16"), 1)}
+  times that of `bf16`. Each side rounds at different points of its computation.
+- **float16 on both sides leaves a small gap**: $k_3$ is {below(times_bf16("both_fp16"), 1, 3)} times that of `bf16`.
+  That is about what three binary digits more give, $1/8^2\\approx{1 / 64:.3f}$.
 
-(One training each; the bootstrap draws blocks of {BLOCK} steps.)
+(There is one training run of each kind. The bootstrap draws blocks of {BLOCK} neighbouring steps, because these are
+similar.)
+""")
+
+# %% [markdown]
+# **The same kernels in the same order.** Rounding is not random. Two programs that add the same numbers in the same
+# order get the same result, to the last bit. But the usual kernels choose the order by the size of the batch. So even
+# one program disagrees with itself:
+#
+# - The engine. On two CPU cores, SmolLM2's engine in bfloat16 answered 64 prompts, once together and once one after the
+#   other. Only 14.7 % of the log-probs were the same to the last bit, 12 of 64 answers differed, and the mean $|d|$ was
+#   0.014. In float32, 22.6 % were the same, and the mean $|d|$ was 2e-6. (`make bench ARGS=invariance` prints this.)
+# - The trainer. Scored in bfloat16 with 8 rows at a time and with 1 row at a time, without any engine, the same answers
+#   have 40 % of the $k_3$ between trainer and engine. (`make bench ARGS=smol` measured it on a GPU, see
+#   [runs/README.md](../runs/README.md).)
+#
+# Kernels whose result does not depend on the batch are called **batch-invariant**
+# ([explanation](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/)). If engine and trainer
+# use the same ones, the gap of rounding is exactly 0: torchtitan reports a KL of up to 0.0084 without them and of 0
+# with them, for Qwen3-8B, and 22.8 instead of 9.6 ms per token ([bitwise
+# parity](https://github.com/pytorch/torchtitan/blob/main/docs/bitwise_parity.md)). So the same *format* is no remedy;
+# the same *kernels in the same order* are one, and they cost time. Lesson 17 is about this.
+#
+# ## Updates that rounding hides
+#
+# `smol_bf16` trains SmolLM2 with the trainer's weights in float32 and an engine in bfloat16. After each update, the
+# engine gets a copy of the weights that is rounded to bfloat16. An update that is smaller than half a step of bfloat16
+# disappears in this copy, but the trainer keeps it. In `smol_bf16_both` the trainer rounds its weights in the same way
+# before it computes.
+
+# %% tags=["hide-input"]
+by_step = {name: runs.read_metrics(runs.find_run(name)) for name in ("smol_bf16", "smol_bf16_both")}
+lines = {name: [of_step["rollout_corr/k3_kl"] for of_step in metrics] for name, metrics in by_step.items()}
+picture(curves(list(range(1, 21)), lines, x_name="training step", y_name="mean k3 of the step", log="y"))
+say(f"""
+**Look for** the growing distance. In `smol_bf16`, $k_3$ grows from {lines["smol_bf16"][0]:.4f} to
+{max(lines["smol_bf16"]):.2f}, although every sync succeeds. In `smol_bf16_both` it stays below
+{max(lines["smol_bf16_both"]) + 0.0001:.4f}. (One training run each.)
 """)
 
 # %% [markdown]
 # ## The chart
 #
-# Nine runs: $k_3$ and the mean ratio of the last step, and what triage makes of the pairs of **each** recorded step. In
-# `kv_fp8` and, more coarsely, `kv_fp8_e5m2` the engine keeps its memory of the text in 8 bits; `stale_4` and `async`
-# have older weights; `moe_bf16` has experts.
+# These are ten runs. For the last recorded step of each: the size $k_3$, the mean ratio with its interval, and the
+# share of tokens with a ratio above 1.1. The last column has what triage says about the pairs of **each** recorded
+# step.
+#
+# The `smol_` runs are SmolLM2. `smol_fp32` computes in float32 on both sides, `smol_kv_fp8` and `smol_kv_fp8_e5m2` have
+# a KV cache in 8 bits, fine and coarse, and `smol_stale_6` has weights that are six updates old. The last three runs
+# are of tiny models: in `temperature_raw` the engine samples at a temperature below 1, and `moe_bf16` is a mixture of
+# experts.
 
 # %%
-NINE = "bf16", "kv_fp8", "kv_fp8_e5m2", "stale_4", "async", "top_p", "temperature_raw", "stale_head", "moe_bf16"
-show("last step of", "k3", "mean r", "from", "to", "", "findings at the recorded steps")
-for name in NINE:
-    d, mask = log_ratios(load(name)), load(name).response_mask
-    mean = over_answers(ratio(d), mask)
+TEN = "smol_fp32", "smol_bf16_both", "smol_kv_fp8", "smol_kv_fp8_e5m2", "smol_bf16", "smol_stale_6", "smol_top_p"
+TEN += "stale_head", "temperature_raw", "moe_bf16"
+show("last step of", "k3", "mean r", "from", "to", "r > 1.1", "", "triage, at the recorded steps")
+for name in TEN:
+    last = load(name)
+    size, mean = k3(log_ratios(last))[last.response_mask].mean(), mean_ratio(last)
     patterns = Counter(triage(step)[0].pattern for step in recorded(name))
     findings = ", ".join(f"{pattern} {times}×" for pattern, times in patterns.items())
-    show(name, f"{k3(d)[mask].mean():.1e}", mean.value, mean.low, mean.high, "", findings)
+    show(name, f"{size:.0e}", mean.value, mean.low, mean.high, larger(last), "", findings, digits=3)
 
 # %% tags=["hide-input"]
-PATTERNS = {name: {triage(step)[0].pattern for step in recorded(name)} for name in NINE}
-for pattern, run in {"top-p mass": "top_p", "stale tensor": "stale_head"}.items():
+PATTERNS = {name: {triage(step)[0].pattern for step in recorded(name)} for name in TEN}
+for pattern, run in {"top-p mass": "smol_top_p", "stale tensor": "stale_head"}.items():
     assert PATTERNS[run] == {pattern}
     assert [name for name, patterns in PATTERNS.items() if pattern in patterns] == [run]
-for run in ("stale_4", "async", "kv_fp8_e5m2"):
-    assert PATTERNS[run] == {"undecided"}
-for run in ("bf16", "kv_fp8", "moe_bf16"):
-    assert PATTERNS[run] == {"precision"}
-others = [step for name in NINE if name != "top_p" for step in recorded(name)]
-intervals = [over_answers(ratio(log_ratios(step)), step.response_mask) for step in others]
-holding = sum(interval.low <= 1 <= interval.high for interval in intervals)
+UNDECIDED = "smol_kv_fp8", "smol_kv_fp8_e5m2", "smol_bf16", "smol_stale_6"
+assert all(PATTERNS[run] == {"undecided"} for run in UNDECIDED)
+assert all(PATTERNS[run] == {"precision"} for run in ("smol_bf16_both", "temperature_raw", "moe_bf16"))
+means = [mean_ratio(step) for name in TEN if name not in ("smol_top_p", "smol_fp32") for step in recorded(name)]
+low, high = sum(x.high < 1 for x in means), sum(x.low > 1 for x in means)
+split = load("gpu_smol_stale_6")
+parts = [float(k3(log_ratios(part(split)))[split.response_mask].mean()) for part in (engine_part, age_part)]
 say(f"""
-- `top_p` and `stale_head` are recognised at every step, and no other run is taken for them.
-- `stale_4`, `async` and `kv_fp8_e5m2` are **undecided**: old weights and few digits make gaps of the same size. The
-  versions of the weights and the settings of the engine show which it is; so does one more measurement, right after a
-  sync or with an engine in float32.
-- `kv_fp8` and `moe_bf16` pass for **precision**, as `bf16` does: rounding to bfloat16 has been measured to make gaps
-  of this size. Size alone decides nothing.
-- The mean ratio shows only the cut: outside `top_p`, {holding} of {len(others)} intervals hold 1.
+- `smol_top_p` and `stale_head` are recognised at every step, and no other run is taken for them.
+- Four runs are **undecided**: coarse rounding, old weights and hidden updates make gaps of the same size. Look at the
+  versions of the weights and at the engine's settings. Or measure once more: let the trainer also score the weights
+  that sampled. `gpu_smol_stale_6` does, so its gap has two parts: a $k_3$ of {parts[0]:.4f} by the engine, and of
+  {parts[1]:.3f} by the age of the weights.
+- `temperature_raw` and `moe_bf16` get the same answer as `smol_bf16_both`, **precision**: gaps of this size have been
+  measured for rounding to 16 bits. Size alone proves nothing.
+- The mean ratio. Apart from `smol_top_p` and `smol_fp32`, the interval contains 1 at {len(means) - low - high} of
+  {len(means)} steps, is below 1 at {low} and above 1 at {high}. Where it is below 1, rare tokens may be missing, as in
+  the section above.
 """)
+assert low > high
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# In `temperature_raw` the engine samples at a temperature below 1, and reports log-probs at temperature 1 (**raw**
-# log-probs, vLLM's default). The trainer scores at 1, too. **Write down a guess:**
+# In `temperature_raw` the engine samples at a temperature below 1, but reports the log-probs at temperature 1. These
+# are called **raw** log-probs, and they are vLLM's default. The trainer computes at temperature 1, too. **Write down a
+# guess:**
 #
-# 1. Would any cap or rejection rule change this batch?
-# 2. Is the gradient right, the mean ratio being 1?
-# 3. Is there any number in a training that would look wrong?
+# 1. Would a cap or a rejection rule change this batch?
+# 2. The mean ratio is 1. So is the gradient right?
+# 3. Is there any number on a dashboard that looks wrong?
 #
-# A clue: the **surprise** of a token is $-\log q$; the **entropy** of a policy, which trainers report, is its average
-# surprise over its own tokens.
+# A hint: the **surprise** of a token is $-\log q$. The **entropy** of a policy, which trainers report, is the average
+# surprise over tokens that this policy itself samples.
 
 
 # %%
@@ -272,17 +400,17 @@ def entropies(name):
 
 
 show("last step of", "entropy", "surprise", "from", "to")
-for name in NINE:
+for name in TEN:
     batch, entropy = load(name), entropies(name)[-1]
     surprise = over_answers(-batch.rollout_log_probs, batch.response_mask)
     show(name, entropy, surprise.value, surprise.low, surprise.high)
 
 # %% tags=["hide-input"]
-SAFE = "top_p", "temperature_raw"
+SAFE = "smol_top_p", "temperature_raw"
 
 
 def sides(names):
-    """Over all recorded steps: how many intervals of the surprise lie below the entropy, around it, above it."""
+    """Count over all recorded steps: intervals of the surprise that are below the entropy, around it, above it."""
     pairs = [(step, entropy) for name in names for step, entropy in zip(recorded(name), entropies(name), strict=True)]
     surprises = [(over_answers(-step.rollout_log_probs, step.response_mask), entropy) for step, entropy in pairs]
     return Counter("below" if x.high < e else "above" if x.low > e else "around" for x, e in surprises)
@@ -290,26 +418,27 @@ def sides(names):
 
 batch = load("temperature_raw")
 r = ratio(log_ratios(batch))[batch.response_mask]
-safe, rest = sides(SAFE), sides([name for name in NINE if name not in SAFE])
+safe, rest = sides(SAFE), sides([name for name in TEN if name not in SAFE])
 assert set(safe) == {"below"} and not rest["below"]  # noqa: PT018
 say(f"""
-1. No: in the last step all ratios lie between {r.min():.2f} and {r.max():.2f}.
-2. No. Ratios average to 1 over tokens **drawn from** $q$. Neither log-prob knows the cooled policy that drew these, so
-   no correction helps.
-3. Yes. A cooled or cut sampler avoids surprises: at all {safe["below"]} recorded steps of `temperature_raw` and `top_p`
-   the interval of the surprise lies below the entropy. In the other runs it lies below at none of {rest.total()} steps,
-   and above at {rest["above"]}.
+1. No. At the last step all ratios are between {r.min():.2f} and {r.max():.2f}.
+2. No. Ratios average to 1 over tokens that were **sampled from** $q$. Here neither of the two log-probs belongs to the
+   policy that sampled, the one at the lower temperature. So no correction helps.
+3. Yes, but no function of the pairs can show it. A sampler with a low temperature, or with a cut, avoids surprising
+   tokens. At all {safe["below"]} recorded steps of `temperature_raw` and `smol_top_p`, the interval of the surprise is
+   below the trainer's entropy. In the other runs it is below at none of {rest.total()} steps, and above at
+   {rest["above"]}. **So look at the entropy together with the mean of $-\\log q$.**
 
-The repair: let the engine report **processed** log-probs, those of the distribution that it drew from.
+The remedy: let the engine report **processed** log-probs, those of the distribution from which it sampled.
 """)
 
 # %% [markdown]
 # ## Exercise 1: which temperature?
 #
-# *5 minutes.* Both sides' log-probs of **all** tokens at one place, `log_p` and `log_q`, both `(V,)`, differ by a
-# temperature. Return $\tau$: the trainer's temperature, divided by the engine's.
+# *5 minutes.* You get both sides' log-probs of **all** tokens at one position, `log_p` and `log_q`, both `(V,)`. They
+# differ by a temperature. Return $\tau$: the trainer's temperature divided by the engine's.
 #
-# <details><summary>Hint 1</summary>The sum that normalises is the same for all tokens. What removes it?</details>
+# <details><summary>Hint 1</summary>The sum that normalises is the same for all tokens. How can you remove it?</details>
 # <details><summary>Hint 2</summary>For two tokens, log p_a − log p_b = (log q_a − log q_b)/τ.</details>
 
 
@@ -332,11 +461,11 @@ check(temperature_between_solution, TEMPERATURE_BETWEEN)
 # %% [markdown]
 # ## Exercise 2: undo the cut
 #
-# *7 minutes.* The engine sampled with top-p, and recorded **which** tokens it had kept. For each place, return the
-# trainer's log-prob of the drawn token among the kept ones. `log_p` and `kept` are `(N, V)`, `token` is `(N,)`.
+# *7 minutes.* The engine sampled with top-p, and recorded **which** tokens it had kept. For each position, return the
+# trainer's log-prob of the sampled token among the kept ones. `log_p` and `kept` are `(N, V)`, `token` is `(N,)`.
 #
-# <details><summary>Hint 1</summary>Divide by the kept mass. In logarithms, subtract.</details>
-# <details><summary>Hint 2</summary>The log of the mass is <code>torch.where(kept, log_p,
+# <details><summary>Hint 1</summary>Divide by the probability that was kept. In logarithms, subtract.</details>
+# <details><summary>Hint 2</summary>The log of this probability is <code>torch.where(kept, log_p,
 # -torch.inf).logsumexp(-1)</code>.</details>
 
 
@@ -358,16 +487,17 @@ def log_prob_among_kept_solution(log_p, kept, token):
 check(log_prob_among_kept_solution, SAME_TOKENS)
 
 # %% [markdown]
-# Now both log-probs are those of the cut policy.
-# [TRL measured](https://github.com/huggingface/trl/pull/7269) a mean ratio of 0.896 before this repair and 1.001 after.
+# Now both log-probs are those of the cut policy. A contributor to TRL reports a mean ratio of 0.896 before this repair
+# and 1.001 after it, with top-p 0.8 among 1,024 tokens, in a
+# [pull request](https://github.com/huggingface/trl/pull/7269) that was closed without being merged.
 #
 # ## Exercise 3: is the sampler as bold as it says?
 #
-# *5 minutes.* From the log-probs of drawn tokens, `log_q` `(N,)`, and the mean entropy, return by how many standard
-# errors the mean surprise is above the entropy.
+# *5 minutes.* You get the log-probs of sampled tokens, `log_q` `(N,)`, and the mean entropy. Return by how many
+# standard errors the mean surprise is above the entropy.
 #
 # <details><summary>Hint 1</summary>The surprise of a token is −log q.</details>
-# <details><summary>Hint 2</summary>The standard error is the standard deviation over √N.</details>
+# <details><summary>Hint 2</summary>The standard error is the standard deviation divided by √N.</details>
 
 
 # %%
@@ -389,44 +519,47 @@ check(errors_above_entropy_solution, SURPRISE)
 # %% [markdown]
 # ## Check yourself
 #
-# **1. The mean ratio of a batch is 0.97, with a standard error of 0.001. What is it?**
+# **1. The mean ratio of a batch is 0.97, with a standard error of 0.001. What may be the cause?**
 #
 # <details><summary>Chance: 0.97 is nearly 1.</summary>No. It is thirty standard errors below 1.</details>
-# <details><summary>A cut, which keeps 0.97 of the probability.</summary>Yes. The other causes keep the mean at 1, if
-# the tokens were drawn from q.</details>
-# <details><summary>Old weights: <code>stale_4</code> has 0.99.</summary>With a standard error of 0.01: that is
-# chance.</details>
+# <details><summary>A cut that keeps 0.97 of the probability, or tokens that the engine hardly ever samples.</summary>
+# Yes. The standard error cannot know about tokens that are not in the sample. Look at the ratios above 1 and at the
+# engine's settings.</details>
+# <details><summary>Certainly a cut: all other causes keep the mean at 1.</summary>They keep the average over all
+# possible samples at 1. In one sample, rare tokens with large ratios may be missing.</details>
 #
-# **2. Engine and trainer change from bfloat16 to float16, three digits more. What happens to k3?**
+# **2. Engine and trainer change from bfloat16 to float16, which has three binary digits more. What happens to k3?**
 #
-# <details><summary>It falls to an eighth.</summary>No, that is d. k3 is about ½d², a square.</details>
-# <details><summary>It falls to about 1/64.</summary>Yes: each digit halves d and quarters k3.</details>
-# <details><summary>Nothing: both have 16 bits.</summary>No. float16 spends fewer of them on the exponent.</details>
+# <details><summary>It falls to an eighth.</summary>No, that is what d does. k3 is about ½d², a square.</details>
+# <details><summary>It falls to about 1/64.</summary>Yes. Each digit halves d, and divides k3 by four.</details>
+# <details><summary>Nothing: both have 16 bits.</summary>No. float16 uses fewer of them for the exponent.</details>
 #
-# **3. Triage says "undecided". What now?**
+# **3. Triage says "undecided". What do you do?**
 #
-# <details><summary>The weights are old.</summary>Maybe; an 8-bit cache and swapped experts look alike.</details>
-# <details><summary>Look at the versions of the weights, the engine's settings, and a score in float32.</summary>Yes: at
-# what the pairs do not hold.</details>
-# <details><summary>Add a tighter cap.</summary>Not first. A cap hides a bug as well as a mismatch.</details>
+# <details><summary>I conclude that the weights are old.</summary>Perhaps they are, but a cache in 8 bits and hidden
+# updates make gaps of the same size.</details>
+# <details><summary>I look at the versions of the weights and at the engine's settings, or score the weights that
+# sampled.</summary>Yes. These are things that the pairs do not contain.</details>
+# <details><summary>I add a tighter cap.</summary>Not first. A cap hides a bug as well as a mismatch.</details>
 #
 # ## In the app
 #
 # After `make app`:
 #
-# - [a cut](http://localhost:8501/mismatch?run=top_p&step=latest): the strip below the line;
+# - [a cut](http://localhost:8501/mismatch?run=smol_top_p&step=5): nearly all cells are below the line;
 # - [a stale output head](http://localhost:8501/mismatch?run=stale_head&step=latest): the bars per token;
-# - [coarse rounding](http://localhost:8501/mismatch?run=kv_fp8_e5m2&step=latest) and
-#   [old weights](http://localhost:8501/mismatch?run=stale_4&step=latest);
-# - [the one that hides](http://localhost:8501/mismatch?run=temperature_raw&step=latest).
+# - [coarse rounding](http://localhost:8501/mismatch?run=smol_kv_fp8_e5m2&step=latest) and
+#   [old weights](http://localhost:8501/mismatch?run=smol_stale_6&step=latest);
+# - [the cause that leaves no trace](http://localhost:8501/mismatch?run=temperature_raw&step=latest).
 #
 # ## Pitfalls
 #
-# - **Raw log-probs.** vLLM reports them unless told `logprobs_mode="processed_logprobs"`. Then $d$ looks perfect.
-# - **Temperature on one side.** TRL's trainer divided by it, vLLM's raw log-probs did not: ratios of about 2 at 0.6
-#   ([issue 4159](https://github.com/huggingface/trl/issues/4159)).
-# - **Penalties and masks** act like cuts: the trainer must apply them, too.
-# - **A small $k_3$** does not prove that the sync works. A stale head starts small and grows.
+# - **Raw log-probs.** vLLM reports them unless it gets `logprobs_mode="processed_logprobs"`. Then $d$ looks perfect.
+# - **Temperature on one side.** TRL's trainer divided by it, and vLLM's raw log-probs did not: ratios of about 2 at a
+#   temperature of 0.6 ([issue 4159](https://github.com/huggingface/trl/issues/4159)).
+# - **Masks** of tokens that must not be written are cuts: the trainer must apply them, too. A **repetition penalty** is
+#   none. It shifts logits, so there are ratios on both sides of 1, and their mean is 1.
+# - **A small $k_3$** does not prove that the sync works. The gap of a stale head is small at first, and grows.
 #
 # ## References
 #
@@ -440,16 +573,16 @@ check(errors_above_entropy_solution, SURPRISE)
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; no step of the lesson needs them.
+# Proofs and further checks. The lesson does not depend on them.
 #
-# ### The equation and the marks, with symbols
+# ### The equation and the patterns, with symbols
 #
-# The gap in log-odds is, with $q_b/(1 - q_a)$ the engine's share of token $b$ among the others,
+# Let $o_a$ be the gap in log-odds. With $q_b/(1 - q_a)$, the engine's share of token $b$ among the other tokens, it is
 #
-# $$ \log\frac{p_a}{1-p_a} - \log\frac{q_a}{1-q_a}
+# $$ o_a = \log\frac{p_a}{1-p_a} - \log\frac{q_a}{1-q_a}
 # = \Delta_a - \log \sum_{b \ne a} \frac{q_b}{1 - q_a}\, e^{\Delta_b} . $$
 #
-# And how much a temperature lowers the surprise is a theorem: for tokens drawn from $p_\tau \propto p^{1/\tau}$,
+# A lower temperature always lowers the surprise. For tokens that are sampled from $p_\tau \propto p^{1/\tau}$,
 #
 # $$ \frac{d}{d(1/\tau)}\, \mathbb{E}_{p_\tau}[-\log p] = -\operatorname{Var}_{p_\tau}(\log p) \le 0 . $$
 
@@ -484,9 +617,9 @@ show("log-odds, temperature, surprise, KL", "proved")
 # %% [markdown]
 # ### A temperature, found in pairs alone
 #
-# A batch holds one token per place, and the sum that normalises differs from place to place, so the straight line of a
-# temperature is blurred. Triage looks for it all the same. Here it gets batches drawn from a cooled engine, at places
-# of recorded runs where all next tokens are stored.
+# A batch has one token per position, and the sum that normalises differs from position to position. So the straight
+# line of a temperature is blurred. Triage looks for it nevertheless. Here it gets batches that are sampled at a lower
+# temperature, at positions of recorded runs at which the log-probs of all next tokens are stored.
 
 # %%
 RUNS = "control_fp32", "bf16", "kv_fp8", "stale_4", "async", "top_p", "temperature_raw", "stale_head"
@@ -494,7 +627,7 @@ COOLED, BATCHES, TIMES = 0.7, 20, 12
 
 
 def places(name):
-    """The trainer's log-probs of every next token at the recorded places of a run's last step, (P, V)."""
+    """Return the trainer's log-probs of every next token at the recorded positions of a run's last step, (N, V)."""
     run = runs.find_run(name)
     next_tokens = read_sketch(run, runs.list_sketches(run)[-1]).next_tokens
     assert next_tokens is not None
@@ -502,7 +635,7 @@ def places(name):
 
 
 def drawn_batch(log_p, log_q, generator):
-    """A batch of one-token answers: at each place some tokens drawn from q, with their pairs of log-probs."""
+    """Return a batch of one-token answers: at each position some tokens from q, with their pairs of log-probs."""
     token = torch.multinomial(log_q.exp(), TIMES, replacement=True, generator=generator).flatten()[:, None]
     old, rollout = (x.repeat_interleave(TIMES, 0).gather(-1, token) for x in (log_p, log_q))
     return TokenBatch.from_log_probs(old, rollout, torch.ones_like(token)).replace(response_ids=token)
@@ -518,22 +651,23 @@ half = 2 * float(guesses.std()) / len(named) ** 0.5
 guess = Interval(float(guesses.mean()), float(guesses.mean()) - half, float(guesses.mean()) + half)
 say(f"""
 The engine's temperature was {COOLED}, so the trainer's is {1 / COOLED:.3f} times as high. Triage names a temperature in
-{len(named)} of {BATCHES} batches, and puts it at {above(guess, 1 / COOLED, 3)} on average: a little too high, because
+{len(named)} of {BATCHES} batches. Its estimate is {above(guess, 1 / COOLED, 3)} on average, a little too high, because
 the normalising sum varies with $q$.
 """)
 
 # %% [markdown]
 # ### Rounding, digit by digit
 #
-# At random places the logits are rounded to $n$ binary digits; averages over tokens from the rounded policy are exact.
-# **Look for** a straight line: one digit less doubles $d$. A real engine rounds in every layer, not only at the end.
+# We take random logits and round them to $n$ binary digits. Averages over tokens from the rounded policy are exact
+# sums. **Look for** a straight line: one digit less doubles $d$. A real engine rounds in every layer, not only at the
+# end.
 
 # %%
 assert torch.tensor(256.0, dtype=torch.bfloat16) + 1 + 1 == 256  # as by hand
 
 
 def rounded(x, digits):
-    """x to so many binary digits, to nearest, ties to even."""
+    """Round x to so many binary digits, to nearest, ties to even."""
     mantissa, exponent = torch.frexp(x)
     return torch.ldexp((mantissa * 2**digits).round(), exponent - digits)
 
@@ -546,9 +680,9 @@ for digits in formats:
     typical.append(float((q * d.square()).sum(-1).mean().sqrt()))
     exact_kl.append(float((q * k3(d)).sum(-1).mean()))
     predicted_kl.append(float(((q * error.square()).sum(-1) - (q * error).sum(-1).square()).mean() / 2))
-rule = [typical[0] * 2.0 ** (3 - digits) for digits in formats]
-lines = {"rounded logits": typical, "half per digit": rule}
-picture(curves(formats, lines, x_name="binary digits", y_name="typical |d|", log="y"))
+halved = [typical[0] * 2.0 ** (3 - digits) for digits in formats]
+lines = {"rounded logits": typical, "half as much per digit": halved}
+picture(curves(formats, lines, x_name="binary digits", y_name="typical |d|, root of the mean square", log="y"))
 
 # %%
 FORMATS = {"e5m2": 3, "e4m3": 4, "bfloat16": 8, "float16": 11, "float32": 24}
@@ -558,49 +692,53 @@ for label, values in (("KL(q‖p)", exact_kl), ("half the variance of the shifts
     show(label, [f"{values[n]:.1e}" for n in picked])
 assert all(abs(exact_kl[n] / predicted_kl[n] - 1) < 0.1 for n in picked[:-1])
 
-show("first score of a run's own answers", "tokens", "mean |d|")
+show("before the first step of a run", "tokens", "mean |d|")
 for name in ("control_fp32", "both_fp16", "bf16", "kv_fp8", "kv_fp8_e5m2"):
     probe = runs.read_manifest(runs.find_run(name)).probe
     show(name, probe["tokens"], f"{probe['abs_log_ratio']:.1e}")
 
 # %% [markdown]
-# No setting is wrong in these runs, and no code has a bug. A mismatch of this size is normal. Over the answers of one
-# recorded step, $k_3$ has these intervals:
+# No setting is wrong in these runs, and no code has a bug. A mismatch of this size is normal. How well can one step
+# distinguish the formats? These are intervals of $k_3$ over the answers of one recorded step:
 
 
 # %% tags=["hide-input"]
 def millionths(name):
-    """k3 of the first recorded step, over its answers."""
+    """Return k3 of the first recorded step, with its interval over answers."""
     batch = load(name, 0)
     of_answers = over_answers(k3(log_ratios(batch)), batch.response_mask)
     return Interval(1e6 * of_answers.value, 1e6 * of_answers.low, 1e6 * of_answers.high)
 
 
 say(f"""
-In millionths: {bracketed(millionths("bf16"), 0)} in `bf16`, {bracketed(millionths("both_bf16"), 0)} in `both_bf16`: one
-step does not tell them apart. In `both_fp16`: {above(millionths("both_fp16"), 0, 1)}.
+In millionths, it is {bracketed(millionths("bf16"), 0)} in `bf16` and {bracketed(millionths("both_bf16"), 0)} in
+`both_bf16`. These intervals overlap, so one step cannot distinguish the two. In `both_fp16` it is
+{above(millionths("both_fp16"), 0, 1)}.
 """)
 assert millionths("both_fp16").high < min(millionths("bf16").low, millionths("both_bf16").low)
 
 # %% [markdown]
 # ### A swapped expert
 #
-# A **mixture of experts** sends each token through a few of its parts, chosen by a score. Where two scores nearly tie,
-# rounding can swap them, and then a whole part of the model is another one. **Look for** the ends of both lines: A is
-# the mixture `moe_bf16`, B the plain model `bf16`, both in bfloat16. In `moe_replay` the trainer takes the experts that
-# the engine chose (lesson 14).
+# A **mixture of experts** sends each token through a few of its parts, which are chosen by a score. If two scores are
+# nearly equal, rounding can swap them, and then another part of the model computes the token. Both runs of the picture
+# are in bfloat16: `moe_bf16` is a mixture, `bf16` a plain model. **Look for** the right ends of the lines: the largest
+# gaps. In `moe_replay` the trainer takes the experts that the engine chose (lesson 14).
 
 # %%
-picture(tails(load("moe_bf16"), load("bf16")))
-show("largest ratio, either way, at each step")
+drawn = tails(load("moe_bf16"), load("bf16"))
+NAMES = {"A": "moe_bf16", "B": "bf16"}
+drawn.for_each_trace(lambda trace: trace.update(name=NAMES.get(trace.name, trace.name)))
+picture(drawn)
+show("largest ratio or 1/ratio, at each step")
 for name in ("bf16", "moe_bf16", "moe_replay"):
     show(name, [float(log_ratios(step).abs().max().exp()) for step in recorded(name)], digits=1)
 
 # %% [markdown]
 # ### One stale tensor, or all
 #
-# Texts with a part in common, and two engines that each miss an update. One misses the head's, the other what makes the
-# vectors of the texts. What share of the variance of the gap in log-odds lies **between** tokens?
+# These are texts whose vectors have a part in common, and two engines that each miss an update. One misses the update
+# of the head, the other that of the vectors. What share of the variance of the gap in log-odds is **between** tokens?
 
 # %%
 width, vocabulary, texts = 16, 21, 300
@@ -610,7 +748,7 @@ old_vectors, old_head = vectors - 0.1 * normal(texts, width), head - 0.05 * norm
 
 
 def share_between_tokens(log_p, log_q):
-    """Variance of the mean gap per token over that of the gap, all tokens and texts alike."""
+    """Return the variance of the mean gap per token over that of the gap, with equal weights."""
     gap = torch.special.logit(log_p.exp()) - torch.special.logit(log_q.exp())  # (texts, tokens)
     return float(gap.mean(0).var(correction=0) / gap.var(correction=0))
 
@@ -624,8 +762,9 @@ for name, engine in {"old head": vectors @ old_head.T, "old rest": old_vectors @
 # %% [markdown]
 # ### Four tutorials
 #
-# The commonest mismatch needs no engine. A program samples with one setting, and trains with `log_softmax(logits)`, as
-# if it had sampled with none. Four teaching repositories that many people learn from do it:
+# A frequent mismatch needs no engine. A program samples with a temperature or a cut, and trains with
+# `log_softmax(logits)`, as if it had sampled without them. Four teaching repositories that many people learn from do
+# so:
 #
 # - [nanochat](https://github.com/karpathy/nanochat/tree/92d63d4), `chat_rl.py`, samples with top-k 50, trains on the
 #   full softmax, and says "we are on policy";
@@ -636,15 +775,15 @@ for name, engine in {"old head": vectors @ old_head.T, "old rest": old_vectors @
 # - [nano-aha-moment](https://github.com/McGill-NLP/nano-aha-moment/tree/6cd0306) samples with top-p 0.999, trains on
 #   the full softmax, and says why.
 #
-# They are good tutorials. The point is how easy it is to miss: nothing fails, the reward climbs, and no ratio is ever
-# computed. What does it cost? Made-up logits, a random advantage for each token, and exact averages:
+# They are good tutorials. The mistake is easy to make, because nothing fails, the reward climbs, and no ratio is ever
+# computed. What does it cost? We take random logits and a random advantage for each token, and compute exact averages:
 
 # %%
 logits, advantage = 3 * normal(200, 2000), normal(200, 2000)
 
 
 def sampler(logits, temperature, top_k, top_p):
-    """log-probs of what is drawn; −∞ on what is cut. Temperature first, then top-k, then top-p, as vLLM does."""
+    """Return the sampler's log-probs, −∞ for what is cut: first temperature, then top-k, then top-p, as in vLLM."""
     log_q = (logits / temperature).log_softmax(-1)
     if top_k:
         log_q = torch.where(log_q >= log_q.topk(top_k, -1).values[:, -1:], log_q, -torch.inf).log_softmax(-1)
@@ -655,7 +794,7 @@ def sampler(logits, temperature, top_k, top_p):
 
 # %%
 def trained(q):
-    """−∇ of the mean loss −A log p over tokens drawn from q, with the mean advantage as the baseline."""
+    """Return −∇ of the mean loss −A log p over tokens from q, with the mean advantage as the baseline."""
     leaf = logits.clone().requires_grad_()
     loss = (q * reinforce(leaf.log_softmax(-1), advantage - (q * advantage).sum(-1, keepdim=True))).sum()
     return -torch.autograd.grad(loss, leaf)[0]
@@ -670,7 +809,7 @@ for setting in ((1.0, 0, 1.0), (1.0, 50, 1.0), (0.8, 0, 0.9), (0.6, 20, 0.95), (
     show(str(setting), (log_q.exp() * r).sum(-1).mean(), cosine, got.norm() / wanted.norm(), digits=3)
 
 # %% [markdown]
-# The last two columns compare the gradient that is used with the one that is meant: its direction (a cosine of 1 is the
-# same) and its length. Sampling safely turns the gradient and makes it longer, because likely tokens are drawn, and
-# moved, more often than the policy says. How much it is for a real model depends on how sure the model is. The mean
-# ratio would have told it in the first step, at the price of one more forward pass.
+# The last two columns compare the gradient that is used with the one that is meant: by direction (a cosine of 1 is the
+# same direction) and by length. With a cut or a low temperature, likely tokens are sampled more often than the policy
+# says, so the gradient has another direction and is longer. How much this is for a real model depends on how certain it
+# is of its tokens. The mean ratio would have shown it at the first step, at the price of one more forward pass.

@@ -33,6 +33,9 @@ QUESTION = re.compile(r"^\*\*\d+\. ", re.MULTILINE)
 BY_HAND = re.compile(r"by hand|^Exercise|^mini\.py|^Warm-up|^Check yourself|^References", re.IGNORECASE)
 """Headings under which a reader computes the numbers, or answers with them."""
 
+SOURCE = re.compile(r"\]\(https://|`make bench ARGS=")
+"""What names the source of a paragraph's numbers."""
+
 NO_NUMBERS = (
     r"```.*?```|`[^`]*`",  # code
     r"\]\([^)]*\)|<[^>]*>",  # where links lead, and HTML
@@ -87,7 +90,8 @@ def path(notebook: NotebookNode) -> list[NotebookNode]:
 def typed_numbers(notebook: NotebookNode) -> Iterator[str]:
     """Yield where in the Markdown a number was typed that a reader does not compute, once per paragraph.
 
-    A paragraph that begins "By hand" may have numbers, and one that links to its source may have those of the source.
+    A paragraph that begins "By hand" may have numbers, and one that names its source, a link or a benchmark of this
+    project, may have those of the source.
     """
     heading = ""
     for cell in notebook.cells:
@@ -95,7 +99,7 @@ def typed_numbers(notebook: NotebookNode) -> Iterator[str]:
             continue
         for paragraph in re.split(r"\n\s*\n", cell.source):
             heading = next(iter(re.findall(r"^#+ (.*)", paragraph, re.MULTILINE)), heading)
-            if BY_HAND.search(heading) or paragraph.startswith("By hand") or "](https://" in paragraph:
+            if BY_HAND.search(heading) or paragraph.startswith("By hand") or SOURCE.search(paragraph):
                 continue
             rest = paragraph
             for pattern in NO_NUMBERS:

@@ -5,7 +5,8 @@ from rlcorr.records import runs
 
 
 def load(name: str, n: int = -1) -> TokenBatch:
-    """The n-th recorded step of a run, by default the last; log-probs in float64, so that differences are exact."""
+    """Read the n-th recorded step of a run, by default the last; in float64, so that differences are exact."""
     run = runs.find_run(name)
     batch = runs.read_step(run, runs.list_steps(run)[n]).batch
-    return batch.replace(**{key: batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")})
+    pairs = ("old_log_probs", "rollout_log_probs", "sampled_log_probs")  # few runs have the last one
+    return batch.replace(**{key: batch.tensors()[key].double() for key in pairs if key in batch.tensors()})
