@@ -78,10 +78,11 @@ def load(name, n=-1):
     return record, record.batch.replace(**pair)
 
 
-record, batch = load("smol_bf16_both", 0)
-row = 3
+record, batch, row = *load("smol_bf16_both", 0), 3
+assert record.tokens is not None
 words = record.tokens[row][: int(batch.response_mask[row].sum())]
-q_of_word, p_of_word = (x[row, : len(words)].exp() for x in (batch.rollout_log_probs, batch.old_log_probs))
+pairs = (batch.tensors()[key] for key in ("rollout_log_probs", "old_log_probs"))
+q_of_word, p_of_word = (log_probs[row, : len(words)].exp() for log_probs in pairs)
 show("question", record.prompts[row])
 show("answer", record.responses[row])
 
@@ -209,6 +210,7 @@ result = correct(batch, config)
 d, mask = result.log_ratio, batch.response_mask
 
 # %% tags=["hide-input"]
+assert record.tokens is not None
 row, column = (d.abs() == d.abs().max()).nonzero()[0].tolist()  # the first of equal ones
 q_there, p_there = (float(batch.tensors()[key][row, column].exp()) for key in ("rollout_log_probs", "old_log_probs"))
 

@@ -130,8 +130,8 @@ for name, q in engines.items():
 # | **updates that rounding hides** (below) | anything | only the size of $d$, which grows in training |
 # | **a swapped expert** (lesson 14) | large at a few positions | a few very large or very small ratios |
 #
-# With a cut, no ratio is above 1, and the mean ratio is the kept probability. A gap in log-odds is
-# $\log\frac{p}{1-p}-\log\frac{q}{1-q}$. An expert is a part of the model.
+# Here $\tau$ is the trainer's temperature divided by the engine's. With a cut, no ratio is above 1, and the mean ratio
+# is the kept probability. A gap in log-odds is $\log\frac{p}{1-p}-\log\frac{q}{1-q}$. An expert is a part of the model.
 #
 # **Why does rounding make a gap?** Engine and trainer add the same numbers in a different order.
 #

@@ -1,15 +1,39 @@
 # %% [markdown]
 # # 04 · Three policies: what each ratio compares
 #
-# **Claim.** REINFORCE, PPO, decoupled PPO and bypass mode are one gradient, weighted and clipped; they differ in which
-# two policies their ratio compares, and in what they clip.
+# **Claim.** REINFORCE, PPO, decoupled PPO and bypass mode have the same gradient, up to a weight and a clip per token.
+# They differ in the two policies that their ratio compares, and in what they clip.
 #
 # ![three policies in time](diagrams/policies.svg)
 #
-# *25 minutes · intermediate · any laptop; no GPU, no network.* Lessons 01 and 02 are assumed: the policy gradient, and
-# importance weights. Letters: [Notation](NOTATION.md).
+# *50 minutes · intermediate · any laptop; no GPU, no network.* You need the policy gradient of lesson 01 and the
+# weights of lesson 02. All letters are listed in [Notation](NOTATION.md).
 #
-# At the end you can say whether PPO's clip takes a token's gradient, and what bypass mode saves and loses.
+# At the end you can
+#
+# - say which three policies there are, and which two each ratio compares;
+# - decide by hand whether PPO's clip removes the gradient of a token;
+# - compute the coefficient of a token under five losses;
+# - say what bypass mode saves, and what it loses.
+#
+# ## Warm-up
+#
+# Two questions on older lessons.
+#
+# **1. What does it mean that a weighted estimate is unbiased?** (Lesson 02)
+#
+# <details><summary>It is close to the truth in every sample.</summary>No. In one sample it may be far off.</details>
+# <details><summary>Its average over all possible samples is the truth.</summary>Yes.</details>
+# <details><summary>Its weights are all 1.</summary>No. They average to 1.</details>
+#
+# **2. The score $s = \nabla \log \pi$ of the sampled action is multiplied by −3 in an update. What happens?** (Lesson
+# 01)
+#
+# <details><summary>The action becomes less probable, and all others together more probable.</summary>Yes.</details>
+# <details><summary>Nothing, because scores average to 0.</summary>No. They do so over all actions. Here one was
+# sampled.</details>
+# <details><summary>The action becomes more probable.</summary>No. The score makes it more probable, and the factor is
+# negative.</details>
 
 # %% tags=["hide-input"]
 import math
@@ -19,12 +43,13 @@ import sympy
 import torch
 from curves import curves
 from exercises.lesson_04 import DECOUPLED_COEFFICIENT, PPO_COEFFICIENT, SILENT_SHARE
-from sentences import above, below, say, untold
+from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
+from rlcorr.figures.canvas import KEPT, REJECTED, fade, figure
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.comparison import compare_gradients
@@ -45,35 +70,43 @@ generator = torch.Generator().manual_seed(4)
 # %% [markdown]
 # ## Three policies, three ratios
 #
-# One batch is usually good for several optimizer steps. The engine drew it with $q$, the trainer scored it with $p$,
-# and every step moves $\pi$ away from $p$. So there are three ratios:
+# One batch of answers is usually used for several optimizer steps. So there are three policies:
+#
+# 1. $q$, the engine's, which sampled the batch;
+# 2. $p$, the trainer's before the update, which scored the batch;
+# 3. $\pi$, the trainer's during the update. It begins as $p$, and every optimizer step moves it away from $p$.
+#
+# Three policies have three ratios:
 #
 # $$ r=\frac pq\;\text{(the mismatch)},\qquad \rho=\frac\pi p\;\text{(the move)},\qquad
 # r\rho=\frac\pi q\;\text{(both)}. $$
 #
-# $r$ was there before we did anything. $\rho$ is our own doing. A loss that sees only $\pi/q$ cannot tell them apart.
-# **Bypass mode** is such a loss: it puts $q$ in the place of $p$, and the trainer never scores the batch.
+# $r$ exists before the update. $\rho$ is caused by the update. A loss that contains only $\pi/q$ cannot distinguish the
+# two. **Bypass mode** has such a loss: it uses $q$ in the place of $p$, so the trainer never scores the batch before
+# the update.
 #
-# Every loss here has a gradient of one form, so a loss is one number per token, its coefficient $c$:
-# $-\nabla L=\sum_tc_t\nabla\log\pi_t$.
+# All losses here have a gradient of one form. For each token there is one number, its **coefficient** $c$, and the
+# gradient is a sum of scores with these coefficients: $-\nabla L=\sum_tc_t\nabla\log\pi_t$. So a loss is described by
+# its $c$:
 #
 # | loss | $c$ | what is clipped |
 # |---|---|---|
 # | REINFORCE | $A$ | nothing |
 # | PPO | $\rho A$, or 0 | $\rho$ |
-# | decoupled PPO | $w\rho A$, or 0 | $\rho$; the weight $w=\min(r,C)$ has its own cap |
+# | decoupled PPO | $w\rho A$, or 0 | $\rho$; the weight $w=\min(r,C)$ has its own cap $C$ |
 # | bypass PPO | $r\rho A$, or 0 | $r\rho$ |
-# | bypass REINFORCE | $\min(r\rho,C)\,A$ | only the cap |
+# | bypass REINFORCE | $\min(r\rho,C)\,A$ | nothing; the weight has a cap |
 #
 # ## By hand: three tokens
 #
-# PPO's clip is 0.2 on either side, the cap is 2. A token has coefficient 0 if the ratio that is clipped lies more than
-# 0.2 from 1 **in the direction that $A$ pushes**. Work out the rows of PPO and bypass PPO before you run the cell.
+# Let PPO's clip be 0.2 on either side, and the cap 2. The rule of the clip is: a token has the coefficient 0 if the
+# clipped ratio is more than 0.2 away from 1 **in the direction in which $A$ pushes**. That is above 1.2 if $A>0$, and
+# below 0.8 if $A<0$. Compute the rows of PPO and bypass PPO before you run the cell.
 
 
 # %%
 def coefficients(log_pi, batch, config):
-    """c of every token; tokens=1, so that nothing is divided by their number."""
+    """Return c of every token; tokens=1, so that nothing is divided by their number."""
     return score_coefficients(log_pi, batch, correct(batch, config), config, LossConfig(), tokens=1, sequences=1)
 
 
@@ -88,47 +121,55 @@ for name, config in METHODS.items():
     show(f"c of {name}", coefficients(pi.log(), three_tokens, config))
 
 # %% [markdown]
-# By hand: the first token has moved by 25 %, so PPO no longer pushes it. But its move cancels its mismatch, $\pi/q=1$,
-# and bypass PPO sees no move at all. The other two have **not** moved. They start with a mismatch of 1.25 and 0.5, and
-# bypass PPO has clipped both before the first step.
+# By hand: the update has moved the first token by 25 %, so PPO no longer pushes it. But this move cancels its mismatch,
+# $\pi/q=1$, so bypass PPO does not see a move and continues to push. The other two tokens have **not** moved at all.
+# They have a mismatch of 1.25 and 0.5, so bypass PPO has clipped both before the first step.
 #
 # ## The equation, loss by loss
 #
-# **Bypass REINFORCE.** We want the gradient of $J=\sum_a\pi(a)A(a)$, and the tokens come from $q$. Weigh them:
+# **Bypass REINFORCE.** We want the gradient of $J=\sum_a\pi(a)A(a)$, and the tokens come from $q$. So we weight them,
+# as in lesson 02. The weight is $\pi/q = r\rho$:
 #
 # $$ \nabla J=\mathbb{E}_q\big[r\rho\,A\,\nabla\log\pi\big]. $$
 #
-# Without its cap this is exact for every $\pi$, but the weight changes with every step.
+# Without the cap this is exact for every $\pi$. But the weight changes with every optimizer step.
 #
-# **PPO.** If $q=p$, this is the gradient of $\mathbb{E}_p[A\rho]$, the **surrogate**, since
-# $\nabla\rho=\rho\,\nabla\log\pi$. PPO clips it.
+# **PPO.** If $q=p$, then $r = 1$. Use $\rho\,\nabla\log\pi = \nabla\rho$, the derivative of a logarithm read backwards.
+# Then the same formula is the gradient of $\mathbb{E}_p[A\rho]$. This quantity is called the **surrogate**, and PPO
+# clips it.
 #
-# **Decoupled PPO.** If $q\ne p$, split the ratio into a fixed weight and the move:
-# $\nabla J=\mathbb{E}_q[r\,A\,\nabla\rho]$. The weight repairs the mismatch, the clip limits the move.
+# **Decoupled PPO.** If $q\ne p$, split the ratio into two factors: a fixed weight $r$, and the move $\rho$. Then
+# $\nabla J=\mathbb{E}_q[r\,A\,\nabla\rho]$. The weight repairs the mismatch, and the clip limits the move.
 #
-# **The first step.** Before it $\rho=1$: PPO **is** REINFORCE there, and decoupled PPO is REINFORCE weighted with $r$.
+# **The first step.** Before it, $\rho=1$. So at the first step PPO **is** REINFORCE, and decoupled PPO is REINFORCE
+# with the weight $r$.
 #
-# What is exact? For answers of one token, both losses with a weight, if nothing is bounded. For longer answers the
-# weight must be that of the whole answer (lesson 06), and decoupled PPO, whose $\rho$ is a single token's, is then
-# exact at the first step only. Without a weight, REINFORCE and PPO are in general biased where $q\ne p$ (appendix).
+# **What is exact?**
 #
-# **The clip** replaces $A\rho$ by a lower bound, so that the surrogate is never overrated:
+# - For answers of one token, both losses with a weight are exact, if nothing is capped or clipped.
+# - For longer answers, the weight must be that of the whole answer (lesson 06). Even then decoupled PPO is exact at the
+#   first step only, because its $\rho$ is that of a single token.
+# - Without a weight, REINFORCE and PPO are biased in general if $q\ne p$ (appendix).
+#
+# **The clip** replaces $A\rho$ by a lower bound of it, so that the surrogate never promises too much:
 #
 # $$ \min\big(A\rho,\;A\,\mathrm{clip}(\rho,1-\varepsilon,1+\varepsilon)\big). $$
 #
-# The second of the two is constant beyond the bounds, and has no gradient there:
+# Outside the bounds, the second of the two is constant, so it has no gradient there. Whether the minimum takes it
+# depends on the sign of $A$:
 #
 # | | $\rho<1-\varepsilon$ | inside | $\rho>1+\varepsilon$ |
 # |---|---|---|---|
 # | $A>0$, push up | $A\rho$ | $A\rho$ | constant, **gradient 0** |
 # | $A<0$, push down | constant, **gradient 0** | $A\rho$ | $A\rho$ |
 #
-# So the clip is no wall. It pulls no token back, it only stops pushing.
+# So the clip does not pull a token back. It only stops pushing it further.
 #
 # ## One batch, many steps
 #
-# Where does each loss stop? In a toy world batches come from $q$; the trainer starts at $p$, which is not $q$, and
-# takes many steps on the same batch. **Look for** the lines that flatten. (PPO's lies under that of decoupled PPO.)
+# Where does each loss stop? This is a toy world with few answers. Batches come from $q$, the trainer starts at a $p$
+# that differs from $q$, and it takes many steps on the same batch. **Look for** the lines that become flat. Each line
+# is the mean over batches, with a 95 % interval. The line of PPO is hidden under that of decoupled PPO.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)
@@ -140,7 +181,7 @@ WALK = METHODS | {"decoupled PPO": preset("decoupled_seq_is"), "bypass REINFORCE
 
 
 def walk(rows, config):
-    """KL(p‖π) after each step on these answers, and KL(q‖π) at the end."""
+    """Return KL(p‖π) after each step on these answers, and KL(q‖π) at the end."""
     advantages = (rewards[rows] - rewards[rows].mean())[:, None].expand(len(rows), where.mask.shape[1])
     p, q = (toy.log_probs(where, policy)[rows] for policy in (old, rollout))
     batch = TokenBatch(response_mask=where.mask[rows], rollout_log_probs=q, old_log_probs=p, advantages=advantages)
@@ -156,127 +197,184 @@ def walk(rows, config):
 chance = toy.probabilities(where, rollout)
 batches = [torch.multinomial(chance, ANSWERS, replacement=True, generator=generator) for _ in range(BATCHES)]
 walks = {name: torch.stack([walk(rows, config) for rows in batches]) for name, config in WALK.items()}
+drawn = resampled(BATCHES, 1000, 0).double() / BATCHES
+ends = {
+    name: (drawn @ of_batches[:, :-1])[1:].quantile(torch.tensor([0.025, 0.975]).double(), 0)
+    for name, of_batches in walks.items()
+}
+bands = {
+    name: ([round(x, 6) for x in low.tolist()], [round(x, 6) for x in high.tolist()])
+    for name, (low, high) in ends.items()
+}
 lines = {name: [round(x, 6) for x in of_batches.mean(0)[:-1].tolist()] for name, of_batches in walks.items()}
-picture(curves(list(range(STEPS + 1)), lines, x_name="optimizer step on the same batch", y_name="KL(p‖π), nats"))
+across, up = "optimizer step on the same batch", "KL(p‖π), in nats"
+picture(curves(list(range(STEPS + 1)), lines, bands=bands, x_name=across, y_name=up))
 
 
-# %% tags=["hide-input"]
-def further(name, than, place=-2):
-    """By how much one ends further away, on the same batches: place -2 is KL(p‖π), -1 is KL(q‖π)."""
-    drawn = resampled(BATCHES, 1000, 0).double() / BATCHES
-    return interval_of(drawn @ (walks[name] - walks[than])[:, place], signed=True)
+def further(name, than, column=-2):
+    """Return by how much one ends further away, on the same batches: column -2 is KL(p‖π), -1 is KL(q‖π)."""
+    return interval_of(drawn @ (walks[name] - walks[than])[:, column], signed=True)
 
 
 last = {name: of_batches.mean(0)[STEPS] - of_batches.mean(0)[STEPS - 10] for name, of_batches in walks.items()}
 assert max(last["PPO"], last["decoupled PPO"]) < 0.1 * last["REINFORCE"]
 assert further("bypass REINFORCE", "bypass PPO").low > 0
 say(f"""
-PPO and decoupled PPO stop near $p$. Bypass PPO ends {above(further("bypass PPO", "PPO"), 0, 3)} nats further
-from $p$ than PPO, and nearer to $q$ (difference {below(further("bypass PPO", "PPO", -1), 0, 3)}): its clip is centred
-on $q$. The two losses without a clip do not stop. (Intervals over {BATCHES} batches of this one world.)
+- PPO and decoupled PPO stop near $p$.
+- Bypass PPO ends {above(further("bypass PPO", "PPO"), 0, 3)} nats further from $p$ than PPO, and nearer to $q$: the
+  difference of KL(q‖π) is {below(further("bypass PPO", "PPO", -1), 0, 3)}. The reason is that its clip is centred on
+  $q$.
+- The two losses without a clip do not stop.
+
+(The intervals are over {BATCHES} batches of this one world.)
 """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# Now recorded runs. `bf16` has an engine in bfloat16, `kv_fp8_e5m2` one with a coarse cache, in `stale_4` it has older
-# weights. Take the last recorded step of each, **before** its update, so $\pi=p$. **Write down a guess:**
+# Now recorded runs of a real model, SmolLM2-135M. `smol_bf16_both` has bfloat16 on both sides, the engine of
+# `smol_kv_fp8` has a KV cache in 8 bits, and that of `smol_stale_6` has weights that are six updates old. Take the last
+# recorded step of each, **before** its update. There $\pi=p$. **Write down a guess:**
 #
-# 1. Which share of the tokens has no gradient in PPO with three policies?
+# 1. What share of the tokens has no gradient in PPO with three policies?
 # 2. And in bypass PPO?
+#
+# We count only tokens with an advantage other than 0. (If all answers to a prompt earn the same, their advantages are
+# 0.)
 
 
 # %%
 def before_update(name, n=-1):
-    """The n-th recorded step, with its advantages as the update sees them."""
+    """Return the n-th recorded step, with its advantages as the update sees them."""
     run = runs.find_run(name)
     return updated_batch(run, runs.list_steps(run)[n])
 
 
+def learning(batch):
+    """Return the tokens with an advantage other than 0, (B, T)."""
+    return (batch.advantages != 0) & batch.response_mask
+
+
 def silenced(batch, method):
-    """(B, T): the tokens whose gradient a loss takes away before the first step."""
-    c = coefficients(batch.old_log_probs, batch, METHODS[method])
-    return (c == 0) & (batch.advantages != 0) & batch.response_mask
+    """Return the tokens whose gradient a loss removes before the first step, (B, T)."""
+    return (coefficients(batch.old_log_probs, batch, METHODS[method]) == 0) & learning(batch)
 
 
+# %%
+REAL = "smol_bf16_both", "smol_kv_fp8", "smol_stale_6"
 show("tokens without a gradient in", "PPO", "bypass", "of")
-for batch, name in ((before_update(name), name) for name in ("bf16", "kv_fp8_e5m2", "stale_4")):
-    show(name, *(int(silenced(batch, m).sum()) for m in ("PPO", "bypass PPO")), int(batch.response_mask.sum()))
+for name in REAL:
+    batch = before_update(name)
+    show(name, *(int(silenced(batch, m).sum()) for m in ("PPO", "bypass PPO")), int(learning(batch).sum()))
 
 # %% [markdown]
-# With three policies $\rho=1$, and nothing is clipped. In bypass mode the mismatch alone takes some tokens out of
-# bounds: they are **silent**. **Look for** where the dotted bounds meet the lines, in `stale_4`: the heights of the
-# first line at the upper bound and of the second at the lower one add up to the silent share. Drag the clip.
+# With three policies $\rho=1$, so nothing is clipped. In bypass mode the mismatch alone moves some tokens out of the
+# bounds. We call these tokens **silent**: they have an advantage, and no gradient.
+#
+# **Look for** the grey bars in the picture of `smol_stale_6`: they are the silent tokens. The upper half has the tokens
+# with $A>0$; those with a ratio above $1+\varepsilon$ are silent. The lower half has the tokens with $A<0$; those with
+# a ratio below $1-\varepsilon$ are silent. Green bars are tokens with a gradient. Drag the clip $\varepsilon$. (The
+# vertical axes are logarithmic. The last bar has all larger ratios.)
 
 # %% tags=["hide-input"]
-batch = before_update("stale_4")
+batch = before_update("smol_stale_6")
 assert batch.advantages is not None
-mask, across = batch.response_mask, [round(0.3 + 0.05 * n, 2) for n in range(45)]
-ratios = correct(batch, CorrectionConfig()).log_ratio[mask].double().exp()
-up, down = batch.advantages[mask] > 0, batch.advantages[mask] < 0
-lines = {
-    "A > 0, ratio above": [float((up & (ratios > x)).double().mean()) for x in across],
-    "A < 0, ratio below": [float((down & (ratios < x)).double().mean()) for x in across],
-}
+counted = learning(batch)
+ratios, signs = correct(batch, CorrectionConfig()).log_ratio[counted].double().exp(), batch.advantages[counted] > 0
+STEP, BINS = 0.05, 61
+
+
+def bars_of(tokens):
+    """Return how many of these tokens are in each bin of the ratio."""
+    return torch.bincount((ratios[tokens] / STEP + 1e-9).long().clamp(max=BINS - 1), minlength=BINS).tolist()
 
 
 def within(clip):
-    return curves(across, lines, x_name="ratio p/q", y_name="share of all tokens", marks=(1 - clip, 1 + clip))
+    """Draw the ratios of tokens with A > 0 and with A < 0, grey if bypass PPO with this clip removes the gradient."""
+    traces, left = [], [STEP * n for n in range(BINS)]
+    for axis, tokens, silent in (
+        ("y", signs, [x >= 1 + clip - 1e-9 for x in left]),
+        ("y2", ~signs, [x + STEP <= 1 - clip + 1e-9 for x in left]),
+    ):
+        for name, colour, shown in (("with a gradient", KEPT, False), ("silent", REJECTED, True)):
+            heights = [count if mute == shown else 0 for count, mute in zip(bars_of(tokens), silent, strict=True)]
+            bar = {"type": "bar", "x": [round(x + STEP / 2, 3) for x in left], "y": heights, "yaxis": axis}
+            traces.append(bar | {"name": name, "marker": {"color": colour}, "showlegend": axis == "y"})
+    low, high = {"title_text": "tokens, A > 0", "type": "log", "domain": [0.55, 1]}, {"title_text": "ratio p/q"}
+    drawn = figure(traces, height=380, x=high | {"anchor": "y2"}, y=low, legend=True)
+    below_ = {
+        "title": {"text": "tokens, A < 0", "font": {"size": 12}},
+        "type": "log",
+        "domain": [0, 0.45],
+        "gridcolor": fade(REJECTED, 0.25),
+    }
+    return drawn.update_layout(yaxis2=below_)
 
 
 WIDTHS = 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7
-moving_picture("clip", {f"{clip:g}": within(clip) for clip in WIDTHS}, "0.2")
+moving_picture("clip ε", {f"{clip:g}": within(clip) for clip in WIDTHS}, "0.2")
 
 
 def share(batch):
-    """Of the tokens that bypass PPO silences, in percent; the bootstrap draws whole answers."""
+    """Return the tokens that bypass PPO silences, in percent of those that learn; the bootstrap draws answers."""
     drawn = resampled(len(batch.response_mask), 1000, 0).double()
-    silent, tokens = silenced(batch, "bypass PPO").double().sum(-1), batch.response_mask.double().sum(-1)
+    silent, tokens = silenced(batch, "bypass PPO").double().sum(-1), learning(batch).double().sum(-1)
     return interval_of(100 * (drawn @ silent) / (drawn @ tokens), signed=False)
 
 
 SHARES = {
-    name: [share(before_update(name, n)) for n in range(len(runs.list_steps(runs.find_run(name))))]
-    for name in ("bf16", "kv_fp8_e5m2", "stale_4")
+    name: [share(before_update(name, n)) for n in range(len(runs.list_steps(runs.find_run(name))))] for name in REAL
 }
-assert all(x.high == 0 for x in SHARES["bf16"])
-assert all(x.low > 0 for name in ("kv_fp8_e5m2", "stale_4") for x in SHARES[name])
+assert all(x.low > 0 for name in ("smol_kv_fp8", "smol_stale_6") for x in SHARES[name])
 say(f"""
-At this step bypass PPO silences {above(SHARES["stale_4"][-1], 0, 1)} % of the tokens of `stale_4` and
-{above(SHARES["kv_fp8_e5m2"][-1], 0, 1)} % of those of `kv_fp8_e5m2`; at every other recorded step of these runs the
-interval is above 0, too. In `bf16` no token of any recorded step is touched.
+With a clip of 0.2, bypass PPO silences {above(SHARES["smol_stale_6"][-1], 0, 1)} % of the learning tokens of
+`smol_stale_6` at this step, {above(SHARES["smol_kv_fp8"][-1], 0, 1)} % of those of `smol_kv_fp8`, and
+{bracketed(SHARES["smol_bf16_both"][-1], 1)} % of those of `smol_bf16_both`. Over all recorded steps, the share is
+{min(x.value for x in SHARES["smol_stale_6"]):.0f} to {max(x.value for x in SHARES["smol_stale_6"]):.0f} % in
+`smol_stale_6`, {min(x.value for x in SHARES["smol_kv_fp8"]):.0f} to {max(x.value for x in SHARES["smol_kv_fp8"]):.0f} %
+in `smol_kv_fp8`, and at most {max(x.value for x in SHARES["smol_bf16_both"]):.1f} % in `smol_bf16_both`.
 """)
 
 # %% [markdown]
 # ## What bypass mode saves, and what it loses
 #
-# By hand: count a forward pass as 1 and a backward pass as 2. To score the batch before the update costs 1, an epoch
-# over it costs 3. With $E$ epochs bypass mode saves $\frac1{1+3E}$ of the trainer's passes: a quarter for one epoch.
+# By hand: count a forward pass as 1 and a backward pass as 2. Scoring the batch before the update is one forward pass,
+# so it costs 1. One epoch over the batch is a forward and a backward pass, so it costs 3. Bypass mode saves the
+# scoring: $\frac{1}{1+3\,\text{epochs}}$ of the trainer's passes. That is a quarter with one epoch, and a thirteenth
+# with four.
 #
-# It **loses** three things. The mismatch and the move share one bound. The clip holds $\pi$ near the engine, not near
-# where the update began. And without $p$ there is no $p/q$ to measure.
+# It **loses** three things:
 #
-# Does it matter for the reward? A study (`runs/README.md`) trained with each loss under two mismatches that break a
-# training. These are differences of the mean reward over the last quarter of the steps:
+# - The mismatch and the move share one bound.
+# - The clip keeps $\pi$ near the engine, not near the policy at which the update began.
+# - $p/q$ can be measured only in the first minibatch, where $\pi=p$. (verl computes its metrics from $\pi/q$ there.)
+#   Later minibatches mix the mismatch with the move.
+#
+# Does this matter for the reward? Two small [studies](../runs/README.md) trained a tiny model with each loss, under two
+# mismatches that are strong enough to break a training run. We compare the mean reward over the last quarter of the
+# steps. A difference is **significant** if its interval excludes 0.
 
 # %% tags=["hide-input"]
 AGAINST = "disabled", "decoupled_token_is"
 
 
-def bypass_less(study):
-    """The reward of bypass PPO at the end, less that of PPO and of decoupled PPO: intervals that hold together."""
+def bypass_minus(study):
+    """Return the reward of bypass PPO at the end minus that of PPO and of decoupled PPO: simultaneous intervals."""
     pairs = comparisons(read_study(study)[0], [("bypass_ppo_clip", other) for other in AGAINST])
     return [pair.difference for pair in pairs], pairs[0].seeds
 
 
-(stale, seeds), (cache, _) = bypass_less("stale_8"), bypass_less("kv_fp8_e5m2")
+(stale, seeds), (cache, _) = bypass_minus("stale_8"), bypass_minus("kv_fp8_e5m2")
 say(f"""
-- Under weights that are many steps old (`stale_8`), bypass PPO ends {above(stale[0])} above PPO without weights. From
-  decoupled PPO it cannot be told: {untold(stale[1])}.
-- Under the coarse cache (`kv_fp8_e5m2`), it ends below decoupled PPO, {below(cache[1])}. From PPO without weights it
-  cannot be told: {untold(cache[0])}.
+- With weights that are eight steps old (`stale_8`), bypass PPO ends significantly above PPO without weights, by
+  {above(stale[0])}. It cannot be distinguished from decoupled PPO: {untold(stale[1])}.
+- With the coarse cache (`kv_fp8_e5m2`), it ends significantly below decoupled PPO, by {below(cache[1])}. It cannot be
+  distinguished from PPO without weights: {untold(cache[0])}.
 
-(Paired over {seeds} seeds, with Student's t; the two intervals of a mismatch hold together.)
+(Intervals are paired over {seeds} seeds, with Student's t, and simultaneous for the two comparisons of a mismatch.)
+
+{seeds} seeds and one learning rate are little evidence, so do not generalise from these numbers. Bypass mode was not
+trained on the real model.
 """)
 
 # %% [markdown]
@@ -284,8 +382,8 @@ say(f"""
 #
 # *4 minutes.* Return PPO's coefficient $c$ of each token, from `rho` and `advantage`, both `(N,)`, and `epsilon`.
 #
-# <details><summary>Hint 1</summary>The table with the three regions and two signs.</details>
-# <details><summary>Hint 2</summary>∇ρ = ρ ∇ log π, so what is not clipped has A·ρ.</details>
+# <details><summary>Hint 1</summary>Use the table with three regions and two signs.</details>
+# <details><summary>Hint 2</summary>∇ρ = ρ ∇ log π, so a token that is not clipped has A·ρ.</details>
 
 
 # %%
@@ -311,8 +409,8 @@ check(ppo_coefficient_solution, PPO_COEFFICIENT)
 # *5 minutes.* Now with three policies: `pi`, `p`, `q` are probabilities, `(N,)`. The weight is $p/q$, at most `cap`;
 # the clip of width `epsilon` is on $\pi/p$. Return the coefficient. You may call your first answer.
 #
-# <details><summary>Hint 1</summary>Weight times PPO's coefficient.</details>
-# <details><summary>Hint 2</summary>The cap never sees π, and the clip never sees q.</details>
+# <details><summary>Hint 1</summary>It is the weight times PPO's coefficient.</details>
+# <details><summary>Hint 2</summary>The cap does not depend on π, and the clip does not depend on q.</details>
 
 
 # %%
@@ -332,13 +430,13 @@ def decoupled_coefficient_solution(pi, p, q, advantage, cap, epsilon):
 check(decoupled_coefficient_solution, DECOUPLED_COEFFICIENT)
 
 # %% [markdown]
-# ## Exercise 3: silent before the start
+# ## Exercise 3: silent before the first step
 #
-# *5 minutes.* Bypass PPO, before its first step. Return the share of the real tokens that have no gradient because of
-# the clip. All tensors are `(B, T)`; padding may hold anything.
+# *5 minutes.* Take bypass PPO before its first step. Return the share of the real tokens that have no gradient because
+# of the clip. All tensors are `(B, T)`; padding may contain anything.
 #
 # <details><summary>Hint 1</summary>Before the first step π = p, so the ratio of bypass mode is p/q.</details>
-# <details><summary>Hint 2</summary>Comparisons with nan are False, but nan still counts as an element.</details>
+# <details><summary>Hint 2</summary>A comparison with nan is False, but the nan still counts as an element.</details>
 
 
 # %%
@@ -363,46 +461,52 @@ check(silent_share_solution, SILENT_SHARE)
 #
 # **1. A token has $A > 0$ and $\rho = 0.5$, with a clip of 0.2. What does PPO do?**
 #
-# <details><summary>It is outside the band, so its gradient is 0.</summary>No. The band matters only on the side to
-# which A pushes.</details>
-# <details><summary>It pushes it up, with coefficient 0.5 · A.</summary>Yes. The minimum takes Aρ, the smaller of the
-# two.</details>
-# <details><summary>It pulls it back to 0.8.</summary>No. The clip never pulls; it can only stop a push.</details>
+# <details><summary>It is outside the band, so its gradient is 0.</summary>No. Only the side in the direction of A
+# matters.</details>
+# <details><summary>It pushes the token up, with coefficient 0.5 · A.</summary>Yes. The minimum takes Aρ, the smaller of
+# the two.</details>
+# <details><summary>It pulls the token back to 0.8.</summary>No. The clip never pulls, it only stops a push.</details>
 #
-# **2. The engine is exact, $q=p$. What do decoupled PPO and bypass PPO do differently?**
+# **2. The engine is exact, so $q=p$. How do decoupled PPO and bypass PPO differ?**
 #
-# <details><summary>Decoupled PPO still has less bias.</summary>No. Its weight is 1 everywhere.</details>
-# <details><summary>Nothing: both are PPO. Bypass mode saves a pass over the batch.</summary>Yes. They differ only by
-# the mismatch.</details>
-# <details><summary>Bypass PPO clips more tokens.</summary>Only where p ≠ q. With q = p its ratio is ρ.</details>
+# <details><summary>Decoupled PPO still has less bias.</summary>No. Its weight is 1 for every token.</details>
+# <details><summary>They do not: both are PPO. Bypass mode saves one pass over the batch.</summary>Yes. They differ only
+# if there is a mismatch.</details>
+# <details><summary>Bypass PPO clips more tokens.</summary>Only if p ≠ q. With q = p its ratio is ρ.</details>
 #
-# **3. In bypass REINFORCE, the weight is $\min(\pi/q,2)$. Is it a trust region?**
+# **3. In bypass REINFORCE, the weight is $\min(\pi/q,2)$. Does this keep $\pi$ near $q$?**
 #
-# <details><summary>Yes: no weight exceeds 2, so π cannot go far.</summary>No. At the cap the coefficient is 2A,
-# not 0. In the toy this line did not flatten.</details>
-# <details><summary>No. A cap limits a weight; only a clip or a penalty ends a push.</summary>Yes: lesson 09.</details>
-# <details><summary>Only with A < 0.</summary>No. There the push weakens with the ratio, not by the cap.</details>
+# <details><summary>Yes: no weight exceeds 2, so π cannot move far.</summary>No. At the cap the coefficient is 2A, not
+# 0. In the toy world, this line did not become flat.</details>
+# <details><summary>No. A cap limits a weight. Only a clip or a penalty ends a push.</summary>Yes. Penalties are the
+# subject of lesson 09.</details>
+# <details><summary>Only for tokens with A < 0.</summary>No. There the push becomes weaker because the ratio falls, not
+# because of the cap.</details>
 #
 # ## In the app
 #
 # After `make app`:
 #
-# - [decoupled and bypass on `stale_4`, side by
-#   side](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip):
+# - [decoupled and bypass PPO on `smol_stale_6`, side by
+#   side](http://localhost:8501/compare?run=smol_stale_6&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip):
 #   where do they differ?
 # - [the same two on
-#   `bf16`](http://localhost:8501/compare?run=bf16&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip);
+#   `smol_bf16_both`](http://localhost:8501/compare?run=smol_bf16_both&step=latest&preset=decoupled_token_is&preset_b=bypass_ppo_clip);
 # - [the gradient of bypass PPO among
-#   all](http://localhost:8501/gradient?run=stale_4&step=latest&preset=bypass_ppo_clip).
+#   all](http://localhost:8501/gradient?run=stale_4&step=latest&preset=bypass_ppo_clip), on a tiny model.
 #
 # ## Pitfalls
 #
-# - **"On-policy" means two things**: $\rho=1$, no step was taken since scoring; $r=1$, the engine agrees.
-# - **Metrics in the wrong mode.** In bypass mode `ppo_kl` compares $\pi$ with $q$. It is rightly not 0 before the first
-#   step.
-# - **A switch that does nothing.** In verl, bypass mode left the workers with the other loss ([issue
+# - **"On-policy" means two things**: $\rho=1$, no step was taken since the batch was scored; and $r=1$, the engine
+#   agrees with the trainer.
+# - **Metrics in bypass mode.** There `ppo_kl` compares $\pi$ with $q$. So it is not 0 before the first step, and that
+#   is right.
+# - **A switch without effect.** In a version of verl, bypass mode left the workers with the other loss ([issue
 #   4272](https://github.com/volcengine/verl/issues/4272)).
-# - **Correcting twice.** In bypass mode the ratio already holds $1/q$. A further weight $p/q$ squares the repair.
+# - **Correcting twice.** In bypass mode the ratio already contains $1/q$. A further weight $p/q$ counts the mismatch
+#   twice. In SkyRL 0.4.0, for example, the loss `dppo` compares $\pi$ with $q$, and `tis_ratio_type` multiplies it by
+#   $p/q$. Since [0.5.0](https://github.com/NovaSky-AI/SkyRL/releases/tag/skyrl-v0.5.0), `dppo` is the default loss
+#   there.
 #
 # ## References
 #
@@ -415,7 +519,7 @@ check(silent_share_solution, SILENT_SHARE)
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; no step of the lesson needs them.
+# Proofs and further checks. The lesson does not depend on them.
 #
 # ### The losses, with symbols
 
@@ -464,9 +568,10 @@ show("decoupled PPO: E_q[r A ∇ρ] = ∇J", "for every θ")
 show("first step: ∇ρ = ∇ log π", "where π = p")
 
 # %% [markdown]
-# What does PPO do **without** the weight, when the tokens come from $q$? At the first step its gradient is
-# $\mathbb{E}_q[A \nabla \log \pi] = \mathbb{E}_p\big[\tfrac{A}{r} \nabla \log \pi\big]$: the gradient for advantages
-# that somebody divided by $r$. What the trainer likes more than the engine ($r > 1$) counts too little.
+# What does PPO do **without** the weight, if the tokens come from $q$? At the first step its gradient is
+# $\mathbb{E}_q[A \nabla \log \pi] = \mathbb{E}_p\big[\tfrac{A}{r} \nabla \log \pi\big]$. This is the right gradient for
+# other advantages, $A/r$. So a token to which the trainer gives a higher probability than the engine ($r > 1$) counts
+# too little.
 
 # %%
 unweighted = [average(Q, [a * s[k] for a, s in zip(ADV, score, strict=True)]).subs(at_the_start) for k in range(3)]
@@ -475,14 +580,14 @@ other_J = grad(average(PI, divided))
 for k in range(3):
     swapped = other_J[k].subs({b: a * q_a / pi_a for b, a, q_a, pi_a in zip(divided, ADV, Q, PI, strict=True)})
     assert sympy.simplify(unweighted[k] - swapped) == 0
-show("without weights, the first step is that of", "A/r")
+show("without weights, the first step uses", "A/r")
 
 # %% [markdown]
 # ### The losses in a small world
 #
-# `toy` enumerates every answer, so expectations are exact. The number is the **relative bias**: the distance of the
-# expected gradient from the right one, over the length of the right one. In the first world an answer is one token; in
-# the second it has up to three. "Later" means that $\pi$ has moved a little away from $p$, not far enough to clip.
+# `toy` lists every answer, so averages are exact sums. The number is the **relative bias**: the distance of the average
+# gradient from the right one, divided by the length of the right one. In the first world an answer is one token; in the
+# second it has up to three. "Later" means that $\pi$ has moved a little away from $p$, not far enough to be clipped.
 
 # %%
 LADDER = {
@@ -525,16 +630,17 @@ for where in worlds:  # the same first step, answer by answer
 
 # %% [markdown]
 # - The first two rows have no weight, and a bias in every column.
-# - With **one token** per answer every weight is exact, as the symbols said.
+# - With **one token** per answer every weight is exact, as the symbols showed.
 # - With **several tokens**, only a weight of the whole answer is exact. Token weights repair the choice of a token, but
-#   not how the engine got there. In this world their bias is even larger than without a weight.
-# - **Later**, decoupled PPO has a small bias even with the weight of the answer. Its $\rho$ is that of one token, where
-#   the exact ratio is the product over the answer. PPO accepts this everywhere; the clip keeps it small.
+#   not how often the engine arrives at the text before it. In this world their bias is even larger than without a
+#   weight.
+# - **Later**, decoupled PPO has a small bias even with the weight of the answer. Its $\rho$ is that of one token, and
+#   the exact ratio would be the product over the answer. PPO accepts this in general; the clip keeps it small.
 #
 # ### The clip, with autograd
 #
-# **Look for** the two flat pieces, one per sign, and for the two that are not flat although they lie outside the dotted
-# bounds.
+# **Look for** the two flat pieces, one for each sign of $A$. The other two pieces outside the dotted bounds are not
+# flat.
 
 # %%
 grid = torch.linspace(0.4, 1.6, 49, dtype=torch.float64)
@@ -555,7 +661,7 @@ picture(
 # %% [markdown]
 # ### The losses on recorded tokens
 #
-# On the tokens of `stale_4`, the identities hold token by token.
+# The identities are true for each token, here for those of `stale_4`, a run of a tiny model.
 
 # %%
 batch = before_update("stale_4")
@@ -571,24 +677,26 @@ assert torch.allclose(c["decoupled_seq_is"], weights * c["disabled"])  # decoupl
 assert torch.allclose(c["bypass_pg_is"], c["decoupled_seq_is"])  # bypass REINFORCE takes the same first step
 inside = (torch.sign(advantages) * (r - 1) <= 0.2) & mask
 assert torch.allclose(c["bypass_ppo_clip"], torch.where(inside, r * advantages, 0))
-show("the identities, of so many tokens", int(mask.sum()))
+show("tokens with these identities", int(mask.sum()))
 
 # %% [markdown]
 # ### An interval from one batch
 #
-# A **score sketch** (lesson 10) lets us compare the gradients of two losses on the same data. The unit is the length of
-# the gradient that the trainer's own answers would give. First on the recorded answers of a step of `stale_head`, then
-# on **every likely answer** to all its prompts, each counted as often as the engine would write it.
+# A **score sketch** (lesson 10) lets us compare the gradients of two losses on the same data. Noise and bias are
+# lengths of vectors; their unit is the length of the exact gradient, the one that the trainer's own answers would give
+# on average. A bias of 1 means: the average gradient is as far from the exact one as no gradient at all. We compare
+# first on the recorded answers of a step of `stale_head`, a tiny model, and then on **every likely answer** to all its
+# prompts, with the engine's probabilities as weights.
 
 # %%
 run = runs.find_run("stale_head")
 recorded, sketch = updated_batch(run, last_sketch(run)), read_sketch(run, last_sketch(run))
 complete, all_answers = read_gradients(run, last_sketch(run))
 bypass, compared = preset("bypass_ppo_clip"), {}
-for place, data in (("recorded answers", (recorded, sketch)), ("all likely answers", (complete, all_answers))):
-    show(f"stale_head, {place}", "value", "from", "to")
+for answers, data in (("recorded answers", (recorded, sketch)), ("all likely answers", (complete, all_answers))):
+    show(f"stale_head, {answers}", "value", "from", "to")
     for label, config in (("PPO", preset("disabled")), ("decoupled PPO", preset("decoupled_token_is"))):
-        compared[place, label] = difference = compare_gradients(
+        compared[answers, label] = difference = compare_gradients(
             *data, config, bypass, batch_sizes=[len(recorded.response_mask)]
         )
         for what, interval in (("noise", difference.noise[0]), ("bias", difference.bias)):
@@ -597,33 +705,33 @@ for place, data in (("recorded answers", (recorded, sketch)), ("all likely answe
 
 # %% tags=["hide-input"]
 def loud(batch):
-    """Answers with a token that has r > 2 and A < 0: PPO's clip lets it pass, and in bypass mode nothing caps it."""
+    """Return the answers with a token that has r > 2 and A < 0: no clip removes it, and bypass mode does not cap it."""
     r = correct(batch, CorrectionConfig()).log_ratio.exp()
     return ((r > 2) & (batch.advantages < 0) & batch.response_mask).any(-1)
 
 
-sampled, exact = (compared[place, "decoupled PPO"] for place in ("recorded answers", "all likely answers"))
+sampled, exact = (compared[answers, "decoupled PPO"] for answers in ("recorded answers", "all likely answers"))
 assert isinstance(all_answers, ExactSketch)
 often = all_answers.answers.sampled  # the probability of each answer under the engine
 loud_share = float(often[loud(complete)].sum() / often.sum())
 say(f"""
-Noise of bypass PPO less that of decoupled PPO: on the recorded answers {below(sampled.noise[0])}, **less**; on all
-answers {above(exact.noise[0])}, **more**. PPO's clip stops a token with a large $r$ only where $A>0$. Where $A<0$ the
-token keeps its coefficient $rA$, and in bypass mode nothing caps $r$. Such answers are few, and loud: a share of
-{loud_share:.3f} of all answers have a token with $r>2$ and $A<0$, and {int(loud(recorded).sum())} of the
-{len(recorded.response_mask)} recorded ones. A bootstrap can only draw again what is there. **An interval from one batch
-is about the answers that the batch holds.**
+The noise of bypass PPO minus that of decoupled PPO is {below(sampled.noise[0])} on the recorded answers, so
+**smaller**, and {above(exact.noise[0])} on all answers, so **larger**. Why? PPO's clip stops a token with a large $r$
+only if $A>0$. If $A<0$, the token keeps its coefficient $rA$, and in bypass mode nothing caps $r$. Such answers are
+rare and have a large effect: a share of {loud_share:.3f} of all answers has a token with $r>2$ and $A<0$, and
+{int(loud(recorded).sum())} of the {len(recorded.response_mask)} recorded answers. A bootstrap can only repeat what is
+in the sample. **An interval from one batch is about the answers that are in this batch.**
 
-With all answers the bias can be told as well: {above(exact.bias)} more than that of decoupled PPO, on the recorded
-ones {untold(sampled.bias)}.
+With all answers the bias is known as well: it is {above(exact.bias)} larger than that of decoupled PPO. On the recorded
+answers the difference is {untold(sampled.bias)}, which includes 0.
 """)
 
 # %% [markdown]
 # ### What each framework calls them
 #
-# The exact commits that this was read at stand in the sources of the presets.
+# The sources of the presets name the exact commits at which we read this.
 #
-# | system | $\log q$ | policies | how to leave out $p$ | how to weigh with $p/q$ |
+# | system | $\log q$ | policies | how to leave out $p$ | how to weight with $p/q$ |
 # |---|---|---|---|---|
 # | verl | `rollout_log_probs` | three | `rollout_correction.bypass_mode` | `rollout_correction.rollout_is` |
 # | SkyRL | `rollout_logprobs` | three | loss `rollout_is` or `dppo` | `off_policy_correction.tis_ratio_type` |
@@ -650,7 +758,7 @@ for system, flags in bypassing.items():
         show(system, len(flags), sum(flags))
 
 # %% [markdown]
-# Two policies and an importance weight on top would correct **twice**, and the library refuses it:
+# Bypass mode together with a weight $p/q$ would correct **twice**. The library refuses it:
 
 # %%
 try:
