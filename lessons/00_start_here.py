@@ -238,7 +238,7 @@ in the engine and {p_there:.5f} in the trainer. Most tokens are not like that.
 
 # %% [markdown]
 # A gap like that of `smol_bf16_both` is normal. It is as large as gaps that others
-# [published](../rlcorr/analysis/published.toml) for models with billions of parameters.
+# published for models with billions of parameters (`rlcorr/analysis/published.toml`).
 #
 # **Look for** the high bars in the middle of the next picture: most ratios are close to 1. Both axes are logarithmic.
 # Blue bars are tokens with a ratio below 1: the engine writes them more often than the trainer would. Orange bars are

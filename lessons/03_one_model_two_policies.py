@@ -306,7 +306,7 @@ similar.)
 #   0.014. In float32, 22.6 % were the same, and the mean $|d|$ was 2e-6. (`make bench ARGS=invariance` prints this.)
 # - The trainer. Scored in bfloat16 with 8 rows at a time and with 1 row at a time, without any engine, the same answers
 #   have 40 % of the $k_3$ between trainer and engine. (`make bench ARGS=smol` measured it on a GPU, see
-#   [runs/README.md](../runs/README.md).)
+#   `runs/README.md`.)
 #
 # Kernels whose result does not depend on the batch are called **batch-invariant**
 # ([explanation](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/)). If engine and trainer

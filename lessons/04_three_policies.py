@@ -350,7 +350,7 @@ in `smol_kv_fp8`, and at most {max(x.value for x in SHARES["smol_bf16_both"]):.1
 # - $p/q$ can be measured only in the first minibatch, where $\pi=p$. (verl computes its metrics from $\pi/q$ there.)
 #   Later minibatches mix the mismatch with the move.
 #
-# Does this matter for the reward? Two small [studies](../runs/README.md) trained a tiny model with each loss, under two
+# Does this matter for the reward? Two small studies (`runs/README.md`) trained a tiny model with each loss, under two
 # mismatches that are strong enough to break a training run. We compare the mean reward over the last quarter of the
 # steps. A difference is **significant** if its interval excludes 0.
 
