@@ -1,9 +1,10 @@
-"""What a learner goes through: how long a lesson's path is, how many minutes it takes, and which numbers in its prose
-were typed. `python lessons/_path.py [02_importance_sampling …]` prints all three.
+"""Measure a lesson's path: its length, its minutes, and the numbers in its prose that were typed by hand.
 
-The path ends where the appendix begins, which is folded. A learner reads its prose, runs its cells and writes the
-exercises; what is tagged `check` or `solution` belongs to the exercise before it, and a cell tagged `hide-input` shows
-only what it says.
+`python lessons/_path.py [02_importance_sampling …]` prints all three.
+
+The path ends where the appendix begins, which is folded. A learner reads the prose, runs the visible cells, writes down
+the predictions, answers the questions and writes the exercises. Cells tagged `check` or `solution` belong to the
+exercise before them. A cell tagged `hide-input` shows only its output.
 """
 
 import math
@@ -18,10 +19,18 @@ from nbformat import NotebookNode
 
 LESSONS = Path(__file__).resolve().parent
 APPENDIX = "## Appendix"
-WORDS_A_MINUTE, MINUTES_A_CELL = 200, 40 / 60
 MARKDOWN = "text/markdown"
 
-BY_HAND = re.compile(r"by hand|^Exercise|^mini\.py|^Check yourself|^References", re.IGNORECASE)
+WORDS_A_MINUTE = 100  # text with mathematics is read at 80 to 120
+MINUTES_A_CELL = 1.0
+MINUTES_A_PREDICTION = 3.0
+MINUTES_A_QUESTION = 4 / 3  # three questions of "Check yourself" take four minutes, the two of "Warm-up" fewer
+
+PREDICTION = re.compile(r"^## Predict, then reveal", re.MULTILINE)
+QUESTION = re.compile(r"^\*\*\d+\. ", re.MULTILINE)
+"""How a question of a quiz begins."""
+
+BY_HAND = re.compile(r"by hand|^Exercise|^mini\.py|^Warm-up|^Check yourself|^References", re.IGNORECASE)
 """Headings under which a reader computes the numbers, or answers with them."""
 
 NO_NUMBERS = (
@@ -40,7 +49,7 @@ SMALL = re.compile(r"(?<![\d.,])[01](?![\d.,]*\d)")
 
 @dataclass(frozen=True)
 class Length:
-    """Of a lesson's path: words of prose, cells, lines of the longest visible code, minutes."""
+    """The length of a lesson's path: words of prose, cells, lines of the longest visible code, minutes."""
 
     words: int
     cells: int
@@ -49,31 +58,36 @@ class Length:
 
 
 def length(notebook: NotebookNode) -> Length:
-    """Of a built notebook: what cells say counts as prose. An exercise takes the minutes that it states."""
+    """Return the length of a built notebook's path.
+
+    The Markdown that cells print counts as prose. An exercise takes the minutes that it states.
+    """
     cells = [cell for cell in path(notebook) if not _tags(cell) & {"check", "solution"}]
     visible = [cell for cell in cells if cell.cell_type == "code" and "hide-input" not in _tags(cell)]
     to_write = [cell for cell in visible if "raise NotImplementedError(" in cell.source]
     words = sum(len(prose.split()) for cell in cells for prose in _read(cell))
-    asked = sum(map(int, re.findall(r"^\*(\d+) minutes?\.\*", "\n".join(cell.source for cell in cells), re.MULTILINE)))
-    minutes = words / WORDS_A_MINUTE + (len(visible) - len(to_write)) * MINUTES_A_CELL + asked
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    minutes = words / WORDS_A_MINUTE + (len(visible) - len(to_write)) * MINUTES_A_CELL
+    minutes += len(PREDICTION.findall(text)) * MINUTES_A_PREDICTION + len(QUESTION.findall(text)) * MINUTES_A_QUESTION
+    minutes += sum(map(int, re.findall(r"^\*(\d+) minutes?\.\*", text, re.MULTILINE)))
     return Length(words, len(cells), max(len(cell.source.splitlines()) for cell in visible), minutes)
 
 
 def stated(minutes: float) -> int:
-    """What the index says: rounded up to five minutes."""
+    """Round up to five minutes, as the index states them."""
     return 5 * math.ceil(minutes / 5)
 
 
 def path(notebook: NotebookNode) -> list[NotebookNode]:
-    """The cells before the appendix."""
+    """Return the cells before the appendix."""
     starts = (n for n, cell in enumerate(notebook.cells) if cell.source.startswith(APPENDIX))
     return notebook.cells[: next(starts, len(notebook.cells))]
 
 
 def typed_numbers(notebook: NotebookNode) -> Iterator[str]:
-    """Where in the Markdown a number was typed that a reader does not compute, once for each paragraph.
+    """Yield where in the Markdown a number was typed that a reader does not compute, once per paragraph.
 
-    A paragraph that begins "By hand" may have numbers, and one that links to its source, those of the source.
+    A paragraph that begins "By hand" may have numbers, and one that links to its source may have those of the source.
     """
     heading = ""
     for cell in notebook.cells:
@@ -92,12 +106,12 @@ def typed_numbers(notebook: NotebookNode) -> Iterator[str]:
 
 
 def _numbers_of_formula(formula: re.Match[str]) -> str:
-    """In a formula a single digit is a factor or an exponent; what has more may have been measured."""
+    """Return the numbers of a formula that may have been measured: a single digit is a factor or an exponent."""
     return " ".join(re.findall(r"\d+[.,]\d+|\d{2,}", formula.group()))
 
 
 def _read(cell: NotebookNode) -> Iterator[str]:
-    """What a learner reads of a cell, without its list of references."""
+    """Yield what a learner reads of a cell, without its list of references."""
     if cell.cell_type == "markdown":
         yield re.sub(r"\]\([^)]*\)|<[^>]*>", " ", cell.source.partition("## References")[0])
     for output in cell.get("outputs", []):

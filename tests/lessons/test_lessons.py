@@ -81,7 +81,7 @@ def test_the_index_has_exactly_the_lessons_that_exist() -> None:
 def test_an_entry_is_complete(slug: str) -> None:
     entry = INDEX[slug]
     assert set(entry) == {"title", "claim", "minutes", "level", "prerequisites", "hardware"}
-    assert 5 <= entry["minutes"] <= 90
+    assert 5 <= entry["minutes"] <= 120
     assert entry["level"] in ("beginner", "intermediate", "advanced")
     assert set(entry["prerequisites"]) <= set(list(INDEX)[: list(INDEX).index(slug)])
 
@@ -144,6 +144,16 @@ def test_a_lesson_asks_explains_and_refers(path: Path) -> None:
     for heading, part in sections.items():
         if heading.startswith("Exercise"):
             assert "<summary>Hint 1</summary>" in part
+
+
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.stem >= "02"], ids=lambda path: path.stem)
+def test_a_lesson_begins_with_two_questions_about_older_ones(path: Path) -> None:
+    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^## (.*)", text, flags=re.MULTILINE)
+    assert headings[0] == "Warm-up"
+    warm_up = text.partition("## Warm-up\n")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\*\*\d\. ", warm_up, flags=re.MULTILINE)) == 2
+    assert warm_up.count("<details><summary>") >= 4
 
 
 @every_lesson

@@ -34,7 +34,7 @@ def test_a_lesson_takes_the_minutes_that_it_states(measure: ModuleType, slug: st
 
 @pytest.mark.parametrize("slug", SHORT)
 def test_the_path_has_few_cells(measure: ModuleType, slug: str) -> None:
-    assert measure.length(read(slug)).cells <= 25
+    assert measure.length(read(slug)).cells <= 40
 
 
 @pytest.mark.parametrize("slug", INDEX)
@@ -61,26 +61,29 @@ def notebook(*cells: tuple[str, str] | tuple[str, str, list[str]], said: str = "
 
 
 def test_words_cells_and_minutes_of_a_small_lesson(measure: ModuleType) -> None:
-    """Nine words, three said; 40 s for the first cell, none for the folded one, 4 minutes for the exercise, and nothing
-    for its check, its solution, the references and the appendix."""
+    """One minute for the visible cell and none for the folded one, 3 for the prediction, 4/3 for the question, 4 for
+    the exercise; nothing for its check, its solution, the references and the appendix."""
     lesson = notebook(
         ("text", "# A title of five words"),
         ("code", "a = 1\nb = 2"),
+        ("text", "## Predict, then reveal\n\nMore?"),
         ("text", "## Exercise 1\n\n*4 minutes.*"),
         ("code", "raise NotImplementedError(1)"),
         ("code", "check()", ["check"]),
         ("code", "solution()", ["solution", "hide-input"]),
+        ("text", "## Check yourself\n\n**1. Why?**\n\n<details><summary>No.</summary>Yes.</details>"),
         ("text", "## References\n\n1. Many words that nobody counts"),
         ("code", "say(x)\n" * 30, ["hide-input"]),
         said="three more words",
     )
     lesson.cells.append(nbformat.v4.new_markdown_cell("## Appendix\n\nEverything else."))
     length = measure.length(lesson)
-    words = 6 + 3 + 2 + 3  # "# A title of five words", "## Exercise 1", "*4 minutes.*", and what is said
+    # title; prediction; exercise, "*4" and "minutes.*"; "## Check yourself", "**1." "Why?**" "No." "Yes."; what is said
+    words = 6 + 5 + (3 + 2) + (3 + 4) + 3
     assert length.words == words
-    assert length.cells == 6
+    assert length.cells == 8
     assert length.longest == 2
-    assert length.minutes == pytest.approx(words / 200 + 40 / 60 + 4)
+    assert length.minutes == pytest.approx(words / 100 + 1 + 3 + 4 / 3 + 4)
     assert [measure.stated(minutes) for minutes in (4.9, 5.0, 5.1)] == [5, 5, 10]
 
 
@@ -105,6 +108,7 @@ def test_a_typed_number_is_seen(measure: ModuleType, text: str) -> None:
         "By hand, 3 · 4 = 12.",
         "## Exercise 2: a cap\n\nReturn 0.727 for these weights.",
         "## Check yourself\n\n**1. The ESS is 0.98. Is that good?**",
+        "## Warm-up\n\n**1. The ratios are 0.5 and 4. What is their product?**",
         "Others report 5.9 % ([pull request](https://github.com/huggingface/trl/pull/7269)).",
         "Ratios average to 1, and a rejected token has weight 0.",
         "See lesson 07, lessons 00 to 02, and step 40 of `kv_fp8_e5m2`, in bfloat16 or in 8 bits.",
