@@ -1,4 +1,4 @@
-"""What lesson 00 asks for."""
+"""The exercises of lesson 00."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ def _logs(rows: list[list[float]]) -> Tensor:
 
 
 def _products(old: Tensor, rollout: Tensor, mask: Tensor, term: Any) -> Tensor:
-    """The product of a term over the real tokens of each row, one token after the other."""
+    """Multiply a term over the real tokens of each row, one token after the other."""
     products = []
     for p_row, q_row, real in zip(old.exp().tolist(), rollout.exp().tolist(), mask.tolist(), strict=True):
         products.append(math.prod(term(p, q) for p, q, here in zip(p_row, q_row, real, strict=True) if here))
@@ -36,23 +36,27 @@ ANSWER_RATIO = Exercise(
     mistakes=(
         Mistake(
             lambda old, rollout, mask: _products(old, rollout, mask, lambda p, q: q / p),
-            "Upside down: it is trainer over engine.",
+            "Your ratios are upside down: divide the trainer's probability by the engine's.",
         ),
         Mistake(
             lambda old, rollout, mask: (old - rollout).exp().prod(-1),
-            "Padding took part. Multiply the tokens where the mask is True, and no others.",
+            "Your product includes padding. Multiply only the tokens where the mask is True.",
         ),
         Mistake(
             lambda old, rollout, mask: ((old - rollout).exp().where(mask, 0)).sum(-1),
-            "That is the sum of the ratios. The probability of an answer is a product.",
+            "This is the sum of the ratios. The probability of an answer is a product, so its ratio is one, too.",
         ),
         Mistake(
             lambda old, rollout, mask: (old - rollout).where(mask, 0).sum(-1),
-            "That is still a logarithm: e to the power of it is the product.",
+            "This is the logarithm of the product. Raise e to the power of it.",
+        ),
+        Mistake(
+            lambda old, rollout, mask: (old / rollout).where(mask, 1).prod(-1),
+            "You divided log-probs. Subtract them: log p − log q is the logarithm of p/q.",
         ),
         Mistake(
             lambda old, rollout, mask: ((old - rollout).where(mask, 0).sum(-1) / mask.sum(-1)).exp(),
-            "That is the geometric mean, the ratio of a typical token. Here the whole product is asked for.",
+            "This is the geometric mean, the ratio of a typical token. The exercise asks for the whole product.",
         ),
     ),
     equivalents=(lambda old, rollout, mask: (old - rollout).exp().where(mask, 1).prod(-1),),
@@ -72,15 +76,17 @@ TRAINER_REWARD = Exercise(
     mistakes=(
         Mistake(
             lambda reward, r: reward.mean(),
-            "This is what the engine earned: each reward must be multiplied by its ratio.",
+            "This is the average that the engine earned. Multiply each reward by its ratio first.",
         ),
-        Mistake(lambda reward, r: (reward / r).mean(), "Multiply by the ratio; you divided by it."),
+        Mistake(lambda reward, r: (reward / r).mean(), "You divided by the ratio. Multiply by it."),
         Mistake(lambda reward, r: (reward * r).sum(), "This is a sum. Divide by the number of answers."),
         Mistake(
             lambda reward, r: (reward * r).sum() / r.sum(),
-            "Divide by the number of answers. By the sum of the ratios is another estimate: lesson 02 compares them.",
+            "You divided by the sum of the ratios. That is another estimate, which lesson 02 compares with this one. "
+            "Divide by the "
+            "number of answers.",
         ),
-        Mistake(lambda reward, r: reward * r, "One number per answer came back. Average them."),
+        Mistake(lambda reward, r: reward * r, "You returned one number per answer. Average them."),
     ),
     equivalents=(lambda reward, r: reward @ r / len(r), lambda reward, r: sum(reward * r) / reward.numel()),
 )

@@ -1,6 +1,7 @@
-"""What lesson 01 asks for."""
+"""The exercises of lesson 01."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -36,11 +37,12 @@ SOFTMAX_SCORE = Exercise(
     mistakes=(
         Mistake(
             lambda logits, action: logits.softmax(-1) - _one_hot(action, logits.shape[-1]),
-            "The sign is turned: the drawn action goes up, all others go down.",
+            "The sign is wrong: the score of the drawn action is positive for its own logit and negative for all "
+            "others.",
         ),
         Mistake(
             lambda logits, action: _one_hot(action, logits.shape[-1]),
-            "Raising one logit takes probability from all the others: subtract the probabilities.",
+            "The probabilities are missing. Raising one logit takes probability from all the others, so subtract them.",
         ),
         Mistake(
             lambda logits, action: _one_hot(action, logits.shape[-1]) - logits,
@@ -55,7 +57,7 @@ SOFTMAX_SCORE = Exercise(
                 logits.softmax(-1).gather(-1, action[:, None])
                 * (_one_hot(action, logits.shape[-1]) - logits.softmax(-1))
             ),
-            "That is the slope of the probability. The slope of its logarithm has no factor π in front.",
+            "This is the derivative of the probability. The derivative of its logarithm has no factor π in front.",
         ),
     ),
     equivalents=(
@@ -92,19 +94,24 @@ BEST_BASELINE = Exercise(
     mistakes=(
         Mistake(
             lambda reward, scores: reward.mean(),
-            "That is the average reward. It is a baseline, but not the one of least noise: count each reward by ‖s‖².",
+            "This is the average reward. It is a baseline, but not the one with the least noise: weight each reward "
+            "by ‖s‖².",
         ),
         Mistake(
             lambda reward, scores: (reward * scores.norm(dim=-1)).sum() / scores.norm(dim=-1).sum(),
-            "You counted by the length of the score. The noise is a square: count by the squared length.",
+            "You weighted by the length of the score. A variance contains squares: weight by the squared length.",
         ),
         Mistake(
             lambda reward, scores: (reward * _squares(scores)).mean(),
-            "Divide by the average of ‖s‖² as well; otherwise the result is no reward.",
+            "Divide by the average of ‖s‖² as well. Without it, the result is not a reward.",
         ),
         Mistake(
             lambda reward, scores: (reward / _squares(scores)).sum() / (1 / _squares(scores)).sum(),
-            "Turned round: answers with long scores make the noise, so they count more, not less.",
+            "Answers with long scores cause most of the noise, so they must count more, not less.",
+        ),
+        Mistake(
+            lambda reward, scores: (reward * scores.sum(-1) ** 2).sum() / (scores.sum(-1) ** 2).sum(),
+            "The squared length of a score is the sum of the squares of its numbers, not the square of their sum.",
         ),
     ),
     equivalents=(
@@ -145,19 +152,20 @@ TOKEN_MEAN_LOSS = Exercise(
     mistakes=(
         Mistake(
             lambda log_probs, advantages, mask: -_each(log_probs, advantages, mask).sum() / mask.sum(),
-            "The sign is turned. An optimiser goes down, and reward is to go up: hence −A log π.",
+            "The sign is wrong. An optimiser makes the loss smaller, and the reward should become larger: hence −A "
+            "log π.",
         ),
         Mistake(
             lambda log_probs, advantages, mask: -(advantages * log_probs).mean(),
-            "Padding took part. Add up where the mask is True, and no others.",
+            "Your mean includes padding. Add up only the tokens where the mask is True.",
         ),
         Mistake(
             lambda log_probs, advantages, mask: _each(log_probs, advantages, mask).mean(),
-            "You divided by all places, padding included. Divide by the number of real tokens.",
+            "You divided by the number of all positions, padding included. Divide by the number of real tokens.",
         ),
         Mistake(
             lambda log_probs, advantages, mask: (_each(log_probs, advantages, mask).sum(-1) / mask.sum(-1)).mean(),
-            "That is the mean of each answer, then the mean over answers: tokens of short answers count more. "
+            "You took the mean of each answer and then the mean over answers, so tokens of short answers count more. "
             "Here every token counts the same.",
         ),
         Mistake(
@@ -184,6 +192,22 @@ def _less_the_others(rewards: Tensor) -> Tensor:
     return torch.tensor([[r - (sum(row) - r) / (len(row) - 1) for r in row] for row in rows], dtype=torch.float64)
 
 
+def _by_spread(rewards: Tensor, *, correction: int, epsilon: float) -> Tensor:
+    """Return GRPO's advantage, with the usual ways to compute its standard deviation."""
+    centred = rewards - rewards.mean(1, keepdim=True)
+    return centred / (rewards.std(1, keepdim=True, correction=correction) + epsilon)
+
+
+_NO_SPREAD = (
+    "You divided by the standard deviation, as GRPO does. Here only a baseline is asked for: subtract the mean of the "
+    "others."
+)
+_OVER_PROMPTS = (
+    lambda rewards: rewards - (rewards.sum(0, keepdim=True) - rewards) / (len(rewards) - 1),
+    lambda rewards: rewards - (rewards.sum(0, keepdim=True) - rewards) / (rewards.shape[1] - 1),
+    lambda rewards: rewards - rewards.mean(0, keepdim=True),
+)
+
 ADVANTAGES = Exercise(
     expected=_less_the_others,
     cases=(
@@ -193,19 +217,32 @@ ADVANTAGES = Exercise(
     mistakes=(
         Mistake(
             lambda rewards: rewards - rewards.mean(1, keepdim=True),
-            "The mean holds the reward itself, which makes every advantage smaller: take the mean of the others.",
+            "This mean contains the reward itself, which makes every advantage smaller. Take the mean of the others.",
         ),
         Mistake(
             lambda rewards: rewards - (rewards.sum() - rewards) / (rewards.numel() - 1),
-            "Those are the others of the whole batch. An easy prompt would then count for all its answers.",
+            "You took the others of the whole batch. Then all answers to an easy prompt have a positive advantage.",
         ),
         Mistake(
             lambda rewards: (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1),
-            "That is the mean of the others. Take it off the reward.",
+            "This is the mean of the others. Subtract it from the reward.",
         ),
         Mistake(
             lambda rewards: rewards - (rewards.sum(1, keepdim=True) - rewards) / rewards.shape[1],
-            "There are n − 1 others: divide by that.",
+            "There are n − 1 others: divide by n − 1.",
+        ),
+        Mistake(
+            lambda rewards: rewards - rewards.mean(),
+            "You subtracted the mean of the whole batch. Take the other answers to the same prompt.",
+        ),
+        *(
+            Mistake(answer, "You averaged down the columns, over prompts. The answers to one prompt are a row: dim 1.")
+            for answer in _OVER_PROMPTS
+        ),
+        *(
+            Mistake(partial(_by_spread, correction=n, epsilon=e), _NO_SPREAD)
+            for n in (0, 1)
+            for e in (0, 1e-8, 1e-6, 1e-4)
         ),
     ),
     equivalents=(

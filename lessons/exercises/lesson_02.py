@@ -1,4 +1,4 @@
-"""What lesson 02 asks for."""
+"""The exercises of lesson 02."""
 
 import math
 
@@ -35,24 +35,39 @@ EFFECTIVE_SHARE = Exercise(
     mistakes=(
         Mistake(
             lambda w: w.sum() ** 2 / w.square().sum(),
-            "That is the effective number of draws. Divide by N to get the share.",
+            "This is the effective number of samples. Divide by N to get the share.",
         ),
         Mistake(
             lambda w: len(w) * w.square().sum() / w.sum() ** 2,
-            "Upside down: this grows when the weights spread. The share must shrink, and never exceed 1.",
+            "This is upside down: it grows when the weights spread. The share must shrink, and never exceed 1.",
         ),
         Mistake(
             lambda w: 1 / w.square().mean(),
-            "This takes for granted that the weights of the sample average to 1. Five weights of 3 are as good as five "
-            "of 1: the result must be 1.",
+            "This is right only if the weights of the sample average to 1. Five weights of 3 are as good as five of "
+            "1: the "
+            "result must be 1.",
         ),
         Mistake(
             lambda w: w.mean() / w.square().mean(),
-            "The sum in the numerator is squared. As it is, doubling all weights changes the result; it must not.",
+            "Square the sum in the numerator. Without it, doubling all weights changes the result, and it must not.",
         ),
         Mistake(
             lambda w: w.sum() / w.max() / len(w),
-            "That asks only for the largest weight. The share uses the squares of all.",
+            "This depends on the largest weight only. The share uses the squares of all weights.",
+        ),
+        Mistake(
+            lambda w: 1 / (1 + w.var()),
+            "1/(1 + variance) is right only if the weights average to 1 and the variance divides by N: torch's `var` "
+            "divides by N − 1. Use the formula with sums.",
+        ),
+        Mistake(
+            lambda w: 1 / (1 + w.var(correction=0)),
+            "1/(1 + variance) is right only if the weights average to 1. Divide the variance by the square of their "
+            "mean.",
+        ),
+        Mistake(
+            lambda w: 1 / (1 + w.var() / w.mean() ** 2),
+            "torch's `var` divides by N − 1. With `correction=0` it divides by N, and your formula is right.",
         ),
     ),
     equivalents=(
@@ -82,20 +97,21 @@ SELF_NORMALISED = Exercise(
     mistakes=(
         Mistake(
             lambda reward, log_w: (log_w.exp() * reward).mean(),
-            "That is the plain estimate. Divide by the sum of the weights, not by their number.",
+            "This is the plain estimate. Divide by the sum of the weights, not by their number.",
         ),
         Mistake(
             lambda reward, log_w: (log_w * reward).sum() / log_w.sum(),
-            "You counted by the logarithm of the weight. Take e to the power of it first.",
+            "You weighted by the logarithm of the weight. Raise e to the power of it first.",
         ),
         Mistake(
             lambda reward, log_w: (-log_w).softmax(-1) @ reward,
-            "The weights are upside down.",
+            "Your weights are 1/w. Use e to the power of log w, not of −log w.",
         ),
         Mistake(
             lambda reward, log_w: (log_w.exp() * reward).sum() / log_w.exp().sum(),
-            "Right, until a product is too large for a float: e to the 800 is infinite, and infinite over infinite is "
-            "nan. Subtract the largest logarithm from all first; the quotient stays.",
+            "This is right until a weight is too large for a float: e to the power of 800 is infinite, and infinite "
+            "over "
+            "infinite is nan. Subtract the largest logarithm from all of them first; the quotient does not change.",
         ),
     ),
     equivalents=(
@@ -119,7 +135,7 @@ LONGEST_ANSWER = Exercise(
     mistakes=(
         Mistake(
             lambda chi2, share: math.floor((1 / share - 1) / chi2),
-            "You added χ² for every token. The factors 1 + χ² multiply.",
+            "You added χ² for every token. The factors 1 + χ² are multiplied.",
         ),
         Mistake(
             lambda chi2, share: math.floor(math.log(1 / share) / chi2),
@@ -127,11 +143,15 @@ LONGEST_ANSWER = Exercise(
         ),
         Mistake(
             lambda chi2, share: math.ceil(math.log(1 / share) / math.log(1 + chi2)),
-            "One token too many: after so many, less than the share is left. Round down.",
+            "This is one token too many: less than the share is left. Round down.",
         ),
         Mistake(
             lambda chi2, share: math.log(1 / share) / math.log(1 + chi2),
             "A number of tokens is whole. Round down.",
+        ),
+        Mistake(
+            lambda chi2, share: round(math.log(1 / share) / math.log(1 + chi2)),
+            "You rounded to the nearest whole number. If that is up, less than the share is left. Round down.",
         ),
     ),
     equivalents=(
@@ -161,14 +181,29 @@ RATIOS = Exercise(
         ),
     ),
     mistakes=(
-        Mistake(lambda p, q, mask: (p - q).exp(), "Padding has a ratio too. It must be 0 there, whatever it holds."),
-        Mistake(lambda p, q, mask: (p - q).exp() * mask, "nan times 0 is nan: select with `where`, do not multiply."),
-        Mistake(lambda p, q, mask: (q - p).exp().where(mask, 0), "Upside down: the ratio is trainer over engine."),
-        Mistake(lambda p, q, mask: (p / q).where(mask, 0), "Those are logarithms: subtract, then exponentiate."),
-        Mistake(lambda p, q, mask: (p - q).where(mask, 0), "That is d, the logarithm of the ratio."),
+        Mistake(
+            lambda p, q, mask: (p - q).exp(),
+            "Your result is not 0 at padding. It must be 0 there, whatever the padding contains.",
+        ),
+        Mistake(
+            lambda p, q, mask: (p - q).exp() * mask,
+            "nan times 0 is nan. Select with `where`; do not multiply by the mask.",
+        ),
+        Mistake(
+            lambda p, q, mask: (q - p).exp().where(mask, 0),
+            "Your ratios are upside down: divide the trainer's probability by the engine's.",
+        ),
+        Mistake(
+            lambda p, q, mask: (p / q).where(mask, 0),
+            "You divided log-probs. Subtract them, and raise e to the power of the difference.",
+        ),
+        Mistake(
+            lambda p, q, mask: (p - q).where(mask, 0),
+            "This is d, the logarithm of the ratio. Raise e to the power of it.",
+        ),
         Mistake(
             lambda p, q, mask: (p - q).where(mask, 0).exp(),
-            "e⁰ is 1: padding would count. Select after the exponential.",
+            "e⁰ is 1, so padding gets the ratio 1. Select after the exponential.",
         ),
     ),
     equivalents=(

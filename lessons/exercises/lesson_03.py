@@ -1,4 +1,4 @@
-"""What lesson 03 asks for."""
+"""The exercises of lesson 03."""
 
 import math
 
@@ -35,17 +35,17 @@ TEMPERATURE_BETWEEN = Exercise(
     mistakes=(
         Mistake(
             lambda log_p, log_q: 1 / _times(log_p, log_q),
-            "Upside down. A trainer that is hotter has flatter log-probs, so τ is the engine's spread over the "
-            "trainer's.",
+            "This is 1/τ. A trainer with a higher temperature has flatter log-probs, so τ is the engine's difference "
+            "divided by the trainer's.",
         ),
         Mistake(
             lambda log_p, log_q: 1 / _times(log_p, log_q) - 1,
-            "That is the slope of d over log q, 1/τ − 1. Solve it for τ.",
+            "This is the slope of d over log q, which is 1/τ − 1. Solve it for τ.",
         ),
         Mistake(
             lambda log_p, log_q: log_q[0] / log_p[0],
-            "One token is not enough: its log-probs hold the normaliser, which the temperature changes as well. Take "
-            "the difference of two tokens.",
+            "One token is not enough: its log-probs contain the normaliser, which the temperature changes as well. "
+            "Take the difference of two tokens.",
         ),
         Mistake(
             lambda log_p, log_q: (log_q / log_p).mean(),
@@ -53,7 +53,7 @@ TEMPERATURE_BETWEEN = Exercise(
         ),
         Mistake(
             lambda log_p, log_q: (log_p - log_q).std(),
-            "The spread of d says how far the policies are apart, not by which temperature.",
+            "The spread of d is the size of the gap, not the temperature.",
         ),
     ),
     equivalents=(
@@ -98,8 +98,9 @@ SAME_TOKENS = Exercise(
     mistakes=(
         Mistake(
             lambda log_p, kept, token: _of(log_p, token),
-            "That is the log-prob among all tokens. The engine drew from the kept ones, whose probabilities it made "
-            "larger; do the same.",
+            "This is the log-prob among all tokens. The engine sampled from the kept ones, and made their "
+            "probabilities "
+            "larger, so that they add up to 1. Do the same.",
         ),
         Mistake(
             lambda log_p, kept, token: _of((log_p * kept).log_softmax(-1), token),
@@ -107,7 +108,7 @@ SAME_TOKENS = Exercise(
         ),
         Mistake(
             lambda log_p, kept, token: _of(log_p, token) + torch.where(kept, log_p.exp(), 0).sum(-1).log(),
-            "The sign of the mass is turned: dividing a probability by S subtracts log S.",
+            "The sign of the mass is wrong: dividing a probability by S subtracts log S.",
         ),
         Mistake(
             lambda log_p, kept, token: _of(log_p, token).exp() / torch.where(kept, log_p.exp(), 0).sum(-1),
@@ -146,11 +147,12 @@ SURPRISE = Exercise(
         ),
         Mistake(
             lambda log_q, entropy: (entropy + log_q.mean()) / (log_q.std() / len(log_q) ** 0.5),
-            "The sign is turned: surprise minus entropy, so that a sampler that plays safe comes out below 0.",
+            "The sign is wrong. Compute surprise minus entropy: below 0 for a sampler that avoids surprising tokens.",
         ),
         Mistake(
             lambda log_q, entropy: (-log_q.mean() - entropy) / log_q.std(),
-            "This is in standard deviations of one token. The error of a mean is smaller by √N.",
+            "You divided by the standard deviation of one token. The standard error of a mean is smaller by a factor "
+            "of √N.",
         ),
         Mistake(
             lambda log_q, entropy: -log_q.mean() - entropy,
@@ -158,7 +160,11 @@ SURPRISE = Exercise(
         ),
         Mistake(
             lambda log_q, entropy: (-log_q.mean() - entropy) / (log_q.std() / len(log_q)),
-            "The standard error is the standard deviation over √N, not over N.",
+            "The standard error is the standard deviation divided by √N, not by N.",
+        ),
+        Mistake(
+            lambda log_q, entropy: (-log_q.mean() - entropy) / (log_q.std(correction=0) / len(log_q) ** 0.5),
+            "Your standard deviation divides by N. For a sample it divides by N − 1, as torch's `std` does by default.",
         ),
     ),
     equivalents=(

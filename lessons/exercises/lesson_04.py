@@ -1,4 +1,4 @@
-"""What lesson 04 asks for."""
+"""The exercises of lesson 04."""
 
 import math
 
@@ -47,17 +47,19 @@ PPO_COEFFICIENT = Exercise(
     mistakes=(
         Mistake(
             lambda rho, a, e: torch.where((rho > 1 + e) | (rho < 1 - e), 0.0, a * rho),
-            "You cut on both sides. PPO cuts only where the token has already moved the way that A pushes: a token "
-            "with A > 0 and a small ratio still gets its gradient.",
+            "You removed the gradient on both sides. PPO removes it only if the token has already moved in the "
+            "direction of "
+            "A: a token with A > 0 and a small ratio keeps its gradient.",
         ),
         Mistake(
             lambda rho, a, e: a * rho.clamp(1 - e, 1 + e),
-            "You clip the ratio and keep the gradient. That is another loss (cispo); PPO's clipped branch is "
-            "constant, and its gradient is 0.",
+            "You clipped the ratio and kept the gradient. That is another loss (CISPO). PPO's clipped branch is "
+            "constant, "
+            "so its gradient is 0.",
         ),
         Mistake(
             lambda rho, a, e: torch.where(((a > 0) & (rho < 1 - e)) | ((a < 0) & (rho > 1 + e)), 0.0, a * rho),
-            "The sides are swapped: the minimum takes the clipped branch where the unclipped one is larger.",
+            "The two sides are swapped: the minimum takes the clipped branch if the unclipped one is larger.",
         ),
         Mistake(
             lambda rho, a, e: torch.where(((a > 0) & (rho > 1 + e)) | ((a < 0) & (rho < 1 - e)), 0.0, a),
@@ -66,7 +68,8 @@ PPO_COEFFICIENT = Exercise(
         Mistake(lambda rho, a, e: a * rho, "Nothing is clipped yet."),
         Mistake(
             lambda rho, a, e: torch.minimum(a * rho, a * rho.clamp(1 - e, 1 + e)),
-            "That is the objective itself. Asked for is its slope along log π: A·ρ, and 0 where the clipped branch is "
+            "This is the objective itself. The exercise asks for its derivative by log π: A·ρ, or 0 if the clipped "
+            "branch is "
             "taken, because that is constant.",
         ),
     ),
@@ -123,11 +126,11 @@ DECOUPLED_COEFFICIENT = Exercise(
         ),
         Mistake(
             lambda pi, p, q, a, cap, e: torch.where(_clipped(pi / p, a, e), 0.0, (pi / q).clamp(max=cap) * a),
-            "The cap is on the product π/q. It belongs on the weight p/q alone, which is fixed before the update.",
+            "You capped the product π/q. Cap the weight p/q alone, which is fixed before the update.",
         ),
         Mistake(
             lambda pi, p, q, a, cap, e: torch.where(_clipped(pi / p, a, e), 0.0, (q / p).clamp(max=cap) * pi / p * a),
-            "The weight is upside down: trainer over engine, p/q.",
+            "The weight is upside down: it is trainer over engine, p/q.",
         ),
         Mistake(
             lambda pi, p, q, a, cap, e: torch.where(_clipped(pi / p, a, e), 0.0, pi / p * a),
@@ -135,7 +138,7 @@ DECOUPLED_COEFFICIENT = Exercise(
         ),
         Mistake(
             lambda pi, p, q, a, cap, e: torch.where(_clipped(pi / p, a, e), 0.0, p / q * pi / p * a),
-            "The weight has no cap yet: no token may weigh more than it.",
+            "The weight has no cap yet: use min(p/q, cap).",
         ),
         Mistake(
             lambda pi, p, q, a, cap, e: (p / q).clamp(max=cap) * pi / p * a,
@@ -189,22 +192,25 @@ SILENT_SHARE = Exercise(
     mistakes=(
         Mistake(
             lambda p, q, a, mask, e: _share((p / q > 1 + e) | (p / q < 1 - e), mask),
-            "Those are the tokens outside the band. With A > 0 a ratio below it is not clipped: only the side that A "
-            "pushes to counts.",
+            "These are all tokens outside the band. With A > 0 a ratio below it is not clipped: only the side in the "
+            "direction of A counts.",
         ),
         Mistake(
             lambda p, q, a, mask, e: _share(_clipped(q / p, a, e), mask),
-            "Upside down: before the first step π is p, so the ratio of bypass mode is p/q.",
+            "Your ratio is upside down: before the first step π is p, so the ratio of bypass mode is p/q.",
         ),
         Mistake(
             lambda p, q, a, mask, e: _clipped(p / q, a, e).double().mean(),
-            "Padding was counted as tokens. Divide by the number of real ones.",
+            "You counted padding as tokens. Divide by the number of real tokens.",
         ),
         Mistake(
             lambda p, q, a, mask, e: _share(_clipped(torch.ones_like(p), a, e), mask),
-            "That is three policies: there π/p is 1 before the first step, and nothing is clipped.",
+            "This is the share with three policies: there π/p is 1 before the first step, and nothing is clipped.",
         ),
-        Mistake(lambda p, q, a, mask, e: int(_clipped(p / q, a, e)[mask].sum()), "A number of tokens; give the share."),
+        Mistake(
+            lambda p, q, a, mask, e: int(_clipped(p / q, a, e)[mask].sum()),
+            "This is a number of tokens. Divide it by the number of real tokens.",
+        ),
     ),
     equivalents=(lambda p, q, a, mask, e: _share(torch.sign(a) * (p / q - 1) > e, mask),),
 )

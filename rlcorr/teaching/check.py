@@ -8,12 +8,15 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Answer = Callable[..., Any]
+Hint = Callable[[Tensor, Tensor, float], str]
+"""(got, wanted, tolerance) → how the two are related, or ""."""
 SHOWN = 24
 """Tensors with at most this many numbers are printed in full."""
 NOTHING = "Nothing came back: is there a return?"
@@ -64,13 +67,16 @@ def problem(answer: Answer, exercise: Exercise) -> str | None:
         if words == NOTHING:
             return words
         if words is not None:
-            intro = f"In call {index} of {len(exercise.cases)}{_inputs(exercise.expected, arguments)}"
+            named = _named_mistake(answer, exercise, index)
+            if named:  # one diagnosis is enough
+                words = _wrong(answer, exercise, arguments, hints=False) or words
+            intro = f"In call {index} of {len(exercise.cases)}{_inputs(answer, exercise.expected, arguments)}"
             words = words.removeprefix("\n")  # `intro` ends with a line break already
-            return f"{_named_mistake(answer, exercise, index)}{intro}{words}"
+            return f"{named}{intro}{words}"
     return None
 
 
-def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> str | None:
+def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...], *, hints: bool = True) -> str | None:
     """Return what is wrong in one call, or None."""
     inputs = copy.deepcopy(arguments)
     got = answer(*inputs)
@@ -78,18 +84,24 @@ def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> st
         return NOTHING
     if difference(inputs, arguments) is not None:
         return "your function changed its input. Make a new tensor instead."
-    return difference(exercise.part(got), _part(exercise.expected, exercise, arguments), exercise.tolerance)
+    masked = any(isinstance(x, Tensor) and x.dtype == torch.bool for x in arguments)
+    hint = partial(_hint, masked=masked) if hints else _no_hint
+    return difference(exercise.part(got), _part(exercise.expected, exercise, arguments), exercise.tolerance, hint)
 
 
 def _named_mistake(answer: Answer, exercise: Exercise, calls: int) -> str:
     """Return the message of the mistake with the same results as this answer in the first `calls` calls, or "".
 
-    Of several such mistakes, take the one with the same results in most of the other calls.
+    One equal result may be chance, so a second call must agree as well, if there is one. Of several such mistakes, take
+    the one with the same results in most of the other calls.
     """
-    candidates = [m for m in exercise.mistakes if _same(answer, m.answer, exercise, exercise.cases[:calls]) == calls]
-    if len(candidates) > 1:
-        candidates.sort(key=lambda m: -_same(answer, m.answer, exercise, exercise.cases[calls:]))
-    return f"{candidates[0].message}\n" if candidates else ""
+    first, others = exercise.cases[:calls], exercise.cases[calls:]
+    candidates = [m for m in exercise.mistakes if _same(answer, m.answer, exercise, first) == calls]
+    agreeing = {id(m): _same(answer, m.answer, exercise, others) for m in candidates}
+    if calls == 1 and others:
+        candidates = [m for m in candidates if agreeing[id(m)] > 0]
+    best = max(candidates, key=lambda m: agreeing[id(m)], default=None)
+    return f"{best.message}\n" if best else ""
 
 
 def _same(one: Answer, other: Answer, exercise: Exercise, cases: tuple[tuple[Any, ...], ...]) -> int:
@@ -102,34 +114,69 @@ def _part(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> Any
     return exercise.part(answer(*copy.deepcopy(arguments)))
 
 
-def _inputs(expected: Answer, arguments: tuple[Any, ...]) -> str:
-    """Return the call's arguments, one per line, as the text between "In call 1 of 2" and the message."""
-    names = list(inspect.signature(expected).parameters)
+def _inputs(answer: Answer, expected: Answer, arguments: tuple[Any, ...]) -> str:
+    """Return the call's arguments, one per line, as the text between "In call 1 of 2" and the message.
+
+    They have the learner's names, or those of the reference if the answer does not name them.
+    """
+    names = next(filter(None, (_names(function, len(arguments)) for function in (answer, expected))), [])
     width = max((len(name) for name in names), default=0)
     lines = [f"\n  {name:{width}} = {_value(x)}" for name, x in zip(names, arguments, strict=False)]
     return f", with{''.join(lines)}\n" if lines else ": "
+
+
+def _names(function: Answer, count: int) -> list[str]:
+    """Return the names of the first `count` parameters, or [] for built-in functions and `*arguments`."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[:count]
+    except ValueError:  # a built-in function has no signature
+        return []
+    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD or p.kind is p.POSITIONAL_ONLY]
+    return by_position if len(by_position) == count else []
 
 
 def _value(x: Any) -> str:
     return _spelled(x) if isinstance(x, Tensor) and x.numel() <= SHOWN else _short(x)
 
 
-def difference(got: Any, wanted: Any, tolerance: float = 0.0) -> str | None:
+def _no_hint(got: Tensor, wanted: Tensor, tolerance: float) -> str:
+    return ""
+
+
+def _hint(got: Tensor, wanted: Tensor, tolerance: float, *, masked: bool = True) -> str:
+    """Return a hint if the wrong tensor has a simple relation to the right one, else ""."""
+    if (got.isnan() & ~wanted.isnan()).any():
+        padding = "nan leaked in: padding may contain anything, so use the mask. "
+        return padding if masked else "there is a nan, as from 0 divided by 0. "
+    hints = ((-wanted, "the sign is wrong. "), (1 / wanted, "inverted: yours is 1/x of what is expected. "))
+    for related, hint in hints:
+        if torch.allclose(got, related, rtol=tolerance, atol=tolerance):
+            return hint
+    ratios = (got / wanted)[wanted != 0]
+    zeros_stay = not got[wanted == 0].any()
+    if len(ratios) > 1 and zeros_stay and ratios[0].isfinite() and torch.allclose(ratios, ratios[0], rtol=1e-6):
+        factor = f"{ratios[0]:.4g}"
+        return "" if factor in ("0", "1") else f"yours is {factor} times what is expected. "
+    return ""
+
+
+def difference(got: Any, wanted: Any, tolerance: float = 0.0, hint: Hint = _hint) -> str | None:
     """Describe the first difference between two results, or return None if there is none.
 
-    Numbers may differ by `tolerance` · max(1, |wanted|). NaN equals NaN.
+    Numbers may differ by `tolerance` · max(1, |wanted|). NaN equals NaN. `hint` says how wrong numbers are related to
+    the right ones.
     """
     if isinstance(wanted, dict):
         if not isinstance(got, dict) or set(got) != set(wanted):
             return f"expected a dict with {sorted(wanted)}; yours is {_short(got)}."
-        return _first((f"[{key!r}]", difference(got[key], value, tolerance)) for key, value in wanted.items())
+        return _first((f"[{key!r}]", difference(got[key], value, tolerance, hint)) for key, value in wanted.items())
     if isinstance(wanted, tuple | list):
         if not isinstance(got, tuple | list) or len(got) != len(wanted):
             return f"expected a tuple or list of {len(wanted)} results; yours is {_short(got)}."
         pairs = enumerate(zip(got, wanted, strict=True))
-        return _first((f"[{index}]", difference(*pair, tolerance)) for index, pair in pairs)
+        return _first((f"[{index}]", difference(*pair, tolerance, hint)) for index, pair in pairs)
     if isinstance(wanted, Tensor | float | int):
-        return _numbers(got, torch.as_tensor(wanted), tolerance)
+        return _numbers(got, torch.as_tensor(wanted), tolerance, hint)
     return None if got == wanted else f"yours is {got!r}, expected {wanted!r}."
 
 
@@ -137,7 +184,7 @@ def _first(parts: Iterator[tuple[str, str | None]]) -> str | None:
     return next((f"at {key}, {words}" for key, words in parts if words is not None), None)
 
 
-def _numbers(got: Any, wanted: Tensor, tolerance: float) -> str | None:
+def _numbers(got: Any, wanted: Tensor, tolerance: float, hint: Hint) -> str | None:
     if not isinstance(got, Tensor | float | int):
         return f"expected {'a number' if wanted.ndim == 0 else 'a tensor'}; yours is {_short(got)}."
     got = torch.as_tensor(got).detach()
@@ -150,23 +197,7 @@ def _numbers(got: Any, wanted: Tensor, tolerance: float) -> str | None:
     differs &= ~((mine - right).abs() <= tolerance * right.abs().clamp(min=1.0))
     if not differs.any():
         return None
-    return f"{_hint(mine, right, tolerance)}{_values(got, wanted, differs)}"
-
-
-def _hint(got: Tensor, wanted: Tensor, tolerance: float) -> str:
-    """Return a hint if the wrong tensor has a simple relation to the right one, else ""."""
-    if (got.isnan() & ~wanted.isnan()).any():
-        return "nan leaked in: padding may contain anything, so use the mask. "
-    hints = ((-wanted, "the sign is wrong. "), (1 / wanted, "inverted: yours is 1/x of what is expected. "))
-    for related, hint in hints:
-        if torch.allclose(got, related, rtol=tolerance, atol=tolerance):
-            return hint
-    ratios = (got / wanted)[wanted != 0]
-    zeros_stay = not got[wanted == 0].any()
-    if len(ratios) > 1 and zeros_stay and ratios[0].isfinite() and torch.allclose(ratios, ratios[0], rtol=1e-6):
-        factor = f"{ratios[0]:.4g}"
-        return "" if factor in ("0", "1") else f"yours is {factor} times what is expected. "
-    return ""
+    return f"{hint(mine, right, tolerance)}{_values(got, wanted, differs)}"
 
 
 def _values(got: Tensor, wanted: Tensor, differs: Tensor) -> str:

@@ -41,8 +41,8 @@ FIRST = "In call 1 of 2, with\n  x = [1, 2, 4]\n"
         (lambda x: x.sum(), FIRST + "the shape must be (3,); yours is ()."),
         (lambda x: "2", FIRST + "expected a tensor; yours is '2'."),
         (lambda x: x > 0, FIRST + "expected numbers; yours are torch.bool."),
-        (lambda x: torch.tensor([2.0, NAN, 8.0]), FIRST + "nan leaked in: padding may contain anything, so use "
-                                                  "the mask. \n  yours    [2, nan, 8]\n  expected [2, 4, 8]"),
+        (lambda x: torch.tensor([2.0, NAN, 8.0]), FIRST + "there is a nan, as from 0 divided by 0. "
+                                                  "\n  yours    [2, nan, 8]\n  expected [2, 4, 8]"),
         (lambda x: torch.tensor([2.0, 4.0, 9.0]), FIRST + "  yours    [2, 4, 9]\n"
                                                   "  expected [2, 4, 8]"),
         (lambda x: 2.00001 * x, FIRST + "  yours    [2.00001, 4.00002, 8.00004]\n"
@@ -83,6 +83,46 @@ def test_a_mistake_is_named_on_the_call_that_fails() -> None:
     assert problem(lambda x, cap: x if x < 4 else 4.0, exercise) == (
         "The cap is missing.\nIn call 2 of 3, with\n  x   = 3.0\n  cap = 2.0\nyours is 3, expected 2."
     )
+
+
+def test_one_equal_result_names_no_mistake() -> None:
+    """The first call is right for neither, and both give 4; in the second they differ."""
+    exercise = Exercise(
+        expected=lambda x: x,
+        cases=((2.0,), (3.0,)),
+        mistakes=(Mistake(lambda x: x**2, "That is the square."),),
+        equivalents=(),
+    )
+    assert problem(lambda x: 2 * x, exercise) == "In call 1 of 2, with\n  x = 2.0\nyours is 4, expected 2."
+
+
+def test_a_named_mistake_needs_no_second_diagnosis() -> None:
+    exercise = Exercise(lambda p, q: p / q, ((4.0, 2.0),), (Mistake(lambda p, q: q / p, "Upside down."),), ())
+    assert problem(lambda p, q: q / p, exercise) == (
+        "Upside down.\nIn call 1 of 1, with\n  p = 4.0\n  q = 2.0\nyours is 0.5, expected 2."
+    )
+
+
+def test_arguments_have_the_names_of_the_learner_if_there_are_any() -> None:
+    exercise = Exercise(lambda old, mask: old, ((A, A > 1),), (), ())
+
+    def mine(old_log_probs: Tensor, mask: Tensor) -> Tensor:
+        return -old_log_probs
+
+    says = "the sign is wrong. \n  yours    [-1, -2, -4]\n  expected [1, 2, 4]"
+    named = "  old_log_probs = [1, 2, 4]\n  mask          = [False, True, True]\n"
+    unnamed = "  old  = [1, 2, 4]\n  mask = [False, True, True]\n"
+    assert problem(mine, exercise) == f"In call 1 of 1, with\n{named}{says}"
+    assert problem(lambda *both: -both[0], exercise) == f"In call 1 of 1, with\n{unnamed}{says}"
+
+
+def test_nan_is_explained_by_padding_only_with_a_mask() -> None:
+    with_mask = Exercise(
+        lambda x, mask: x[mask].sum(), ((torch.tensor([1.0, NAN]), torch.tensor([True, False])),), (), ()
+    )
+    without = Exercise(lambda x: x.sum(), ((A,),), (), ())
+    assert "padding may contain anything" in str(problem(lambda x, mask: x.sum(), with_mask))
+    assert "0 divided by 0" in str(problem(lambda x: (x - x).sum() / 0, without))
 
 
 def test_the_cases_stay_as_they_are() -> None:
