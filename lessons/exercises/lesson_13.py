@@ -1,22 +1,11 @@
 """What lesson 13 asks for."""
 
-import copy
 import math
-from collections.abc import Callable
-from dataclasses import replace
 
 import torch
-from count_on import PROMPTS, Policy, log_probs, reward, sample
 from torch import Tensor
-from torch.optim import Optimizer
 
-from rlcorr import CorrectionConfig, TokenBatch, correct
-from rlcorr.config import LossConfig
-from rlcorr.losses.advantages import leave_one_out
-from rlcorr.losses.objective import policy_loss
 from rlcorr.teaching.check import Exercise, Mistake
-
-Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # --- exercise 1: which version samples the batch of a step ---
 
@@ -156,76 +145,4 @@ MIXTURE = Exercise(
         lambda p, q, shares: p / (shares @ q),
         lambda p, q, shares: (p.log() - (q.log() + shares.log()[:, None]).logsumexp(0)).exp(),
     ),
-)
-
-
-# --- mini.py: the loop ---
-
-Update = Callable[[Policy, Policy, Optimizer, Tensor, torch.Generator, Weigh], float]
-TOKEN = CorrectionConfig(rollout_is="token", loss_type="gpg")
-
-
-def course(update: Update) -> Callable[[float, int, int], tuple[list[float], Tensor]]:
-    """What a step of `mini.py` makes of five steps, with ratios up to `cap` and an engine `lag` updates old: the mean
-    rewards, and the bias of the network's last layer."""
-
-    def course_of(cap: float, lag: int, seed: int) -> tuple[list[float], Tensor]:
-        torch.manual_seed(seed)
-        chance, policy = torch.Generator().manual_seed(seed), Policy().double()
-        optimizer = torch.optim.Adam(policy.parameters(), 2e-2)
-        prompts, versions, rewards = torch.arange(PROMPTS).repeat_interleave(4), [copy.deepcopy(policy)], []
-        for _ in range(5):
-            rewards.append(update(policy, versions[0], optimizer, prompts, chance, _up_to(cap)))
-            versions = [*versions, copy.deepcopy(policy)][-1 - lag :]
-        return rewards, policy.state_dict()["head.2.bias"].clone()
-
-    return course_of
-
-
-def _up_to(cap: float) -> Weigh:
-    return lambda trainer, engine, mask: (trainer - engine).exp().clamp(max=cap).where(mask, 0)
-
-
-def _library(
-    policy: Policy, engine: Policy, optimizer: Optimizer, prompts: Tensor, chance: torch.Generator, weigh: Weigh,
-    *, sign: int = 1, clear: bool = True, weighted: bool = True,
-) -> float:  # fmt: skip
-    """The same step by the library."""
-    tokens, log_q = sample(engine, prompts, chance)
-    rewards, mask = reward(prompts, tokens), torch.ones_like(tokens, dtype=torch.bool)
-    log_p = log_probs(policy, prompts, tokens)
-    advantage = sign * leave_one_out(rewards, prompts)[:, None].expand_as(log_p)
-    batch = TokenBatch(mask, log_q, old_log_probs=log_p.detach(), advantages=advantage)
-    result = correct(batch, TOKEN)
-    weights = weigh(log_p.detach(), log_q, mask) if weighted else mask.double()
-    value, _ = policy_loss(log_p, batch, replace(result, weights=weights), TOKEN, LossConfig())
-    if clear:
-        optimizer.zero_grad()
-    value.backward()
-    optimizer.step()
-    return float(rewards.mean())
-
-
-UPDATE = Exercise(
-    expected=course(_library),
-    cases=((2.0, 0, 0), (2.0, 3, 1), (1.1, 4, 2)),
-    mistakes=(
-        Mistake(
-            course(lambda policy, _, *others: _library(policy, policy, *others)),
-            "The policy drew its own answers. They come from the engine, which may be older.",
-        ),
-        Mistake(
-            course(lambda *arguments: _library(*arguments, sign=-1)),
-            "The reward goes down: the sign of the advantage, or of the loss, is turned.",
-        ),
-        Mistake(
-            course(lambda *arguments: _library(*arguments, clear=False)),
-            "The slopes of earlier steps are still there: optimizer.zero_grad() before backward().",
-        ),
-        Mistake(
-            course(lambda *arguments: _library(*arguments, weighted=False)),
-            "The weights are not used: loss needs what `weigh` gives.",
-        ),
-    ),
-    equivalents=(course(lambda *arguments: _library(*arguments)),),
 )
