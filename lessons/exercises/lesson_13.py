@@ -1,4 +1,4 @@
-"""What lesson 13 asks for."""
+"""The exercises of lesson 13."""
 
 import math
 
@@ -11,7 +11,7 @@ from rlcorr.teaching.check import Exercise, Mistake
 
 
 def _sampler(step: int, staleness: int) -> int:
-    """Batch by batch: step s starts with version s − 1, and orders what is missing up to `staleness` steps ahead."""
+    """Follow the steps: step s starts with version s − 1, and orders missing batches up to `staleness` steps ahead."""
     ordered: dict[int, int] = {}
     for now in range(1, step + 1):
         for wanted in range(now, now + staleness + 1):
@@ -31,10 +31,10 @@ VERSION_OF = Exercise(
             lambda step, staleness: max(step - staleness, 0),
             "Step s is scored by version s − 1, and the batch is `staleness` updates older than that.",
         ),
-        Mistake(lambda step, staleness: step - 1, "This version scores the batch. It was sampled earlier."),
+        Mistake(lambda step, staleness: step - 1, "This version scores the batch. An older version sampled it."),
         Mistake(
             lambda step, staleness: min(step - 1, staleness),
-            "That is the lag, how many updates lie between. Asked is the version that sampled.",
+            "That is the lag, the number of updates in between. The task is the version that sampled.",
         ),
     ),
     equivalents=(
@@ -47,7 +47,7 @@ VERSION_OF = Exercise(
 
 
 def _slope(lags: Tensor, kl: Tensor) -> float:
-    """Least squares of log KL over log lag, written out."""
+    """Compute the slope of log KL over log lag by least squares, written out."""
     x, y = [math.log(k) for k in lags.tolist()], [math.log(v) for v in kl.tolist()]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
@@ -80,15 +80,15 @@ POWER = Exercise(
         ),
         Mistake(
             lambda lags, kl: (lags.log() * kl.log()).sum() / lags.log().square().sum(),
-            "The line was forced through KL = 1 at lag 1. Take the means off both logarithms first.",
+            "Your line goes through KL = 1 at lag 1. Subtract the means from both logarithms first.",
         ),
         Mistake(
             lambda lags, kl: _centred_slope(kl.log(), lags.log()),
-            "Turned round: this is the slope of log lag over log KL.",
+            "The axes are exchanged: this is the slope of log lag over log KL.",
         ),
         Mistake(
             lambda lags, kl: _centred_slope(lags.log(), kl.sqrt().log()),
-            "This is the power with which |d| grows, half of the one asked for.",
+            "This is the power with which |d| grows. It is half of the power of KL.",
         ),
     ),
     equivalents=(
@@ -125,20 +125,24 @@ MIXTURE = Exercise(
     mistakes=(
         Mistake(
             lambda p, q, shares: (shares[:, None] * p / q).sum(0),
-            "You averaged the ratios. The mixture is an average of the probabilities; its ratio is p over that.",
+            "You averaged the ratios. Average the probabilities q first, then divide p by this average.",
         ),
         Mistake(
             lambda p, q, shares: p / q.mean(0),
-            "All versions count alike here. Weigh each by its share of the batch.",
+            "All versions have the same weight here. Weight each by its share of the batch.",
         ),
         Mistake(lambda p, q, shares: p / q[-1], "This is the ratio to the last version alone."),
         Mistake(
+            lambda p, q, shares: p / (shares[:, None] * q),
+            "This has one row per version. Add up the versions in the denominator.",
+        ),
+        Mistake(
             lambda p, q, shares: (shares[:, None] * q).sum(0) / p,
-            "Upside down: it is trainer over mixture.",
+            "Upside down: divide the trainer's probability by the mixture's.",
         ),
         Mistake(
             lambda p, q, shares: p / (shares[:, None] * q.log()).sum(0).exp(),
-            "You averaged log-probs. A batch is a mixture of probabilities; go back to them first.",
+            "You averaged log-probs. A batch is a mixture of probabilities, so take their exponentials first.",
         ),
     ),
     equivalents=(
