@@ -1,10 +1,9 @@
 """Make the workshop edition: `python lessons/_workshop.py [--wheels]` writes build/rlcorr-workshop.zip.
 
-It holds what a participant needs: the library, the app, the recorded runs, and the lessons without solutions and
+It has what a participant needs: the library, the app, the recorded runs, and the lessons without solutions and
 outputs. With --wheels, also every package for this platform and this Python, so that `make setup` needs no network.
 """
 
-import ast
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,9 @@ SINGLE = (
     "lessons/plotted.py",
     "lessons/printed.py",
     "lessons/recorded.py",
+    "lessons/mini.py",
+    "lessons/mini_curve.py",
+    "lessons/mini_pieces.py",
     "lessons/mini_vllm.py",
     "lessons/sentences.py",
     "lessons/NOTATION.md",
@@ -36,7 +38,7 @@ SINGLE = (
     "lessons/index.toml",
     "lessons/TEACHING.md",
 )
-LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints")
+LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints", "mini_solution.py")
 PACKAGES = ("torch", "engineless")
 """The requirements that the wheels are of: the app and the lessons need no vLLM."""
 
@@ -56,23 +58,12 @@ def edition(source: Path) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
-def without_answers(source: str) -> str:
-    """A module whose functions are to be written: of each, but `train`, the head and its sentence are left."""
-    lines = source.splitlines()
-    for function in reversed([node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]):
-        if function.name != "train":
-            first, last = function.body[1].lineno, function.body[-1].end_lineno
-            lines[first - 1 : last] = [f'    raise NotImplementedError("write {function.name} here.")']
-    return "\n".join(lines) + "\n"
-
-
 def contents() -> Iterator[tuple[str, bytes]]:
     """Every file of the edition, by its name in the archive."""
     for path in (*map(ROOT.joinpath, SINGLE), *(path for folder in WHOLE for path in _files(ROOT / folder))):
         yield path.relative_to(ROOT).as_posix(), path.read_bytes()
     for source in sources():
         yield f"lessons/{source.stem}.ipynb", edition(source).encode()
-    yield "lessons/mini.py", without_answers((LESSONS / "mini.py").read_text(encoding="utf-8")).encode()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,44 +1,39 @@
-"""A task that a small network learns in seconds, for `mini.py`: count on, modulo 8, by the number of the prompt."""
+"""A task that a small network learns in seconds, for mini.py: count on by the number of the prompt until 0, then stop.
+
+Prompt n, from 0 to 7, asks for n, 2n, 3n, … modulo 8 up to the first 0, and then for END: 3 6 1 4 7 2 5 0 END, but
+4 0 END. So answers have several lengths, and a batch of them has padding.
+"""
 
 import torch
 from torch import Tensor, nn
 
-PROMPTS, LENGTH, VOCABULARY = 8, 12, 8
+PROMPTS, NUMBERS, LONGEST = 8, 8, 12
+END, START, VOCABULARY = 8, 9, 9
+"""The token that ends an answer, what is put before its first token, and the number of tokens: 0 to 7, and END."""
+LENGTHS = torch.tensor([2, 9, 5, 9, 3, 9, 5, 9])
+"""Tokens of the right answer to each prompt, END included."""
 
 
 class Policy(nn.Module):
-    """Log-probs of the next token from the prompt, the token before and the place, (…, VOCABULARY)."""
+    """A network that gives the logits of the next token, (…, VOCABULARY), from prompt, token before and place."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         self.prompt = nn.Embedding(PROMPTS, width)
-        self.before = nn.Embedding(VOCABULARY + 1, width)  # the last one stands before the first token
-        self.place = nn.Embedding(LENGTH, width)
+        self.before = nn.Embedding(VOCABULARY + 1, width)  # one more, for START
+        self.place = nn.Embedding(LONGEST, width)
         self.head = nn.Sequential(nn.Linear(width, 64), nn.Tanh(), nn.Linear(64, VOCABULARY))
 
     def forward(self, prompts: Tensor, before: Tensor, places: Tensor) -> Tensor:
-        return self.head(self.prompt(prompts) + self.before(before) + self.place(places)).log_softmax(-1)
+        return self.head(self.prompt(prompts) + self.before(before) + self.place(places))
 
 
-def log_probs(policy: Policy, prompts: Tensor, tokens: Tensor) -> Tensor:
-    """Of every token of the answers, (B, LENGTH)."""
-    start = torch.full_like(tokens[:, :1], VOCABULARY)
-    before, places = torch.cat([start, tokens[:, :-1]], 1), torch.arange(LENGTH).expand_as(tokens)
-    return policy(prompts[:, None].expand_as(tokens), before, places).gather(-1, tokens[..., None])[..., 0]
+def reward(prompts: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+    """Return the share of right tokens, (B,), of the answer's tokens or of those of the right answer, if it has more.
 
-
-@torch.no_grad()
-def sample(engine: Policy, prompts: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One answer to each prompt, and its log-probs under the policy that drew it, both (B, LENGTH)."""
-    tokens, chosen = [torch.full_like(prompts, VOCABULARY)], []
-    for place in range(LENGTH):
-        next_log_probs = engine(prompts, tokens[-1], torch.full_like(prompts, place))
-        tokens.append(next_log_probs.exp().multinomial(1, generator=chance)[:, 0])
-        chosen.append(next_log_probs.gather(-1, tokens[-1][:, None])[:, 0])
-    return torch.stack(tokens[1:], 1), torch.stack(chosen, 1)
-
-
-def reward(prompts: Tensor, tokens: Tensor) -> Tensor:
-    """The share of tokens that are the one before plus the prompt's number, modulo 8; before the first is a 0. (B,)"""
-    before = torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)
-    return (tokens == (before + prompts[:, None]) % VOCABULARY).double().mean(-1)
+    A token is right if it is the one before plus the prompt's number, modulo 8, or END after a 0.
+    """
+    before = tokens[:, :-1]
+    after = torch.where(before == 0, END, (before + prompts[:, None]) % NUMBERS)
+    right = (tokens == torch.cat([prompts[:, None], after], 1)) & mask
+    return right.sum(1).double() / torch.maximum(mask.sum(1), LENGTHS[prompts])

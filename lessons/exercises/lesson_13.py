@@ -1,28 +1,17 @@
-"""What lesson 13 asks for."""
+"""The exercises of lesson 13."""
 
-import copy
 import math
-from collections.abc import Callable
-from dataclasses import replace
 
 import torch
-from count_on import PROMPTS, Policy, log_probs, reward, sample
 from torch import Tensor
-from torch.optim import Optimizer
 
-from rlcorr import CorrectionConfig, TokenBatch, correct
-from rlcorr.config import LossConfig
-from rlcorr.losses.advantages import leave_one_out
-from rlcorr.losses.objective import policy_loss
 from rlcorr.teaching.check import Exercise, Mistake
-
-Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # --- exercise 1: which version samples the batch of a step ---
 
 
 def _sampler(step: int, staleness: int) -> int:
-    """Batch by batch: step s starts with version s − 1, and orders what is missing up to `staleness` steps ahead."""
+    """Follow the steps: step s starts with version s − 1, and orders missing batches up to `staleness` steps ahead."""
     ordered: dict[int, int] = {}
     for now in range(1, step + 1):
         for wanted in range(now, now + staleness + 1):
@@ -42,10 +31,10 @@ VERSION_OF = Exercise(
             lambda step, staleness: max(step - staleness, 0),
             "Step s is scored by version s − 1, and the batch is `staleness` updates older than that.",
         ),
-        Mistake(lambda step, staleness: step - 1, "This version scores the batch. It was sampled earlier."),
+        Mistake(lambda step, staleness: step - 1, "This version scores the batch. An older version sampled it."),
         Mistake(
             lambda step, staleness: min(step - 1, staleness),
-            "That is the lag, how many updates lie between. Asked is the version that sampled.",
+            "That is the lag, the number of updates in between. The task is the version that sampled.",
         ),
     ),
     equivalents=(
@@ -58,7 +47,7 @@ VERSION_OF = Exercise(
 
 
 def _slope(lags: Tensor, kl: Tensor) -> float:
-    """Least squares of log KL over log lag, written out."""
+    """Compute the slope of log KL over log lag by least squares, written out."""
     x, y = [math.log(k) for k in lags.tolist()], [math.log(v) for v in kl.tolist()]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
@@ -91,15 +80,15 @@ POWER = Exercise(
         ),
         Mistake(
             lambda lags, kl: (lags.log() * kl.log()).sum() / lags.log().square().sum(),
-            "The line was forced through KL = 1 at lag 1. Take the means off both logarithms first.",
+            "Your line goes through KL = 1 at lag 1. Subtract the means from both logarithms first.",
         ),
         Mistake(
             lambda lags, kl: _centred_slope(kl.log(), lags.log()),
-            "Turned round: this is the slope of log lag over log KL.",
+            "The axes are exchanged: this is the slope of log lag over log KL.",
         ),
         Mistake(
             lambda lags, kl: _centred_slope(lags.log(), kl.sqrt().log()),
-            "This is the power with which |d| grows, half of the one asked for.",
+            "This is the power with which |d| grows. It is half of the power of KL.",
         ),
     ),
     equivalents=(
@@ -136,96 +125,28 @@ MIXTURE = Exercise(
     mistakes=(
         Mistake(
             lambda p, q, shares: (shares[:, None] * p / q).sum(0),
-            "You averaged the ratios. The mixture is an average of the probabilities; its ratio is p over that.",
+            "You averaged the ratios. Average the probabilities q first, then divide p by this average.",
         ),
         Mistake(
             lambda p, q, shares: p / q.mean(0),
-            "All versions count alike here. Weigh each by its share of the batch.",
+            "All versions have the same weight here. Weight each by its share of the batch.",
         ),
         Mistake(lambda p, q, shares: p / q[-1], "This is the ratio to the last version alone."),
         Mistake(
+            lambda p, q, shares: p / (shares[:, None] * q),
+            "This has one row per version. Add up the versions in the denominator.",
+        ),
+        Mistake(
             lambda p, q, shares: (shares[:, None] * q).sum(0) / p,
-            "Upside down: it is trainer over mixture.",
+            "Upside down: divide the trainer's probability by the mixture's.",
         ),
         Mistake(
             lambda p, q, shares: p / (shares[:, None] * q.log()).sum(0).exp(),
-            "You averaged log-probs. A batch is a mixture of probabilities; go back to them first.",
+            "You averaged log-probs. A batch is a mixture of probabilities, so take their exponentials first.",
         ),
     ),
     equivalents=(
         lambda p, q, shares: p / (shares @ q),
         lambda p, q, shares: (p.log() - (q.log() + shares.log()[:, None]).logsumexp(0)).exp(),
     ),
-)
-
-
-# --- mini.py: the loop ---
-
-Update = Callable[[Policy, Policy, Optimizer, Tensor, torch.Generator, Weigh], float]
-TOKEN = CorrectionConfig(rollout_is="token", loss_type="gpg")
-
-
-def course(update: Update) -> Callable[[float, int, int], tuple[list[float], Tensor]]:
-    """What a step of `mini.py` makes of five steps, with ratios up to `cap` and an engine `lag` updates old: the mean
-    rewards, and the bias of the network's last layer."""
-
-    def course_of(cap: float, lag: int, seed: int) -> tuple[list[float], Tensor]:
-        torch.manual_seed(seed)
-        chance, policy = torch.Generator().manual_seed(seed), Policy().double()
-        optimizer = torch.optim.Adam(policy.parameters(), 2e-2)
-        prompts, versions, rewards = torch.arange(PROMPTS).repeat_interleave(4), [copy.deepcopy(policy)], []
-        for _ in range(5):
-            rewards.append(update(policy, versions[0], optimizer, prompts, chance, _up_to(cap)))
-            versions = [*versions, copy.deepcopy(policy)][-1 - lag :]
-        return rewards, policy.state_dict()["head.2.bias"].clone()
-
-    return course_of
-
-
-def _up_to(cap: float) -> Weigh:
-    return lambda trainer, engine, mask: (trainer - engine).exp().clamp(max=cap).where(mask, 0)
-
-
-def _library(
-    policy: Policy, engine: Policy, optimizer: Optimizer, prompts: Tensor, chance: torch.Generator, weigh: Weigh,
-    *, sign: int = 1, clear: bool = True, weighted: bool = True,
-) -> float:  # fmt: skip
-    """The same step by the library."""
-    tokens, log_q = sample(engine, prompts, chance)
-    rewards, mask = reward(prompts, tokens), torch.ones_like(tokens, dtype=torch.bool)
-    log_p = log_probs(policy, prompts, tokens)
-    advantage = sign * leave_one_out(rewards, prompts)[:, None].expand_as(log_p)
-    batch = TokenBatch(mask, log_q, old_log_probs=log_p.detach(), advantages=advantage)
-    result = correct(batch, TOKEN)
-    weights = weigh(log_p.detach(), log_q, mask) if weighted else mask.double()
-    value, _ = policy_loss(log_p, batch, replace(result, weights=weights), TOKEN, LossConfig())
-    if clear:
-        optimizer.zero_grad()
-    value.backward()
-    optimizer.step()
-    return float(rewards.mean())
-
-
-UPDATE = Exercise(
-    expected=course(_library),
-    cases=((2.0, 0, 0), (2.0, 3, 1), (1.1, 4, 2)),
-    mistakes=(
-        Mistake(
-            course(lambda policy, _, *others: _library(policy, policy, *others)),
-            "The policy drew its own answers. They come from the engine, which may be older.",
-        ),
-        Mistake(
-            course(lambda *arguments: _library(*arguments, sign=-1)),
-            "The reward goes down: the sign of the advantage, or of the loss, is turned.",
-        ),
-        Mistake(
-            course(lambda *arguments: _library(*arguments, clear=False)),
-            "The slopes of earlier steps are still there: optimizer.zero_grad() before backward().",
-        ),
-        Mistake(
-            course(lambda *arguments: _library(*arguments, weighted=False)),
-            "The weights are not used: loss needs what `weigh` gives.",
-        ),
-    ),
-    equivalents=(course(lambda *arguments: _library(*arguments)),),
 )

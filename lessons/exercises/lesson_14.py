@@ -1,4 +1,4 @@
-"""What lesson 14 asks for."""
+"""The exercises of lesson 14."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from rlcorr.teaching.check import Exercise, Mistake
 
 
 def _largest(row: list[float], k: int) -> list[int]:
-    """Places of the k largest numbers, the largest first."""
+    """Return the indices of the k largest numbers, the largest first."""
     return sorted(range(len(row)), key=lambda place: -row[place])[:k]
 
 
@@ -33,21 +33,21 @@ SWAPPED = Exercise(
     mistakes=(
         Mistake(
             lambda trainer, engine, k: (trainer.topk(k).indices != engine.topk(k).indices).any(-1),
-            "You compare the order too. The same two experts in another order are the same experts: compare sets.",
+            "You compare the order, too. The same two experts in another order are the same experts: compare sets.",
         ),
         Mistake(
             lambda trainer, engine, k: trainer.argmax(-1) != engine.argmax(-1),
-            "You look at the best expert only. Any of the k may be exchanged.",
+            "You compare the best expert only. Any of the k experts may be swapped.",
         ),
         Mistake(
             lambda trainer, engine, k: trainer.argsort(-1).ne(engine.argsort(-1)).any(-1),
-            "You compare the order of all experts. Those that are not taken may change places as they like.",
+            "You compare the order of all experts. The order of those that are not taken does not matter.",
         ),
         Mistake(
             lambda trainer, engine, k: (
                 trainer.topk(k).indices.sort(-1).values == engine.topk(k).indices.sort(-1).values
             ).all(-1),
-            "Upside down: True is asked for where the sets differ.",
+            "This is the opposite: return True for tokens whose sets differ.",
         ),
         Mistake(
             lambda trainer, engine, k: (
@@ -95,15 +95,15 @@ REPLAYED_WEIGHTS = Exercise(
     mistakes=(
         Mistake(
             _by_own_choice,
-            "These are the trainer's own experts. Take the weights of the experts that you were given, in their order.",
+            "These are the trainer's own experts. Return the weights of the given experts, in their order.",
         ),
         Mistake(
             lambda logits, experts: logits.softmax(-1).gather(-1, experts),
-            "The probabilities of all experts add up to 1; those of the chosen do not. Divide by their sum.",
+            "The probabilities of all experts add up to 1, those of the taken experts do not. Divide by their sum.",
         ),
         Mistake(
             lambda logits, experts: torch.full(experts.shape, 1 / experts.shape[-1], dtype=logits.dtype),
-            "All chosen experts alike: then the router would have no gradient. Use its own probabilities.",
+            "All experts get the same weight. Then the router would have no gradient. Use its probabilities.",
         ),
         Mistake(
             lambda logits, experts: logits.gather(-1, experts) / logits.gather(-1, experts).sum(-1, keepdim=True),
@@ -113,7 +113,7 @@ REPLAYED_WEIGHTS = Exercise(
             lambda logits, experts: torch.zeros_like(logits).scatter(
                 -1, experts, logits.gather(-1, experts).softmax(-1)
             ),
-            "One weight per chosen expert is asked for, in the order of the experts that were given.",
+            "Return one weight per given expert, in their order, and not one per expert of the layer.",
         ),
     ),
     equivalents=(
@@ -151,11 +151,11 @@ SHARE_OF_LARGEST = Exercise(
     mistakes=(
         Mistake(
             lambda d, count: _share_of(d.abs(), count),
-            "That is the share of |d|. k3 of a large |d| is far more than proportional.",
+            "That is the share of |d|. k3 grows faster than |d|.",
         ),
         Mistake(
             lambda d, count: _share_of(d.square() / 2, count),
-            "That is k2. On the tokens that matter here the two differ.",
+            "That is the share of k2. For large |d| k2 and k3 differ.",
         ),
         Mistake(
             lambda d, count: (d.exp() - 1 - d)[d.argsort(descending=True)[:count]].sum() / (d.exp() - 1 - d).sum(),
@@ -163,7 +163,7 @@ SHARE_OF_LARGEST = Exercise(
         ),
         Mistake(
             lambda d, count: (d.exp() - 1 - d).sort(descending=True).values[:count].mean() / (d.exp() - 1 - d).sum(),
-            "The mean of the largest over the sum of all: take the sum of both.",
+            "You divided the mean of the largest by the sum of all. Use sums for both.",
         ),
         Mistake(
             lambda d, count: (d.exp() - 1 - d).sort().values[:count].sum() / (d.exp() - 1 - d).sum(),

@@ -1,4 +1,4 @@
-"""What lesson 15 asks for."""
+"""The exercises of lesson 15."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -35,17 +35,19 @@ UPSIDE_DOWN = Exercise(
         (torch.tensor([-0.1] * 200 + [1.5] * 8, dtype=torch.float64),),  # a few large ratios
     ),
     mistakes=(
-        Mistake(lambda d: bool(d.mean() > 0), "Above 0 by how much? A mean has a standard error: ask for three of it."),
-        Mistake(lambda d: _z(d) < -3, "The other way round: the mean of d is below 0 when everything is right."),
+        Mistake(
+            lambda d: bool(d.mean() > 0), "By chance the mean is often above 0. Ask for three of its standard errors."
+        ),
+        Mistake(lambda d: _z(d) < -3, "This is the opposite: the mean of d is below 0 if everything is right."),
         Mistake(
             lambda d: bool((d.exp().mean() - 1) > 3 * d.exp().std() / len(d) ** 0.5),
-            "That looks at the mean of r. A large ratio moves it far; ask for the mean of d.",
+            "That is the mean of r, which one large ratio can move far. Use the mean of d.",
         ),
         Mistake(
             lambda d: bool(d.mean() > 3 * d.std()),
-            "That is the spread of one token. The error of the mean is smaller by √N.",
+            "That is the standard deviation of one token. The standard error of the mean is smaller by a factor of √N.",
         ),
-        Mistake(lambda d: abs(_z(d)) > 3, "Both sides ring. Far below 0 is what a healthy gap looks like."),
+        Mistake(lambda d: abs(_z(d)) > 3, "You ring on both sides. A mean far below 0 is healthy."),
     ),
     equivalents=(
         lambda d: bool(d.mean() * len(d) ** 0.5 > 3 * d.std()),
@@ -92,19 +94,19 @@ MOVED = Exercise(
             lambda old, rollout, mask: float(
                 1 - (old - rollout.roll(-1, -1)).abs()[mask].mean() / (old - rollout).abs()[mask].mean()
             ),
-            "The last token has no next one: `roll` gave it the first of the row, or padding.",
+            "The last token has no next one. `roll` gave it the first token of the row, or padding.",
         ),
         Mistake(
             lambda old, rollout, mask: 1 - _mean(_gaps(rollout, old, mask, 1)) / _mean(_gaps(rollout, old, mask, 0)),
-            "The other direction: compare p of a token with q of the token after it.",
+            "This is the other direction: compare p of a token with q of the token after it.",
         ),
         Mistake(
             lambda old, rollout, mask: _mean(_gaps(old, rollout, mask, 1)) / _mean(_gaps(old, rollout, mask, 0)),
-            "That is the share that is left. The share that the move takes away is 1 minus it.",
+            "That is the share that is left. The share that disappears is 1 minus it.",
         ),
         Mistake(
             lambda old, rollout, mask: _mean(_gaps(old, rollout, mask, 0)) - _mean(_gaps(old, rollout, mask, 1)),
-            "Divide by the size before the move: a share does not depend on how large the gap is.",
+            "That is a difference. For a share, divide it by the sum before the move.",
         ),
     ),
     equivalents=(
@@ -117,7 +119,7 @@ MOVED = Exercise(
 )
 
 
-# --- exercise 3: which alarm rings, on patients that were not seen before ---
+# --- exercise 3: which alarm rings, on patients that the lesson does not show ---
 
 Columns = Sequence[Sequence[tuple[float, float]]]
 """For each position the pairs (p, q) of log-probs of the real tokens there."""
@@ -192,29 +194,29 @@ DIAGNOSE = Exercise(
     mistakes=(
         Mistake(
             _with("upside down", lambda *pairs: float(torch.nanmean(pairs[0] - pairs[1])) > 0),
-            "A healthy mean of d lies above 0 by chance every other time: ask for three standard errors.",
+            "In a healthy step without a gap the mean of d is often above 0 by chance: ask for three standard errors.",
         ),
         Mistake(
             _with("upside down", lambda *pairs: abs(_z((pairs[0] - pairs[1])[pairs[2]])) > 3),
-            "Only a mean of d above 0 cannot be. Far below 0 is what a healthy gap looks like.",
+            "Only a mean of d far above 0 is impossible. A mean far below 0 is healthy.",
         ),
         Mistake(
             _with(
                 "shift by one", lambda old, q, mask: _mean(_gaps(q, old, mask, 1)) < _mean(_gaps(old, q, mask, 0)) / 2
             ),
-            "The other direction: compare p of a token with q of the token after it.",
+            "This is the other direction: compare p of a token with q of the token after it.",
         ),
         Mistake(
             _with("bf16 subtraction", _repeated),
-            "The same d again and again: so it is in health where both sides are sure. Look at p and q themselves.",
+            "Repeated values of d are healthy if both sides are certain. Test the log-probs themselves.",
         ),
         Mistake(
             _with("mask off by one", lambda *pairs: _foreign(_columns(*pairs), lambda d: max(d, key=abs))),
-            "One bad token is a tail. A foreign position is off in most rows: take the median over the rows.",
+            "You ring on one large token. A wrong position differs in most rows: take the median over the rows.",
         ),
         Mistake(
             _with("mask off by one", lambda *pairs: False),
-            "A position is missing: look for a column whose median |d| is above 3.",
+            "You do not test the positions: look for a column in which |median of d| is above 3.",
         ),
     ),
     equivalents=(_vectorised,),

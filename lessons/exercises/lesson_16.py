@@ -1,4 +1,4 @@
-"""What lesson 16 asks for."""
+"""The exercises of lesson 16."""
 
 import math
 from typing import Any
@@ -14,20 +14,20 @@ ANSWERS_NEEDED = Exercise(
     expected=lambda std, error: math.ceil((std / error) ** 2 - 1e-9),
     cases=((0.5, 0.05), (0.5, 0.01), (1.0, 0.3), (0.034, 0.001), (3.0, 5.0)),
     mistakes=(
-        Mistake(lambda std, error: math.ceil(std / error), "The error falls with √n, so n grows with the square."),
+        Mistake(lambda std, error: math.ceil(std / error), "The error falls with √N, so N grows with the square."),
         Mistake(
             lambda std, error: int((std / error) ** 2 + 1e-9),
-            "Rounded down, the error is a little larger than asked for. Round up.",
+            "You rounded down or to the nearest number. Then the error may be larger than it should be. Round up.",
         ),
-        Mistake(lambda std, error: (std / error) ** 2, "A number of answers is whole. Round up."),
+        Mistake(lambda std, error: (std / error) ** 2, "The number of answers is a whole number. Round up."),
         Mistake(lambda std, error: math.ceil((error / std) ** 2), "Upside down: a smaller error needs more answers."),
         Mistake(
             lambda std, error: math.ceil(std / error**2),
-            "Only the error is squared. Spread and error have the same unit; n has none.",
+            "You squared only the error. Square the quotient of both.",
         ),
         Mistake(
             lambda std, error: math.ceil(4 * (std / error) ** 2),
-            "That asks for two standard errors within the given one. One is asked for.",
+            "That makes two standard errors as large as `error`. One standard error should be.",
         ),
     ),
     equivalents=(
@@ -64,6 +64,12 @@ def _quick(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return mean, ((total - mean * count).square().sum() * n / (n - 1)).sqrt() / count.sum()
 
 
+def _spread_of_sums(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean over tokens, and an error from the spread of the sums whatever their lengths."""
+    totals, n = x.where(mask, 0).sum(-1), len(mask)
+    return totals.sum() / mask.sum(), totals.std() * n**0.5 / mask.sum()
+
+
 def _answers(seed: int) -> tuple[Tensor, Tensor]:
     """Nine answers, each with an offset of its own."""
     generator = torch.Generator().manual_seed(seed)
@@ -88,11 +94,15 @@ MEAN_AND_ERROR = Exercise(
         Mistake(_by_tokens, "Tokens of one answer are not independent: sum over each answer, then look at the spread."),
         Mistake(
             lambda x, mask: _by_answers(x, mask, of_answers=True),
-            "That is a mean of means: a short answer then counts as much as a long one.",
+            "That is a mean of means: a short answer counts as much as a long one. Use the mean over all tokens.",
         ),
         Mistake(
             lambda x, mask: _by_answers(x, mask, bessel=False),
-            "Nearly: n answers, of which one is spent on the mean. Multiply the squares by n/(n − 1).",
+            "Nearly right: multiply the squares by N/(N − 1), because the mean is from the same answers.",
+        ),
+        Mistake(
+            lambda x, mask: _spread_of_sums(x, mask),
+            "The sums S differ also because answers differ in length. Subtract the mean times T from each sum first.",
         ),
         Mistake(
             lambda x, mask: _quick(x.where(mask, 0), torch.ones_like(mask)),
@@ -113,16 +123,19 @@ DIRECTIONS_NEEDED = Exercise(
     mistakes=(
         Mistake(
             lambda cosine, error: _directions(0.0, error),
-            "Right for a cosine of 0. Near ±1 far fewer do: the spread is 1 − c².",
+            "This is right for a cosine of 0. Near ±1 fewer directions are enough: the spread is 1 − c².",
         ),
         Mistake(
             lambda cosine, error: _directions(cosine, error, spread=lambda c: math.sqrt(1 + c * c)),
-            "That is for an inner product with known lengths. A cosine divides by lengths of the same directions.",
+            "That is for an inner product of vectors of known lengths. Here the lengths are from the sketch, too.",
         ),
         Mistake(
             lambda cosine, error: _directions(cosine, error, power=1), "The error falls with √K, so K grows squared."
         ),
-        Mistake(lambda cosine, error: _directions(cosine, error, spread=lambda c: 1 - abs(c)), "1 − c², not 1 − |c|."),
+        Mistake(
+            lambda cosine, error: _directions(cosine, error, spread=lambda c: 1 - abs(c)),
+            "The spread is 1 − c², not 1 − |c|.",
+        ),
     ),
     equivalents=(lambda cosine, error: max(math.ceil(round((1 - cosine**2) ** 2 / error**2, 6)), 1),),
 )

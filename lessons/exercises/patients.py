@@ -1,4 +1,4 @@
-"""The patients of lesson 15: recorded steps, whole or with one of nine bugs planted."""
+"""The patients of lesson 15: recorded steps, healthy or with one of fourteen bugs planted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct
+from rlcorr.losses.advantages import group_normalised
 from rlcorr.losses.objective import aggregate
 from rlcorr.records import runs
 
@@ -19,6 +20,10 @@ TREATMENT = CorrectionConfig(
 """Token ratios, capped at 2; answers whose geometric mean leaves 0.98 … 1.02 are rejected."""
 
 
+GROUP, MICROBATCHES = 8, 4
+"""Answers in a group whose rewards are compared, and micro-batches of a step, both in the order of the rows."""
+
+
 @dataclass(frozen=True)
 class Patient:
     """A recorded batch as a training loop sees it."""
@@ -27,13 +32,26 @@ class Patient:
     result: CorrectionResult
     loss_of_ones: float
     """What the loop's average makes of a loss of 1 on every kept token."""
+    advantages: Tensor
+    """(B,) one advantage per answer, normalised within its group."""
 
 
-def treated(batch: TokenBatch, *, denominator: Any = "fixed") -> Patient:
-    """The batch, corrected without a bug (with another denominator if one is named)."""
+def treated(batch: TokenBatch, *, denominator: Any = "fixed", rewards_dtype: torch.dtype = torch.float32) -> Patient:
+    """Return the batch, corrected without a bug, or with another denominator or type of the rewards."""
     result, mask = correct(batch, TREATMENT), batch.response_mask
+    rewards = batch.tensors()["rewards"].float()
+    advantages = group_normalised(rewards, torch.arange(len(rewards)) // GROUP).to(rewards_dtype)
+    return Patient(batch, result, _loss_of_ones(result, mask, denominator), advantages)
+
+
+def _loss_of_ones(result: CorrectionResult, mask: Tensor, denominator: Any = "fixed") -> float:
     ones = torch.ones(mask.shape, dtype=torch.float64)
-    return Patient(batch, result, float(aggregate(ones, result.keep_mask, mask, denominator=denominator)))
+    return float(aggregate(ones, result.keep_mask, mask, denominator=denominator))
+
+
+def last_microbatch(count: int) -> slice:
+    """Return the rows of the last micro-batch of a step with so many answers."""
+    return slice(count - count // MICROBATCHES, count)
 
 
 # --- one bug each ---
@@ -106,6 +124,44 @@ def _other_denominator(batch: TokenBatch) -> Patient:
     return treated(batch, denominator="kept")
 
 
+def _field_dropped(batch: TokenBatch) -> Patient:
+    """The last micro-batch comes without the engine's log-probs, and the loop goes on without a correction there."""
+    patient, rows, mask = treated(batch), last_microbatch(len(batch.response_mask)), batch.response_mask
+    weights, keep = patient.result.weights.clone(), patient.result.keep_mask.clone()
+    weights[rows], keep[rows] = mask[rows].to(weights), mask[rows]
+    result = replace(patient.result, weights=weights, keep_mask=keep)
+    return replace(patient, result=result, loss_of_ones=_loss_of_ones(result, mask))
+
+
+def _other_experts(batch: TokenBatch) -> Patient:
+    """The trainer scores the last micro-batch with the experts of the one before. As if other experts moved every logit
+    by a standard normal number, minus what all tokens share, because a softmax does not see it."""
+    p, rows = batch.tensors()["old_log_probs"].clone(), last_microbatch(len(batch.response_mask))
+    moved = torch.randn(p[rows].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(15))
+    moved -= moved.exp()[batch.response_mask[rows]].mean().log()
+    p[rows] = _log_prob(_logit(p[rows]) + moved)
+    return treated(batch.replace(old_log_probs=p))
+
+
+def _zeros_filled_in(batch: TokenBatch) -> Patient:
+    """The engine's log-probs of one turn are missing, the second quarter of the positions, and 0 was filled in."""
+    q, width = batch.rollout_log_probs.clone(), batch.response_mask.shape[1]
+    q[:, width // 4 : width // 2] = 0.0
+    return treated(batch.replace(rollout_log_probs=q))
+
+
+def _trainer_filled_in(batch: TokenBatch) -> Patient:
+    """The engine's log-probs of the last micro-batch are missing, and a ratio of 1 was filled in."""
+    q, rows = batch.rollout_log_probs.clone(), last_microbatch(len(batch.response_mask))
+    q[rows] = batch.tensors()["old_log_probs"][rows]
+    return treated(batch.replace(rollout_log_probs=q))
+
+
+def _whole_advantages(batch: TokenBatch) -> Patient:
+    """The rewards came as integers, and the advantages were cast back to their type."""
+    return treated(batch, rewards_dtype=torch.int64)
+
+
 PAIR = ("old_log_probs", "rollout_log_probs")
 PLANTS: dict[str, Callable[[TokenBatch], Patient]] = {
     "shift by one": _shift,
@@ -117,8 +173,14 @@ PLANTS: dict[str, Callable[[TokenBatch], Patient]] = {
     "stale head": _stale_head,
     "weights twice": _weights_twice,
     "wrong denominator": _other_denominator,
+    "dropped field": _field_dropped,
+    "stale experts": _other_experts,
+    "zeros filled in": _zeros_filled_in,
+    "ones filled in": _trainer_filled_in,
+    "whole advantages": _whole_advantages,
 }
-
+LOOP_PLANTS = ("dropped field", "stale experts", "zeros filled in", "ones filled in", "whole advantages")
+"""Bugs that can be planted in any run: they do not need a character per token."""
 
 # --- patients that the lesson does not show ---
 
@@ -136,8 +198,8 @@ HELD_OUT = (
     ("kv_fp8", 0, "bf16 subtraction"),
     ("long_stale_4", -1, None),
 )
-"""Run, step, and what is planted: none of the run that the lesson shows. Small gaps hide some of the nine bugs; these
-patients are ones in which it can be told."""
+"""Run, step, and what is planted; none of the run that the lesson shows. Small gaps hide some of the bugs, so these are
+patients whose bug can be found."""
 
 
 def pairs_of(batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:

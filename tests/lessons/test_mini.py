@@ -1,8 +1,13 @@
-"""`lessons/mini.py`: its pieces answer the exercises, and together they have the library's gradient."""
+"""mini.py: its pieces answer the exercises, together they have the library's gradient, and its curve is drawn."""
 
 import math
+import re
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -11,62 +16,170 @@ from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.config import LossConfig
 from rlcorr.losses.advantages import leave_one_out
 from rlcorr.losses.objective import policy_loss
-from rlcorr.teaching.check import problem
+from rlcorr.teaching.check import Exercise, problem
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
 sys.path.insert(0, str(LESSONS))
 
-import mini  # noqa: E402 — a lesson's file, not a package's
-from exercises import lesson_01, lesson_02, lesson_05, lesson_07, lesson_13  # noqa: E402
+import count_on  # noqa: E402 — files of the lessons, not of a package
+import mini_curve  # noqa: E402
+import mini_pieces  # noqa: E402
+from exercises import (  # noqa: E402
+    lesson_01,
+    lesson_02,
+    lesson_05,
+    lesson_07,
+    mini_checks,
+    mini_solution,
+    mini_update,
+)
 
-PIECES = [
-    (mini.advantages, lesson_01.ADVANTAGES),
-    (mini.ratios, lesson_02.RATIOS),
-    (mini.truncated, lesson_05.WEIGHTS),
-    (mini.kept, lesson_07.GEOMETRIC_RULE),
-    (lesson_07.slope(mini.loss), lesson_07.LOSS),
-    (lesson_13.course(mini.update), lesson_13.UPDATE),
-]
+PIECES: dict[str, tuple[Callable[..., Any], Exercise]] = {
+    "sample": (mini_checks.drawn(mini_solution.sample), mini_checks.SAMPLE),
+    "log_probs": (mini_checks.scored(mini_solution.log_probs), mini_checks.LOG_PROBS),
+    "advantages": (mini_solution.advantages, lesson_01.ADVANTAGES),
+    "ratios": (mini_solution.ratios, lesson_02.RATIOS),
+    "clipped": (mini_solution.clipped, mini_checks.CLIPPED),
+    "capped": (mini_solution.capped, lesson_05.WEIGHTS),
+    "kept": (mini_solution.kept, lesson_07.GEOMETRIC_RULE),
+    "loss": (lesson_07.slope(mini_solution.loss), lesson_07.LOSS),
+    "update": (mini_update.course(mini_solution.update), mini_update.update_exercise(mini_solution.sample)),
+    "train": (mini_update.versions_used(mini_solution.train), mini_update.TRAIN),
+}
 
 
-@pytest.mark.parametrize(("piece", "exercise"), PIECES)
-def test_every_piece_answers_its_exercise(piece: lesson_13.Update, exercise: lesson_01.Exercise) -> None:
-    assert problem(piece, exercise) is None
+def test_every_piece_answers_its_exercise() -> None:
+    assert tuple(PIECES) == mini_pieces.PIECES
+    assert {name: problem(*pair) for name, pair in PIECES.items()} == dict.fromkeys(PIECES)
 
 
-def random_pairs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-probs of trainer and engine and the mask, (24, 7) with padding of nan; rewards of 6 × 4 answers."""
-    chance = torch.Generator().manual_seed(0)
-    engine = -torch.rand(24, 7, dtype=torch.float64, generator=chance)
-    trainer = engine + 0.4 * torch.randn(24, 7, dtype=torch.float64, generator=chance)
-    mask = torch.arange(7) < torch.randint(1, 8, (24, 1), generator=chance)
-    rewards = torch.rand(6, 4, dtype=torch.float64, generator=chance)
-    return trainer.where(mask, math.nan), engine.where(mask, math.nan), mask, rewards
+def random_pairs() -> tuple[torch.Tensor, ...]:
+    """Return log-probs of trainer, engine and policy and the mask, (24, 7) with padding of nan; rewards of 6 × 4."""
+    generator = torch.Generator().manual_seed(0)
+    engine = -torch.rand(24, 7, dtype=torch.float64, generator=generator)
+    trainer = engine + 0.4 * torch.randn(24, 7, dtype=torch.float64, generator=generator)
+    new = trainer + 0.3 * torch.randn(24, 7, dtype=torch.float64, generator=generator)
+    mask = torch.arange(7) < torch.randint(1, 8, (24, 1), generator=generator)
+    rewards = torch.rand(6, 4, dtype=torch.float64, generator=generator)
+    return (*(x.where(mask, math.nan) for x in (trainer, engine, new)), mask, rewards)
 
 
 @pytest.mark.parametrize("cap", [1.2, 2.0, math.inf])
 @pytest.mark.parametrize("band", [1.1, 1.3, None])
 def test_the_gradient_is_the_library_s(cap: float, band: float | None) -> None:
-    """Along every log-prob, to 1e-6: token weights up to a cap, with and without a rule on the geometric mean."""
-    trainer, engine, mask, rewards = random_pairs()
-    here = trainer.clone().requires_grad_()
-    weights = mini.truncated(here, engine, mask, None, cap)
+    """Along every log-prob, to 1e-6: weights up to a cap and PPO's clip, with and without a rule on whole answers."""
+    trainer, engine, new, mask, rewards = random_pairs()
+    advantage = mini_solution.advantages(rewards).flatten()
+    here = new.clone().requires_grad_()
+    weights = mini_solution.capped(trainer, engine, mask, None, cap) * mini_solution.clipped(here, trainer, advantage)
     if band is not None:
-        weights = weights * mini.kept(here, engine, mask, 1 / band, band)
-    value = mini.loss(here, weights, mask, mini.advantages(rewards).flatten())
-    (ours,) = torch.autograd.grad(value, here)
+        weights = weights * mini_solution.kept(trainer, engine, mask, 1 / band, band)
+    (ours,) = torch.autograd.grad(mini_solution.loss(here, weights, mask, advantage), here)
 
     rules = () if band is None else (RejectionRule("sequence", "k1", upper=band, lower=1 / band, reduce="mean"),)
-    config = CorrectionConfig(rollout_is="token", rollout_is_threshold=cap, rollout_rs=rules, loss_type="gpg")
-    advantage = leave_one_out(rewards.flatten(), torch.arange(6).repeat_interleave(4))[:, None].expand_as(mask)
-    batch = TokenBatch(mask, engine, old_log_probs=trainer, advantages=advantage.where(mask, 0))
-    there = trainer.clone().requires_grad_()
+    config = CorrectionConfig(rollout_is="token", rollout_is_threshold=cap, rollout_rs=rules)
+    per_token = leave_one_out(rewards.flatten(), torch.arange(6).repeat_interleave(4))[:, None].expand_as(mask)
+    batch = TokenBatch(mask, engine, old_log_probs=trainer, advantages=per_token.where(mask, 0))
+    there = new.clone().requires_grad_()
     (library,) = torch.autograd.grad(policy_loss(there, batch, correct(batch, config), config, LossConfig())[0], there)
     assert float(ours[mask].abs().max()) > 1e-4
+    assert not ours[~mask].any()
     torch.testing.assert_close(ours[mask], library[mask], rtol=1e-6, atol=1e-9)
     assert band is None or bool((ours[mask] == 0).any())
 
 
-def test_it_is_about_sixty_lines() -> None:
-    lines = [line.strip() for line in (LESSONS / "mini.py").read_text(encoding="utf-8").splitlines()]
-    assert len([line for line in lines if line and not line.startswith(("#", '"""'))]) <= 70
+# --- the task ---
+
+
+def right_answer(prompt: int) -> list[int]:
+    """Count on by hand until 0."""
+    numbers = [prompt]
+    while numbers[-1]:
+        numbers.append((numbers[-1] + prompt) % 8)
+    return [*numbers, count_on.END]
+
+
+def test_the_right_answer_earns_1_whatever_stands_after_it_and_others_earn_their_share() -> None:
+    answers = [right_answer(prompt) for prompt in range(8)]
+    assert [len(answer) for answer in answers] == count_on.LENGTHS.tolist()
+    assert answers[3] == [3, 6, 1, 4, 7, 2, 5, 0, 8]
+    tokens = torch.tensor([answer + [0] * (12 - len(answer)) for answer in answers])
+    mask = torch.arange(12) < count_on.LENGTHS[:, None]
+    assert count_on.reward(torch.arange(8), tokens, mask).tolist() == [1.0] * 8
+    # "4 0 END" is right. Without END, 2 of the 3 tokens are; in "4 0 3 END" 2 of 4, because after a 3 comes a 7
+    answers = torch.tensor([[4, 0, 8, 8], [4, 0, 3, 8]])
+    masks = torch.tensor([[True, True, False, False], [True, True, True, True]])
+    assert count_on.reward(torch.tensor([4, 4]), answers, masks).tolist() == [2 / 3, 2 / 4]
+
+
+def test_answers_have_several_lengths_so_padding_occurs() -> None:
+    torch.manual_seed(0)
+    policy, prompts = count_on.Policy().double(), torch.arange(8).repeat_interleave(8)
+    tokens, _, mask = mini_solution.sample(policy, prompts, torch.Generator().manual_seed(0))
+    lengths = mask.sum(1)
+    assert len(lengths.unique()) > 5
+    assert not mask.all()
+    ended = lengths < count_on.LONGEST
+    assert bool((tokens[ended, lengths[ended] - 1] == count_on.END).all())
+
+
+# --- whose pieces, and the command ---
+
+
+def test_a_piece_that_is_written_is_used(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    yours = ModuleType("mini")
+    yours.ratios = lambda *_: "yours"  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "mini", yours)
+    loaded = mini_pieces.load_mini()
+    assert loaded.ratios() == "yours"
+    assert loaded.capped is mini_solution.capped
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "Yours, in mini.py: ratios."
+    assert printed[1].startswith("From the solution: sample, log_probs, advantages, clipped,")
+
+
+def test_without_a_solution_a_missing_piece_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, mini_pieces.SOLUTION, None)
+    with pytest.raises(NotImplementedError, match=r"write loss in mini\.py"):
+        mini_pieces.load_mini().loss(1, 2, 3, 4)
+
+
+def test_the_committed_file_is_empty_and_asks_for_every_piece() -> None:
+    text = (LESSONS / "mini.py").read_text(encoding="utf-8")
+    asked = re.findall(r"^# Lesson \d\d: (.*)$", text, flags=re.MULTILINE)
+    assert tuple(name for line in asked for name in line.split(", ")) == mini_pieces.PIECES
+    assert "def " not in text
+
+
+def test_the_curve_has_its_mean_and_its_band() -> None:
+    # two steps a line: means 0.1 and 0.3 of the first, 0.5 and 0.5 of the second; 50 columns from 0 to 1
+    drawn = mini_curve.picture([[0.0, 0.2, 0.5, 0.5], [0.2, 0.4, 0.5, 0.5]], every=2).splitlines()
+    first, second = drawn[1].partition("|")[2], drawn[2].partition("|")[2]
+    assert drawn[1].split()[:2] == ["2", "0.20"]
+    assert (first.index("="), first.index("o"), first.rindex("=")) == (5, 10, 15)
+    assert (second.count("="), second.index("o")) == (0, 25)
+
+
+def test_the_command_draws() -> None:
+    options = ["--lag", "2", "--weights", "kept", "--seeds", "2", "--steps", "10", "--engine-bf16"]
+    done = subprocess.run(
+        [sys.executable, str(LESSONS / "mini.py"), *options], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Yours, in mini.py: none yet."
+    assert [line.split()[0] for line in lines[2:]] == ["step", "5", "10"]
+
+
+@pytest.mark.parametrize("way", mini_curve.WAYS)
+def test_with_fresh_weights_every_way_is_the_same_training(way: str) -> None:
+    """All ratios are 1 to the last digits, so no cap and no band does anything."""
+    loaded = mini_pieces.load_mini()
+    history = mini_curve.run(loaded, way, lag=0, steps=3, seed=0)
+    assert history == pytest.approx(mini_curve.run(loaded, "none", lag=0, steps=3, seed=0), abs=1e-12)
+
+
+def test_it_is_about_150_lines() -> None:
+    files = (LESSONS / "exercises" / "mini_solution.py", LESSONS / "mini_curve.py")
+    lines = [line.strip() for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len([line for line in lines if line and not line.startswith(("#", '"""'))]) <= 170

@@ -23,16 +23,16 @@ ROUNDING = 1e-3
 
 
 def imported(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> ModuleType:
-    """mini_vllm.py, with the mini.py of the first folder that has one."""
+    """Import mini_vllm.py with the mini.py of the first folder that has one."""
     for folder in reversed(folders):
         monkeypatch.syspath_prepend(folder)
-    for name in ("mini", "mini_vllm"):
+    for name in ("mini", "mini_pieces", "mini_vllm"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("mini_vllm")
 
 
 def start_of_training(module: ModuleType) -> Policy:
-    return Policy(load_lm(module.MODEL, ALONE.device), critic=None)
+    return Policy(load_lm(module.TINY.model, ALONE.device), critic=None)
 
 
 def distance(policy: Policy, batch: TokenBatch) -> float:
@@ -47,9 +47,9 @@ def distance(policy: Policy, batch: TokenBatch) -> float:
 def test_four_steps_with_vllm_and_three_without_new_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = imported(monkeypatch, LESSONS)
     forget_engines()
-    policy, worker = module.start(tmp_path / "engine.log")
+    policy, worker = module.start(module.TINY, tmp_path / "engine.log")
     assert (worker.engine.description["name"], worker.engine.description["dtype"]) == ("vllm", "bfloat16")
-    for reward, of_step in module.train(policy, worker, 4):
+    for reward, of_step in module.train(policy, worker, module.TINY, 4):
         assert 0 < reward < 1
         assert 0 < of_step < ROUNDING
         gradient = torch.cat(
@@ -62,7 +62,7 @@ def test_four_steps_with_vllm_and_three_without_new_weights(monkeypatch: pytest.
     assert 0 < distance(policy, batch) < ROUNDING  # the engine has the weights of the fourth step,
     assert distance(start_of_training(module), batch) > 10 * ROUNDING  # which are not those it began with
 
-    fresh, *old = [of_step for _, of_step in module.train(policy, worker, 3, sync_every=4)]
+    fresh, *old = [of_step for _, of_step in module.train(policy, worker, module.TINY, 3, sync_every=4)]
     assert fresh < ROUNDING < min(old)
     worker.engine.close()
     forget_engines()
@@ -91,12 +91,16 @@ def test_a_step_moves_the_policy_towards_what_was_rewarded(monkeypatch: pytest.M
     assert int(gained.argmax()) == 0
 
 
-def test_an_unwritten_piece_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the mini.py of the workshop edition."""
-    monkeypatch.syspath_prepend(LESSONS)
-    stubs = importlib.import_module("_workshop").without_answers((LESSONS / "mini.py").read_text(encoding="utf-8"))
-    (tmp_path / "mini.py").write_text(stubs, encoding="utf-8")
-    module = imported(monkeypatch, tmp_path, LESSONS)
+def test_an_unwritten_piece_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the workshop edition, which has no solution."""
+    imported(monkeypatch, LESSONS)
+    monkeypatch.setitem(sys.modules, "exercises.mini_solution", None)
+    module = imported(monkeypatch, LESSONS)
     policy = start_of_training(module)
-    with pytest.raises(NotImplementedError, match=r"^write truncated here\.$"):
+    with pytest.raises(NotImplementedError, match=r"^write capped in mini\.py\.$"):
         module.update(policy, torch.optim.SGD(policy.parameters(), 0.1), few_answers(policy))
+
+
+def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="no model 'gpt'; there are tiny, smollm2"):
+        imported(monkeypatch, LESSONS).main("1", "1", "gpt")

@@ -69,21 +69,6 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
-def test_mini_py_is_still_to_be_written(workshop: ModuleType) -> None:
-    """Heads and sentences of its functions are there, what they do is not; `train`, which is given, is whole."""
-    whole = (LESSONS / "mini.py").read_text(encoding="utf-8")
-    left = workshop.without_answers(whole)
-    functions = [{f.name: f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)} for text in (whole, left)]
-    assert list(functions[0]) == list(functions[1])
-    for name, function in functions[1].items():
-        answer = functions[0][name]
-        assert ast.get_docstring(function) == ast.get_docstring(answer)
-        assert ast.dump(function.args) == ast.dump(answer.args)
-        stub = f'raise NotImplementedError("write {name} here.")'
-        assert name == "train" or [ast.unparse(line) for line in function.body[1:]] == [stub.replace('"', "'")]
-    assert ast.dump(functions[1]["train"]) == ast.dump(functions[0]["train"])
-
-
 @pytest.fixture(scope="module")
 def archive(workshop: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("archive") / "w.zip"
@@ -110,6 +95,8 @@ def test_the_archive_holds_the_library_the_app_the_runs_and_no_answers(
     assert {"runs/index.toml", "runs/bf16/manifest.json", "requirements/torch.txt"} <= files
     assert "app/.streamlit/config.toml" in files
     assert {f"lessons/{slug}.ipynb" for slug in SLUGS} <= files
+    assert {"lessons/mini.py", "lessons/mini_pieces.py", "lessons/exercises/mini_checks.py"} <= files
+    assert "lessons/exercises/mini_solution.py" not in files
     assert not [name for name in files if name.startswith(("lessons/0", "lessons/1")) and name.endswith(".py")]
     assert not [name for name in files if "runs/local/" in name or "__pycache__" in name]
 
