@@ -84,7 +84,7 @@ def divergence(pi, q):
 # the engine has sampled. The clip **stops** the push on a token. A penalty does a third thing: it **pulls** the trainer
 # towards the engine, so that there is less mismatch to correct:
 #
-# $$L=L_{\text{policy}}+\beta\cdot\text{an estimate of }KL(\pi\|q).$$
+# $$L=L_{\text{policy}}+\beta\cdot\text{an estimate of }\mathrm{KL}(\pi\|q).$$
 #
 # Here $\pi$ is the policy that is being updated, $q$ the engine's, and $\beta$ the strength of the penalty. The
 # estimate is k1, k2 or k3 on the sampled tokens. The added term is called the **rollout KL loss**. The usual KL loss
@@ -135,14 +135,14 @@ for name, pi in rows.items():
 #
 # $$J_\beta(\pi)=\mathbb{E}_\pi\big[R-\beta\delta\big]
 # =\mathbb{E}_\pi\Big[\beta\log\frac{\pi^*}{q}-\beta\log\frac{\pi}{q}\Big]+\beta\log M
-# =\beta\log M-\beta\,KL(\pi\|\pi^*).$$
+# =\beta\log M-\beta\,\mathrm{KL}(\pi\|\pi^*).$$
 #
 # A divergence is never negative, and it is 0 only if the two policies agree. So $\pi^*$ is **the** maximum, and any
 # other policy loses $\beta$ times its divergence from $\pi^*$.
 #
 # **A hard bound has the same optimum.** Suppose that we want the highest mean reward subject to
-# $KL(\pi\|q) \le \kappa$. By Lagrange, this is the optimum of a penalty. Its $\beta$ is the **price** of the bound: the
-# reward that one more nat would bring. For a small $\kappa$ the price is
+# $\mathrm{KL}(\pi\|q) \le \kappa$. By Lagrange, this is the optimum of a penalty. Its $\beta$ is the **price** of the
+# bound: the reward that one more nat would bring. For a small $\kappa$ the price is
 # $\beta\approx\sqrt{\mathrm{Var}_q[R]/2\kappa}$ (derived in the appendix).
 #
 # By hand: advantages with variance 1 and a bound of $\kappa=0.02$ nats per token have the price
@@ -221,8 +221,8 @@ pushes it away**.
 # together with their scores. (This needs a tiny model: for the real one a single position would take megabytes.) So at
 # these positions the expected gradient of each loss is exact, and only the positions are a sample.
 #
-# The picture shows the cosine of each expected gradient with $\nabla KL(\pi\|q)$, the gradient that one wants: 1 means
-# the same direction, −1 the opposite one. **Look for** the bars that point down.
+# The picture shows the cosine of each expected gradient with $\nabla \mathrm{KL}(\pi\|q)$, the gradient that one wants:
+# 1 means the same direction, −1 the opposite one. **Look for** the bars that point down.
 
 # %% tags=["hide-input"]
 reports, places_of = {}, {}
@@ -325,7 +325,7 @@ say(f"""
 # $q$):
 #
 # $$ \mathbb{E}_q[A\, s] = \mathrm{Cov}_q(A, s) + \mathbb{E}_q[A]\; \mathbb{E}_q[s], \qquad
-# \mathbb{E}_q[s] = \mathbb{E}_q[\nabla \log p] = -\nabla KL(q\|p) . $$
+# \mathbb{E}_q[s] = \mathbb{E}_q[\nabla \log p] = -\nabla \mathrm{KL}(q\|p) . $$
 #
 # If the engine is the trainer, $q = p$, the last average is 0. Otherwise the second term is a **drift** in a direction
 # that no reward chose. By the table above it is k1 on the engine's tokens, with $\beta = -\mathbb{E}_q[A]$. If the
@@ -500,7 +500,7 @@ check(pull_solution, PULL)
 # ## Exercise 3: the price of a bound
 #
 # *8 minutes.* Given are `q`, `reward` and a hard bound `kappa`. Return the $\beta$ whose tilted policy has
-# $KL(\pi^*\|q) = \kappa$. You may call your answer to exercise 1, and `divergence(pi, q)`.
+# $\mathrm{KL}(\pi^*\|q) = \kappa$. You may call your answer to exercise 1, and `divergence(pi, q)`.
 #
 # <details><summary>Hint 1</summary>The divergence falls as β grows. So start with an interval of log β, and halve it
 # again and again.</details>
@@ -595,8 +595,8 @@ check(price_solution, STRENGTH)
 # %% [markdown]
 # ### The two equations, with symbols
 #
-# For a softmax of three actions: $J_\beta(\pi) = \beta \log M - \beta\, KL(\pi\|\pi^*)$ and its gradient; then the
-# table of losses and samplers, and the three curvatures.
+# For a softmax of three actions: $J_\beta(\pi) = \beta \log M - \beta\, \mathrm{KL}(\pi\|\pi^*)$ and its gradient; then
+# the table of losses and samplers, and the three curvatures.
 
 # %% tags=["hide-input"]
 theta = sympy.symbols("theta_X theta_Y theta_Z", real=True)
@@ -655,7 +655,7 @@ say("All equations hold for every $\\pi$, $q$, $R$ and $\\beta$.")
 #
 # Write $x = 1/\beta$ and $\Lambda(x) = \log \mathbb{E}_q[e^{xR}] = \log M$. For the tilted policy
 #
-# $$ \mathbb{E}_{\pi^*}[R] = \Lambda'(x), \qquad KL(\pi^*\|q) = x\,\Lambda'(x) - \Lambda(x) . $$
+# $$ \mathbb{E}_{\pi^*}[R] = \Lambda'(x), \qquad \mathrm{KL}(\pi^*\|q) = x\,\Lambda'(x) - \Lambda(x) . $$
 #
 # Both grow with $x$, because $\Lambda'' = \mathrm{Var}_{\pi^*}[R] > 0$: their derivatives are $\Lambda''$ and
 # $x\,\Lambda''$. The quotient of the two is the price, the reward per nat: $1/x = \beta$. For a small $x$ the

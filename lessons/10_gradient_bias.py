@@ -109,16 +109,17 @@ for name, config in CONFIGS.items():
 #
 # ## The equation
 #
-# A batch is a sample, so $g$ is random. Let $u(y)=\sum_t c_t s_t$ be what one answer $y$ contributes; the gradient of a
-# batch is the average of $u$ over its answers. If all likely answers are known, with their probabilities in both
+# A batch is a sample, so $g$ is random. Let $g(y)=\sum_t c_t s_t$ be what one answer $y$ contributes; the gradient of a
+# batch is the average of $g(y)$ over its answers. If all likely answers are known, with their probabilities in both
 # policies, nothing need be sampled. The expected gradient, the variance of one answer, and the exact gradient are
 #
-# $$\mathbb{E}g=\sum_y q(y)\,u(y),\qquad V=\sum_y q(y)\,\|u(y)-\mathbb{E}g\|^2,\qquad g^*=\sum_y p(y)\,A(y)\sum_t s_t.$$
+# $$\mathbb{E}g=\sum_y q(y)\,g(y),\qquad \sigma^2=\sum_y q(y)\,\|g(y)-\mathbb{E}g\|^2,\qquad
+# g^*=\sum_y p(y)\,A(y)\sum_t s_t.$$
 #
 # The gradient of a batch of $B$ answers has
 #
 # - the **bias** $\|\mathbb{E}g-g^*\|$: how far the average lies from the exact gradient;
-# - the **noise** $\sqrt{V/B}$: how far a single batch typically lies from the average;
+# - the **noise** $\sigma/\sqrt B$: how far a single batch typically lies from the average;
 # - the **error**, the root of the mean squared distance of a batch from the exact gradient: bias² + noise² = error².
 #
 # We measure all three in units of $\|g^*\|$, the length of the exact gradient. The picture shows them for a gradient
@@ -150,14 +151,15 @@ picture(
 )
 
 # %% [markdown]
-# Which correction is better? **Not the one with the smaller error.** Multiply a gradient by a number $a$. The squared
-# error of $a$ times the gradient is
+# Which correction is better? **Not the one with the smaller error.** Multiply a gradient by a number $\lambda$. The
+# squared error of $\lambda$ times the gradient is
 #
-# $$\mathbb{E}\|ag-g^*\|^2=\|g^*\|^2-2a\,\langle g^*,\mathbb{E}g\rangle+a^2\big(\|\mathbb{E}g\|^2+V/B\big).$$
+# $$\mathbb{E}\|\lambda g-g^*\|^2=\|g^*\|^2-2\lambda\,\langle g^*,\mathbb{E}g\rangle
+# +\lambda^2\big(\|\mathbb{E}g\|^2+\sigma^2/B\big).$$
 #
 # If $g$ is noisy, shorten it: the error falls, because the noise shrinks with the step. Nothing was gained, because a
-# larger learning rate undoes it. Without a step, $a=0$, the error is $\|g^*\|$, which is 1 in our units. So an error
-# below 1 says little. Every gradient that points towards $g^*$ has one if it is shrunk enough.
+# larger learning rate undoes it. Without a step, $\lambda=0$, the error is $\|g^*\|$, which is 1 in our units. So an
+# error below 1 says little. Every gradient that points towards $g^*$ has one if it is shrunk enough.
 #
 # ### Shrinking a step, by hand
 #
@@ -173,21 +175,23 @@ picture(
 #
 # ### Progress: how far a step gets
 #
-# What is a good step? One that raises the objective. A step $a\,g$ raises it by $a\langle g^*,g\rangle$, as long as the
-# objective is straight. If it is curved, with a curvature of at most $L$, the step loses at most $\frac L2a^2\|g\|^2$.
+# What is a good step? One that raises the objective. A step $\lambda g$ raises it by
+# $\lambda\langle g^*,g\rangle$, as long as the objective is straight. If it is curved, with a curvature of at most
+# $\mathcal{H}$, the step loses at most $\frac12\mathcal{H}\lambda^2\|g\|^2$.
 # So on average a step gains at least
 #
-# $$a\,\langle g^*,\mathbb{E}g\rangle-\tfrac L2\,a^2\,\mathbb{E}\|g\|^2 .$$
+# $$\lambda\,\langle g^*,\mathbb{E}g\rangle-\tfrac12\,\mathcal{H}\,\lambda^2\,\mathbb{E}\|g\|^2 .$$
 #
-# This is largest for $a=\langle g^*,\mathbb{E}g\rangle/\big(L\,\mathbb{E}\|g\|^2\big)$, and then it is
-# $\langle g^*,\mathbb{E}g\rangle^2/\big(2L\,\mathbb{E}\|g\|^2\big)$. For the exact gradient the same formula gives
-# $\|g^*\|^2/2L$. The first over the second is the **progress**, where $\mathbb{E}\|g\|^2=\|\mathbb{E}g\|^2+V/B$:
+# This is largest for $\lambda=\langle g^*,\mathbb{E}g\rangle/\big(\mathcal{H}\,\mathbb{E}\|g\|^2\big)$, and then it is
+# $\langle g^*,\mathbb{E}g\rangle^2/\big(2\mathcal{H}\,\mathbb{E}\|g\|^2\big)$. For the exact gradient the same formula
+# gives $\|g^*\|^2/2\mathcal{H}$. The first over the second is the **progress**. Here
+# $\mathbb{E}\|g\|^2=\|\mathbb{E}g\|^2+\sigma^2/B$, so
 #
-# $$\eta(B)=\frac{\langle g^*,\mathbb{E}g\rangle^2}{\|g^*\|^2\,\big(\|\mathbb{E}g\|^2+V/B\big)}.$$
+# $$\eta(B)=\frac{\langle g^*,\mathbb{E}g\rangle^2}{\|g^*\|^2\,\big(\|\mathbb{E}g\|^2+\sigma^2/B\big)}.$$
 #
 # If $\mathbb{E}g$ points away from $g^*$, the best step is none, and $\eta$ is 0. So $\eta$ lies between 0 and 1. It
-# depends neither on $L$ nor on the length of $g$. A gradient without bias has $\eta=1/(1+\text{noise}^2)$. And the
-# smallest error that shrinking can reach is $\sqrt{1-\eta}$.
+# depends neither on $\mathcal{H}$ nor on the length of $g$. A gradient without bias has $\eta=1/(1+\text{noise}^2)$.
+# And the smallest error that shrinking can reach is $\sqrt{1-\eta}$.
 #
 # By hand: in the table above $\eta$ is $1^2/(1\cdot(1^2+2^2))=0.2$ for all three steps.
 #
@@ -198,12 +202,12 @@ picture(
 # the probabilities of both policies.
 #
 # A score has one number for each parameter: too many to keep. But a **random projection** keeps lengths and angles.
-# Draw $K$ directions $d_k$ with standard normal entries, and keep the $K$ numbers $\langle s,d_k\rangle/\sqrt K$. This
+# Draw $K$ directions $v_k$ with standard normal entries, and keep the $K$ numbers $\langle s,v_k\rangle/\sqrt K$. This
 # is the **sketch** of the score. Inner products of sketches are right on average, and a squared length is off by a
 # factor of about $1\pm\sqrt{2/K}$. So the gradients are exact except for the projection.
 #
-# The picture shows the error over the length of the step, $a$. A circle marks the lowest point of each line. **Look
-# for** how short the best steps are, and how little the error falls below 1.
+# The picture shows the error over the length of the step, $\lambda$. A circle marks the lowest point of each line.
+# **Look for** how short the best steps are, and how little the error falls below 1.
 
 # %% tags=["hide-input"]
 SHOWN = (
@@ -224,16 +228,16 @@ ranking = compare(*stale_head, [preset(name) for name in SHOWN])
 of_preset = dict(zip(SHOWN, ranking.reports, strict=True))
 
 
-def error(r, a=1.0):
-    """Return the error of a times the gradient of 256 answers, in units of the exact gradient."""
+def error(r, length=1.0):
+    """Return the error of a step of 256 answers that is shrunk to this length, in units of the exact gradient."""
     square = (r.length.value / r.reference_length.value) ** 2 + r.noise[0].value ** 2
-    return math.sqrt(1 - 2 * a * r.scale.value + a**2 * square)
+    return math.sqrt(1 - 2 * length * r.scale.value + length**2 * square)
 
 
 factors = [round(0.01 * n, 3) for n in range(61)]
 lines = {name: [error(of_preset[name], a) for a in factors] for name in ("disabled", TOKEN, GEO)}
 lowest = {name: min(range(len(factors)), key=values.__getitem__) for name, values in lines.items()}
-drawn = curves(factors, lines, x_name="length of the step, a", y_name="error, in units of ‖g*‖")
+drawn = curves(factors, lines, x_name="length of the step, λ", y_name="error, in units of ‖g*‖")
 circles = {
     "mode": "markers",
     "name": "lowest points",
@@ -250,7 +254,7 @@ assert isinstance(sketch, ExactSketch)
 covered = min(sketch.answers.coverage.values())
 say(f"""
 With {of_token.batch_sizes[0]} answers in a batch the full step of capped token weights (`{TOKEN}`) has an error of
-{error(of_token):.1f}. If the step is shrunk to a = {factors[lowest[TOKEN]]:.2f}, the error is {min(lines[TOKEN]):.2f}.
+{error(of_token):.1f}. If the step is shrunk to λ = {factors[lowest[TOKEN]]:.2f}, the error is {min(lines[TOKEN]):.2f}.
 The strict geometric rule (`{GEO}`) has an error of {error(of_geo):.2f} at every length, because it rejects nearly
 everything and its step is nearly 0. (The answers that were followed have at least {100 * covered:.1f} % of the
 probability.)
@@ -319,10 +323,9 @@ correction: {untold(against["decoupled_k3_rs"])}.
 # %% [markdown]
 # ## The size of the batch
 #
-# More answers lower the noise, but never the bias. For an infinite batch $V/B$ is 0, and $\eta$ becomes the squared
-# cosine of the angle between $\mathbb{E}g$ and $g^*$. **Look for** the right ends of the lines, where $\eta$ has nearly
-# reached this value. The dotted line marks the batch size of the
-# earlier tables.
+# More answers lower the noise, but never the bias. For an infinite batch $\sigma^2/B$ is 0, and $\eta$ becomes the
+# squared cosine of the angle between $\mathbb{E}g$ and $g^*$. **Look for** the right ends of the lines, where $\eta$
+# has nearly reached this value. The dotted line marks the batch size of the earlier tables.
 
 # %% tags=["hide-input"]
 sizes = [2**n for n in range(4, 21, 2)]
@@ -422,16 +425,16 @@ check(sketch_of_solution, SKETCH)
 # %% [markdown]
 # ## Exercise 3: progress
 #
-# *6 minutes.* `q` has the engine's probabilities of all M answers, `(M,)`. `u` has what each of them contributes to the
-# gradient, `(M, D)`. `exact` is $g^*$, `(D,)`. Return $\eta$ for batches of `B` answers.
+# *6 minutes.* Every answer is known. `q` has the engine's probability of each of them, `parts` has one row for each:
+# its contribution $g(y)$ to the gradient. `exact` is $g^*$. Return $\eta$ for batches of `B` answers.
 #
-# <details><summary>Hint 1</summary>First compute 𝔼g, the average of u with the weights q. Then V, with the same
-# weights.</details>
+# <details><summary>Hint 1</summary>First compute 𝔼g, the average of the parts with the weights q. Then σ², with the
+# same weights.</details>
 # <details><summary>Hint 2</summary>If 𝔼g points away from g*, the inner product is negative and counts as 0.</details>
 
 
 # %%
-def progress_of(q, u, exact, B):
+def progress_of(q, parts, exact, B):
     raise NotImplementedError("exercise 3: write progress_of, then run this cell and the next.")
 
 
@@ -440,9 +443,9 @@ check(progress_of, PROGRESS)
 
 
 # %% tags=["solution", "hide-input"]
-def progress_of_solution(q, u, exact, B):
-    mean = q @ u
-    variance = q @ (u - mean).square().sum(-1)
+def progress_of_solution(q, parts, exact, B):
+    mean = q @ parts
+    variance = q @ (parts - mean).square().sum(-1)
     return (mean @ exact).clamp(min=0) ** 2 / (exact.square().sum() * (mean.square().sum() + variance / B))
 
 
@@ -451,12 +454,12 @@ check(progress_of_solution, PROGRESS)
 # %% [markdown]
 # ## Check yourself
 #
-# **1. Preset P has bias 0.98 and noise 0.03, preset S has no bias and a noise of 1.6. Which step gets further?**
+# **1. One preset has bias 0.98 and noise 0.03, another one no bias and a noise of 1.6. Which step gets further?**
 #
-# <details><summary>P: its gradient is closer to the exact one.</summary>No. A gradient of 0 has the bias 1, and gets
-# nowhere.</details>
-# <details><summary>S has η = 1/(1 + 1.6²) = 0.28. For P, η is not known from these numbers.</summary>Yes. P may point
-# in the right direction and be too short, or it may point elsewhere.</details>
+# <details><summary>That of the first: its gradient is closer to the exact one.</summary>No. A gradient of 0 has the
+# bias 1, and gets nowhere.</details>
+# <details><summary>The second has η = 1/(1 + 1.6²) = 0.28. For the first, η is not known from these
+# numbers.</summary>Yes. It may point in the right direction and be too short, or it may point elsewhere.</details>
 # <details><summary>It depends on the learning rate.</summary>No. η takes the best step length for each.</details>
 #
 # **2. You multiply a correction's weights by ⅓. What happens to its error and to η?**
@@ -511,21 +514,21 @@ check(progress_of_solution, PROGRESS)
 # %% [markdown]
 # ### The formulas, with symbols
 #
-# First the sketch. For any vectors $a$ and $b$, with the sketches $\tilde a$ and $\tilde b$,
-# $\mathbb{E}\langle\tilde a,\tilde b\rangle=\langle a,b\rangle$ and
-# $\mathrm{Var}\langle\tilde a,\tilde b\rangle=\big(\|a\|^2\|b\|^2+\langle a,b\rangle^2\big)/K$. Proof: one direction
-# contributes $\langle a,d\rangle\langle b,d\rangle$. Multiply out, and insert the averages of a standard normal number:
-# $\mathbb{E}d^2=1$, $\mathbb{E}d^4=3$, and 0 for odd powers. Then the best length of a step, $\eta$, and the smallest
-# error.
+# First the sketch. For any vectors $g_1$ and $g_2$, with the sketches $\tilde g_1$ and $\tilde g_2$,
+# $\mathbb{E}\langle\tilde g_1,\tilde g_2\rangle=\langle g_1,g_2\rangle$ and
+# $\mathrm{Var}\langle\tilde g_1,\tilde g_2\rangle=\big(\|g_1\|^2\|g_2\|^2+\langle g_1,g_2\rangle^2\big)/K$. Proof: one
+# direction contributes $\langle g_1,v\rangle\langle g_2,v\rangle$. Multiply out, and insert the averages of a standard
+# normal number: $\mathbb{E}v^2=1$, $\mathbb{E}v^4=3$, and 0 for odd powers. Then the best length of a step, $\eta$, and
+# the smallest error.
 
 # %% tags=["hide-input"]
-a, b, d = (sympy.symbols(f"{name}_1:4", real=True) for name in "abd")
+first_vector, second_vector, v = (sympy.symbols(f"{name}_1:4", real=True) for name in ("x", "y", "v"))
 NORMAL = {0: 1, 1: 0, 2: 1, 3: 0, 4: 3}  # averages of the powers
 
 
 def over_directions(expression):
-    """Return the average over d, monomial by monomial."""
-    terms = sympy.Poly(sympy.expand(expression), *d).terms()
+    """Return the average over v, monomial by monomial."""
+    terms = sympy.Poly(sympy.expand(expression), *v).terms()
     return sympy.Add(*(c * sympy.Mul(*(NORMAL[n] for n in powers)) for powers, c in terms))
 
 
@@ -533,14 +536,15 @@ def inner(x, y):
     return sympy.Add(*(i * j for i, j in zip(x, y, strict=True)))
 
 
-one_direction = inner(a, d) * inner(b, d)
+a, b = first_vector, second_vector
+one_direction = inner(a, v) * inner(b, v)
 mean = over_directions(one_direction)
 assert sympy.expand(mean - inner(a, b)) == 0
 variance = over_directions(one_direction**2) - mean**2
 assert sympy.expand(variance - (inner(a, a) * inner(b, b) + inner(a, b) ** 2)) == 0
 
-length, L, along, squared, exact2 = sympy.symbols("a L along squared exact2", positive=True)
-raised = length * along - L / 2 * length**2 * squared
+length, curvature, along, squared, exact2 = sympy.symbols("lambda H along squared exact2", positive=True)
+raised = length * along - curvature / 2 * length**2 * squared
 (best,) = sympy.solve(sympy.diff(raised, length), length)
 reached = raised.subs(length, best)
 eta = sympy.simplify(reached / reached.subs({along: exact2, squared: exact2}))
@@ -548,7 +552,7 @@ assert sympy.simplify(eta - along**2 / (exact2 * squared)) == 0
 error2 = exact2 - 2 * length * along + length**2 * squared
 (shortest,) = sympy.solve(sympy.diff(error2, length), length)
 assert sympy.simplify(error2.subs(length, shortest) / exact2 - (1 - eta)) == 0
-say("All of them hold for every $a$, $b$ and $g$.")
+say("All of them hold for all vectors.")
 
 # %% [markdown]
 # ### Where answers must be sampled: noise makes a mean longer
@@ -600,8 +604,8 @@ In {len(VALID)} runs the bias of unbounded sequence weights is below a hundredth
 #
 # $$\mathbb{E}\|\bar g\|^2=\|\mathbb{E}g\|^2+\tfrac1P\,\mathbb{E}\|g-\mathbb{E}g\|^2.$$
 #
-# Let $\phi$ be the share of the second term. For many more prompts the squared length is $1-\phi$ of what it is here,
-# and $B$ answers have there the effect of $(1-\phi)B$ answers here.
+# Let $\varphi$ be the share of the second term. For many more prompts the squared length is $1-\varphi$ of what it is
+# here, and $B$ answers have there the effect of $(1-\varphi)B$ answers here.
 
 # %% tags=["hide-input"]
 shares = {name: report(*load(name), CorrectionConfig()).reference_noise for name in ("bf16", "moe_bf16", "moe_replay")}

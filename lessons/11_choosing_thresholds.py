@@ -28,7 +28,7 @@
 # <details><summary>It shrinks, because there are more large weights.</summary>No. There are more of them, but each
 # counts for less in the average.</details>
 #
-# **2. Correction P has a smaller error than correction Q. Does a step of P make more progress (lesson 10)?**
+# **2. One correction has a smaller error than another. Does its step make more progress (lesson 10)?**
 #
 # <details><summary>Yes, its gradient is closer to the exact one.</summary>Not necessarily. A gradient that is shrunk
 # towards 0 has a small error, and makes no progress.</details>
@@ -100,7 +100,7 @@ def mean_interval(values):
 #
 # Before we choose a threshold: does it matter which one we take? We asked this on a real language model,
 # `SmolLM2-135M-Instruct`, which learns sums of two numbers with GRPO. The answers come from weights that are **six
-# updates old**. The plan ([smol_3.md](../runs/study/smol_3.md)) was committed before any of these runs was made, with
+# updates old**. The plan (`runs/study/smol_3.md`) was committed before any of these runs was made, with
 # the number that decides, the comparisons and our predictions.
 #
 # There are four **arms**, each with the same ten seeds, which no run had used before:
@@ -241,11 +241,11 @@ direction. The rest of this lesson is about the number: how tight is a cap or a 
 #
 # **How large is my batch?** Lesson 10 has one number for a step from $B$ answers, the progress
 #
-# $$ \eta(B) = \frac{\langle \mathbb{E}g, g^*\rangle^2}{\|g^*\|^2\,(\|\mathbb{E}g\|^2 + V/B)} . $$
+# $$ \eta(B) = \frac{\langle \mathbb{E}g, g^*\rangle^2}{\|g^*\|^2\,(\|\mathbb{E}g\|^2 + \sigma^2/B)} . $$
 #
-# Here $\mathbb{E}g$ is the expected gradient with the correction, $V$ the variance of what one answer contributes, and
-# $g^*$ the exact gradient. A tight bound has more bias, a loose one more noise. Only the noise, $V/B$, depends on the
-# batch.
+# Here $\mathbb{E}g$ is the expected gradient with the correction, $\sigma^2$ the variance of what one answer
+# contributes, and $g^*$ the exact gradient. A tight bound has more bias, a loose one more noise. Only the noise,
+# $\sigma^2/B$, depends on the batch.
 #
 # ## A budget asks every run for another threshold
 #

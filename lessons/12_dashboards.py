@@ -123,12 +123,12 @@ for key in ("abs_log_ratio", "abs_log_ratio_max", "is_ratio_mean", "ratio_eff_sa
 # namely that the sample lacks tokens which the trainer would write. There are two ways:
 #
 # - a **cut**: the engine never draws some tokens, as with top-p. The sum above then runs over the other tokens only;
-# - **rare tokens**: the engine could draw them, but hardly ever does, and this sample has none. Its mean is then below
-#   1, and so is the standard error that one computes from it: neither knows of the missing tokens.
+# - **rare tokens**: the engine could draw them, but hardly ever does, and this sample has none. Then the mean is below
+#   1, and the standard error is too small: neither number can know of the missing tokens.
 #
 # So a mean far *below* 1 means "a cut, or tokens that are hardly ever drawn". A single huge ratio in another batch
 # shows that it is the second. A mean far *above* 1, in units of its error, has neither reason: a rare huge ratio raises
-# the error together with the mean. It says that the recorded $q$ is not the one that drew the tokens.
+# the error together with the mean. It shows that the tokens were not drawn from the recorded $q$.
 #
 # Here are recorded runs of the real model (`smol_…`) and three tiny ones. "Errors" is the distance of the mean ratio
 # from 1 in standard errors; "max w" is the largest weight that the preset `slime_mis` leaves.
@@ -179,7 +179,7 @@ say(f"""
 # of $-\log q$ (`rollout_log_ppl` is nearly that: it takes the mean of each answer first), and the entropy.
 #
 # Tokens that were drawn at a lower temperature are likelier than tokens of $q$. Their mean $-\log q$ lies below the
-# entropy. So it does after a cut, because the least likely tokens are missing.
+# entropy. The same happens after a cut, because the least likely tokens are missing.
 #
 # **Look for** the bars below 0.
 
@@ -250,7 +250,7 @@ certain.
 # | mean $-\log q$ below the entropy, mean ratio 1 | a temperature that $p$ and $q$ lack | sampler settings |
 # | k3 large at step 1 already | coarse numbers: a cache in 8 bits, a head in 16 bits | score in float32 |
 # | k3 jumps in the first steps and stays | a tensor that the sync forgets | a checksum per tensor |
-# | k3 climbs for as many steps as the lag | old weights | less lag (lesson 13) |
+# | k3 climbs, and the engine's weights are old | the lag | less lag (lesson 13) |
 # | k3 climbs, and there is no lag | updates that the engine's number format rounds away | the next section |
 # | single tokens have nearly all of k3 | swapped experts | router replay (lesson 14) |
 # | many log-probs of exactly 0 on both sides | padding inside the mask | repair the mask |
@@ -261,8 +261,8 @@ certain.
 #
 # ## An incident, from the dashboard to the fix
 #
-# `smol_bf16` trains the real model with a trainer in float32 and an engine in bfloat16. Its reward rises, so at first
-# nobody looks. Then somebody draws k3.
+# `smol_bf16` trains the real model with a trainer in float32 and an engine in bfloat16. Its reward rises, and from the
+# reward alone one would see nothing. Here is k3.
 #
 # **Look for** the line that jumps from the second step on. For comparison: old weights (`smol_stale_6`) let k3 climb
 # more slowly, and rounding leaves it where it was, high with a coarse cache (`smol_kv_fp8_e5m2`) and low in bfloat16
@@ -352,8 +352,9 @@ sees small updates. With float32 on both sides the mean reward of all steps is h
 {above(over_all_steps("float32", "none"))}. (This comparison was not planned. The planned one, of the gains, misses it,
 because this arm learns within the first steps.)
 
-So the incident had two parts. The gap was harmless here, and rounding the trainer removes it. The hidden updates were
-not harmless, and only an engine with more digits removes them.
+So the incident has two parts. The gap between trainer and engine: no harm of it is shown, and rounding the trainer
+removes it. The updates that the engine does not see: these runs learn later with them, and only an engine with more
+digits removes them.
 """)
 
 # %% [markdown]
@@ -371,7 +372,7 @@ not harmless, and only an engine with more digits removes them.
 #
 # 1. Which of k3, reward, entropy and gradient norm give an alarm in the runs with old weights? At about which step?
 # 2. Does one of them give an alarm in the failed runs, and not in the others?
-# 3. In an earlier study of the same arms, `smol_stale_6`, we look for the level of k3 that separates failed runs from
+# 3. In an earlier study of the same kind, `smol_stale_6`, we look for the level of k3 that separates failed runs from
 #    the others best. Will this level separate them in `smol_last_weights`, too?
 
 

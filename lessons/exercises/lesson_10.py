@@ -128,9 +128,9 @@ SKETCH = Exercise(
 # --- exercise 3: the progress of a correction, from all answers ---
 
 
-def _progress(q: Tensor, u: Tensor, exact: Tensor, B: int) -> float:
+def _progress(q: Tensor, parts: Tensor, exact: Tensor, B: int) -> float:
     """Number by number."""
-    rows, target = u.tolist(), exact.tolist()
+    rows, target = parts.tolist(), exact.tolist()
     mean = [sum(p * row[k] for p, row in zip(q.tolist(), rows, strict=True)) for k in range(len(target))]
     variance = sum(
         p * sum((x - m) ** 2 for x, m in zip(row, mean, strict=True)) for p, row in zip(q.tolist(), rows, strict=True)
@@ -161,11 +161,11 @@ PROGRESS = Exercise(
     mistakes=(
         Mistake(
             lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + _variance(q, u)),
-            "V is the variance of one answer. A batch of B answers has V/B.",
+            "σ² is the variance of one answer. A batch of B answers has σ²/B.",
         ),
         Mistake(
             lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum()),
-            "That is the squared cosine, which is η for infinitely many answers: the noise V/B is missing.",
+            "That is the squared cosine, which is η for infinitely many answers: the noise σ²/B is missing.",
         ),
         Mistake(
             lambda q, u, exact, B: (
@@ -189,11 +189,11 @@ PROGRESS = Exercise(
             lambda q, u, exact, B: _share(
                 q @ u @ exact, exact, (q @ u).square().sum() + q @ (u - u.mean(0)).square().sum(-1) / B
             ),
-            "V is the mean squared distance from 𝔼g, which is weighted with q. You took it from the unweighted mean.",
+            "σ² is the mean squared distance from 𝔼g, which is weighted with q. You took it from the unweighted mean.",
         ),
         Mistake(
             lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + q @ u.square().sum(-1) / B),
-            "V is the mean squared distance from 𝔼g. You took the distance from 0.",
+            "σ² is the mean squared distance from 𝔼g. You took the distance from 0.",
         ),
         Mistake(
             lambda q, u, exact, B: 1 - ((q @ u - exact).square().sum() + _variance(q, u) / B) / exact.square().sum(),
