@@ -442,9 +442,9 @@ say(f"""
 - **With old weights** η has a rank correlation of {above(old["η"])}, "a cap, always" one of
   {above(old["a cap, always"])}. For the budget, the kept share and the ESS it is not significantly different from 0.
 - **With the coarse cache** the budget in the arm's name has {above(cache["budget"])}, and η {above(cache["η"])}. On the
-  same resampled arms and seeds, budget minus η is {above(gaps["coarse cache"])}: the budget orders them significantly
-  better. The more tokens an arm keeps, the higher its reward. There η ranks `geometric_negative_50` above no
-  correction, although the reward of that arm minus that of no correction is {below(half_of_bad)}.
+  same resampled arms and seeds, budget minus η is {above(gaps["coarse cache"])}. The interval just excludes 0: the
+  budget orders them better. The more tokens an arm keeps, the higher its reward. There η ranks `geometric_negative_50`
+  above no correction, although the reward of that arm minus that of no correction is {below(half_of_bad)}.
 - **The arm that η picks**: with old weights it is `{stale_arm}`, which ends {above(stale_gain)} above no correction.
   With the coarse cache it is `{cache_arm}`, which cannot be distinguished from no correction: {untold(cache_gain)}.
 
