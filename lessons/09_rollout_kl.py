@@ -19,7 +19,9 @@
 #
 # In this lesson a number is **significantly** above another if the 95 % interval of the difference excludes 0.
 #
-# ## Warm-up: from earlier lessons
+# ## Warm-up
+#
+# Two questions on older lessons.
 #
 # **1. PPO's clip has reached its bound for a token with a positive advantage. What does the loss do to this token
 # (lesson 04)?**

@@ -17,7 +17,9 @@
 #
 # In this lesson two numbers differ **significantly** if the 95 % interval of their difference excludes 0.
 #
-# ## Warm-up: from earlier lessons
+# ## Warm-up
+#
+# Two questions on older lessons.
 #
 # **1. The effective sample size of a batch is one tenth. Do you know it well (lesson 02)?**
 #

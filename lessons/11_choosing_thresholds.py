@@ -17,7 +17,9 @@
 #
 # In this lesson, two numbers differ **significantly** if the 95 % interval of their difference excludes 0.
 #
-# ## Warm-up: from earlier lessons
+# ## Warm-up
+#
+# Two questions on older lessons.
 #
 # **1. Your batch becomes four times as large. What happens to the best cap on the weights (lesson 05)?**
 #

@@ -17,7 +17,9 @@
 #
 # In this lesson a number differs **significantly** from another if the 95 % interval of the difference excludes 0.
 #
-# ## Warm-up: from earlier lessons
+# ## Warm-up
+#
+# Two questions on older lessons.
 #
 # **1. A hundred thousand ratios have a mean of 0.97. All tokens were drawn from the recorded $q$. Is this possible
 # (lesson 02)?**
