@@ -319,9 +319,10 @@ def swept_over(run, config, sizes=BATCHES, tight=0):
 
 def growth(sweep, small, large, band=False):
     """Divide the best cap at one batch size by that at another, on the same bootstrap samples. For a band: the best
-    width, log u."""
+    width, log u. If the progress of several differs by less than a ten-thousandth, the tightest counts as the best."""
     sizes = sweep.ranking.reports[0].batch_sizes
-    best_places = sweep.ranking.progress.nan_to_num(-1).argmax(0)  # (batch sizes, 1 + samples)
+    progress = sweep.ranking.progress.nan_to_num(-1)  # (thresholds, batch sizes, 1 + samples)
+    best_places = (progress >= (1 - 1e-4) * progress.max(0).values).int().argmax(0)  # the first of them
     logs = torch.tensor(sweep.thresholds, dtype=torch.float64).log()
     of_best = (logs.log() if band else logs)[best_places]
     factor = interval_of(of_best[sizes.index(large)] - of_best[sizes.index(small)], signed=True)
@@ -825,7 +826,8 @@ assert all(caps[0] < cap < caps[-1] for cap in best.values())
 #
 # How many times as large is the best cap with many answers as with few? For the band, the factor is that of its width,
 # $\log u$. A factor of 1 with the interval [1, 1] means that the same point of the grid was best in all bootstrap
-# samples; it does not mean that the best value is known so exactly.
+# samples; it does not mean that the best value is known so exactly. If several points are equally good to a
+# ten-thousandth, we take the tightest.
 
 # %%
 grown = {"cap": [], "band": []}
