@@ -870,16 +870,16 @@ for study, counts in tables.items():
         show(f"  {metric}", *numbers)
 
 # %% tags=["hide-input"]
-found, tested = (tables[study]["grad_norm"] for study in ("stale_8", "kv_fp8_e5m2"))
+stale, tested = (tables[study]["grad_norm"] for study in ("stale_8", "kv_fp8_e5m2"))
 by_entropy = tables["kv_fp8_e5m2"]["entropy"]
-assert found[0] == found[1]
-assert found[2] <= 1
+assert stale[0] == stale[1]
+assert stale[2] <= 1
 assert tested[2] > tested[3] / 2
 of_nothing = [row["ess"] for (name, _), rows in runs_of("stale_8").items() if name == "disabled" for row in rows]
 assert set(of_nothing) == {1.0}
 say(f"""
-In `stale_8` the gradient norm gives an alarm in {found[0]} of {found[1]} runs that end low, and in {found[2]} of
-{found[3]} others. Under the coarse cache it gives an alarm in {tested[2]} of {tested[3]} runs that do **not** end low.
+In `stale_8` the gradient norm gives an alarm in {stale[0]} of {stale[1]} runs that end low, and in {stale[2]} of
+{stale[3]} others. Under the coarse cache it gives an alarm in {tested[2]} of {tested[3]} runs that do **not** end low.
 There the entropy is better: {by_entropy[0]} of {by_entropy[1]}, and {by_entropy[2]} of {by_entropy[3]}. k3 gives an
 alarm in every run of both. Three seeds of one correction are similar, so these are ten corrections, not thirty cases.
 
