@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 09 · The rollout KL loss: a soft trust region
 #
-# **Claim.** A penalty β·KL(π‖q) in the loss has as its optimum the engine's policy tilted by the exponential of the
-# reward, which is also the optimum of a hard bound; but as losses on the engine's tokens k2 and k3 have other optima,
-# near it only where the policies are close, and k1 drives away from it.
+# **Claim.** Adding β·KL(π‖q) to the loss makes the optimum the engine's policy q, tilted by exp(R/β). A hard bound on
+# the KL has the same optimum. On the engine's tokens k2 and k3 only approximate it, and k1 pushes away from the engine.
+# Score centering removes a drift from the gradient; with old weights on a real model the rewards ended lower with it.
 #
-# *30 minutes · intermediate · any laptop; no GPU, no network.* You know the clip (lesson 04) and k1, k2 and k3
+# *60 minutes · intermediate · any laptop; no GPU, no network.* You know the clip (lesson 04) and k1, k2 and k3
 # (lesson 08). Letters: [Notation](NOTATION.md).
 #
 # ![three policies in time](diagrams/policies.svg)
@@ -14,7 +14,32 @@
 #
 # - compute the optimum of a reward with a KL penalty;
 # - translate between $\beta$ and a hard bound on the divergence;
-# - say what k1, k2 and k3 minimise on the engine's tokens.
+# - say what k1, k2 and k3 minimise on the engine's tokens;
+# - say what score centering subtracts, and what is known about its effect.
+#
+# In this lesson a number is **significantly** above another if the 95 % interval of the difference excludes 0.
+#
+# ## Warm-up
+#
+# Two questions on older lessons.
+#
+# **1. PPO's clip has reached its bound for a token with a positive advantage. What does the loss do to this token
+# (lesson 04)?**
+#
+# <details><summary>It pulls the token back into the bounds.</summary>No. The clipped loss is constant there, so its
+# gradient is 0.</details>
+# <details><summary>Nothing: its gradient is 0.</summary>Yes. A clip ends a push. It never pulls back.</details>
+# <details><summary>It goes on pushing, only less.</summary>That would be a cap on a weight, not a clip of the
+# objective.</details>
+#
+# **2. You take the mean of k1 over tokens of the policy that is trained, and use it as a loss. What is the gradient on
+# average (lesson 08)?**
+#
+# <details><summary>That of the KL divergence.</summary>No. The value is right on average, the gradient is
+# not.</details>
+# <details><summary>0.</summary>Yes. Differentiating k1 gives the score, and the score has the mean 0 under the policy
+# itself.</details>
+# <details><summary>That of the KL in the other direction.</summary>That is the gradient of k3.</details>
 
 # %% tags=["hide-input"]
 import math
@@ -30,16 +55,19 @@ from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.gradients import kl_directions
+from rlcorr.figures.canvas import COOL, WARM, bars_with_errors, figure
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import per_sequence
 from rlcorr.gradients.kl_losses import kl_report
+from rlcorr.gradients.report import report
 from rlcorr.gradients.score_centering import centered_losses, drift_report
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
+from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch, updated_batch
+from rlcorr.records.study import Endpoint, find_study, last_accuracies, read_study
+from rlcorr.records.study_comparisons import compare_endpoints
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
@@ -47,38 +75,41 @@ torch.set_num_threads(1)
 
 
 def divergence(pi, q):
-    """KL(π‖q) of the last dimension, in nats."""
+    """Compute KL(π‖q) of the last dimension, in nats."""
     return torch.where(pi > 0, pi * (pi / q).log(), 0).sum(-1)
 
 
 # %% [markdown]
 # ## A penalty that pulls
 #
-# Weights and rejection **count anew** what the engine has sampled. The clip **stops** a push. A penalty **pulls** the
-# trainer towards the engine, so that there is less to correct:
+# The lessons so far had two ways to handle a mismatch. Weights and rejection change **how much a token counts** that
+# the engine has sampled. The clip **stops** the push on a token. A penalty does a third thing: it **pulls** the trainer
+# towards the engine, so that there is less mismatch to correct:
 #
-# $$L=L_{\text{policy}}+\beta\cdot\text{an estimate of }KL(\pi\|q).$$
+# $$L=L_{\text{policy}}+\beta\cdot\text{an estimate of }\mathrm{KL}(\pi\|q).$$
 #
-# The estimate is k1, k2 or k3 on the tokens at hand. The term is called the **rollout KL loss**: its target is the
-# engine's $q$, where the usual KL loss has a frozen reference. In this lesson $\delta=\log\pi-\log q$ is the
-# log-ratio to the policy that is being updated; before the first step it is $d$.
+# Here $\pi$ is the policy that is being updated, $q$ the engine's, and $\beta$ the strength of the penalty. The
+# estimate is k1, k2 or k3 on the sampled tokens. The added term is called the **rollout KL loss**. The usual KL loss
+# has a frozen reference in place of $q$. We write $\delta=\log\pi-\log q$ for the log-ratio; before the first step of
+# the update $\pi$ is the trainer's policy $p$, and $\delta$ is the $d$ of the other lessons.
 #
 # ## Three actions, by hand
 #
-# The engine writes X, Y, Z with probabilities ½, ¼, ¼, and they are worth 0, 1, 2. Without a penalty the best policy
-# writes Z alone. How far should one go, if the divergence costs $\beta=1/\ln2\approx1.44$ per **nat** (the
-# unit of a divergence with natural logarithms)?
+# The engine writes X, Y, Z with probabilities ½, ¼, ¼. Their rewards $R$ are 0, 1, 2. Without a penalty the best policy
+# always writes Z. With a penalty it costs something to move away from $q$: here $\beta=1/\ln2\approx1.44$ per **nat**
+# (the unit of a divergence with natural logarithms). Which policy is best now?
 #
-# The answer, derived below: multiply $q$ by $e^{R/\beta} = 2^R$ and divide by the sum.
+# The answer is derived below: multiply $q$ by $e^{R/\beta}$, which is $2^R$ for this $\beta$, and divide by the sum.
 #
 # | |X|Y|Z|sum|
 # |---|---|---|---|---|
 # |$q$|½|¼|¼|1|
 # |$R$|0|1|2| |
-# |$q\,2^R$|½|½|1|$M=2$|
+# |$q\,2^R$|½|½|1|2|
 # |$\pi^*$|**¼**|**¼**|**½**|1|
 #
-# This is called an **exponential tilting** of $q$.
+# This is called an **exponential tilting** of $q$. The cell compares three policies: their mean reward, what the
+# penalty costs, and the difference, "net".
 
 # %%
 q, R = torch.tensor([[0.5, 0.25, 0.25], [0, 1, 2]], dtype=torch.float64)
@@ -97,25 +128,37 @@ for name, pi in rows.items():
 # %% [markdown]
 # ## The equation
 #
-# Let $\pi^*=\frac1M\,q\,e^{R/\beta}$ with $M=\mathbb{E}_q[e^{R/\beta}]$, so
-# $R=\beta\log\frac{\pi^*}{q}+\beta\log M$. Put this into the objective:
+# Let $M=\mathbb{E}_q[e^{R/\beta}]$ be the sum from the table, and $\pi^*=\frac1M\,q\,e^{R/\beta}$ the tilted policy.
+# Take logarithms and solve for $R$:
 #
-# $$J_\beta(\pi)=\mathbb{E}_\pi\big[R-\beta\delta\big]=\beta\log M-\beta\,KL(\pi\|\pi^*).$$
+# $$R=\beta\log\frac{\pi^*}{q}+\beta\log M.$$
 #
-# A divergence is never below 0, and 0 only where the policies agree. So $\pi^*$ is **the** maximum, and any other
-# policy loses $\beta$ times its divergence from $\pi^*$.
+# Put this into the objective, mean reward minus penalty. The logarithms of $q$ cancel:
 #
-# **A hard bound has the same optimum.** The highest reward subject to $KL(\pi\|q) \le \kappa$ is, by Lagrange, the
-# optimum of a penalty whose $\beta$ is the **price** of the bound: the reward that one more nat would bring. For a
-# small $\kappa$ it is $\beta\approx\sqrt{\mathrm{Var}_q[R]/2\kappa}$.
+# $$J_\beta(\pi)=\mathbb{E}_\pi\big[R-\beta\delta\big]
+# =\mathbb{E}_\pi\Big[\beta\log\frac{\pi^*}{q}-\beta\log\frac{\pi}{q}\Big]+\beta\log M
+# =\beta\log M-\beta\,\mathrm{KL}(\pi\|\pi^*).$$
 #
-# By hand: advantages with variance 1 and $\kappa=0.02$ nats per decision need $\beta\approx1/\sqrt{0.04}=5$. Only
-# $R/\beta$ counts, so a $\beta$ says nothing without the size of the advantages.
+# A divergence is never negative, and it is 0 only if the two policies agree. So $\pi^*$ is **the** maximum, and any
+# other policy loses $\beta$ times its divergence from $\pi^*$.
+#
+# **A hard bound has the same optimum.** Suppose that we want the highest mean reward subject to
+# $\mathrm{KL}(\pi\|q) \le \kappa$. By Lagrange, this is the optimum of a penalty. Its $\beta$ is the **price** of the
+# bound: the reward that one more nat would bring. For a small $\kappa$ the price is
+# $\beta\approx\sqrt{\mathrm{Var}_q[R]/2\kappa}$ (derived in the appendix).
+#
+# By hand: advantages with variance 1 and a bound of $\kappa=0.02$ nats per token have the price
+# $\beta\approx1/\sqrt{0.04}=5$, if this one token decides the advantage. If the advantage belongs to an answer of 1,000
+# tokens that all matter equally, each token explains 1/1,000 of the variance, and the price is
+# $\sqrt{0.001/0.04}=0.16$.
+#
+# Only $R/\beta$ enters the optimum. So a $\beta$ means nothing without the size of the advantages.
 #
 # ## Whose tokens are they?
 #
-# In lesson 08 the tokens were drawn from $\pi$. Here they are **the engine's**, and $q$ does not depend on the
-# parameters. So nothing is missing from the gradient of a loss: it is that of its expected value.
+# In lesson 08 the tokens were drawn from $\pi$, the policy that is trained. Here they are **the engine's**: they were
+# drawn from $q$, and $q$ does not depend on the parameters. So the average gradient of a loss is the gradient of its
+# average.
 #
 # |loss|on tokens of $\pi$, its gradient is that of|on tokens of $q$, it minimises|
 # |---|---|---|
@@ -123,11 +166,11 @@ for name, pi in rows.items():
 # |k2 = $\frac12\delta^2$|KL(π‖q)|the mean of $\frac12\delta^2$|
 # |k3 = $e^{-\delta}-1+\delta$|KL(q‖π)|χ²(q‖π) − KL(q‖π)|
 #
-# Close to the engine only the curvature at $\pi = q$ counts. There KL(π‖q), k2 and k3 have the same curvature, and k1
-# has its negative.
+# Close to the engine only the curvature at $\pi = q$ matters. There KL(π‖q), k2 and k3 have the same curvature, and k1
+# has the negative of it.
 #
-# **Look for** the line of k1, which leaves the engine even faster than without a penalty. The three actions are trained
-# with exact expected gradients and $\beta = 3$.
+# In the picture the three actions are trained with exact expected gradients and $\beta = 3$. **Look for** the line of
+# k1: it moves away from the engine even faster than without a penalty.
 
 # %% tags=["hide-input"]
 line = toy.world(3, 1)
@@ -142,7 +185,7 @@ CASES = {
 
 
 def train(estimator, on_engine, steps=120, rate=0.15):
-    """The logits on the way up, with exact gradients."""
+    """Yield the logits on the way up, with exact gradients."""
     logits = logits_q.clone()
     for _ in range(steps):
         yield logits
@@ -151,15 +194,14 @@ def train(estimator, on_engine, steps=120, rate=0.15):
 
 
 def drawn(x):
-    """What a picture shows: without the last digits, which differ from one machine to the next."""
+    """Round what a picture shows: the last digits differ from one machine to the next."""
     return [round(value, 6) for value in x.tolist()]
 
 
 paths = {name: torch.cat(list(train(*case))).softmax(-1) for name, case in CASES.items()}
 shown = {name: drawn(divergence(path[1:60], q)) for name, path in paths.items()}
-picture(curves(list(range(1, 60)), shown, x_name="step of the training", y_name="KL(π‖q), nats", log="y"))
+picture(curves(list(range(1, 60)), shown, x_name="step of training", y_name="KL(π‖q) from the engine, nats", log="y"))
 
-# %% tags=["hide-input"]
 optimum = tilt(q, R, STRONG)
 far = float(divergence(optimum, q))
 ends = {name: float(divergence(path[-1], q)) for name, path in paths.items()}
@@ -168,18 +210,21 @@ assert far < ends["k2, engine's"] < ends["k3, engine's"] < 4 / 3 * far
 k1, free = (divergence(paths[name][2:60], q) for name in ("k1, engine's", "no penalty"))
 assert (k1 > free).all()
 say(f"""
-k2 on own tokens ends at the tilted policy, {far:.3f} nats from the engine. On the engine's tokens k2 ends
-{ends["k2, engine's"]:.3f} and k3 {ends["k3, engine's"]:.3f} nats away: near it, but not there. With k1 the trainer is,
-from the second step on, further from the engine than with no penalty: k1 does not hold it, **it pushes it away**.
+k2 on own tokens ends at the tilted policy, {far:.3f} nats from the engine. On the engine's tokens k2 ends at
+{ends["k2, engine's"]:.3f} nats and k3 at {ends["k3, engine's"]:.3f}: close to the tilted policy, but not there. With k1
+the trainer is, from the second step on, further from the engine than without any penalty. k1 does not hold it, **it
+pushes it away**.
 """)
 
 # %% [markdown]
 # ## The same on a recorded run
 #
-# At some places of a recorded step the probabilities of **all** next tokens are known, in trainer and engine, and
-# their scores. So the expected gradient of each loss is exact there, and only the places are a sample.
+# At some positions of a recorded step the probabilities of **all** next tokens were stored, for trainer and engine,
+# together with their scores. (This needs a tiny model: for the real one a single position would take megabytes.) So at
+# these positions the expected gradient of each loss is exact, and only the positions are a sample.
 #
-# **Look for** the bars that point down: k1 on the engine's tokens, in `kv_fp8_e5m2`.
+# The picture shows the cosine of each expected gradient with $\nabla \mathrm{KL}(\pi\|q)$, the gradient that one wants:
+# 1 means the same direction, −1 the opposite one. **Look for** the bars that point down.
 
 # %% tags=["hide-input"]
 reports, places_of = {}, {}
@@ -187,37 +232,42 @@ for name in ("bf16", "kv_fp8_e5m2"):
     places_of[name] = read_sketch(runs.find_run(name), last_sketch(runs.find_run(name))).next_tokens
     for estimator in ("k1", "k2", "k3"):
         reports[name, estimator] = kl_report(places_of[name], estimator, "rollout", on_policy=False)
-picture(kl_directions({estimator: reports["kv_fp8_e5m2", estimator] for estimator in ("k1", "k2", "k3")}))
+cosines = {name: {k: reports[name, k].cosine for k in ("k1", "k2", "k3")} for name in ("bf16", "kv_fp8_e5m2")}
+both_runs = [
+    bars_with_errors(name, one, colour) for (name, one), colour in zip(cosines.items(), (COOL, WARM), strict=True)
+]
+y = {"title_text": "cosine with ∇KL(π‖q)", "range": [-1.05, 1.05]}
+picture(
+    figure(both_runs, height=300, x={"type": "category"}, y=y, legend=True).update_layout(barmode="group", bargap=0.3)
+)
 
-# %% tags=["hide-input"]
-cosines = {name: [reports[name, k].cosine for k in ("k1", "k2", "k3")] for name in ("bf16", "kv_fp8_e5m2")}
-of_k1, of_k2, of_k3 = cosines["kv_fp8_e5m2"]
+fine, rough = cosines["bf16"], cosines["kv_fp8_e5m2"]
 say(f"""
-In `kv_fp8_e5m2` the cosine of k1 with $\\nabla KL(\\pi\\|q)$ is {below(of_k1, -0.9)}, in `bf16`
-{below(cosines["bf16"][0], -0.9)}: it points away from the engine. k2 and k3 point towards it. Their cosines have
-narrow intervals in `bf16`, {above(cosines["bf16"][1], 0.9)} and {above(cosines["bf16"][2], 0.9)}, and wide ones in
-`kv_fp8_e5m2`, {above(of_k2, 0.0)} and {above(of_k3, 0.0)}: {len(places_of["bf16"].log_probs)} places are few where the
-gap is coarse.
+(Bars: 95 % intervals over {len(places_of["bf16"].log_probs)} positions.) The cosine of k1 is {below(fine["k1"], -0.9)}
+in `bf16` and {below(rough["k1"], -0.9)} in `kv_fp8_e5m2`: it points away from the engine. k2 and k3 point towards it.
+In `bf16` their cosines are known well, {above(fine["k2"], 0.9)} and {above(fine["k3"], 0.9)}. In `kv_fp8_e5m2`, whose
+cache is coarse, the intervals are wide: {above(rough["k2"], 0.0)} and {above(rough["k3"], 0.0)}.
 """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# The pull on a token is its coefficient before $\nabla \log \pi$ in $-\nabla L$:
+# How strong is the pull on a token? It is the coefficient before $\nabla \log \pi$ in $-\nabla L$:
 #
 # $$c_{k1}=-\beta,\qquad c_{k2}=-\beta\,\delta,\qquad c_{k3}=-\beta\,(1-e^{-\delta}).$$
 #
-# By hand: k2 is a spring. k3 is one near $\delta = 0$, but on a token that the trainer has given up it explodes: at
-# $\delta = -2.5$ it pulls with $11\beta$, k2 with $2.5\beta$.
+# By hand: k2 is a spring, whose pull grows in proportion to $\delta$. k3 is the same near $\delta = 0$. But if the
+# trainer gives a token much less probability than the engine, k3 explodes: at $\delta = -2.5$ it pulls with $11\beta$,
+# and k2 with $2.5\beta$.
 #
-# In a recorded batch, before its first step, the **push** is the gradient of the policy loss (`decoupled_token_is`),
-# the **pull** that of the rollout KL loss. prime-rl had it by default
-# [until September 2026](https://github.com/PrimeIntellect-ai/prime-rl/pull/3586), with what is $\beta = 0.002$ here;
-# it averaged the term over the tokens of the batch, not over answers.
+# Now a recorded batch, before the first step of the update. The **push** is the gradient of the policy loss (with the
+# preset `decoupled_token_is`). The **pull** is the gradient of the rollout KL loss. prime-rl had such a term by default
+# [until September 2026](https://github.com/PrimeIntellect-ai/prime-rl/pull/3586), with what is $\beta = 0.002$ here; it
+# averaged the term over the tokens of the batch, not over answers.
 # **Write down a guess:**
 #
 # 1. In `stale_4`, with that $\beta$ and k2: is the pull a thousandth, a hundredth or a tenth of the push?
-# 2. Which pulls harder in `stale_4`, k2 or k3, and how many times as hard?
+# 2. Which one pulls harder in `stale_4`, k2 or k3, and how many times as hard?
 # 3. And in `bf16`?
 
 # %% tags=["hide-input"]
@@ -230,7 +280,7 @@ def with_pull(strength, estimator="k2"):
 
 
 def pull_over_push(name):
-    """The length of k2's pull at β = 1 over that of the push, and of k3's over k2's: a bootstrap over answers."""
+    """Return the length of k2's pull at β = 1 over that of the push, and of k3's pull over k2's."""
     run = runs.find_run(name)
     step = last_sketch(run)
     batch, result = updated_batch(run, step), correct(updated_batch(run, step), TOKEN_IS)
@@ -252,20 +302,147 @@ measured = {name: pull_over_push(name) for name in ("bf16", "kv_fp8_e5m2", "stal
 shares = {name: scaled(of_push, 100 * SMALL) for name, (of_push, _) in measured.items()}  # in per cent
 assert all(measured[name][0].low > 1 > measured["bf16"][0].high for name in ("kv_fp8_e5m2", "stale_4"))
 say(f"""
-1. In `stale_4` the pull of k2 is {below(shares["stale_4"], 5, 1)} % of the push; in `kv_fp8_e5m2` it is
-   {below(shares["kv_fp8_e5m2"], 5, 1)} %, in `bf16` {below(shares["bf16"], 0.1, 3)} %.
+1. In `stale_4` the pull of k2 is {below(shares["stale_4"], 5, 1)} % of the push. In `kv_fp8_e5m2` it is
+   {below(shares["kv_fp8_e5m2"], 5, 1)} %, and in `bf16` {below(shares["bf16"], 0.1, 3)} %.
 2. In `stale_4` k3 pulls at least {math.floor(measured["stale_4"][1].low / 10) * 10} times as hard as k2 (the lower end
-   of the interval); in `kv_fp8_e5m2` {above(measured["kv_fp8_e5m2"][1], 1, 0)} times.
-3. In `bf16` k3's pull over k2's is {untold(measured["bf16"][1], 1)}: so close to the engine the two are nearly the
-   same, as their curvature says.
+   of the interval); in `kv_fp8_e5m2` {above(measured["kv_fp8_e5m2"][1], 1, 0)} times as hard.
+3. In `bf16` k3's pull is {untold(measured["bf16"][1], 1)} times that of k2: so close to the engine the two are nearly
+   the same, because they have the same curvature.
 """)
 
 # %% [markdown]
-# As a trust region such a strength is far too weak: the price that was computed by hand is thousands of times higher.
-# It can still matter where nothing pushes: on tokens with $A=0$, beyond a clip, or rejected by a rule (lesson 07), step
-# after step. Here the term is `use_rollout_kl_loss` of `LossConfig`, as in a [closed pull request of
-# SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every token of the answers, whatever the rules
-# reject.
+# By hand: as a trust region, 0.002 is weak. The prices computed above are 5 if one token decides the advantage, and
+# 0.16 if a thousand tokens share it. These are 2,500 times and 80 times as high.
+#
+# Such a penalty can still matter for tokens that nothing pushes: with $A=0$, beyond a clip, or rejected by a rule
+# (lesson 07), step after step. In this library it is `use_rollout_kl_loss` of `LossConfig`, as in a [closed pull
+# request of SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every token of the answers, whatever the
+# rules reject.
+#
+# ## Score centering: a pull that nobody asked for
+#
+# A policy loss without a correction contains a pull, too. Look at its expected gradient on the engine's tokens. $s$ is
+# the score $\nabla\log\pi$, taken before the first step, where $\pi = p$. An average of a product is the covariance
+# plus the product of the averages ($\mathrm{Cov}_q$ and $\mathbb{E}_q$ are covariance and average over tokens of
+# $q$):
+#
+# $$ \mathbb{E}_q[A\, s] = \mathrm{Cov}_q(A, s) + \mathbb{E}_q[A]\; \mathbb{E}_q[s], \qquad
+# \mathbb{E}_q[s] = \mathbb{E}_q[\nabla \log p] = -\nabla \mathrm{KL}(q\|p) . $$
+#
+# If the engine is the trainer, $q = p$, the last average is 0. Otherwise the second term is a **drift** in a direction
+# that no reward chose. By the table above it is k1 on the engine's tokens, with $\beta = -\mathbb{E}_q[A]$. If the
+# advantages are positive on average it pulls towards the engine; if they are negative it pushes away.
+#
+# By hand, with $q$ = (½, ¼, ¼) and $p$ = (¼, ¼, ½): for a softmax $\mathbb{E}_q[s] = q - p$ = (¼, 0, −¼).
+#
+# [Score centering](https://arxiv.org/abs/2609.20807) subtracts $\mathbb{E}_q[s]$ from the score of each token, at every
+# position. With token weights $w$ it subtracts $\mathbb{E}_q[w s]$. This needs the engine's probabilities of all
+# tokens at the position; systems store the likeliest tokens and model the rest. In the cell every action has the
+# advantage 1, so there is nothing to learn. The step should be 0.
+
+# %%
+p = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
+
+
+def step(centred):
+    """Return the expected ascent direction if every action has the advantage 1."""
+    logits, actions, ones = p.log().requires_grad_(), torch.arange(3), torch.ones(3, dtype=torch.float64)
+    log_p, log_q = logits.log_softmax(-1).expand(3, 3), q.log().expand(3, 3)
+    losses = centered_losses(log_p, log_q, actions, ones, CorrectionConfig()) if centred else -log_p[0]
+    return toy.gradient_of(-(q * losses).sum(), logits)
+
+
+show("step of the logits", "X", "Y", "Z")
+show("without score centering", step(centred=False))
+show("with score centering", step(centred=True).abs())
+
+# %% tags=["hide-input"]
+assert torch.allclose(step(centred=False), q - p)
+assert step(centred=True).abs().max() < 1e-15
+
+
+def biases(name):
+    """Return the bias without weights and with a cap, each without and with score centering, in units of ‖g*‖."""
+    update = read_gradients(runs.find_run(name), last_sketch(runs.find_run(name)))
+    configs = [
+        (preset(one), LossConfig(score_centering=on))
+        for one in ("disabled", "decoupled_token_is")
+        for on in (False, True)
+    ]
+    return [report(*update, *config).relative_bias for config in configs]
+
+
+exact = {name: biases(name) for name in ("stale_4", "async", "kv_fp8", "top_p")}
+assert all(none.low > centred.high for none, centred, *_ in (exact[name] for name in ("stale_4", "async", "kv_fp8")))
+assert all(cap.low > centred.high for *_, cap, centred in (exact[name] for name in ("stale_4", "async")))
+lines = [
+    "| run | no weights | … with score centering | weights, cap 2 | … with score centering |",
+    "|---|---|---|---|---|",
+]
+lines += [f"| `{name}` | {' | '.join(bracketed(one) for one in row)} |" for name, row in exact.items()]
+table_of_biases = "\n".join(lines)
+
+centring = find_study("smol_centering_stale")
+centred_rows, eight_bits = read_study("smol_centering_stale")[0], read_study("smol_centering_fp8")[0]
+
+
+def difference(rows, arm, against, endpoint):
+    return next(one.difference for one in compare_endpoints(rows, endpoint) if (one.arm, one.against) == (arm, against))
+
+
+def over(rows, arm, first, last):
+    """Return the mean reward of an arm over these steps and all seeds."""
+    values = [row["reward"] for row in rows if row["preset"] == arm and first <= row["step"] <= last]
+    return sum(values) / len(values)
+
+
+LAST = Endpoint(steps=0, margin=0.05)
+gain, gain_cap = (
+    difference(centred_rows, *pair, centring.endpoint) for pair in (("centered", "none"), ("centered_cap", "token_cap"))
+)
+at_the_end = difference(centred_rows, "centered", "none", LAST)
+accuracies = {arm: sum(seeds.values()) / len(seeds) for arm, seeds in last_accuracies(centred_rows).items()}
+of_fresh = last_accuracies(read_study("smol_stale_6")[0])["fresh"].values()
+fresh_end = sum(of_fresh) / len(of_fresh)
+in_eight_bits = [
+    difference(eight_bits, *pair, find_study("smol_centering_fp8").endpoint)
+    for pair in (("centered", "none"), ("centered_cap", "token_cap"))
+]
+say(f"""
+**For one exact gradient it helps.** In tiny runs every likely answer is known, so the bias of the expected gradient is
+exact. It is in units of the exact gradient's length; brackets are 95 % intervals. (`python -m rlcorr gradients stale_4
+--score-centering` prints such numbers for all presets.)
+
+{table_of_biases}
+
+With old weights (`stale_4`, `async`) score centering removes most of the bias without weights, and about half of it or
+more with a cap. With an 8-bit cache (`kv_fp8`) it halves the bias without weights; with a cap there is little left to
+remove. With top-p (`top_p`) it does not help.
+
+**In training of the real model it did not.** Study `smol_centering_stale`: `SmolLM2-135M`, weights six updates old,
+five seeds, predicted beforehand to make no difference. The gain is the mean reward of the last six steps minus that of
+the first six. `centered` minus `none` is {below(gain)}: significantly worse. With a cap, `centered_cap` minus
+`token_cap` is {untold(gain_cap)}: not known. Over steps 11 to 16 the mean reward is
+{over(centred_rows, "none", 11, 16):.2f} for `none` and {over(centred_rows, "centered", 11, 16):.2f} for `centered`;
+over steps 19 to 24 it is {over(centred_rows, "none", 19, 24):.2f} and {over(centred_rows, "centered", 19, 24):.2f}. So
+the runs with score centering learn first, and lose it later.
+
+By the accuracy of the last weights, which was not planned, no difference is shown: {untold(at_the_end)}. All four arms
+end low, at {min(accuracies.values()):.2f} to {max(accuracies.values()):.2f}; with fresh weights the accuracy is
+{fresh_end:.2f} (study `smol_stale_6`). With an engine in 8 bits (`smol_centering_fp8`) no difference is shown, either:
+{untold(in_eight_bits[0])} without weights and {untold(in_eight_bits[1])} with a cap.
+
+**How can a better gradient train worse?** The first result is about one step. A run has many, and after each of them
+the policy has moved. What score centering removes pulls the policy towards its sampler if the mean advantage is
+positive, and a run may need this pull to stay close to the weights that sample. That would explain it; we have not
+tested it.
+""")
+
+# %% [markdown]
+# Others report different results. [SkyRL 0.5](https://github.com/NovaSky-AI/SkyRL/releases/tag/skyrl-v0.5.0) switches
+# score centering on and reports a run with 4-bit rollouts that collapses without it. [Marin's
+# study](https://github.com/marin-community/marin/pull/9291) sees no effect in pairs that were specified beforehand
+# (appendix). So test it on your own run, on seeds by which you did not choose it.
 #
 # ## Exercise 1: tilt
 #
@@ -294,9 +471,10 @@ check(tilted_policy_solution, TILT)
 # %% [markdown]
 # ## Exercise 2: the pull of k2
 #
-# *6 minutes.* The rollout KL loss is $\beta$ times the mean over the answers of the mean over their tokens of
-# $\frac12\delta^2$. Return its coefficients, `(B, T)`: what stands before $\nabla \log \pi$ in $-\nabla L$. Padding may
-# hold anything and gives 0; an answer without tokens counts nowhere.
+# *6 minutes.* The rollout KL loss is $\beta$ times an average of $\frac12\delta^2$: first the mean over the tokens of
+# each answer, then the mean over the answers. Return its coefficients, `(B, T)`: what stands before $\nabla \log \pi$
+# in $-\nabla L$. Padding may contain anything; its coefficient is 0. An answer without tokens does not count as an
+# answer.
 #
 # <details><summary>Hint 1</summary>The derivative of ½δ² is δ; the minus comes from −∇L.</details>
 # <details><summary>Hint 2</summary>Divide by the tokens of the answer and by the number of answers that have
@@ -323,12 +501,12 @@ check(pull_solution, PULL)
 # %% [markdown]
 # ## Exercise 3: the price of a bound
 #
-# *8 minutes.* Given `q`, `reward` and a hard bound `kappa`, return the $\beta$ whose tilted policy has $KL(\pi^*\|q) =
-# \kappa$. You may call your first answer, and `divergence(pi, q)`.
+# *8 minutes.* Given are `q`, `reward` and a hard bound `kappa`. Return the $\beta$ whose tilted policy has
+# $\mathrm{KL}(\pi^*\|q) = \kappa$. You may call your answer to exercise 1, and `divergence(pi, q)`.
 #
-# <details><summary>Hint 1</summary>The divergence falls as β grows, so halve an interval of log β again and
-# again.</details>
-# <details><summary>Hint 2</summary>From log β = −4 to 12, sixty halvings are plenty.</details>
+# <details><summary>Hint 1</summary>The divergence falls as β grows. So start with an interval of log β, and halve it
+# again and again.</details>
+# <details><summary>Hint 2</summary>Start with −4 ≤ log β ≤ 12; sixty halvings are enough.</details>
 
 
 # %%
@@ -358,8 +536,8 @@ check(price_solution, STRENGTH)
 # **1. Your run has a rollout KL loss with k1, on tokens of the engine. The logged value falls below 0. What is
 # happening?**
 #
-# <details><summary>The policies come closer: the loss falls.</summary>No. A KL is never below 0, so this is
-# none.</details>
+# <details><summary>The policies come closer: the loss falls.</summary>No. A KL divergence is never negative, so this
+# number is none.</details>
 # <details><summary>They drift apart: −KL(q‖π) is being minimised.</summary>Yes. The lower it falls, the larger the
 # divergence. Use k2.</details>
 # <details><summary>Only noise: the gradient of k1 is 0 on average.</summary>Only on tokens of π.</details>
@@ -367,17 +545,17 @@ check(price_solution, STRENGTH)
 # **2. You halve $\beta$ and halve all advantages. Where is the optimum now?**
 #
 # <details><summary>Further from the engine, because β is smaller.</summary>No. Only R/β counts.</details>
-# <details><summary>Where it was.</summary>Yes. The tilting e^(R/β) has not changed.</details>
-# <details><summary>Nearer, because the rewards are smaller.</summary>β is smaller as well.</details>
+# <details><summary>Where it was.</summary>Yes. R/β, and with it e^(R/β), has not changed.</details>
+# <details><summary>Nearer to the engine, because the rewards are smaller.</summary>No. β is smaller by the same
+# factor.</details>
 #
 # **3. The mismatch comes from rounding in the engine, as in `bf16`. What does a strong rollout KL loss do?**
 #
 # <details><summary>It removes the rounding.</summary>No. The engine rounds whatever the weights are.</details>
-# <details><summary>It pulls the trainer after the rounding errors of the batch, and slows learning.</summary>Yes. Its
-# target is noise. With stale weights the gap is more than noise.</details>
-# <details><summary>Nothing, whatever β is.</summary>With a large enough β the pull rules.</details>
-
-# %% [markdown]
+# <details><summary>It pulls the trainer towards the rounding errors of this batch.</summary>Yes. Its target is noise
+# here. With stale weights the gap is more than noise. Whether the pull slows learning was not measured.</details>
+# <details><summary>Nothing, whatever β is.</summary>No. With a large β the pull is stronger than the push.</details>
+#
 # ## In the app
 #
 # Start it with `make app`, then open
@@ -389,16 +567,19 @@ check(price_solution, STRENGTH)
 #
 # ## Pitfalls
 #
-# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **reward** it is right (lesson 08).
-# - **Half or whole.** δ² is two times k2: a coefficient copied from one system to another may be off by that.
-# - **The mean.** In SkyRL's pull request this term is averaged per answer and then over answers, in prime-rl over the
-#   tokens of the batch (`rollout_kl_loss_agg_mode`); the policy loss is often averaged over tokens. Where the two means
+# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **penalty in the reward** it is right: see
+#   lesson 08.
+# - **Half or whole.** δ² is two times k2. So a coefficient that is copied from one system to another may be wrong by
+#   this factor.
+# - **The mean.** In SkyRL's pull request the term is averaged per answer and then over answers, in prime-rl over the
+#   tokens of the batch (`rollout_kl_loss_agg_mode`). The policy loss is often averaged over tokens. If the two means
 #   differ, the ratio of pull and push depends on the lengths of the answers.
-# - **Masked tokens.** If the penalty runs only over kept tokens, those that need it most have none. Both systems, and
-#   this library, let it run over all tokens of the answers. A KL loss to the reference differs: verl takes kept tokens,
-#   SkyRL and TRL all of them (`kl_loss_tokens`).
-# - **A hidden k1.** Without a correction, a policy loss whose advantages do not average to 0 contains k1 on the
-#   engine's tokens. The appendix shows it, and score centering, which takes it out.
+# - **Masked tokens.** If the penalty uses only the kept tokens, the tokens that need it most have none. Both systems,
+#   and this library, use all tokens of the answers. A KL loss to the reference differs: verl takes kept tokens, SkyRL
+#   and TRL all of them (`kl_loss_tokens`).
+# - **A hidden k1.** A policy loss without a correction, whose advantages do not average to 0, contains k1 on the
+#   engine's tokens. Score centering removes it.
+# - **One step and many.** A correction with less bias in one gradient need not train better.
 #
 # ## References
 #
@@ -411,14 +592,13 @@ check(price_solution, STRENGTH)
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; the lesson is complete without them. The last section, on score centering, is a method of
-# its own.
+# Proofs and further checks. The lesson is complete without them.
 
 # %% [markdown]
 # ### The two equations, with symbols
 #
-# For a softmax of three actions: $J_\beta(\pi) = \beta \log M - \beta\, KL(\pi\|\pi^*)$ and its gradient; then the
-# table of losses and samplers, and the three curvatures.
+# For a softmax of three actions: $J_\beta(\pi) = \beta \log M - \beta\, \mathrm{KL}(\pi\|\pi^*)$ and its gradient; then
+# the table of losses and samplers, and the three curvatures.
 
 # %% tags=["hide-input"]
 theta = sympy.symbols("theta_X theta_Y theta_Z", real=True)
@@ -477,15 +657,15 @@ say("All equations hold for every $\\pi$, $q$, $R$ and $\\beta$.")
 #
 # Write $x = 1/\beta$ and $\Lambda(x) = \log \mathbb{E}_q[e^{xR}] = \log M$. For the tilted policy
 #
-# $$ \mathbb{E}_{\pi^*}[R] = \Lambda'(x), \qquad KL(\pi^*\|q) = x\,\Lambda'(x) - \Lambda(x) . $$
+# $$ \mathbb{E}_{\pi^*}[R] = \Lambda'(x), \qquad \mathrm{KL}(\pi^*\|q) = x\,\Lambda'(x) - \Lambda(x) . $$
 #
-# Both grow with $x$, because $\Lambda'' = \mathrm{Var}_{\pi^*}[R] > 0$: their slopes are $\Lambda''$ and
-# $x\,\Lambda''$.
-# The quotient of the slopes is the price, $1/x = \beta$. For a small $x$ the divergence is
-# $\frac{x^2}{2} \mathrm{Var}_q[R]$, which gives the rule for a small $\kappa$.
+# Both grow with $x$, because $\Lambda'' = \mathrm{Var}_{\pi^*}[R] > 0$: their derivatives are $\Lambda''$ and
+# $x\,\Lambda''$. The quotient of the two is the price, the reward per nat: $1/x = \beta$. For a small $x$ the
+# divergence is $\frac{x^2}{2} \mathrm{Var}_q[R]$. Set this equal to $\kappa$ and solve for $\beta = 1/x$: that is the
+# rule for a small $\kappa$.
 #
-# **Look for** the upper line: it is the best that a bound allows, and the first nat buys most. The lower line goes from
-# the engine straight to Z, by mixing the two policies, and buys less for the same divergence.
+# **Look for** the upper line: it is the highest mean reward that a bound allows, and the first nat brings most. The
+# lower line mixes the engine's policy with "always Z"; it has less reward at the same divergence.
 
 # %% tags=["hide-input"]
 strengths = torch.logspace(1.3, -0.7, 40, dtype=torch.float64)
@@ -507,7 +687,7 @@ show("price β, rewards of variance 1", [STRENGTH.expected(q, standard, kappa) f
 show("the rule 1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
 
 # %% [markdown]
-# ### Which tokens does k3 pull at?
+# ### On which tokens does k3 pull?
 
 # %% tags=["hide-input"]
 FEW = 10
@@ -519,52 +699,19 @@ for name in ("bf16", "stale_4"):
     assert squares[:FEW].sum() > 0.9 * squares.sum()
     given_up[name] = len(d), float(d.min()), float((-d.min()).exp() - 1)
 say(f"""
-In `bf16` and in `stale_4` {FEW} of the {given_up["bf16"][0]:,} and {given_up["stale_4"][0]:,} tokens hold more than
-nine tenths of k3's squared coefficients. In `bf16` that is harmless: the token that the trainer has given up most has
-$\\delta = {given_up["bf16"][1]:.2f}$, where k3's pull is {given_up["bf16"][2]:.2f}$\\beta$. In `stale_4` it has
+In `bf16` and in `stale_4`, {FEW} of the {given_up["bf16"][0]:,} and {given_up["stale_4"][0]:,} tokens have more than
+nine tenths of the sum of k3's squared coefficients. In `bf16` that is harmless: the token whose probability fell most
+has $\\delta = {given_up["bf16"][1]:.2f}$, where k3's pull is {given_up["bf16"][2]:.2f}$\\beta$. In `stale_4` it has
 $\\delta = {given_up["stale_4"][1]:.1f}$, and k3's pull is {given_up["stale_4"][2] / 1e5:.1f} · 10⁵ $\\beta$.
 """)
 
 # %% [markdown]
-# ### Score centering: taking out a pull that nobody asked for
+# ### Score centering in random small worlds
 #
-# An uncorrected policy loss on the engine's tokens has the expected gradient
-#
-# $$ \mathbb{E}_q[A\, s] = \mathrm{Cov}_q(A, s) + \mathbb{E}_q[A]\; \mathbb{E}_q[s], \qquad
-# \mathbb{E}_q[s] = \mathbb{E}_q[\nabla \log p] = -\nabla KL(q\|p) . $$
-#
-# With $q = p$ the second term is 0, whatever the advantages are. Otherwise it is a **drift** that no reward chose. By
-# the table above it is k1 on the engine's tokens with $\beta = -\mathbb{E}_q[A]$: it pulls towards the engine where the
-# advantages are positive on average, and pushes away where they are negative. By hand, with $q$ = (½, ¼, ¼) and
-# $p$ = (¼, ¼, ½): for a softmax $\mathbb{E}_q[s] = q - p$ = (¼, 0, −¼).
-#
-# [Score centering](https://arxiv.org/abs/2609.20807) subtracts $\mathbb{E}_q[s]$ from the score of each token, at each
-# place; with token weights $w$ it subtracts $\mathbb{E}_q[w s]$. This needs the whole distribution of the engine there.
-# prime-rl, vime and miles have the likeliest tokens and model the rest. The toy has all of them, so here it is exact.
-# First an advantage of 1 for every token, so that nothing is to be learned:
-
-# %%
-p = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
-
-
-def step(centred):
-    """The expected ascent direction if every action has the advantage 1."""
-    logits, actions, ones = p.log().requires_grad_(), torch.arange(3), torch.ones(3, dtype=torch.float64)
-    log_p, log_q = logits.log_softmax(-1).expand(3, 3), q.log().expand(3, 3)
-    losses = centered_losses(log_p, log_q, actions, ones, CorrectionConfig()) if centred else -log_p[0]
-    return toy.gradient_of(-(q * losses).sum(), logits)
-
-
-show("step of the logits", "X", "Y", "Z")
-show("as it is", step(centred=False))
-show("centred", step(centred=True))
-assert torch.allclose(step(centred=False), q - p)
-assert step(centred=True).abs().max() < 1e-15
-
-# %% [markdown]
-# Does it help to learn? Take random toy worlds of all answers of up to three tokens, whose engine differs by noise on
-# the logits, and random rewards. Shift the advantages to a mean of −1, 0 and 1 under the engine, and compare the
-# expected gradient with the exact one, on policy.
+# Does it bring the expected gradient of one step closer to the exact one? We take random small worlds of all answers of
+# up to three tokens. The engine differs from the trainer by noise on the logits, and the rewards are random. We shift
+# the advantages to a mean of −1, 0 and 1 under the engine, and compare the expected gradient with the exact one, on
+# policy.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)
@@ -597,10 +744,10 @@ for mean in (-1.0, 0.0, 1.0):
     gains[mean] = interval_of(counts @ (centred - plain), signed=True)
     better[mean] = int((centred > plain).sum())
 say(f"""
-Over {WORLDS} worlds, with 95 % intervals over them, centering raises the cosine by {above(gains[-1.0])} where the
-mean advantage is −1, and by {above(gains[1.0])} where it is 1: it is better in {better[-1.0]} and {better[1.0]}
-worlds. Where the mean is 0, as behind a baseline, it changes the cosine by {untold(gains[0.0], 0, 3)}, and is better
-in {better[0.0]} worlds: **a baseline leaves it little to take away.**
+Over {WORLDS} worlds (95 % intervals over them), centering raises the cosine by {above(gains[-1.0])} if the mean
+advantage is −1, and by {above(gains[1.0])} if it is 1. It is better in {better[-1.0]} and {better[1.0]} worlds. If the
+mean is 0, as after a baseline, the change of the cosine is {untold(gains[0.0], 0, 3)}, and it is better in
+{better[0.0]} worlds: **after a baseline there is little left to remove.**
 """)
 
 
@@ -616,16 +763,15 @@ none = {name: drift_of(name, "disabled") for name in ("bf16", "kv_fp8", "stale_h
 capped = {name: drift_of(name, "decoupled_token_is") for name in none}
 assert max(capped["bf16"].high, capped["kv_fp8"].high) < 0.001
 say(f"""
-**On recorded steps**, at {len(places_of["bf16"].log_probs)} places with all next tokens, the drift of one place per
-unit of mean advantage, in units of the gradient of one token, is {bracketed(none["bf16"], 3)} in `bf16`,
-{bracketed(none["kv_fp8"], 3)} in `kv_fp8` and {above(none["stale_head"], 0.1)} in `stale_head`. Token weights with a
-cap leave less than a thousandth in the first two, and {bracketed(capped["stale_head"])} in `stale_head`: a weight $p/q$
-that no cap touches centres by itself.
+**On recorded steps**, at {len(places_of["bf16"].log_probs)} positions with all next tokens, the drift of one position
+per unit of mean advantage, in units of the gradient of one token, is {bracketed(none["bf16"], 3)} in `bf16`,
+{bracketed(none["kv_fp8"], 3)} in `kv_fp8` and {above(none["stale_head"], 0.1)} in `stale_head`. With capped token
+weights less than a thousandth is left in the first two, and {bracketed(capped["stale_head"])} in `stale_head`. A weight
+$p/q$ that no cap changes removes the drift by itself: $\\mathbb{{E}}_q[\\frac pq s] = \\mathbb{{E}}_p[s] = 0$.
 """)
 
 # %% [markdown]
-# **Does it help a training?** [The paper](https://arxiv.org/abs/2609.20807) says so, for models from 0.6 to 30 billion
-# parameters. It is too early to count on it.
+# ### Marin's pairs of seeds
 
 # %% tags=["hide-input"]
 EXPLORED, CONFIRMED = [36.5, 43.5, 9.0], [28.5, -23.5, -5.5]  # answers out of 756, centred minus not, per pair of seeds
@@ -642,9 +788,9 @@ explored, confirmed = of_pairs(EXPLORED), of_pairs(CONFIRMED)
 assert min(EXPLORED) > 0
 assert confirmed.low < explored.value < confirmed.high
 say(f"""
-[Marin's study](https://github.com/marin-community/marin/pull/9291) ran pairs of seeds with and without it, beside
-token weights with a cap. All three exploratory pairs favoured it, on average by {bracketed(explored, 1)} of 756
-answers. Three pairs that were specified beforehand gave {untold(confirmed, 0, 1)}. That interval holds 0, and also the
-gain of the exploratory pairs: **the confirmation shows no effect, and three pairs are too few to exclude one.** So test
-it on your own run, and confirm it on seeds that you did not choose it by.
+[Marin's study](https://github.com/marin-community/marin/pull/9291) ran pairs of seeds with and without score centering,
+both with capped token weights. In all three exploratory pairs the run with centering was better, on average by
+{bracketed(explored, 1)} of 756 answers. Three pairs that were specified beforehand gave {untold(confirmed, 0, 1)}. That
+interval includes 0, and also the gain of the exploratory pairs: **the confirmation shows no effect, and three pairs are
+too few to exclude one.**
 """)

@@ -1,12 +1,41 @@
 # %% [markdown]
 # # 10 · Gradient bias on real runs
 #
-# **Claim.** Every correction is a sum of scores with one coefficient per token, so its expected gradient and its noise
-# can be summed over all likely answers. The error of a gradient rewards a short step; what to compare is the progress
-# of a step of the best length.
+# **Claim.** Every correction is a sum of scores with one coefficient per token. So its expected gradient and its noise
+# can be computed over all likely answers. The error of a gradient is small for a short step, whether or not the step is
+# good. Compare the progress of steps of the best length instead.
 #
-# *25 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07) and
-# what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in [Notation](NOTATION.md).
+# *50 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07)
+# and what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in
+# [Notation](NOTATION.md).
+#
+# At the end you can
+#
+# - write any correction as coefficients of scores, and compute bias and noise of its gradient;
+# - say why a small error does not make a good step, and compute the progress that does;
+# - read an interval of a bias, a noise and a progress, and say what it covers.
+#
+# In this lesson two numbers differ **significantly** if the 95 % interval of their difference excludes 0.
+#
+# ## Warm-up
+#
+# Two questions on older lessons.
+#
+# **1. The effective sample size of a batch is one tenth. Do you know it well (lesson 02)?**
+#
+# <details><summary>Yes, it is computed from all weights.</summary>From all weights of this sample. It may lack rare
+# answers with large weights.</details>
+# <details><summary>No: it may be too high.</summary>Yes. Rare answers with large weights lower it, and a sample may
+# lack them.</details>
+# <details><summary>No: it may be too low.</summary>A missing rare answer makes the estimate too high.</details>
+#
+# **2. A rule rejects half of the tokens; the loss divides by all tokens. Does the expected gradient become that of all
+# tokens, half as long (lesson 07)?**
+#
+# <details><summary>Yes, because of the division.</summary>Only if the rejected tokens are like the kept ones.</details>
+# <details><summary>No. It belongs to the distribution of the kept tokens.</summary>Yes. Its direction changes, not only
+# its length.</details>
+# <details><summary>No, it becomes longer.</summary>That would need a division by the kept tokens.</details>
 
 # %% tags=["hide-input"]
 import itertools
@@ -22,7 +51,8 @@ from show import picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.gradients import parts_of_bias, ranking_bars
+from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, bars_with_errors, figure
+from rlcorr.figures.gradients import parts_of_bias
 from rlcorr.gradients.bootstrap import EXACT_WEIGHTS
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.decomposition import decompose
@@ -39,15 +69,19 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## Four tokens, by hand
 #
-# The engine wrote X, X, Y, Z, each an answer of one token. The trainer's probabilities are ¼, ¼, ½, the ratios ½, ½, 1,
-# 2, the advantages 1, 1, 0, 4.
+# The engine wrote X, X, Y, Z, each an answer of one token. The trainer's probabilities of X, Y, Z are ¼, ¼, ½. The four
+# ratios $r$ are ½, ½, 1, 2, and the advantages $A$ are 1, 1, 0, 4.
 #
-# The gradient of a log-probability is called the **score**, $s=\nabla\log\pi$. For a softmax of three logits it is 1 at
-# the action that was taken, minus the probabilities: X has (¾, −¼, −½).
+# The gradient of a log-probability is called the **score**, $s=\nabla\log\pi$. Take three logits and a softmax. Then
+# the score is 1 at the action that was taken, minus the probabilities. For X it is (1 − ¼, −¼, −½) = (¾, −¼, −½).
 #
-# A correction decides how much each token counts, and nothing else. Its step is $g=\sum_t c_t s_t$, and $c_t$ is the
-# **coefficient** of the token. With weights $r$ and no bound $c=rA/N$: ⅛, ⅛, 0 and 2. With a cap of 1.5 Z has 1.5.
-# Rejected tokens have 0.
+# A correction decides how much each token counts, and nothing else. So its gradient is a sum of scores,
+#
+# $$g=\sum_t c_t s_t,$$
+#
+# where the number $c_t$ is the **coefficient** of token $t$. With weights $r$ and no bound it is $c=rA/N$, with $N$ for
+# the number of tokens. For our four tokens that is ⅛, ⅛, 0 and 2. With a cap of 1.5 the weight of Z is 1.5, so its
+# coefficient is 1.5 · 4/4 = 1.5. A rejected token has the coefficient 0.
 
 # %% tags=["hide-input"]
 p, q = torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]], dtype=torch.float64)
@@ -73,28 +107,66 @@ for name, config in CONFIGS.items():
     show(name, c, c @ scores, digits=3)
 
 # %% [markdown]
-# Z pays most. Rejecting it makes it **less** probable.
+# Z has the largest advantage. If it is rejected, the gradient makes Z **less** probable (the last column).
 #
 # ## The equation
 #
-# Let $u(y)=\sum_t c_t s_t$ be the gradient of one answer $y$; that of a batch is their average. Where all likely
-# answers are known, with their probabilities in both policies, nothing need be sampled:
+# A batch is a sample, so $g$ is random. Let $g(y)=\sum_t c_t s_t$ be what one answer $y$ contributes; the gradient of a
+# batch is the average of $g(y)$ over its answers. If all likely answers are known, with their probabilities in both
+# policies, nothing need be sampled. The expected gradient, the variance of one answer, and the exact gradient are
 #
-# $$\mathbb{E}g=\sum_y q(y)\,u(y),\qquad V=\sum_y q(y)\,\|u(y)-\mathbb{E}g\|^2,\qquad g^*=\sum_y p(y)\,A(y)\sum_t s_t.$$
+# $$\mathbb{E}g=\sum_y q(y)\,g(y),\qquad \sigma^2=\sum_y q(y)\,\|g(y)-\mathbb{E}g\|^2,\qquad
+# g^*=\sum_y p(y)\,A(y)\sum_t s_t.$$
 #
-# The gradient of $B$ answers has the **bias** $\|\mathbb{E}g-g^*\|$, the **noise** $\sqrt{V/B}$ and, from both, the
-# **error**. Which correction is better? **Not the one with the smaller error.** The squared error of $a$ times the
-# gradient is
+# The gradient of a batch of $B$ answers has
 #
-# $$\mathbb{E}\|ag-g^*\|^2=\|g^*\|^2-2a\,\langle g^*,\mathbb{E}g\rangle+a^2\big(\|\mathbb{E}g\|^2+V/B\big).$$
+# - the **bias** $\|\mathbb{E}g-g^*\|$: how far the average lies from the exact gradient;
+# - the **noise** $\sigma/\sqrt B$: how far a single batch typically lies from the average;
+# - the **error**, the root of the mean squared distance of a batch from the exact gradient: bias² + noise² = error².
 #
-# Shorten a noisy step, and the error falls, because the noise shrinks with it. Nothing was gained: a larger learning
-# rate undoes it. Without a step, $a=0$, the error is $\|g^*\|$. So an error below 1, in units of $\|g^*\|$, says
-# little: every gradient that points towards $g^*$ has one if it is shrunk enough.
+# We measure all three in units of $\|g^*\|$, the length of the exact gradient. The picture shows them for a gradient
+# with two parameters. **Look for** the distance between the two arrowheads: that is the bias.
+
+# %% tags=["hide-input"]
+exact_arrow, mean_arrow = torch.tensor([1.0, 0.0]), torch.tensor([0.7, 0.35])
+batches = mean_arrow + 0.3 * torch.randn(60, 2, generator=torch.Generator().manual_seed(10))
+
+
+def arrow(name, end, colour):
+    x, y = ([0.0, round(float(value), 4)] for value in end)
+    look = {"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y}
+    return look | {"line": {"color": colour, "width": 3}, "marker": {"color": colour, "size": [0, 11]}}
+
+
+cloud = {"type": "scatter", "mode": "markers", "name": "g of one batch", "marker": {"color": REJECTED, "size": 5}}
+cloud |= {"x": [round(x, 4) for x in batches[:, 0].tolist()], "y": [round(y, 4) for y in batches[:, 1].tolist()]}
+gap = {"type": "scatter", "mode": "lines", "name": "bias", "x": [0.7, 1.0], "y": [0.35, 0.0]}
+gap |= {"line": {"color": WARM, "width": 2, "dash": "dot"}}
+picture(
+    figure(
+        [cloud, arrow("exact gradient g*", exact_arrow, KEPT), arrow("expected gradient E g", mean_arrow, COOL), gap],
+        height=330,
+        x={"title_text": "first parameter, in units of ‖g*‖", "range": [-0.4, 1.6]},
+        y={"title_text": "second parameter", "range": [-0.6, 1.2], "scaleanchor": "x"},
+        legend=True,
+    )
+)
+
+# %% [markdown]
+# Which correction is better? **Not the one with the smaller error.** Multiply a gradient by a number $\lambda$. The
+# squared error of $\lambda$ times the gradient is
+#
+# $$\mathbb{E}\|\lambda g-g^*\|^2=\|g^*\|^2-2\lambda\,\langle g^*,\mathbb{E}g\rangle
+# +\lambda^2\big(\|\mathbb{E}g\|^2+\sigma^2/B\big).$$
+#
+# If $g$ is noisy, shorten it: the error falls, because the noise shrinks with the step. Nothing was gained, because a
+# larger learning rate undoes it. Without a step, $\lambda=0$, the error is $\|g^*\|$, which is 1 in our units. So an
+# error below 1 says little. Every gradient that points towards $g^*$ has one if it is shrunk enough.
 #
 # ### Shrinking a step, by hand
 #
-# In one dimension let $g^*=1$, and let $g$ be 3 or −1, each with probability ½.
+# In one dimension let $g^*=1$, and let $g$ be 3 or −1, each with probability ½. Its mean is 1, so there is no bias, and
+# it is always 2 away from its mean, so the noise is 2.
 #
 # |step|mean|bias|noise|error|progress|
 # |---|---|---|---|---|---|
@@ -105,27 +177,39 @@ for name, config in CONFIGS.items():
 #
 # ### Progress: how far a step gets
 #
-# Along $g$ the objective rises by $a\langle g^*,g\rangle$, and a curvature of at most $L$ takes at most
-# $\frac L2a^2\|g\|^2$ away. With the $a$ that is best on average there remains
-# $\langle g^*,\mathbb{E}g\rangle^2/\big(2L\,\mathbb{E}\|g\|^2\big)$; for the exact gradient it is $\|g^*\|^2/2L$. The
-# first over the second is the **progress**
+# What is a good step? One that raises the objective. A step $\lambda g$ raises it by
+# $\lambda\langle g^*,g\rangle$, as long as the objective is straight. If it is curved, with a curvature of at most
+# $\mathcal{H}$, the step loses at most $\frac12\mathcal{H}\lambda^2\|g\|^2$.
+# So on average a step gains at least
 #
-# $$\eta(B)=\frac{\langle g^*,\mathbb{E}g\rangle^2}{\|g^*\|^2\,\big(\|\mathbb{E}g\|^2+V/B\big)},$$
+# $$\lambda\,\langle g^*,\mathbb{E}g\rangle-\tfrac12\,\mathcal{H}\,\lambda^2\,\mathbb{E}\|g\|^2 .$$
 #
-# and 0 where $g$ points away from $g^*$. It lies between 0 and 1, without $L$ and without the length of $g$. An
-# unbiased gradient has $\eta=1/(1+\text{noise}^2)$, in units of $\|g^*\|$. The smallest error that shrinking can
-# reach is $\sqrt{1-\eta}$.
+# This is largest for $\lambda=\langle g^*,\mathbb{E}g\rangle/\big(\mathcal{H}\,\mathbb{E}\|g\|^2\big)$, and then it is
+# $\langle g^*,\mathbb{E}g\rangle^2/\big(2\mathcal{H}\,\mathbb{E}\|g\|^2\big)$. For the exact gradient the same formula
+# gives $\|g^*\|^2/2\mathcal{H}$. The first over the second is the **progress**. Here
+# $\mathbb{E}\|g\|^2=\|\mathbb{E}g\|^2+\sigma^2/B$, so
+#
+# $$\eta(B)=\frac{\langle g^*,\mathbb{E}g\rangle^2}{\|g^*\|^2\,\big(\|\mathbb{E}g\|^2+\sigma^2/B\big)}.$$
+#
+# If $\mathbb{E}g$ points away from $g^*$, the best step is none, and $\eta$ is 0. So $\eta$ lies between 0 and 1. It
+# depends neither on $\mathcal{H}$ nor on the length of $g$. A gradient without bias has $\eta=1/(1+\text{noise}^2)$.
+# And the smallest error that shrinking can reach is $\sqrt{1-\eta}$.
+#
+# By hand: in the table above $\eta$ is $1^2/(1\cdot(1^2+2^2))=0.2$ for all three steps.
 #
 # ## The same on a recorded step
 #
-# `stale_head` trains on few sums, and its engine kept the output head of the first step. The recorder followed every
-# likely answer to them, with both policies' probabilities and the score of each token. A score has one number for each
-# parameter, too many to keep. But lengths and angles survive a **random projection**: draw $K$ directions $d_k$ with
-# standard normal entries, and keep $\langle s,d_k\rangle/\sqrt K$. This **sketch** is right on average, and a squared
-# length is off by a factor $1\pm\sqrt{2/K}$. So the gradients are exact but for the projection.
+# This needs every likely answer and the score of every token, so we take tiny models. `stale_head` trains on few sums,
+# and its engine kept the output head of the first step. The recorder followed every likely answer to these sums, with
+# the probabilities of both policies.
 #
-# **Look for** the lowest point of each line: it lies at a short step, because a long one is mostly noise. All begin at
-# 1, with no step.
+# A score has one number for each parameter: too many to keep. But a **random projection** keeps lengths and angles.
+# Draw $K$ directions $v_k$ with standard normal entries, and keep the $K$ numbers $\langle s,v_k\rangle/\sqrt K$. This
+# is the **sketch** of the score. Inner products of sketches are right on average, and a squared length is off by a
+# factor of about $1\pm\sqrt{2/K}$. So the gradients are exact except for the projection.
+#
+# The picture shows the error over the length of the step, $\lambda$. A circle marks the lowest point of each line.
+# **Look for** how short the best steps are, and how little the error falls below 1.
 
 # %% tags=["hide-input"]
 SHOWN = (
@@ -136,7 +220,7 @@ TOKEN, GEO = "decoupled_token_is", "decoupled_geo_rs"
 
 
 def load(name):
-    """The last step of a run that has a sketch: every likely answer to some prompts, where the run has them."""
+    """Read the last step of a run that has a sketch: every likely answer to some prompts, if the run has them."""
     run = runs.find_run(name)
     return read_gradients(run, last_sketch(run))
 
@@ -146,17 +230,24 @@ ranking = compare(*stale_head, [preset(name) for name in SHOWN])
 of_preset = dict(zip(SHOWN, ranking.reports, strict=True))
 
 
-def error(r, a=1.0):
-    """Of a step of a times the gradient of 256 answers, in units of the exact gradient."""
+def error(r, length=1.0):
+    """Return the error of a step of 256 answers that is shrunk to this length, in units of the exact gradient."""
     square = (r.length.value / r.reference_length.value) ** 2 + r.noise[0].value ** 2
-    return math.sqrt(1 - 2 * a * r.scale.value + a**2 * square)
+    return math.sqrt(1 - 2 * length * r.scale.value + length**2 * square)
 
 
-factors = [round(0.025 * n, 3) for n in range(41)]
+factors = [round(0.01 * n, 3) for n in range(61)]
 lines = {name: [error(of_preset[name], a) for a in factors] for name in ("disabled", TOKEN, GEO)}
-picture(curves(factors, lines, x_name="length of the step, a", y_name="error, in units of ‖g*‖"))
+lowest = {name: min(range(len(factors)), key=values.__getitem__) for name, values in lines.items()}
+drawn = curves(factors, lines, x_name="length of the step, λ", y_name="error, in units of ‖g*‖")
+circles = {
+    "mode": "markers",
+    "name": "lowest points",
+    "marker": {"symbol": "circle-open", "size": 11, "color": REJECTED},
+}
+drawn.add_scatter(x=[factors[n] for n in lowest.values()], y=[lines[name][n] for name, n in lowest.items()], **circles)
+picture(drawn.update_layout(yaxis_range=[0.8, 1.3]))
 
-# %% tags=["hide-input"]
 of_token, of_geo = of_preset[TOKEN], of_preset[GEO]
 assert abs(min(lines[TOKEN]) - math.sqrt(1 - of_token.progress[0].value)) < 0.01
 assert error(of_token) > 2 > 1.01 > error(of_geo)
@@ -164,29 +255,36 @@ sketch = stale_head[1]
 assert isinstance(sketch, ExactSketch)
 covered = min(sketch.answers.coverage.values())
 say(f"""
-With {of_token.batch_sizes[0]} answers in a batch capped token weights (`{TOKEN}`) have an error of
-{error(of_token):.1f}, and {min(lines[TOKEN]):.2f} once their step is shrunk. The strict geometric rule (`{GEO}`) has
-{error(of_geo):.2f} at any length: it rejects nearly everything and does not move. The followed
-answers hold at least {100 * covered:.1f} % of the probability.
+With {of_token.batch_sizes[0]} answers in a batch the full step of capped token weights (`{TOKEN}`) has an error of
+{error(of_token):.1f}. If the step is shrunk to λ = {factors[lowest[TOKEN]]:.2f}, the error is {min(lines[TOKEN]):.2f}.
+The strict geometric rule (`{GEO}`) has an error of {error(of_geo):.2f} at every length, because it rejects nearly
+everything and its step is nearly 0. (The answers that were followed have at least {100 * covered:.1f} % of the
+probability.)
 """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# Six presets from lessons 05 to 07: nothing; a cap on token ratios, or on their product; a mask (IcePop); rejection of
-# answers by k3, and by a strict bound on the geometric mean. **Write down:**
+# We compare six presets from lessons 05 to 07: `disabled` does nothing; `token_is` caps the token ratios, and `seq_is`
+# their product; `token_icepop` sets token weights outside a band to 0; `k3_rs` rejects answers by their k3, and
+# `geo_rs` by a strict band on the geometric mean. **Write down:**
 #
-# 1. Which has the smallest error, and which the most progress?
-# 2. Nothing and the geometric rule have about the same bias. Do their steps get equally far?
-# 3. Does the preset with the smallest error make the most progress in other runs?
+# 1. Which one has the smallest error, and which one the most progress?
+# 2. `disabled` and `geo_rs` have about the same bias. Do their steps get equally far?
+# 3. Does the preset with the smallest error make the most progress in other runs, too?
 
 # %% tags=["hide-input"]
 show("stale_head, 256 answers, ‖g*‖ = 1", "bias", "noise", "error", "step", "η")
 for name, r in of_preset.items():
     show(name, r.relative_bias.value, r.noise[0].value, error(r), r.scale.value, r.progress[0].value, digits=2)
-picture(ranking_bars(SHOWN, ranking, 256, marked=GEO))
+etas = {name.removeprefix("decoupled_"): r.progress[0] for name, r in of_preset.items()}
+y = {"title_text": "progress η(256)", "rangemode": "tozero"}
+picture(
+    figure([bars_with_errors("progress", etas, COOL)], height=290, x={"type": "category"}, y=y).update_layout(
+        bargap=0.3
+    )
+)
 
-# %% tags=["hide-input"]
 RUNS = ("stale_head", "bf16", "kv_fp8", "stale_4", "async")
 everywhere = {name: compare(*load(name), [preset(one) for one in SHOWN]).reports for name in RUNS}
 first = {name: SHOWN[min(range(len(SHOWN)), key=lambda i: error(rs[i]))] for name, rs in everywhere.items()}
@@ -201,40 +299,45 @@ against = {name: compare_gradients(*stale_head, preset("disabled"), preset(name)
 assert first["stale_head"] == GEO
 assert furthest["stale_head"] in (TOKEN, "decoupled_token_icepop")
 say(f"""
-1. Going by values without their intervals, the geometric rule has the smallest error, {error(of_geo):.2f}, and
-   `{furthest["stale_head"]}` makes the most progress. The geometric rule's is {bracketed(of_geo.progress[0])}.
-   Bars of one shade cannot be told from the longest of them.
-2. No. The geometric rule gets less far; the paired difference of η is {below(against[GEO])}. The column "step",
-   $\\langle g^*,\\mathbb{{E}}g\\rangle/\\|g^*\\|^2$, shows why: it takes almost no step.
-3. Again without intervals, in {len(agree)} of {len(RUNS)} runs ({", ".join(f"`{name}`" for name in agree)}). In
-   {sum(one == GEO for one in first.values())} of them the geometric rule has the smallest error.
+(Bars: 95 % intervals over the random directions. "Step" is $\\langle g^*,\\mathbb{{E}}g\\rangle/\\|g^*\\|^2$: how much
+of the exact step the expected step makes.)
+
+1. By their values, without intervals, the geometric rule has the smallest error, {error(of_geo):.2f}, and
+   `{furthest["stale_head"]}` has the most progress. The progress of the geometric rule is
+   {bracketed(of_geo.progress[0])}.
+2. No. η of the geometric rule minus η of `disabled` is {below(against[GEO])}. The column "step" shows why: the rule
+   takes almost no step.
+3. Again by values without intervals: in {len(agree)} of {len(RUNS)} runs ({", ".join(f"`{name}`" for name in agree)}).
+   In {sum(one == GEO for one in first.values())} of them the geometric rule has the smallest error.
 
 **A short step is no fault either.** In `stale_4` the geometric rule makes {geo_lag.scale.value:.2f} of the exact step,
-and its error is {error(geo_lag):.2f}, much as in `stale_head`. But there it gets further than capped token weights:
-its η is higher by {above(lag)}. In `stale_head` its η is lower by {above(head)}. The error cannot tell these cases
-apart.
-""")
+and its error is {error(geo_lag):.2f}: much the same as in `stale_head`. But there it gets further than capped token
+weights, its η is higher by {above(lag)}. In `stale_head` the difference is the other way round: {above(head)} in favour
+of the token weights. The error does not distinguish these two cases.
 
-# %% tags=["hide-input"]
-say(f"""
-Where intervals overlap, the sign of a **paired** difference may still be known: most of what makes them wide is common.
-The two caps and the mask get further than no correction, by {above(against[TOKEN])},
-{above(against["decoupled_seq_is"])} and {above(against["decoupled_token_icepop"])}. Rejection by k3 cannot be told from
-it: {untold(against["decoupled_k3_rs"])}.
+**Paired differences.** The intervals of two presets may overlap although one is significantly better: most of what
+makes them wide is common to both. The difference on the same directions shows it. η minus that of no correction is
+{above(against[TOKEN])} for `token_is`, {above(against["decoupled_seq_is"])} for `seq_is` and
+{above(against["decoupled_token_icepop"])} for `token_icepop`. Rejection by k3 cannot be distinguished from no
+correction: {untold(against["decoupled_k3_rs"])}.
 """)
 
 # %% [markdown]
 # ## The size of the batch
 #
-# More answers lower the noise, never the bias. **Look for** the right ends of the lines: the squared cosine between
-# $\mathbb{E}g$ and $g^*$ is all that is left.
+# More answers lower the noise, but never the bias. For an infinite batch $\sigma^2/B$ is 0, and $\eta$ becomes the
+# squared cosine of the angle between $\mathbb{E}g$ and $g^*$. **Look for** the right ends of the lines, where $\eta$
+# has nearly reached this value. The dotted line marks the batch size of the earlier tables.
 
 # %% tags=["hide-input"]
 sizes = [2**n for n in range(4, 21, 2)]
 over_sizes = compare(*stale_head, [preset(name) for name in SHOWN], batch_sizes=sizes, replicates=0).reports
-lines = {name: [share.value for share in r.progress] for name, r in zip(SHOWN, over_sizes, strict=True)}
-for name, r in zip(SHOWN, over_sizes, strict=True):
-    assert abs(lines[name][-1] - max(r.cosine.value, 0.0) ** 2) < 0.01
+lines = {
+    name.removeprefix("decoupled_"): [share.value for share in r.progress]
+    for name, r in zip(SHOWN, over_sizes, strict=True)
+}
+for ends, r in zip(lines.values(), over_sizes, strict=True):
+    assert abs(ends[-1] - max(r.cosine.value, 0.0) ** 2) < 0.01
 picture(curves(sizes, lines, x_name="answers in a batch, B", y_name="progress η(B)", log="x", marks=[256]))
 
 toy = small_world(0.5)  # of 364 answers, so that everything is exact
@@ -243,37 +346,36 @@ SMALL, LARGE = 16, 4096
 few, many = ([truth.progress(size) for truth in truths] for size in (SMALL, LARGE))
 assert few[0] > few[1] + 0.01
 assert many[0] < many[1] - 0.01
-say(f"""
-**Two corrections can change places.** In a toy whose gradients are exact, capped token weights have an η of
-{few[0]:.2f} and the capped product {few[1]:.2f} with {SMALL} answers; with {LARGE:,} they have {many[0]:.2f} and
-{many[1]:.2f}.
-""")
-
-# %% [markdown]
-# $\eta$ is about **one** step of the best length, without Adam and without the clipping of long gradients. Over many
-# steps noise averages out and bias adds up: for a whole training read it at a larger $B$.
-#
-# **What an interval covers.** In `stale_head` all prompts and nearly all answers are known; only the directions were
-# drawn. In `bf16` prompts were drawn as well. Long answers must be sampled, and a sample may say next to nothing:
-
-# %% tags=["hide-input"]
 long = load("kv_fp8_e5m2")
 of_sample = report(*long, CorrectionConfig(), batch_sizes=[LARGE])
+assert of_sample.relative_bias.low == 0
 assert of_sample.progress[0].low < 0.01
 assert of_sample.progress[0].high > 0.9
 say(f"""
-In `kv_fp8_e5m2` {len(long[0].response_mask):,} answers put the bias of no correction between
-{of_sample.relative_bias.low:.0f} and {of_sample.relative_bias.high:.0f} times the length of $g^*$, and η({LARGE})
-between {of_sample.progress[0].low:.2f} and {of_sample.progress[0].high:.2f}.
+**Two corrections can change places.** In a small world whose gradients are exact, η of capped token weights is
+{few[0]:.2f} and that of the capped product {few[1]:.2f} with {SMALL} answers. With {LARGE:,} answers it is
+{many[0]:.2f} and {many[1]:.2f}.
+
+**η is about one step** of the best length, without Adam and without the clipping of long gradients. Over many steps the
+noise averages out and the bias adds up. So to judge a whole run, evaluate η at a larger B. And it is no promise about
+the reward: lesson 11 compares both.
+
+**What an interval covers.** In `stale_head` all prompts and nearly all answers are known; only the directions were
+drawn. In `bf16` the prompts were drawn as well. Long answers must be sampled, and then a sample may say next to
+nothing. In `kv_fp8_e5m2`, from {len(long[0].response_mask):,} sampled answers, the bias of no correction is at most
+{of_sample.relative_bias.high:.0f} times the length of $g^*$, and η({LARGE}) lies between
+{of_sample.progress[0].low:.2f} and {of_sample.progress[0].high:.2f}: anything is possible. (A square minus its noise
+may be negative; the report then has 0. So read the upper end.)
 """)
 
 # %% [markdown]
 # ## Exercise 1: the coefficients
 #
-# *5 minutes.* Token weights with a cap, some tokens rejected. Return $c$ of every token, `(N,)`. The loss is an
-# average: over all tokens, or with `kept_only` over the kept ones.
+# *5 minutes.* The correction has token weights with a cap, and some tokens are rejected. Return the coefficient $c$ of
+# every token, `(N,)`. The loss is an average: over all tokens, or with `kept_only` over the kept ones.
 #
-# <details><summary>Hint 1</summary>Weight times advantage, over the number of tokens that count.</details>
+# <details><summary>Hint 1</summary>Weight times advantage, divided by the number of tokens that the average is
+# over.</details>
 # <details><summary>Hint 2</summary>A rejected token has the coefficient 0.</details>
 
 
@@ -297,12 +399,13 @@ check(token_coefficients_solution, COEFFICIENTS)
 # %% [markdown]
 # ## Exercise 2: a sketch
 #
-# *3 minutes.* `scores` is `(N, D)`, `directions` is `(K, D)` with standard normal entries. Return the sketch `(N, K)`,
-# such that inner products of its rows estimate those of the scores.
+# *3 minutes.* `scores` is `(N, D)`, and `directions` is `(K, D)` with standard normal entries. Return the sketch
+# `(N, K)`. Inner products of its rows must be those of the scores on average.
 #
-# <details><summary>Hint 1</summary>An inner product of two sketches is a sum of K terms, and should be their
-# average.</details>
-# <details><summary>Hint 2</summary>The factor stands in both sketches, so each takes its root.</details>
+# <details><summary>Hint 1</summary>An inner product of two sketches is a sum over K directions. It should be an average
+# over them.</details>
+# <details><summary>Hint 2</summary>So a factor 1/K is needed. Both sketches contribute to the product, so each gets its
+# root.</details>
 
 
 # %%
@@ -324,15 +427,16 @@ check(sketch_of_solution, SKETCH)
 # %% [markdown]
 # ## Exercise 3: progress
 #
-# *6 minutes.* `q` `(A,)` are the engine's probabilities of all answers, `u` `(A, D)` what each adds to the gradient,
-# `exact` `(D,)` is $g^*$. Return $\eta$ for batches of `B` answers.
+# *6 minutes.* Every answer is known. `q` has the engine's probability of each of them, `parts` has one row for each:
+# its contribution $g(y)$ to the gradient. `exact` is $g^*$. Return $\eta$ for batches of `B` answers.
 #
-# <details><summary>Hint 1</summary>First 𝔼g, the average of u under q; then V.</details>
-# <details><summary>Hint 2</summary>The inner product of a gradient that points away counts as 0.</details>
+# <details><summary>Hint 1</summary>First compute 𝔼g, the average of the parts with the weights q. Then σ², with the
+# same weights.</details>
+# <details><summary>Hint 2</summary>If 𝔼g points away from g*, the inner product is negative and counts as 0.</details>
 
 
 # %%
-def progress_of(q, u, exact, B):
+def progress_of(q, parts, exact, B):
     raise NotImplementedError("exercise 3: write progress_of, then run this cell and the next.")
 
 
@@ -341,9 +445,9 @@ check(progress_of, PROGRESS)
 
 
 # %% tags=["solution", "hide-input"]
-def progress_of_solution(q, u, exact, B):
-    mean = q @ u
-    variance = q @ (u - mean).square().sum(-1)
+def progress_of_solution(q, parts, exact, B):
+    mean = q @ parts
+    variance = q @ (parts - mean).square().sum(-1)
     return (mean @ exact).clamp(min=0) ** 2 / (exact.square().sum() * (mean.square().sum() + variance / B))
 
 
@@ -352,26 +456,27 @@ check(progress_of_solution, PROGRESS)
 # %% [markdown]
 # ## Check yourself
 #
-# **1. Preset P has bias 0.98 and noise 0.03, preset S has no bias and a noise of 1.6. Which step gets further?**
+# **1. One preset has bias 0.98 and noise 0.03, another one no bias and a noise of 1.6. Which step gets further?**
 #
-# <details><summary>P: its gradient is nearer to the exact one.</summary>So is a gradient of 0, with bias 1.</details>
-# <details><summary>S has η = 1/(1 + 1.6²) = 0.28. For P these numbers do not say it.</summary>Yes. P may point right
-# and be too short, or point mostly elsewhere.</details>
-# <details><summary>It depends on the learning rate.</summary>η takes the best one for each.</details>
+# <details><summary>That of the first: its gradient is closer to the exact one.</summary>No. A gradient of 0 has the
+# bias 1, and gets nowhere.</details>
+# <details><summary>The second has η = 1/(1 + 1.6²) = 0.28. For the first, η is not known from these
+# numbers.</summary>Yes. It may point in the right direction and be too short, or it may point elsewhere.</details>
+# <details><summary>It depends on the learning rate.</summary>No. η takes the best step length for each.</details>
 #
 # **2. You multiply a correction's weights by ⅓. What happens to its error and to η?**
 #
-# <details><summary>Both stay.</summary>η does. The error changes with the length of the step.</details>
-# <details><summary>The error falls if noise is most of it, and η stays.</summary>Yes.</details>
-# <details><summary>η falls by a factor of 9.</summary>Its numerator does, and its denominator too.</details>
+# <details><summary>Neither changes.</summary>η does not. The error changes with the length of the step.</details>
+# <details><summary>The error falls if most of it is noise, and η does not change.</summary>Yes.</details>
+# <details><summary>η falls by a factor of 9.</summary>Its numerator does, and so does its denominator.</details>
 #
-# **3. A report on sampled answers says: bias 0.00 [0.00, 4.5]. What do you know?**
+# **3. A report on sampled answers says: the bias is 0 [0, 4.5]. What do you know?**
 #
 # <details><summary>The correction has no bias.</summary>No. A bias of 4 may look the same.</details>
-# <details><summary>The bias is below about 4.5 gradients.</summary>Yes. Read the upper end.</details>
-# <details><summary>The measurement failed.</summary>No. An upper bound is a result.</details>
-
-# %% [markdown]
+# <details><summary>The bias is at most about 4.5 times the length of the exact gradient.</summary>Yes. Read the upper
+# end: an upper bound is a result. It is a weak one if it is as large as this.</details>
+# <details><summary>The measurement failed.</summary>No. It excludes larger biases.</details>
+#
 # ## In the app
 #
 # After `make app`, open
@@ -382,14 +487,15 @@ check(progress_of_solution, PROGRESS)
 # - [the strict geometric rule](http://localhost:8501/gradient?run=stale_head&step=40&preset=decoupled_geo_rs);
 # - [a step with sampled
 #   answers](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_token_is);
-# - [two presets beside each
-#   other](http://localhost:8501/compare?run=stale_head&step=40&preset=disabled&preset_b=decoupled_seq_is), paired.
+# - [two presets
+#   compared](http://localhost:8501/compare?run=stale_head&step=40&preset=disabled&preset_b=decoupled_seq_is), paired.
 #
 # ## Pitfalls
 #
-# - **Ranking without intervals.** Among presets that cannot be told apart, the first place is drawn by lot.
-# - **ESS is not noise.** Rejected tokens lower it, and add no noise.
+# - **Ranking without intervals.** If several presets cannot be distinguished, it is chance which one comes first.
+# - **ESS is not noise.** With a fixed denominator, rejected tokens lower the effective sample size and add no noise.
 # - **Rare answers.** A sample that lacks them shows too little noise, and too short an interval.
+# - **One step.** η compares single steps. It does not predict the reward at the end of a run.
 #
 # ## References
 #
@@ -405,24 +511,26 @@ check(progress_of_solution, PROGRESS)
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; the lesson is complete without them.
+# Proofs and further checks. The lesson is complete without them.
 
 # %% [markdown]
 # ### The formulas, with symbols
 #
-# The sketch: for any $a$ and $b$, $\mathbb{E}\langle\tilde a,\tilde b\rangle=\langle a,b\rangle$ and
-# $\mathrm{Var}\langle\tilde a,\tilde b\rangle=\big(\|a\|^2\|b\|^2+\langle a,b\rangle^2\big)/K$. One direction gives
-# $\langle a,d\rangle\langle b,d\rangle$; multiply out and put in the averages of a standard normal number,
-# $\mathbb{E}d^2=1$, $\mathbb{E}d^4=3$, odd powers 0. Then the best length of a step, $\eta$, and the smallest error.
+# First the sketch. For any vectors $g_1$ and $g_2$, with the sketches $\tilde g_1$ and $\tilde g_2$,
+# $\mathbb{E}\langle\tilde g_1,\tilde g_2\rangle=\langle g_1,g_2\rangle$ and
+# $\mathrm{Var}\langle\tilde g_1,\tilde g_2\rangle=\big(\|g_1\|^2\|g_2\|^2+\langle g_1,g_2\rangle^2\big)/K$. Proof: one
+# direction contributes $\langle g_1,v\rangle\langle g_2,v\rangle$. Multiply out, and insert the averages of a standard
+# normal number: $\mathbb{E}v^2=1$, $\mathbb{E}v^4=3$, and 0 for odd powers. Then the best length of a step, $\eta$, and
+# the smallest error.
 
 # %% tags=["hide-input"]
-a, b, d = (sympy.symbols(f"{name}_1:4", real=True) for name in "abd")
+first_vector, second_vector, v = (sympy.symbols(f"{name}_1:4", real=True) for name in ("x", "y", "v"))
 NORMAL = {0: 1, 1: 0, 2: 1, 3: 0, 4: 3}  # averages of the powers
 
 
 def over_directions(expression):
-    """The average over d, monomial by monomial."""
-    terms = sympy.Poly(sympy.expand(expression), *d).terms()
+    """Return the average over v, monomial by monomial."""
+    terms = sympy.Poly(sympy.expand(expression), *v).terms()
     return sympy.Add(*(c * sympy.Mul(*(NORMAL[n] for n in powers)) for powers, c in terms))
 
 
@@ -430,14 +538,15 @@ def inner(x, y):
     return sympy.Add(*(i * j for i, j in zip(x, y, strict=True)))
 
 
-one_direction = inner(a, d) * inner(b, d)
+a, b = first_vector, second_vector
+one_direction = inner(a, v) * inner(b, v)
 mean = over_directions(one_direction)
 assert sympy.expand(mean - inner(a, b)) == 0
 variance = over_directions(one_direction**2) - mean**2
 assert sympy.expand(variance - (inner(a, a) * inner(b, b) + inner(a, b) ** 2)) == 0
 
-length, L, along, squared, exact2 = sympy.symbols("a L along squared exact2", positive=True)
-raised = length * along - L / 2 * length**2 * squared
+length, curvature, along, squared, exact2 = sympy.symbols("lambda H along squared exact2", positive=True)
+raised = length * along - curvature / 2 * length**2 * squared
 (best,) = sympy.solve(sympy.diff(raised, length), length)
 reached = raised.subs(length, best)
 eta = sympy.simplify(reached / reached.subs({along: exact2, squared: exact2}))
@@ -445,22 +554,22 @@ assert sympy.simplify(eta - along**2 / (exact2 * squared)) == 0
 error2 = exact2 - 2 * length * along + length**2 * squared
 (shortest,) = sympy.solve(sympy.diff(error2, length), length)
 assert sympy.simplify(error2.subs(length, shortest) / exact2 - (1 - eta)) == 0
-say("All of them hold for every $a$, $b$ and $g$.")
+say("All of them hold for all vectors.")
 
 # %% [markdown]
 # ### Where answers must be sampled: noise makes a mean longer
 #
-# By hand: three answers have the gradients (3, 0), (0, 3) and (0, 0). Their mean is (1, 1), of squared length 2. No two
-# of them agree on anything: all inner products between different ones are 0. In general, for independent
-# $x_1\dots x_B$ with mean $\mu$ and average $\bar x$,
+# By hand: three answers have the gradients (3, 0), (0, 3) and (0, 0). Their mean is (1, 1), with the squared length 2.
+# But no two of them point in a common direction: all inner products of different ones are 0. So the length of the mean
+# is noise. In general, for independent $x_1\dots x_B$ with mean $\mu$ and average $\bar x$,
 #
 # $$\mathbb{E}\|\bar x\|^2=\|\mu\|^2+\frac1B\sum_k\mathrm{Var}(x[k]),\qquad
 # \|\bar x\|^2-\frac1B\sum_k\widehat{\mathrm{Var}}(x[k])=\frac1{B(B-1)}\sum_{i\ne j}\langle x_i,x_j\rangle.$$
 #
-# So taking the noise off means to **keep the pairs of different answers**. A bootstrap sample has the noise of the
-# batch once more, and there it comes off twice. Where the square without its noise falls below 0, the report says 0.
-# The bias of sampled answers is measured against unbounded sequence weights on the same answers, where an answer to
-# which both give the same weight cancels. `tests/gradients/test_coverage.py` holds the intervals against exact toys.
+# So subtracting the noise means to **average over pairs of different answers**. A bootstrap sample has the noise of the
+# batch once more, so there it is subtracted twice. If a square minus its noise is negative, the report has 0. The bias
+# of sampled answers is measured against unbounded sequence weights on the same answers: an answer to which both give
+# the same weight cancels. `tests/gradients/test_coverage.py` tests the intervals on small worlds that are exact.
 
 # %% tags=["hide-input"]
 three = torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
@@ -471,14 +580,14 @@ drawn = torch.tensor(list(itertools.product(range(3), repeat=3)))  # all 27 boot
 once_more = three.mean(0).square().sum() + (2 / 3) * three.var(0).sum() / 3
 assert abs(three[drawn].mean(1).square().sum(-1).mean() - once_more) < 1e-12
 show("squared length of the mean", float(three.mean(0).square().sum()), digits=2)
-show("mean over pairs of different ones", by_pairs, digits=2)
+show("mean inner product of different ones", by_pairs, digits=2)
 
 # %% [markdown]
 # ### Where the truth is known
 #
-# Unbounded sequence weights must have no bias, whatever the mismatch, where the recorded $q$ is what the tokens were
-# drawn with. In two runs it is not: `top_p` draws from the most likely tokens only, and `temperature_raw` records $q$
-# before its temperature (lesson 03). There it must fail.
+# Unbounded sequence weights have no bias, whatever the mismatch is, if the tokens were drawn with the recorded $q$. In
+# two runs they were not: `top_p` draws from the likeliest tokens only, and `temperature_raw` records $q$ before its
+# temperature (lesson 03). There the weights must have a bias.
 
 # %% tags=["hide-input"]
 VALID = (*RUNS, "control_fp32", "moe_bf16", "moe_replay")
@@ -497,39 +606,40 @@ In {len(VALID)} runs the bias of unbounded sequence weights is below a hundredth
 #
 # $$\mathbb{E}\|\bar g\|^2=\|\mathbb{E}g\|^2+\tfrac1P\,\mathbb{E}\|g-\mathbb{E}g\|^2.$$
 #
-# Let $\phi$ be the share of the second term. Over many more prompts the squared length is $1-\phi$ of what it is here,
-# and $B$ answers do there what $(1-\phi)B$ do here.
+# Let $\varphi$ be the share of the second term. For many more prompts the squared length is $1-\varphi$ of what it is
+# here, and $B$ answers have there the effect of $(1-\varphi)B$ answers here.
 
 # %% tags=["hide-input"]
 shares = {name: report(*load(name), CorrectionConfig()).reference_noise for name in ("bf16", "moe_bf16", "moe_replay")}
 assert all(report(*load(name), CorrectionConfig()).reference_noise.high == 0 for name in ("stale_head", "stale_4"))
 say(f"""
 This share is {above(shares["bf16"], 0.05)} in `bf16`, {above(shares["moe_bf16"], 0.05)} in `moe_bf16` and
-{above(shares["moe_replay"], 0.05)} in `moe_replay`. So η says there how corrections rank, and not how far the training
-gets.
+{above(shares["moe_replay"], 0.05)} in `moe_replay`. There η ranks the corrections, but its size is not that of a whole
+run.
 """)
 
 # %% [markdown]
-# And does a training agree? `make bench ARGS=progress` measures $\eta$ of ten presets on one step of the study
-# `stale_8`. Then each makes its own step, with the length that was best on other batches, and the expected reward is
-# computed exactly on other prompts. The two orders agree better than by chance and not perfectly: the rank correlation,
-# with its interval, is in the README's table of measurements.
+# Do training steps agree with η? `make bench ARGS=progress` measures $\eta$ of ten presets on one step of the study
+# `stale_8`. Then each preset makes its own step, with the length that was best on other batches, and the expected
+# reward is computed exactly on other prompts. The two orders agree better than by chance, but not perfectly. The rank
+# correlation and its interval are among the measurements of the project's README files. Lesson 11 compares η with the
+# rewards of whole runs.
 
 # %% [markdown]
 # ### Where a bias comes from
 #
-# A correction leaves unbounded sequence weights in four steps, each measured as a difference on the same answers:
-# **level** (weights per token, or none), **truncation** (bounds on the weights), **rejection**, and **denominator**
-# (dividing by the kept tokens only). Take a cap on token ratios and rejection of answers by k3, in `stale_head`.
-# **Look for** the largest part, rejection.
+# Between unbounded sequence weights, which have no bias, and a correction there are four steps. We measure each as a
+# difference on the same answers: **level** (weights per token, or none), **truncation** (bounds on the weights),
+# **rejection**, and **denominator** (dividing by the kept tokens only). The example has a cap on token ratios and
+# rejects answers by k3, in `stale_head`. **Look for** the largest part, rejection. The lines are 95 % intervals.
 
 # %% tags=["hide-input"]
 parts = decompose(*stale_head, preset("decoupled_k3_rs_token_tis"))
 measured = {name: getattr(parts, name) for name in ("level", "truncation", "rejection", "denominator")}
-picture(parts_of_bias(measured))
+picture(parts_of_bias(measured).update_layout(bargap=0.4, yaxis_title_text="part of the bias, in units of ‖g*‖"))
 assert parts.denominator.high < 0.01
 say(f"""
-The rule costs most, {above(parts.rejection, max(parts.level.high, parts.truncation.high))} of the gradient's length.
-The cap costs {above(parts.truncation, parts.level.high)}, weights per token in place of the product
+Rejection causes the largest part, {above(parts.rejection, max(parts.level.high, parts.truncation.high))} of the length
+of $g^*$. The cap causes {above(parts.truncation, parts.level.high)}, and weights per token in place of the product
 {above(parts.level)}. The preset divides by all tokens, so the last part is 0.
 """)

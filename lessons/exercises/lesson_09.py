@@ -1,4 +1,4 @@
-"""What lesson 09 asks for."""
+"""Exercises of lesson 09."""
 
 import math
 
@@ -47,7 +47,7 @@ TILT = Exercise(
         ),
         Mistake(
             lambda q, reward, beta: (q.log() - reward / beta).softmax(-1),
-            "That avoids rewards: the sign of the exponent is turned.",
+            "Yours avoids rewards: the sign of the exponent is wrong.",
         ),
         Mistake(
             lambda q, reward, beta: q * (reward / beta).exp(),
@@ -55,7 +55,7 @@ TILT = Exercise(
         ),
         Mistake(
             lambda q, reward, beta: (q + reward / beta).softmax(-1),
-            "q itself stands in the exponent. There it must be log q, or q outside of it.",
+            "q itself is in the exponent. Use log q there, or multiply by q outside of it.",
         ),
         Mistake(
             lambda q, reward, beta: ((q.log() + reward) / beta).softmax(-1),
@@ -124,11 +124,31 @@ PULL = Exercise(
     mistakes=(
         Mistake(
             lambda log_pi, log_q, mask, beta: beta * _delta(log_pi, log_q, mask) / math.prod(_counts(mask)),
-            "The sign is turned: where π is above q, the pull goes down.",
+            "The sign is wrong: if π is above q, the pull lowers log π.",
         ),
         Mistake(
             lambda log_pi, log_q, mask, beta: -2 * beta * _delta(log_pi, log_q, mask) / math.prod(_counts(mask)),
             "Twice too much: k2 is half of the square. (prime-rl has the whole square, so its coefficient is β/2.)",
+        ),
+        Mistake(
+            lambda log_pi, log_q, mask, beta: (
+                beta * _delta(log_pi, log_q, mask).square() / 2 / math.prod(_counts(mask))
+            ),
+            "That is the loss of each token. Return its coefficient: the derivative of δ²/2 is δ, and −∇L has a minus.",
+        ),
+        Mistake(
+            lambda log_pi, log_q, mask, beta: (
+                -beta * _delta(log_pi, log_q, mask).square() / 2 / math.prod(_counts(mask))
+            ),
+            "That is the negative loss of each token. Its derivative is asked for: that of δ²/2 is δ.",
+        ),
+        Mistake(
+            lambda log_pi, log_q, mask, beta: -beta * _delta(log_pi, log_q, mask) / _counts(mask)[0] / len(mask),
+            "You divided by all rows. A row without tokens is no answer: count the rows that have any.",
+        ),
+        Mistake(
+            lambda log_pi, log_q, mask, beta: -beta * _delta(log_pi, log_q, mask) / _counts(mask)[0],
+            "The mean over the answers is missing: divide by the number of answers that have tokens, too.",
         ),
         Mistake(
             lambda log_pi, log_q, mask, beta: -beta * _delta(log_pi, log_q, mask) / mask.sum(),
@@ -208,15 +228,15 @@ STRENGTH = Exercise(
         ),
         Mistake(
             lambda q, reward, kappa: 1 / _strength(q, reward, kappa),
-            "Upside down: yours is 1/β, which grows with κ. A tighter bound needs a larger β.",
+            "Inverted: yours is 1/β, which grows with κ. A tighter bound needs a larger β.",
         ),
         Mistake(
             lambda q, reward, kappa: _reversed(q, reward, kappa),
-            "You bounded KL(q‖π*). The bound is on KL(π*‖q), whose average runs over π*.",
+            "You bounded KL(q‖π*). The bound is on KL(π*‖q), which is an average over π*.",
         ),
         Mistake(
             lambda q, reward, kappa: kappa,
-            "κ is a divergence, in nats; β is a price, in reward per nat. They are not one number.",
+            "κ is a divergence, in nats; β is a price, in reward per nat. They are different numbers.",
         ),
     ),
     equivalents=(_newton,),

@@ -1,4 +1,4 @@
-"""What lesson 10 asks for."""
+"""Exercises of lesson 10."""
 
 from typing import Any
 
@@ -52,11 +52,11 @@ COEFFICIENTS = Exercise(
         ),
         Mistake(
             lambda r, a, keep, cap, kept_only: r.clamp(max=cap) * a * keep / keep.sum(),
-            "Without kept_only the rejected tokens stay in the denominator: divide by all of them.",
+            "Without kept_only the rejected tokens stay in the denominator: divide by the number of all tokens.",
         ),
         Mistake(
             lambda r, a, keep, cap, kept_only: r.clamp(max=cap) * a * keep / len(r),
-            "With kept_only the rejected tokens leave the denominator: divide by the kept ones.",
+            "With kept_only the denominator counts the kept tokens only.",
         ),
         Mistake(
             lambda r, a, keep, cap, kept_only: r.clamp(max=cap) * a * keep / (len(r) if kept_only else keep.sum()),
@@ -99,7 +99,7 @@ SKETCH = Exercise(
     mistakes=(
         Mistake(
             lambda scores, directions: scores @ directions.T,
-            "Divide by √K: else a squared length comes out K times too large.",
+            "Divide by √K: without that, a squared length is K times too large.",
         ),
         Mistake(
             lambda scores, directions: scores @ directions.T / len(directions),
@@ -128,9 +128,9 @@ SKETCH = Exercise(
 # --- exercise 3: the progress of a correction, from all answers ---
 
 
-def _progress(q: Tensor, u: Tensor, exact: Tensor, B: int) -> float:
+def _progress(q: Tensor, parts: Tensor, exact: Tensor, B: int) -> float:
     """Number by number."""
-    rows, target = u.tolist(), exact.tolist()
+    rows, target = parts.tolist(), exact.tolist()
     mean = [sum(p * row[k] for p, row in zip(q.tolist(), rows, strict=True)) for k in range(len(target))]
     variance = sum(
         p * sum((x - m) ** 2 for x, m in zip(row, mean, strict=True)) for p, row in zip(q.tolist(), rows, strict=True)
@@ -161,17 +161,17 @@ PROGRESS = Exercise(
     mistakes=(
         Mistake(
             lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + _variance(q, u)),
-            "V is the variance of one answer. A batch of B answers has V/B.",
+            "σ² is the variance of one answer. A batch of B answers has σ²/B.",
         ),
         Mistake(
             lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum()),
-            "That is the squared cosine, so η with endless answers: the noise V/B is missing.",
+            "That is the squared cosine, which is η for infinitely many answers: the noise σ²/B is missing.",
         ),
         Mistake(
             lambda q, u, exact, B: (
                 (q @ u @ exact) ** 2 / (exact.square().sum() * ((q @ u).square().sum() + _variance(q, u) / B))
             ),
-            "Where g points away from g*, the best step is none: an inner product below 0 counts as 0.",
+            "If g points away from g*, the best step is none: an inner product below 0 counts as 0.",
         ),
         Mistake(
             lambda q, u, exact, B: _share(
@@ -180,8 +180,20 @@ PROGRESS = Exercise(
             "The answers are not equally likely: weight each with q.",
         ),
         Mistake(
+            lambda q, u, exact, B: _share(
+                q @ u @ exact, exact, (q @ u).square().sum() + (u - q @ u).square().sum(-1).mean() / B
+            ),
+            "The mean is weighted with q, but the variance is not: weight the squared distances with q, too.",
+        ),
+        Mistake(
+            lambda q, u, exact, B: _share(
+                q @ u @ exact, exact, (q @ u).square().sum() + q @ (u - u.mean(0)).square().sum(-1) / B
+            ),
+            "σ² is the mean squared distance from 𝔼g, which is weighted with q. You took it from the unweighted mean.",
+        ),
+        Mistake(
             lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + q @ u.square().sum(-1) / B),
-            "V is the mean squared distance from 𝔼g. You took that from 0.",
+            "σ² is the mean squared distance from 𝔼g. You took the distance from 0.",
         ),
         Mistake(
             lambda q, u, exact, B: 1 - ((q @ u - exact).square().sum() + _variance(q, u) / B) / exact.square().sum(),

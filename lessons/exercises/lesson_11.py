@@ -1,4 +1,4 @@
-"""What lesson 11 asks for."""
+"""Exercises of lesson 11."""
 
 import math
 
@@ -33,11 +33,11 @@ TIGHTEST = Exercise(
     mistakes=(
         Mistake(
             lambda r, share: r.sort().values[math.ceil(share * len(r)) - 1],
-            "Small ratios are outside of the band, too: sort by the distance from 1, the larger of r and 1/r.",
+            "Small ratios are outside the band, too: sort by the distance from 1, the larger of r and 1/r.",
         ),
         Mistake(
             lambda r, share: _distance(r).sort().values[math.floor(share * len(r)) - 1],
-            "It keeps too few where the share is no whole number of tokens: round up.",
+            "Yours keeps too few if share · N is not a whole number: round it up.",
         ),
         Mistake(
             lambda r, share: _distance(r).sort().values[min(math.ceil(share * len(r)), len(r) - 1)],
@@ -54,11 +54,11 @@ TIGHTEST = Exercise(
         ),
         Mistake(
             lambda r, share: r.log().abs().sort().values[math.ceil(share * len(r)) - 1],
-            "That is the logarithm of the bound: e to the power of it is asked for.",
+            "That is the logarithm of the bound. Return its exponential.",
         ),
         Mistake(
             lambda r, share: 1 + (r - 1).abs().sort().values[math.ceil(share * len(r)) - 1],
-            "1/2 and 2 are equally far from 1 here. You measured |r − 1|, which is at most 1 below.",
+            "1/2 and 2 count as equally far from 1. You measured |r − 1|, which is at most 1 for r below 1.",
         ),
     ),
     equivalents=(
@@ -87,7 +87,7 @@ TOLERANCE = Exercise(
     mistakes=(
         Mistake(
             lambda lower, upper, length, level: (math.log(lower) / length, math.log(upper) / length),
-            "Only the product adds up over the answer. The other two have the same bounds at any length.",
+            "Only for the product do the log-ratios add up. The other two have the same bounds at any length.",
         ),
         Mistake(
             lambda lower, upper, length, level: (math.log(lower), math.log(upper)),
@@ -97,7 +97,7 @@ TOLERANCE = Exercise(
             lambda lower, upper, length, level: (
                 (lower / length, upper / length) if level == "product" else (lower, upper)
             ),
-            "The bounds are on ratios, and the answer on d: take logarithms.",
+            "These are bounds on ratios. Bounds on d are asked for: take logarithms.",
         ),
         Mistake(
             lambda lower, upper, length, level: (
@@ -134,10 +134,13 @@ TO_VERL = Exercise(
     expected=_to_verl,
     cases=((0.5, 5.0), (0.8, 1.25), (0.98, 1.05)),
     mistakes=(
-        Mistake(lambda lower, upper: (lower, upper), "verl's k1 rules bound 1/r, not r: turn the bounds over."),
+        Mistake(
+            lambda lower, upper: (lower, upper),
+            "verl's k1 rules bound 1/r, not r: invert both bounds, and exchange them.",
+        ),
         Mistake(
             lambda lower, upper: (1 / lower, 1 / upper),
-            "Turned over, but now the first is the larger. Exchange them.",
+            "Both are inverted, but now the first is the larger. Exchange them.",
         ),
         Mistake(
             lambda lower, upper: (-math.log(upper), -math.log(lower)),

@@ -1,4 +1,4 @@
-"""What lesson 12 asks for."""
+"""Exercises of lesson 12."""
 
 import math
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def _numbers(d: list[float]) -> dict[str, float]:
     }
 
 
-def _dashboard(old: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, float]:
-    return _numbers(_pairs(old, rollout, mask))
+def _dashboard(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> dict[str, float]:
+    return _numbers(_pairs(old_log_probs, rollout_log_probs, mask))
 
 
 def _vectorised(old: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, Tensor]:
@@ -60,11 +60,11 @@ DASHBOARD = Exercise(
     mistakes=(
         Mistake(
             lambda old, rollout, mask: _dashboard(rollout, old, mask),
-            "Upside down: d is the trainer's log-prob minus the engine's.",
+            "Exchanged: d is the trainer's log-prob minus the engine's.",
         ),
         Mistake(
             lambda old, rollout, mask: _vectorised(old, rollout, mask) | {"kl": (old - rollout)[mask].mean()},
-            "The sign of kl: k1 is −d.",
+            "The sign of kl is wrong: k1 is −d.",
         ),
         Mistake(
             lambda old, rollout, mask: (
@@ -73,7 +73,8 @@ DASHBOARD = Exercise(
             "ess is a number of tokens. Divide by how many there are: the share is what compares batches.",
         ),
         Mistake(
-            _per_answer, "Each answer got one vote. These four are over all tokens, so that long answers count more."
+            _per_answer,
+            "You averaged the numbers of the answers. These four are over all tokens, so that long answers count more.",
         ),
         Mistake(
             lambda old, rollout, mask: (
@@ -127,17 +128,17 @@ EARLY_WARNING = Exercise(
     mistakes=(
         Mistake(
             lambda values, low, high, patience: _slices(values, low, high, 1),
-            "A single spike sets it off. Only `patience` values in a row count.",
+            "A single value outside gives the alarm. Only `patience` values in a row count.",
         ),
         Mistake(
             lambda values, low, high, patience: (
                 first + patience - 1 if (first := _slices(values, low, high, patience)) else 0
             ),
-            "That is the step at which you are sure. Asked for is the one at which it began.",
+            "That is the step at which the count is full. Return the step at which it began.",
         ),
         Mistake(
             lambda values, low, high, patience: _slices(values, -math.inf, high, patience),
-            "Only the upper side is watched. A gradient that vanishes is as sick as one that explodes.",
+            "Only the upper bound is watched. A value below `low` is outside, too: a gradient can vanish.",
         ),
         Mistake(
             _forgiving,
@@ -153,24 +154,38 @@ EARLY_WARNING = Exercise(
 )
 
 
+ROUNDING = 2.5e-3
+"""The largest k3 that passes for rounding: healthy runs of the real model in bfloat16 stay below it."""
+
+
 def _verdict(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
-    if abs(mean_ratio - 1) > 5 * error:
+    if mean_ratio < 1 - 5 * error:
+        return "missing tokens"
+    if mean_ratio > 1 + 5 * error:
         return "wrong q"
-    if k3 <= 1e-3:
+    if k3 <= ROUNDING:
         return "rounding"
     return "tail" if worst_share > 0.9 else "drift"
 
 
 def _size_first(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
-    return "rounding" if k3 <= 1e-3 else _verdict(k3, mean_ratio, error, worst_share)
+    return "rounding" if k3 <= ROUNDING else _verdict(k3, mean_ratio, error, worst_share)
 
 
 def _fixed_tolerance(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
     return _verdict(k3, mean_ratio, 0.002, worst_share)
 
 
-def _one_side(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+def _above_only(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
     return _verdict(k3, max(mean_ratio, 1), error, worst_share)
+
+
+def _no_direction(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    return _verdict(k3, 1 + abs(mean_ratio - 1), error, worst_share)
+
+
+def _exchanged(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
+    return _verdict(k3, 2 - mean_ratio, error, worst_share)
 
 
 def _tail_first(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
@@ -179,12 +194,14 @@ def _tail_first(k3: float, mean_ratio: float, error: float, worst_share: float) 
 
 
 def _matched(k3: float, mean_ratio: float, error: float, worst_share: float) -> str:
-    match (abs(mean_ratio - 1) <= 5 * error, k3 <= 1e-3, worst_share <= 0.9):
-        case (False, _, _):
+    match ((mean_ratio - 1) / error, k3 <= ROUNDING, worst_share <= 0.9):
+        case (errors, _, _) if errors < -5:
+            return "missing tokens"
+        case (errors, _, _) if errors > 5:
             return "wrong q"
-        case (True, True, _):
+        case (_, True, _):
             return "rounding"
-        case (True, False, many):
+        case (_, False, many):
             return "drift" if many else "tail"
 
 
@@ -193,8 +210,8 @@ VERDICT = Exercise(
     cases=(
         (3e-5, 0.9998, 0.0003, 0.4),
         (0.03, 0.985, 0.008, 0.44),
-        (0.003, 0.9985, 0.0012, 0.97),
-        (7e-4, 0.977, 0.001, 0.1),
+        (0.006, 0.9985, 0.0012, 0.97),
+        (1.9e-3, 0.977, 0.001, 0.1),
         (0.05, 1.02, 0.001, 0.5),
         (2e-5, 1.0, 0.0002, 0.95),
         (0.2, 0.93, 0.03, 0.95),
@@ -204,10 +221,15 @@ VERDICT = Exercise(
     mistakes=(
         Mistake(
             _size_first,
-            "The size came first. A wrong q can be small: look at the mean ratio before you call it rounding.",
+            "The size came first. A cut can leave a small k3: look at the mean ratio before you call it rounding.",
         ),
-        Mistake(_fixed_tolerance, "How far from 1 is far depends on the noise: divide by the error of this batch."),
-        Mistake(_one_side, "Only means above 1 were caught. A cut that only the engine makes puts it below."),
+        Mistake(
+            _fixed_tolerance,
+            "How far from 1 is too far depends on the noise: compare with 5 times the error of this batch.",
+        ),
+        Mistake(_above_only, "Means below 1 were not noticed. Missing tokens put the mean below 1."),
+        Mistake(_no_direction, 'A mean below 1 has another name than one above it: "missing tokens" and "wrong q".'),
+        Mistake(_exchanged, 'The two directions are exchanged: below 1 is "missing tokens", above 1 is "wrong q".'),
         Mistake(_tail_first, "A tail within rounding is still rounding: look at k3 before the share of the worst."),
     ),
     equivalents=(_matched,),
