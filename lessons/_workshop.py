@@ -26,6 +26,7 @@ SINGLE = (
     "lessons/curves.py",
     "lessons/dots.py",
     "lessons/show.py",
+    "lessons/study_ends.py",
     "lessons/plotted.py",
     "lessons/printed.py",
     "lessons/recorded.py",
