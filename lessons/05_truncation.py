@@ -124,9 +124,9 @@ for name, w in {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r
 
 # %% tags=["hide-input"]
 caps = torch.linspace(1, 2, 41, dtype=torch.float64).tolist()
-capped = [mean_and_variance(r.clamp(max=cap)) for cap in caps]
+truncated = [mean_and_variance(r.clamp(max=cap)) for cap in caps]
 errors = {
-    f"{samples} samples": [math.sqrt((mean - 2.25) ** 2 + variance / samples) for mean, variance in capped]
+    f"{samples} samples": [math.sqrt((mean - 2.25) ** 2 + variance / samples) for mean, variance in truncated]
     for samples in (5, 20, 100)
 }
 lowest = {name: min(range(len(caps)), key=values.__getitem__) for name, values in errors.items()}
@@ -335,14 +335,14 @@ the trainer it would be one in {1 / float(trained[out].sum()):,.0f}.
 
 # %%
 NAMES = ("kv_fp8", "moe_bf16", "moe_replay", "stale_head", "stale_4", "async")
-capped, in_sample, of_all, BATCH = replace(no_cap, rollout_is_threshold=2.0), {}, {}, 128
+cap_of_2, in_sample, of_all, BATCH = replace(no_cap, rollout_is_threshold=2.0), {}, {}, 128
 show("answers above a cap of 2", "batch", "of", "likely", "of")
 for name in NAMES:
     run = runs.find_run(name)
     step = runs.list_steps(run)[-1]
     one_batch, all_likely = updated_batch(run, step), read_gradients(run, step)
-    in_sample[name] = compare_gradients(one_batch, read_sketch(run, step), no_cap, capped, batch_sizes=[BATCH])
-    of_all[name] = compare_gradients(*all_likely, no_cap, capped, batch_sizes=[BATCH])
+    in_sample[name] = compare_gradients(one_batch, read_sketch(run, step), no_cap, cap_of_2, batch_sizes=[BATCH])
+    of_all[name] = compare_gradients(*all_likely, no_cap, cap_of_2, batch_sizes=[BATCH])
     weights = [correct(answers, no_cap).weights.amax(-1) for answers in (one_batch, all_likely[0])]
     show(name, *(count for w in weights for count in (int((w > 2).sum()), len(w))))
 
@@ -418,19 +418,19 @@ lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for 
 # batch's gradient stays, and only its length changes.** In the picture above, a small dot moves along the line from
 # (0, 0) through itself. The bias across the arrow is not repaired.
 #
-# This matters if most weights are close to 0: then the capped gradient nearly vanishes, and dividing by the mean weight
-# restores its length. That happens to products over long answers, the subject of lesson 06.
+# This matters if most weights are close to 0: then the truncated gradient nearly vanishes, and dividing by the mean
+# weight restores its length. That happens to products over long answers, the subject of lesson 06.
 
 # %% tags=["hide-input"]
-normalized = replace(capped, rollout_is_batch_normalize=True)
+normalized = replace(cap_of_2, rollout_is_batch_normalize=True)
 show("cap of 2, last step, one batch", "mean of w", "divided", "cosine")
 for name in ("stale_head", "stale_4", "async"):
     run = runs.find_run(name)
     step = runs.list_steps(run)[-1]
     one_batch = updated_batch(run, step)
     mean_weights = [float(correct(one_batch, way).weights[one_batch.response_mask].double().mean())
-                    for way in (capped, normalized)]  # fmt: skip
-    pair = compare_gradients(one_batch, read_sketch(run, step), capped, normalized, batch_sizes=[128])
+                    for way in (cap_of_2, normalized)]  # fmt: skip
+    pair = compare_gradients(one_batch, read_sketch(run, step), cap_of_2, normalized, batch_sizes=[128])
     show(name, *mean_weights, pair.between.value, digits=3)
     assert abs(pair.between.low - 1) < 1e-6
 
@@ -473,8 +473,8 @@ tokens are sampled, {100 * at_start:.0f} % of the answers of the first step were
 #
 # *4 minutes.* Return the weights of a padded batch, `(B, T)`. The weight of a token is its ratio, trainer over engine.
 # A ratio outside of the bounds moves to the nearer bound. On padding the weight is 0. `lower` may be `None`: then there
-# is no lower bound. Keep your function: it is `truncated`, the third piece of `mini.py`, the training loop
-# that lesson 01 began.
+# is no lower bound. Keep your function: write it into `mini.py`, the training loop that lesson 01 began, below its line
+# "Lesson 05".
 #
 # <details><summary>Hint 1</summary>torch.clamp accepts None for a bound that does not exist.</details>
 # <details><summary>Hint 2</summary>Padding may contain nan, and nan · 0 is nan. So do not multiply by the mask: use
@@ -482,21 +482,21 @@ tokens are sampled, {100 * at_start:.0f} % of the answers of the first step were
 
 
 # %%
-def truncated_weights(old_log_probs, rollout_log_probs, mask, lower, upper):
-    raise NotImplementedError("exercise 1: write truncated_weights, then run this cell and the next.")
+def capped(trainer_logp, engine_logp, mask, lower, upper):
+    raise NotImplementedError("exercise 1: write capped, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(truncated_weights, WEIGHTS)
+check(capped, WEIGHTS)
 
 
 # %% tags=["solution", "hide-input"]
-def truncated_weights_solution(old_log_probs, rollout_log_probs, mask, lower, upper):
-    r = (old_log_probs - rollout_log_probs).exp()
+def capped_solution(trainer_logp, engine_logp, mask, lower, upper):
+    r = (trainer_logp - engine_logp).exp()
     return torch.where(mask, r.clamp(lower, upper), 0)
 
 
-check(truncated_weights_solution, WEIGHTS)
+check(capped_solution, WEIGHTS)
 
 # %% [markdown]
 # ## Exercise 2: the bias of a cap
@@ -843,7 +843,7 @@ run = runs.find_run("kv_fp8_e5m2")
 batch, sketch = updated_batch(run, 48), read_sketch(run, 48)
 show("a cap of 2", "answers", "above 2", "noise changes by".rjust(22), "bias changes by".rjust(20))
 for label, (answers, of_answers) in {"batch": (batch, sketch), "more answers": read_gradients(run, 48)}.items():
-    effect = compare_gradients(answers, of_answers, no_cap, capped, batch_sizes=[128])
+    effect = compare_gradients(answers, of_answers, no_cap, cap_of_2, batch_sizes=[128])
     heavy = int((correct(answers, no_cap).weights.amax(-1) > 2).sum())
     show(label, len(answers.response_mask), heavy, bracketed(effect.noise[0]).rjust(22),
          bracketed(effect.bias).rjust(20))  # fmt: skip

@@ -442,9 +442,9 @@ One might expect that a policy without a gradient stays where it is. It does not
 # %% [markdown]
 # How can the policy move? The optimizer is AdamW. It does not step along the gradient. It divides a running mean of the
 # gradients (its momentum) by the root of a running mean of their squares. If all gradients are a thousand times
-# smaller, both shrink alike, and **the step stays the same**. If they become smaller during training, the step shrinks
-# with a delay. The next cell gives AdamW gradients of random directions, with exactly the norms recorded in the two
-# arms, and measures how far it moves.
+# smaller, both shrink by the same factor, and **the step stays the same**. If they become smaller during training, the
+# step shrinks with a delay. The next cell gives AdamW gradients of random directions, with exactly the norms recorded
+# in the two arms, and measures how far it moves.
 
 
 # %%
